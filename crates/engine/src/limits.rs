@@ -1,0 +1,61 @@
+//! Every maximum of the engine, in one place, with what happens at it.
+//!
+//! Limits marked *wire* are Redis's own: a client meets the same error at the same size whether it
+//! speaks to us or to the server. The others bound what we hold on behalf of others.
+
+/// The named bounds of one worker. Sizes in bytes, counts without unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Sessions of the whole process. At it: the newcomer is told so and closed, as Redis does.
+    pub sessions_max: u32,
+    /// Requests of one session that are not answered yet. At it: the session is not read.
+    pub session_depth_max: u32,
+    /// Reply bytes a session has not taken. At it: the session is not read, and a link that is
+    /// bringing it more replies stops being shared (see `Link` for what that means).
+    pub session_output_soft_bytes: u32,
+    /// Reply bytes a session has not taken, at which the link that brings more is not read either,
+    /// for as long as [`Limits::session_stall_ms`] allows; then the session is closed.
+    pub session_output_hard_bytes: u32,
+    /// How long a session at its hard output bound may take nothing at all before it is closed,
+    /// milliseconds.
+    pub session_stall_ms: u32,
+    /// The same, in total, while requests of strangers wait behind it on its link, milliseconds.
+    pub stranger_stall_ms: u32,
+    /// Bytes of an incomplete request held for scanning. A request that is larger is cut through
+    /// to the server on a link of its own.
+    pub request_held_bytes_max: u32,
+    /// Links of one worker on which one large request each travels. At it: the next one waits.
+    pub streaming_links_max: u32,
+    /// Links of one worker to all servers, of all kinds. At it: what needs one more is refused.
+    pub links_max: u32,
+    /// Requests on one link that are not answered yet. At it: the sessions that add more wait.
+    pub link_ledger_max: u32,
+    /// Bytes on one link that the server has not taken. At it: the sessions that add more wait.
+    pub link_unsent_bytes_max: u32,
+    /// Bytes that one worker holds for its sessions and links. At it: the session that owes most
+    /// is not read; an eighth above, it is closed.
+    pub worker_memory_bytes_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            sessions_max: 10_000,
+            session_depth_max: 4_096,
+            session_output_soft_bytes: 1 << 20,
+            session_output_hard_bytes: 32 << 20,
+            session_stall_ms: 10_000,
+            stranger_stall_ms: 1_000,
+            request_held_bytes_max: 256 << 10,
+            streaming_links_max: 16,
+            links_max: 64,
+            link_ledger_max: 65_536,
+            link_unsent_bytes_max: 4 << 20,
+            worker_memory_bytes_max: 1 << 30,
+        }
+    }
+}
+
+/// Bytes of an open batch at which it leaves although the link is busy: what Redis reads at once
+/// (its `PROTO_IOBUF_LEN`), so a larger batch would save the server nothing.
+pub const BATCH_BYTES_MAX: usize = 16 << 10;

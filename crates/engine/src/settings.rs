@@ -1,0 +1,148 @@
+//! What an engine is told before it starts. Plain data: reading it does nothing.
+
+use std::path::PathBuf;
+
+use crate::limits::Limits;
+
+/// Everything one worker's engine needs to know. All workers of a process get the same one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Named bounds.
+    pub limits: Limits,
+    /// Deadlines.
+    pub timeouts: Timeouts,
+    /// When a link's open batch leaves.
+    pub flush: FlushRule,
+    /// Who may connect. Empty: everybody, as with a Redis without a password.
+    pub users: Vec<User>,
+    /// The pools behind us; listeners name them by index.
+    pub pools: Vec<PoolSettings>,
+}
+
+/// Deadlines, in milliseconds; 0 switches one off where its text says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the arrival of a request to its reply. At it the client gets an error that says whether
+    /// the request was sent; a reply that comes later is dropped. 0: no deadline.
+    pub request_ms: u32,
+    /// For a connection to a server, with its handshake.
+    pub connect_ms: u32,
+    /// How long a link that owes replies may bring no byte at all before it is given up.
+    pub link_stall_ms: u32,
+    /// The first pause between two attempts to connect; it doubles, with jitter ...
+    pub reconnect_min_ms: u32,
+    /// ... up to this.
+    pub reconnect_max_ms: u32,
+    /// How long a session may be idle before it is closed. 0: for ever.
+    pub session_idle_ms: u32,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts {
+            request_ms: 10_000,
+            connect_ms: 2_000,
+            link_stall_ms: 30_000,
+            reconnect_min_ms: 20,
+            reconnect_max_ms: 2_000,
+            session_idle_ms: 0,
+        }
+    }
+}
+
+/// When the requests gathered for a link leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlushRule {
+    /// Level 2: hold the batch of a busy link until the one in flight has come back.
+    /// Off: every batch leaves at the end of the turn that gathered it.
+    pub hold: bool,
+    /// The longest that a request waits in an open batch, microseconds.
+    pub max_delay_us: u32,
+}
+
+impl Default for FlushRule {
+    fn default() -> Self {
+        FlushRule { hold: true, max_delay_us: 200 }
+    }
+}
+
+/// Somebody who may connect to us.
+#[derive(Clone, PartialEq, Eq)]
+pub struct User {
+    /// `default` is who `AUTH password` means.
+    pub name: String,
+    /// Clear text.
+    pub password: String,
+}
+
+/// Who we are to a server.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// `None`: the server's default user.
+    pub user: Option<String>,
+    /// Clear text.
+    pub password: String,
+}
+
+// Passwords never reach a log by way of a debug format.
+impl std::fmt::Debug for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("User").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// One logical Redis behind us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolSettings {
+    /// As logs and metrics call it.
+    pub name: String,
+    /// Which servers it has and which of them owns which keys.
+    pub kind: PoolKind,
+}
+
+/// The kinds of pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolKind {
+    /// One server owns every key.
+    Single(ServerSettings),
+}
+
+/// How to reach one server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerSettings {
+    /// Where it listens.
+    pub address: Address,
+    /// Who we are to it.
+    pub credentials: Option<Credentials>,
+    /// The database a session starts in (its database 0).
+    pub db: u32,
+}
+
+/// Where a process listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Address {
+    /// A host name or an IP address (IPv6 without brackets) and a port.
+    Tcp {
+        /// Resolved at every attempt to connect.
+        host: String,
+        /// 0 asks the kernel for a free one, where we listen.
+        port: u16,
+    },
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}

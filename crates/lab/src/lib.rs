@@ -1,0 +1,1 @@
+//! The lab: measures respool.

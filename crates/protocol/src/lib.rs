@@ -1,0 +1,1 @@
+//! RESP scanning and encoding, the command table, hash slots.
