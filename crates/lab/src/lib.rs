@@ -1,1 +1,2 @@
 //! The lab: measures respool.
+pub mod servers;

