@@ -1,1 +1,8 @@
 //! RESP scanning and encoding, the command table, hash slots.
+//!
+//! No dependency, no I/O, no clock: every function is one of bytes.
+
+pub mod encode;
+pub mod number;
+pub mod reply;
+pub mod request;

@@ -1,0 +1,97 @@
+//! Writing requests and replies.
+
+use crate::number;
+
+/// Which version of the protocol a connection speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Version {
+    /// The one every connection starts with.
+    #[default]
+    Resp2,
+    /// After `HELLO 3`.
+    Resp3,
+}
+
+/// Appends a request: an array of bulk strings.
+pub fn request<A: AsRef<[u8]>>(out: &mut Vec<u8>, args: &[A]) {
+    array(out, args.len());
+    for arg in args {
+        bulk(out, arg.as_ref());
+    }
+}
+
+/// Appends a bulk string.
+pub fn bulk(out: &mut Vec<u8>, text: &[u8]) {
+    header(out, b'$', text.len());
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the absence of a value.
+pub fn null(out: &mut Vec<u8>, version: Version) {
+    out.extend_from_slice(match version {
+        Version::Resp2 => b"$-1\r\n".as_slice(),
+        Version::Resp3 => b"_\r\n",
+    });
+}
+
+/// Appends an integer.
+pub fn integer(out: &mut Vec<u8>, value: i64) {
+    out.push(b':');
+    number::append(out, value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the header of an array of `len` elements.
+pub fn array(out: &mut Vec<u8>, len: usize) {
+    header(out, b'*', len);
+}
+
+/// Appends the header of a map of `pairs` pairs: in RESP2 a flat array.
+pub fn map(out: &mut Vec<u8>, version: Version, pairs: usize) {
+    match version {
+        Version::Resp2 => header(out, b'*', pairs * 2),
+        Version::Resp3 => header(out, b'%', pairs),
+    }
+}
+
+/// Appends text that has several lines: verbatim in RESP3, a bulk string in RESP2.
+pub fn verbatim(out: &mut Vec<u8>, version: Version, text: &str) {
+    match version {
+        Version::Resp2 => bulk(out, text.as_bytes()),
+        Version::Resp3 => {
+            header(out, b'=', text.len() + 4);
+            out.extend_from_slice(b"txt:");
+            out.extend_from_slice(text.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+/// Appends a status. `text` is ours: it has no line end.
+pub fn status(out: &mut Vec<u8>, text: &str) {
+    line(out, b'+', text.as_bytes());
+}
+
+/// Appends an error; `text` starts with its code. Line ends in it become spaces, as Redis does it.
+pub fn error(out: &mut Vec<u8>, text: &[u8]) {
+    line(out, b'-', text);
+}
+
+fn line(out: &mut Vec<u8>, kind: u8, text: &[u8]) {
+    out.push(kind);
+    out.extend(text.iter().map(|&byte| {
+        if byte == b'\r' || byte == b'\n' {
+            b' '
+        } else {
+            byte
+        }
+    }));
+    out.extend_from_slice(b"\r\n");
+}
+
+fn header(out: &mut Vec<u8>, kind: u8, len: usize) {
+    out.push(kind);
+    number::append(out, len as i64);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,622 @@
+//! Finding where a client's request ends and where its arguments lie.
+//!
+//! Redis accepts two forms: an array of bulk strings, and a line of words. The limits, the order of
+//! the checks and the error texts are those of Redis's `processMultibulkBuffer` and
+//! `processInlineBuffer` (networking.c): a client meets the same answer to the same bytes.
+//!
+//! ```text
+//!   *3\r\n $3\r\n SET\r\n $3\r\n key\r\n $5\r\n value\r\n
+//!              ^-^            ^-^           ^---^
+//!            spans[0]       spans[1]       spans[2]
+//! ```
+//!
+//! The bytes of a request are forwarded as they came; like Redis, the scanner skips the two bytes
+//! that end a line or a bulk without comparing them, so both read the same request.
+
+use crate::number;
+
+/// Redis's `PROTO_INLINE_MAX_SIZE`: the longest line, whether a header or a whole inline request.
+pub const LINE_BYTES_MAX: usize = 64 << 10;
+/// Redis's `proto-max-bulk-len` by default: the longest argument.
+pub const BULK_BYTES_MAX: i64 = 512 << 20;
+/// The most arguments of a request, Redis's own bound up to 6.2.
+pub const ARGS_MAX: i64 = 1 << 20;
+/// What a client that has to authenticate first may send: this many arguments ...
+pub const UNAUTHENTICATED_ARGS_MAX: i64 = 10;
+/// ... of this many bytes.
+pub const UNAUTHENTICATED_BULK_BYTES_MAX: i64 = 16 << 10;
+
+/// Where an argument lies in the bytes of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Of its first byte.
+    pub start: u32,
+    /// Behind its last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// The argument itself.
+    #[inline]
+    pub fn of<'a>(&self, request: &'a [u8]) -> &'a [u8] {
+        &request[self.start as usize..self.end as usize]
+    }
+}
+
+/// What the scanner found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A request in `len` bytes, its arguments in [`Scanner::spans`].
+    Request {
+        /// Its length with all headers.
+        len: usize,
+    },
+    /// A line of words in `len` bytes, to be read by [`split_inline`].
+    Inline {
+        /// With the end of the line.
+        len: usize,
+    },
+    /// `len` bytes that ask for nothing: an empty line, or an array of no or fewer elements.
+    Nothing {
+        /// To be skipped.
+        len: usize,
+    },
+    /// The request does not end in these bytes. Call again with the same bytes and more.
+    More,
+}
+
+/// A client broke the protocol. Redis answers `-ERR Protocol error: ` with this text, and closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// An array header without end.
+    LongArrayHeader,
+    /// An array header that is no number, or too large.
+    ArrayLength,
+    /// Too many arguments before AUTH.
+    UnauthenticatedArrayLength,
+    /// A bulk header without end.
+    LongBulkHeader,
+    /// Something else where a bulk string must be.
+    NotABulk(u8),
+    /// A bulk header that is no number, or too large.
+    BulkLength,
+    /// Too long an argument before AUTH.
+    UnauthenticatedBulkLength,
+    /// A line without end.
+    LongLine,
+    /// A line whose quotes do not match.
+    Quotes,
+}
+
+impl Violation {
+    /// Appends the error reply, in Redis's words.
+    pub fn append_reply(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"-ERR Protocol error: ");
+        out.extend_from_slice(match self {
+            Violation::LongArrayHeader => b"too big mbulk count string",
+            Violation::ArrayLength => b"invalid multibulk length",
+            Violation::UnauthenticatedArrayLength => b"unauthenticated multibulk length",
+            Violation::LongBulkHeader => b"too big bulk count string",
+            Violation::NotABulk(_) => b"expected '$', got '",
+            Violation::BulkLength => b"invalid bulk length",
+            Violation::UnauthenticatedBulkLength => b"unauthenticated bulk length",
+            Violation::LongLine => b"too big inline request",
+            Violation::Quotes => b"unbalanced quotes in request",
+        });
+        if let Violation::NotABulk(got) = self {
+            // Redis prints a C string: a byte that ends the string, or the line, would be lost or worse.
+            out.push(if got == b'\r' || got == b'\n' {
+                b' '
+            } else {
+                got
+            });
+            out.push(b'\'');
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Scans one request at a time; keeps its place when the bytes run out.
+#[derive(Clone, Debug, Default)]
+pub struct Scanner {
+    /// The next byte to look at, from the start of the request.
+    pos: usize,
+    /// How many arguments the header announced; 0 before the header.
+    argc: u32,
+    /// The arguments found so far.
+    spans: Vec<Span>,
+    /// Length of the argument that is being waited for, if its header was read.
+    bulk: Option<u32>,
+}
+
+impl Scanner {
+    /// The arguments found: all of them after [`Found::Request`].
+    #[inline]
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// How many arguments the request has by its own header; 0 while that is unknown.
+    #[inline]
+    pub fn argc(&self) -> usize {
+        self.argc as usize
+    }
+
+    /// How many bytes from its start the request is known to have.
+    pub fn len_at_least(&self) -> u64 {
+        self.pos as u64 + self.bulk.map_or(0, |len| u64::from(len) + 2)
+    }
+
+    /// What is left of a request behind its first [`Scanner::scanned`] bytes, for who passes it on
+    /// without holding it.
+    pub fn tail(&self) -> Tail {
+        let bulks_left = self.argc - self.spans.len() as u32;
+        Tail {
+            args_left: bulks_left - u32::from(self.bulk.is_some()),
+            bulk_left: self.bulk.map_or(0, |len| u64::from(len) + 2),
+            header: Vec::new(),
+        }
+    }
+
+    /// How far the request was scanned.
+    pub fn scanned(&self) -> usize {
+        self.pos
+    }
+
+    /// Forgets the request; keeps the memory, unless a request of many arguments made it large.
+    #[inline]
+    pub fn reset(&mut self) {
+        self.pos = 0;
+        self.argc = 0;
+        self.bulk = None;
+        self.spans.clear();
+        if self.spans.capacity() > 4096 {
+            self.spans.shrink_to(64);
+        }
+    }
+
+    /// Looks for the end of the request that starts at the first byte of `bytes`. After
+    /// [`Found::More`] the same bytes must come again, with more behind them; after anything else
+    /// the scanner starts afresh.
+    #[inline]
+    pub fn scan(&mut self, bytes: &[u8], trusted: bool) -> Result<Found, Violation> {
+        if self.pos == 0 {
+            match bytes.first() {
+                None => return Ok(Found::More),
+                Some(b'*') => {}
+                Some(_) => return scan_inline(bytes),
+            }
+            self.reset();
+            let (count, next) = match header(bytes, 1) {
+                Header::Number(count, next) => (count, next),
+                Header::More => return Ok(Found::More),
+                Header::Long => return Err(Violation::LongArrayHeader),
+                Header::Bad => return Err(Violation::ArrayLength),
+            };
+            if count > ARGS_MAX {
+                return Err(Violation::ArrayLength);
+            }
+            if !trusted && count > UNAUTHENTICATED_ARGS_MAX {
+                return Err(Violation::UnauthenticatedArrayLength);
+            }
+            if count <= 0 {
+                return Ok(Found::Nothing { len: next });
+            }
+            self.argc = count as u32;
+            self.pos = next;
+        }
+        self.scan_bulks(bytes, trusted)
+    }
+
+    #[inline]
+    fn scan_bulks(&mut self, bytes: &[u8], trusted: bool) -> Result<Found, Violation> {
+        let mut pos = self.pos;
+        while self.spans.len() < self.argc as usize {
+            let len = match self.bulk.take() {
+                Some(len) => len,
+                None => {
+                    let (len, next) = match header(bytes, pos + 1) {
+                        // Redis waits for the end of the line before it looks at the first byte.
+                        Header::More => break,
+                        Header::Long => return Err(Violation::LongBulkHeader),
+                        _ if bytes[pos] != b'$' => return Err(Violation::NotABulk(bytes[pos])),
+                        Header::Bad => return Err(Violation::BulkLength),
+                        Header::Number(len, next) => (len, next),
+                    };
+                    if !(0..=BULK_BYTES_MAX).contains(&len) {
+                        return Err(Violation::BulkLength);
+                    }
+                    if !trusted && len > UNAUTHENTICATED_BULK_BYTES_MAX {
+                        return Err(Violation::UnauthenticatedBulkLength);
+                    }
+                    pos = next;
+                    len as u32
+                }
+            };
+            let end = pos + len as usize;
+            if end + 2 > bytes.len() {
+                self.bulk = Some(len);
+                break;
+            }
+            self.spans.push(Span {
+                start: pos as u32,
+                end: end as u32,
+            });
+            pos = end + 2;
+        }
+        self.pos = pos;
+        if self.spans.len() < self.argc as usize {
+            return Ok(Found::More);
+        }
+        // `spans` stays for the caller; the next scan starts afresh.
+        self.pos = 0;
+        Ok(Found::Request { len: pos })
+    }
+}
+
+/// The rest of a request too large to be held: finds its end without keeping its bytes.
+#[derive(Clone, Debug)]
+pub struct Tail {
+    /// Arguments whose header has not been read.
+    args_left: u32,
+    /// Bytes to come of the present argument, with the two that end it.
+    bulk_left: u64,
+    /// The part of a header that has come.
+    header: Vec<u8>,
+}
+
+impl Tail {
+    /// How many of `bytes` belong to the request, and whether it ends there.
+    pub fn scan(&mut self, bytes: &[u8]) -> Result<(usize, bool), Violation> {
+        let mut at = 0;
+        loop {
+            let step = self.bulk_left.min((bytes.len() - at) as u64);
+            at += step as usize;
+            self.bulk_left -= step;
+            if self.bulk_left > 0 {
+                return Ok((at, false));
+            }
+            if self.args_left == 0 {
+                return Ok((at, true));
+            }
+            let Some(&byte) = bytes.get(at) else {
+                return Ok((at, false));
+            };
+            // A header is a few bytes of a large request: one at a time is soon enough.
+            self.header.push(byte);
+            at += 1;
+            let (len, _) = match header(&self.header, 1) {
+                Header::More => continue,
+                Header::Long => return Err(Violation::LongBulkHeader),
+                _ if self.header[0] != b'$' => return Err(Violation::NotABulk(self.header[0])),
+                Header::Bad => return Err(Violation::BulkLength),
+                Header::Number(len, next) => (len, next),
+            };
+            if !(0..=BULK_BYTES_MAX).contains(&len) {
+                return Err(Violation::BulkLength);
+            }
+            self.header.clear();
+            self.bulk_left = len as u64 + 2;
+            self.args_left -= 1;
+        }
+    }
+}
+
+enum Header {
+    /// The number, and where the next line starts.
+    Number(i64, usize),
+    /// The end of the line has not come.
+    More,
+    /// It has not come and never may.
+    Long,
+    /// The line is no number.
+    Bad,
+}
+
+/// Reads the number of a header line from behind its type byte.
+#[inline]
+fn header(bytes: &[u8], start: usize) -> Header {
+    // Nearly every header is one to six digits: read them in one pass, and leave whatever is odd
+    // (a sign, a zero in front, an overflow, a line cut short) to the slow way.
+    let mut value = 0u32;
+    let mut at = start;
+    while at < bytes.len() && at < start + 9 {
+        let digit = bytes[at].wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        value = value * 10 + u32::from(digit);
+        at += 1;
+    }
+    if at + 1 < bytes.len()
+        && bytes[at] == b'\r'
+        && at > start
+        && (bytes[start] != b'0' || at == start + 1)
+    {
+        return Header::Number(i64::from(value), at + 2);
+    }
+    odd_header(bytes, start)
+}
+
+#[cold]
+fn odd_header(bytes: &[u8], start: usize) -> Header {
+    let line = bytes.get(start..).unwrap_or_default();
+    match line.iter().position(|&byte| byte == b'\r') {
+        None if line.len() + 1 > LINE_BYTES_MAX => Header::Long,
+        None => Header::More,
+        Some(end) if end + 1 >= line.len() => Header::More,
+        Some(end) => match number::parse(&line[..end]) {
+            Some(value) => Header::Number(value, start + end + 2),
+            None => Header::Bad,
+        },
+    }
+}
+
+#[cold]
+fn scan_inline(bytes: &[u8]) -> Result<Found, Violation> {
+    match bytes.iter().position(|&byte| byte == b'\n') {
+        None if bytes.len() > LINE_BYTES_MAX => Err(Violation::LongLine),
+        None => Ok(Found::More),
+        Some(end) => {
+            let len = end + 1;
+            let empty = bytes[..end].iter().all(|byte| is_space(*byte));
+            Ok(if empty {
+                Found::Nothing { len }
+            } else {
+                Found::Inline { len }
+            })
+        }
+    }
+}
+
+/// The words of an inline request, read as Redis's `sdssplitargs` does: `"..."` with escapes, `'...'`
+/// with `\'` alone, and nothing but space behind a closing quote.
+pub fn split_inline(line: &[u8]) -> Result<Vec<Vec<u8>>, Violation> {
+    let mut words = Vec::new();
+    let mut at = 0;
+    // To Redis the line is a C string: it ends at the first zero byte.
+    let line = line.split(|&byte| byte == 0).next().unwrap_or_default();
+    let byte = |at: usize| line.get(at).copied();
+    loop {
+        while byte(at).is_some_and(is_space) {
+            at += 1;
+        }
+        if at >= line.len() {
+            return Ok(words);
+        }
+        let mut word = Vec::new();
+        loop {
+            match byte(at) {
+                None => break,
+                Some(b'"') => {
+                    at = double_quoted(line, at + 1, &mut word)?;
+                    break;
+                }
+                Some(b'\'') => {
+                    at = single_quoted(line, at + 1, &mut word)?;
+                    break;
+                }
+                Some(space) if is_space(space) => break,
+                Some(other) => {
+                    word.push(other);
+                    at += 1;
+                }
+            }
+        }
+        words.push(word);
+    }
+}
+
+fn double_quoted(line: &[u8], mut at: usize, word: &mut Vec<u8>) -> Result<usize, Violation> {
+    loop {
+        match line[at..] {
+            [b'\\', b'x', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                word.push(hex(high) << 4 | hex(low));
+                at += 4;
+            }
+            [b'\\', escaped, ..] => {
+                word.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 8,
+                    b'a' => 7,
+                    other => other,
+                });
+                at += 2;
+            }
+            [b'"', ref rest @ ..] => return after_quote(rest, at + 1),
+            [other, ..] => {
+                word.push(other);
+                at += 1;
+            }
+            [] => return Err(Violation::Quotes),
+        }
+    }
+}
+
+fn single_quoted(line: &[u8], mut at: usize, word: &mut Vec<u8>) -> Result<usize, Violation> {
+    loop {
+        match line[at..] {
+            [b'\\', b'\'', ..] => {
+                word.push(b'\'');
+                at += 2;
+            }
+            [b'\'', ref rest @ ..] => return after_quote(rest, at + 1),
+            [other, ..] => {
+                word.push(other);
+                at += 1;
+            }
+            [] => return Err(Violation::Quotes),
+        }
+    }
+}
+
+fn after_quote(rest: &[u8], at: usize) -> Result<usize, Violation> {
+    match rest.first() {
+        Some(byte) if !is_space(*byte) => Err(Violation::Quotes),
+        _ => Ok(at),
+    }
+}
+
+/// C's `isspace` in the C locale.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::encode;
+
+    /// Every event of `bytes`, scanned whole or in pieces: requests as their arguments.
+    fn events(bytes: &[u8], cuts: &[usize]) -> (Vec<Vec<Vec<u8>>>, Option<Violation>) {
+        let mut scanner = Scanner::default();
+        let mut held: Vec<u8> = Vec::new();
+        let mut seen = Vec::new();
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+        ends.push(bytes.len());
+        ends.sort_unstable();
+        let mut from = 0;
+        for end in ends {
+            held.extend_from_slice(&bytes[from..end]);
+            from = end;
+            loop {
+                let len = match scanner.scan(&held, true) {
+                    Ok(Found::More) => break,
+                    Ok(Found::Request { len }) => {
+                        let args = scanner.spans().iter().map(|span| span.of(&held).to_vec());
+                        seen.push(args.collect());
+                        len
+                    }
+                    Ok(Found::Inline { len }) => {
+                        match split_inline(&held[..len]) {
+                            Ok(words) => seen.push(words),
+                            Err(violation) => return (seen, Some(violation)),
+                        }
+                        len
+                    }
+                    Ok(Found::Nothing { len }) => len,
+                    Err(violation) => return (seen, Some(violation)),
+                };
+                held.drain(..len);
+            }
+        }
+        (seen, None)
+    }
+
+    fn request() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..8)
+    }
+
+    proptest! {
+        #[test]
+        fn any_chunking_of_good_bytes_gives_the_requests_that_were_sent(
+            requests in prop::collection::vec(request(), 1..6),
+            cuts in prop::collection::vec(any::<usize>(), 0..30),
+        ) {
+            let mut bytes = Vec::new();
+            for args in &requests {
+                encode::request(&mut bytes, args);
+            }
+            prop_assert_eq!(events(&bytes, &cuts), (requests, None));
+        }
+
+        #[test]
+        fn any_chunking_of_any_bytes_gives_the_same_events(
+            bytes in prop::collection::vec(
+                prop_oneof![any::<u8>(), Just(b'*'), Just(b'$'), Just(b'\r'), Just(b'\n'), b'0'..=b'9', Just(b'"')], 0..200),
+            cuts in prop::collection::vec(any::<usize>(), 0..30),
+        ) {
+            prop_assert_eq!(events(&bytes, &cuts), events(&bytes, &[]));
+        }
+
+        #[test]
+        fn a_tail_ends_where_the_request_ends(
+            args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..8),
+            cut: usize,
+            step in 1usize..50,
+        ) {
+            let mut bytes = Vec::new();
+            encode::request(&mut bytes, &args);
+            let len = bytes.len();
+            let header = 4;
+            let cut = header + cut % (len - header);
+            let mut scanner = Scanner::default();
+            prop_assert_eq!(scanner.scan(&bytes[..cut], true), Ok(Found::More));
+            bytes.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
+            let mut tail = scanner.tail();
+            let mut at = scanner.scanned();
+            let mut done = false;
+            while !done {
+                let chunk = &bytes[at..(at + step).min(bytes.len())];
+                let (used, ended) = tail.scan(chunk).expect("the bytes are good");
+                at += used;
+                done = ended;
+            }
+            prop_assert_eq!(at, len);
+        }
+    }
+
+    #[test]
+    fn violations_are_found_in_the_order_redis_finds_them() {
+        let violation = |bytes: &[u8]| events(bytes, &[]).1;
+        assert_eq!(violation(b"*1048577\r\n"), Some(Violation::ArrayLength));
+        assert_eq!(violation(b"*1x\r\n"), Some(Violation::ArrayLength));
+        assert_eq!(violation(b"*1\r\n:5\r\n"), Some(Violation::NotABulk(b':')));
+        assert_eq!(violation(b"*1\r\n:5"), None);
+        assert_eq!(violation(b"*1\r\n$-1\r\n"), Some(Violation::BulkLength));
+        assert_eq!(
+            violation(b"*1\r\n$536870913\r\n"),
+            Some(Violation::BulkLength)
+        );
+        assert_eq!(violation(b"*1\r\n$03\r\n"), Some(Violation::BulkLength));
+        assert_eq!(violation(b"GET \"a\r\n"), Some(Violation::Quotes));
+        let long = vec![b'1'; LINE_BYTES_MAX + 1];
+        assert_eq!(violation(&long), Some(Violation::LongLine));
+        assert_eq!(
+            violation(&[b"*".as_slice(), &long].concat()),
+            Some(Violation::LongArrayHeader)
+        );
+        assert_eq!(
+            violation(&[b"*1\r\n$".as_slice(), &long].concat()),
+            Some(Violation::LongBulkHeader)
+        );
+    }
+
+    #[test]
+    fn who_is_not_authenticated_may_send_little() {
+        let scan = |bytes: &[u8]| Scanner::default().scan(bytes, false);
+        assert_eq!(scan(b"*11\r\n"), Err(Violation::UnauthenticatedArrayLength));
+        assert_eq!(
+            scan(b"*2\r\n$16385\r\n"),
+            Err(Violation::UnauthenticatedBulkLength)
+        );
+        assert_eq!(scan(b"*10\r\n$16384\r\n"), Ok(Found::More));
+    }
+
+    #[test]
+    fn inline_words_are_split_as_redis_splits_them() {
+        let words = |line: &str| split_inline(line.as_bytes()).map(|words| words.concat());
+        assert_eq!(
+            words("  set  k \"a b\\x41\\n\" \r\n").as_deref(),
+            Ok(b"setka bA\n".as_slice())
+        );
+        assert_eq!(
+            words("'it\\'s \\n'\r\n").as_deref(),
+            Ok(b"it's \\n".as_slice())
+        );
+        assert_eq!(words("\"a\"b"), Err(Violation::Quotes));
+        assert_eq!(words("a\"b c\"").as_deref(), Ok(b"ab c".as_slice()));
+        assert_eq!(split_inline(b"\"\"\r\n"), Ok(vec![Vec::new()]));
+    }
+}
