@@ -2,11 +2,15 @@
 //!
 //! The interface below is fixed; the loop behind it is being written.
 
+mod child;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use respool_engine::settings::{Address, Settings};
+
+pub use child::spawn_tied;
 
 /// What [`start`] needs.
 #[derive(Clone, Debug)]
