@@ -1,0 +1,1123 @@
+//! `respool-lab commands`: the command table, from what real servers say of themselves.
+//!
+//! ```text
+//!  live servers --(--snapshot)--> crates/protocol/data/commands-*.json --+
+//!                                 crates/protocol/data/policy.toml ------+--> src/commands/table.rs
+//!                                                                        +--> docs/commands.md
+//! ```
+//!
+//! Snapshots and policy are read, joined and checked here; everything that is not understood (a flag,
+//! a tip, a rule without effect) is an error, so that a new server version cannot slip in unseen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{fs, io};
+
+use respool_protocol::commands::{Flags, FoldedName, KeyFlags, Servers};
+use respool_protocol::value::Value;
+use serde::{Deserialize, Serialize};
+
+use crate::servers::{self, Flavour};
+
+const HELP: &str = "\
+respool-lab commands [--snapshot | --check]
+
+Without an option: writes crates/protocol/src/commands/table.rs and docs/commands.md from the
+snapshots and the policy in crates/protocol/data.
+  --snapshot  first asks the live servers and writes the snapshots
+  --check     writes nothing; fails if a file differs from what would be written, or a snapshot from
+              its live server
+";
+
+/// The servers that the table is made from: which one, and the file of its snapshot.
+const SOURCES: [(Flavour, &str); 2] = [
+    (Flavour::Redis82, "commands-redis-8.2.json"),
+    (Flavour::Valkey91, "commands-valkey-9.1.json"),
+];
+
+/// Runs `respool-lab commands` with what stands behind it on the command line.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let words: Vec<&str> = arguments
+        .iter()
+        .map(|word| word.to_str().unwrap_or_default())
+        .collect();
+    let root = root();
+    let outcome = match words[..] {
+        [] => write_table(&root),
+        ["--snapshot"] => write_snapshots(&root).and_then(|()| write_table(&root)),
+        ["--check"] => check(&root),
+        ["--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("respool-lab commands: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the project that this lab was built from.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn data(root: &Path, name: &str) -> PathBuf {
+    root.join("crates/protocol/data").join(name)
+}
+
+/// What is generated: where it goes, and its text.
+fn generated(root: &Path) -> Result<[(PathBuf, String); 2], String> {
+    let mut snapshots = Vec::new();
+    for (_, file) in SOURCES {
+        let text = read(&data(root, file))?;
+        let snapshot: Snapshot =
+            serde_json::from_str(&text).map_err(|error| format!("{file}: {error}"))?;
+        snapshots.push(snapshot);
+    }
+    let policy: Policy = toml::from_str(&read(&data(root, "policy.toml"))?)
+        .map_err(|error| format!("policy.toml: {error}"))?;
+    let table = Table::join(&snapshots, policy)?;
+    Ok([
+        (
+            root.join("crates/protocol/src/commands/table.rs"),
+            table.code()?,
+        ),
+        (root.join("docs/commands.md"), table.page()),
+    ])
+}
+
+fn write_table(root: &Path) -> Result<(), String> {
+    for (path, text) in generated(root)? {
+        write(&path, &text)?;
+    }
+    Ok(())
+}
+
+fn write_snapshots(root: &Path) -> Result<(), String> {
+    for (flavour, file) in SOURCES {
+        write(&data(root, file), &Snapshot::take(flavour)?.text())?;
+    }
+    Ok(())
+}
+
+fn check(root: &Path) -> Result<(), String> {
+    for (path, text) in generated(root)? {
+        if read(&path)? != text {
+            return Err(format!(
+                "{} is not what `respool-lab commands` would write",
+                path.display()
+            ));
+        }
+    }
+    for (flavour, file) in SOURCES {
+        if let Err(missing) = servers::find(flavour) {
+            println!("not compared with a live server: {missing}");
+            continue;
+        }
+        let recorded = read(&data(root, file))?;
+        let live = Snapshot::take(flavour)?.text();
+        if let Some((old, new)) = first_difference(&recorded, &live) {
+            return Err(format!("{file} has {old}, the live server says {new}"));
+        }
+        println!("{file} is what the live server says");
+    }
+    Ok(())
+}
+
+fn first_difference<'a>(old: &'a str, new: &'a str) -> Option<(&'a str, &'a str)> {
+    let (mut old, mut new) = (old.lines(), new.lines());
+    loop {
+        match (old.next(), new.next()) {
+            (None, None) => return None,
+            (a, b) if a != b => {
+                return Some((a.unwrap_or("nothing more"), b.unwrap_or("nothing more")));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+    made.and_then(|()| fs::write(path, text))
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+// ------------------------------------------------------------------------------------- snapshots
+
+/// What one server says of its commands.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Snapshot {
+    server: String,
+    commands: Vec<Entry>,
+}
+
+/// One command or subcommand.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Entry {
+    /// As the server writes it, in lower case: `config|get`.
+    name: String,
+    arity: i16,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    flags: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    acl: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tips: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    keys: Vec<KeyEntry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deprecated_since: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct KeyEntry {
+    begin: BeginEntry,
+    find: FindEntry,
+    flags: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum BeginEntry {
+    Index(u8),
+    Keyword { keyword: String, startfrom: i8 },
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FindEntry {
+    Range {
+        lastkey: i8,
+        keystep: u8,
+        limit: u8,
+    },
+    Keynum {
+        keynumidx: u8,
+        firstkey: u8,
+        keystep: u8,
+    },
+    Unknown,
+}
+
+impl Snapshot {
+    /// Asks a server of this kind, started for it.
+    fn take(flavour: Flavour) -> Result<Snapshot, String> {
+        let binary = servers::find(flavour)?;
+        let failed = |error: io::Error| format!("{}: {error}", flavour.name());
+        let server = servers::Server::start::<&str>(&binary, &[]).map_err(failed)?;
+        let commands = ask(&server, &["COMMAND"]).map_err(failed)?;
+        let docs = ask(&server, &["COMMAND", "DOCS"]).map_err(failed)?;
+        let mut entries = BTreeMap::new();
+        for command in list(&commands) {
+            Entry::read(command, &docs, &mut entries)
+                .ok_or_else(|| format!("{}: cannot read {command:?}", flavour.name()))?;
+        }
+        Ok(Snapshot {
+            server: flavour.name().to_owned(),
+            commands: entries.into_values().collect(),
+        })
+    }
+
+    /// As JSON with one line per command, so that a change shows as the lines it changes.
+    fn text(&self) -> String {
+        let mut text = format!("{{\"server\": {:?}, \"commands\": [\n", self.server);
+        for (nth, entry) in self.commands.iter().enumerate() {
+            let comma = if nth + 1 < self.commands.len() {
+                ","
+            } else {
+                ""
+            };
+            let line = serde_json::to_string(entry).expect("an entry is plain data");
+            let _ = writeln!(text, "{line}{comma}");
+        }
+        text + "]}\n"
+    }
+}
+
+impl Entry {
+    /// Reads an element of COMMAND's reply and those of its subcommands:
+    /// name, arity, flags, first key, last key, step, ACL categories, tips, key specs, subcommands.
+    fn read(
+        command: &Value,
+        docs: &Value,
+        entries: &mut BTreeMap<(String, String), Entry>,
+    ) -> Option<()> {
+        let fields = list(command);
+        let name = text(fields.first()?)?.to_lowercase();
+        let doc = docs.field(&text(fields.first()?)?);
+        let mut acl = words(fields.get(6)?);
+        acl.sort();
+        let mut flags = words(fields.get(2)?);
+        flags.sort();
+        let mut tips = words(fields.get(7)?);
+        tips.sort();
+        let told = |key| doc.and_then(|doc| doc.field(key)).and_then(text);
+        let entry = Entry {
+            arity: integer(fields.get(1)?)?,
+            flags,
+            acl,
+            tips,
+            keys: list(fields.get(8)?)
+                .iter()
+                .map(KeyEntry::read)
+                .collect::<Option<_>>()?,
+            since: told("since"),
+            deprecated_since: told("deprecated_since"),
+            name: name.clone(),
+        };
+        let (container, sub) = name.split_once('|').unwrap_or((&name, ""));
+        entries.insert((container.to_owned(), sub.to_owned()), entry);
+        let no_docs = Value::Null;
+        let sub_docs = doc
+            .and_then(|doc| doc.field("subcommands"))
+            .unwrap_or(&no_docs);
+        list(fields.get(9)?)
+            .iter()
+            .try_for_each(|sub| Entry::read(sub, sub_docs, entries))
+    }
+}
+
+impl KeyEntry {
+    fn read(spec: &Value) -> Option<KeyEntry> {
+        let (begin, find) = (spec.field("begin_search")?, spec.field("find_keys")?);
+        let (begin_spec, find_spec) = (begin.field("spec")?, find.field("spec")?);
+        Some(KeyEntry {
+            begin: match text(begin.field("type")?)?.as_str() {
+                "index" => BeginEntry::Index(integer(begin_spec.field("index")?)?),
+                "keyword" => BeginEntry::Keyword {
+                    keyword: text(begin_spec.field("keyword")?)?,
+                    startfrom: integer(begin_spec.field("startfrom")?)?,
+                },
+                "unknown" => BeginEntry::Unknown,
+                _ => return None,
+            },
+            find: match text(find.field("type")?)?.as_str() {
+                "range" => FindEntry::Range {
+                    lastkey: integer(find_spec.field("lastkey")?)?,
+                    keystep: integer(find_spec.field("keystep")?)?,
+                    limit: integer(find_spec.field("limit")?)?,
+                },
+                "keynum" => FindEntry::Keynum {
+                    keynumidx: integer(find_spec.field("keynumidx")?)?,
+                    firstkey: integer(find_spec.field("firstkey")?)?,
+                    keystep: integer(find_spec.field("keystep")?)?,
+                },
+                "unknown" => FindEntry::Unknown,
+                _ => return None,
+            },
+            flags: words(spec.field("flags")?),
+        })
+    }
+}
+
+/// Asks one question on a connection of its own.
+fn ask(server: &servers::Server, words: &[&str]) -> io::Result<Value> {
+    use std::io::{Read as _, Write as _};
+    let mut request = Vec::new();
+    respool_protocol::encode::request(&mut request, words);
+    respool_protocol::encode::request(&mut request, &["QUIT"]);
+    let mut stream = std::net::TcpStream::connect(server.address())?;
+    stream.write_all(&request)?;
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply)?;
+    let reply = reply.strip_suffix(b"+OK\r\n").unwrap_or(&reply);
+    Value::read(reply).ok_or_else(|| io::Error::other(format!("no whole reply to {words:?}")))
+}
+
+fn list(value: &Value) -> &[Value] {
+    match value {
+        Value::List(values) => values,
+        _ => &[],
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    value
+        .text()
+        .map(|text| String::from_utf8_lossy(text).into_owned())
+}
+
+fn words(value: &Value) -> Vec<String> {
+    list(value).iter().filter_map(text).collect()
+}
+
+fn integer<T: TryFrom<i64>>(value: &Value) -> Option<T> {
+    match value {
+        Value::Integer(number) => T::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+// ---------------------------------------------------------------------------------------- policy
+
+/// `policy.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Policy {
+    answer: Vec<Rule<AnswerColumn>>,
+    retry: Vec<Rule<RetryColumn>>,
+    fan_out: Vec<Rule<FanOutColumn>>,
+    coalesce: Vec<Rule<CoalesceColumn>>,
+    key_scan: Vec<Rule<KeyScanColumn>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Rule<T> {
+    #[serde(flatten)]
+    value: T,
+    commands: Vec<String>,
+    reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+enum AnswerColumn {
+    Server,
+    Session,
+    Refused { why: Why },
+    Conditional { condition: When },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Why {
+    Transaction,
+    Blocking,
+    #[serde(rename = "pubsub")]
+    PubSub,
+    Monitor,
+    Tracking,
+    ReplyMode,
+    Replication,
+    ConnectionState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum When {
+    Block,
+    DebugProtocol,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(tag = "class", rename_all = "snake_case")]
+enum RetryColumn {
+    Read,
+    Write,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+struct FanOutColumn {
+    spread: SpreadEntry,
+    #[serde(default)]
+    merge: MergeEntry,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum SpreadEntry {
+    Owner,
+    Owners,
+    Any,
+    Primaries,
+    All,
+    Special,
+    Unclear,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum MergeEntry {
+    #[default]
+    One,
+    KeyOrder,
+    Concat,
+    AllSucceeded,
+    OneSucceeded,
+    Sum,
+    Min,
+    And,
+    Special,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(tag = "class", rename_all = "snake_case")]
+enum CoalesceColumn {
+    None,
+    Get,
+    Set,
+    Collapse,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(tag = "scan", rename_all = "snake_case")]
+enum KeyScanColumn {
+    Specs,
+    Sort,
+    GeoRadius,
+    Migrate,
+}
+
+/// Applies the rules of one column; `of` finds the column in a row.
+fn apply<T: PartialEq + Clone + std::fmt::Debug>(
+    column: &str,
+    rules: &[Rule<T>],
+    rows: &mut [Row],
+    of: impl Fn(&mut Row) -> &mut T,
+) -> Result<(), String> {
+    let mut set_already = BTreeSet::new();
+    for rule in rules {
+        if rule.reason.trim().is_empty() {
+            return Err(format!(
+                "policy: a rule for {column} gives no reason ({:?})",
+                rule.commands
+            ));
+        }
+        for pattern in &rule.commands {
+            let mut matched = false;
+            for row in rows.iter_mut().filter(|row| matches(pattern, &row.name)) {
+                matched = true;
+                let name = row.name.clone();
+                let cell = of(row);
+                if *cell == rule.value {
+                    return Err(format!(
+                        "policy: {column} of {name} is {cell:?} without this rule"
+                    ));
+                }
+                if !set_already.insert(name.clone()) {
+                    return Err(format!("policy: two rules set {column} of {name}"));
+                }
+                *cell = rule.value.clone();
+                row.reasons
+                    .push((column.to_owned(), rule.reason.trim().to_owned()));
+            }
+            if !matched {
+                return Err(format!("policy: no command is called {pattern} ({column})"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name fits a pattern with at most one `*`.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((start, end)) => {
+            name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
+        }
+        None => pattern == name,
+    }
+}
+
+// ----------------------------------------------------------------------------------------- table
+
+/// The joined table, sorted as it is written.
+#[derive(Debug)]
+struct Table {
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    name: String,
+    arity: i16,
+    flags: BTreeSet<String>,
+    tips: BTreeSet<String>,
+    keys: Vec<KeyEntry>,
+    servers: Vec<String>,
+    /// What the servers say differently, for the reader.
+    differences: Vec<String>,
+    answer: AnswerColumn,
+    retry: RetryColumn,
+    fan_out: FanOutColumn,
+    coalesce: CoalesceColumn,
+    key_scan: KeyScanColumn,
+    /// Column and reason of each rule that was applied.
+    reasons: Vec<(String, String)>,
+}
+
+/// Flags that allow something: a command has them only if every server that knows it says so. Of all
+/// others, which restrict or warn, one server's word is enough.
+const ALLOWING: [&str; 6] = [
+    "readonly",
+    "fast",
+    "loading",
+    "stale",
+    "no_auth",
+    "allow_busy",
+];
+
+impl Table {
+    fn join(snapshots: &[Snapshot], policy: Policy) -> Result<Table, String> {
+        let mut said: BTreeMap<(String, String), Vec<(&str, &Entry)>> = BTreeMap::new();
+        for snapshot in snapshots {
+            for entry in &snapshot.commands {
+                let (container, sub) = entry.name.split_once('|').unwrap_or((&entry.name, ""));
+                let key = (container.to_owned(), sub.to_owned());
+                said.entry(key).or_default().push((&snapshot.server, entry));
+            }
+        }
+        let mut rows = said
+            .values()
+            .map(|said| Row::join(said))
+            .collect::<Result<Vec<_>, _>>()?;
+        // Each column is derived from those before it, with their rules applied.
+        apply("answer", &policy.answer, &mut rows, |row| &mut row.answer)?;
+        apply("retry", &policy.retry, &mut rows, |row| &mut row.retry)?;
+        apply("key_scan", &policy.key_scan, &mut rows, |row| {
+            &mut row.key_scan
+        })?;
+        for row in &mut rows {
+            row.fan_out = row.derived_fan_out()?;
+            row.coalesce = row.derived_coalesce();
+        }
+        apply("fan_out", &policy.fan_out, &mut rows, |row| {
+            &mut row.fan_out
+        })?;
+        apply("coalesce", &policy.coalesce, &mut rows, |row| {
+            &mut row.coalesce
+        })?;
+        Ok(Table { rows })
+    }
+
+    fn subcommands(&self, nth: usize) -> (usize, usize) {
+        let prefix = format!("{}|", self.rows[nth].name);
+        let count = self.rows[nth + 1..]
+            .iter()
+            .take_while(|row| row.name.starts_with(&prefix))
+            .count();
+        if count == 0 {
+            (0, 0)
+        } else {
+            (nth + 1, nth + 1 + count)
+        }
+    }
+
+    /// `table.rs`.
+    fn code(&self) -> Result<String, String> {
+        let mut code = String::from(CODE_HEAD);
+        let _ = writeln!(
+            code,
+            "pub(super) const MULTIPLIER: u64 = {:#018x};\n",
+            self.multiplier()?
+        );
+        let _ = writeln!(
+            code,
+            "pub(super) static COMMANDS: [Command; {}] = [",
+            self.rows.len()
+        );
+        for (nth, row) in self.rows.iter().enumerate() {
+            let (from, behind) = self.subcommands(nth);
+            let _ = write!(code, "    {}", row.code(from, behind)?);
+            if row.differences.is_empty() {
+                code.push('\n');
+            } else {
+                let _ = writeln!(code, " // {}", row.differences.join("; "));
+            }
+        }
+        code.push_str("];\n\n/// An id for every command and subcommand.\n");
+        code.push_str("#[expect(missing_docs, reason = \"each is named as its command is\")]\n");
+        code.push_str("pub mod id {\n    use super::super::CommandId;\n\n");
+        let mut taken = BTreeSet::new();
+        for (nth, row) in self.rows.iter().enumerate() {
+            let constant: String = row
+                .name
+                .chars()
+                .map(|c| {
+                    if c.is_ascii_alphanumeric() {
+                        c.to_ascii_uppercase()
+                    } else {
+                        '_'
+                    }
+                })
+                .collect();
+            let _ = writeln!(
+                code,
+                "    pub const {constant}: CommandId = CommandId({nth});"
+            );
+            if !taken.insert(constant) {
+                return Err(format!("the constant of {} is taken", row.name));
+            }
+        }
+        code.push_str("}\n");
+        Ok(code)
+    }
+
+    /// The first number of a fixed sequence that gives every command a slot of its own.
+    fn multiplier(&self) -> Result<u64, String> {
+        let mut names = Vec::new();
+        for row in self.rows.iter().filter(|row| !row.name.contains('|')) {
+            let folded = FoldedName::of(row.name.as_bytes());
+            names.push(folded.ok_or_else(|| format!("{} is longer than a name can be", row.name))?);
+        }
+        let mut state = 0u64;
+        // About one number in four thousand will do.
+        for _ in 0..10_000_000 {
+            // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut number = state;
+            number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            number = (number ^ (number >> 31)) | 1;
+            let mut taken = [false; FoldedName::SLOTS];
+            if names
+                .iter()
+                .all(|name| !std::mem::replace(&mut taken[name.slot(number)], true))
+            {
+                return Ok(number);
+            }
+        }
+        Err(
+            "no multiplier gives every command a slot of its own: FoldedName needs more slots"
+                .to_owned(),
+        )
+    }
+
+    /// `docs/commands.md`.
+    fn page(&self) -> String {
+        let mut page = String::from(PAGE_HEAD);
+        for row in &self.rows {
+            let _ = writeln!(page, "{}", row.page_line());
+        }
+        page.push_str(
+            "\n## Why\n\nThe rules behind what does not follow from the servers' own words.\n",
+        );
+        let mut rules: Vec<(&str, &str, Vec<String>)> = Vec::new();
+        for column in ["answer", "retry", "fan_out", "coalesce", "key_scan"] {
+            for row in &self.rows {
+                for (_, reason) in row.reasons.iter().filter(|(of, _)| of == column) {
+                    let shown = shown_name(&row.name);
+                    match rules
+                        .iter_mut()
+                        .find(|(of, why, _)| *of == column && why == reason)
+                    {
+                        Some((_, _, names)) => names.push(shown),
+                        None => rules.push((column, reason, vec![shown])),
+                    }
+                }
+            }
+        }
+        for (column, reason, names) in rules {
+            let title = match column {
+                "answer" => "Answered by",
+                "retry" => "Sent again",
+                "fan_out" => "Several servers",
+                "coalesce" => "Together",
+                _ => "Keys",
+            };
+            let _ = writeln!(page, "\n- **{title}**: {}\n  {reason}", names.join(", "));
+        }
+        page.push_str("\n## Where the servers differ\n\n");
+        for row in self.rows.iter().filter(|row| !row.differences.is_empty()) {
+            let _ = writeln!(
+                page,
+                "- {}: {}",
+                shown_name(&row.name),
+                row.differences.join("; ")
+            );
+        }
+        page
+    }
+}
+
+/// `config|get` as people write it: `CONFIG GET`.
+fn shown_name(name: &str) -> String {
+    name.to_uppercase().replace('|', " ")
+}
+
+impl Row {
+    /// The safe union of what the servers say of one command.
+    fn join(said: &[(&str, &Entry)]) -> Result<Row, String> {
+        let (_, first) = said[0];
+        let mut row = Row {
+            name: first.name.clone(),
+            arity: first.arity,
+            flags: first.flags.iter().cloned().collect(),
+            tips: first.tips.iter().cloned().collect(),
+            keys: first.keys.clone(),
+            servers: said
+                .iter()
+                .map(|(server, _)| (*server).to_owned())
+                .collect(),
+            differences: Vec::new(),
+            answer: AnswerColumn::Server,
+            retry: RetryColumn::Write,
+            fan_out: FanOutColumn {
+                spread: SpreadEntry::Any,
+                merge: MergeEntry::One,
+            },
+            coalesce: CoalesceColumn::None,
+            key_scan: KeyScanColumn::Specs,
+            reasons: Vec::new(),
+        };
+        for (_, entry) in &said[1..] {
+            if entry.arity != row.arity {
+                // The one that lets more pass; the server itself will refuse the rest.
+                row.arity = -row.arity.abs().min(entry.arity.abs());
+            }
+            let flags: BTreeSet<String> = entry.flags.iter().cloned().collect();
+            let allowing = |flag: &&String| ALLOWING.contains(&flag.as_str());
+            row.flags = row
+                .flags
+                .union(&flags)
+                .filter(|flag| {
+                    !allowing(flag) || (row.flags.contains(*flag) && flags.contains(*flag))
+                })
+                .cloned()
+                .collect();
+            row.tips.extend(entry.tips.iter().cloned());
+            if entry.keys.len() != row.keys.len() {
+                return Err(format!(
+                    "the servers disagree on how many key specs {} has",
+                    row.name
+                ));
+            }
+            for (ours, theirs) in row.keys.iter_mut().zip(&entry.keys) {
+                if (&ours.begin, &ours.find) != (&theirs.begin, &theirs.find) {
+                    return Err(format!(
+                        "the servers disagree on where the keys of {} are",
+                        row.name
+                    ));
+                }
+                let more: Vec<_> = theirs
+                    .flags
+                    .iter()
+                    .filter(|flag| !ours.flags.contains(flag))
+                    .cloned()
+                    .collect();
+                ours.flags.extend(more);
+            }
+        }
+        row.differences = differences(said);
+        if row.flags.contains("readonly") {
+            row.retry = RetryColumn::Read;
+        }
+        Ok(row)
+    }
+
+    fn derived_fan_out(&self) -> Result<FanOutColumn, String> {
+        let tip = |kind: &str| -> Result<Option<&str>, String> {
+            let mut found = self.tips.iter().filter_map(|tip| tip.strip_prefix(kind));
+            match (found.next(), found.next()) {
+                (_, Some(_)) => Err(format!(
+                    "the servers disagree on the {kind} of {}",
+                    self.name
+                )),
+                (one, None) => Ok(one),
+            }
+        };
+        let spread = match tip("request_policy:")? {
+            Some("all_nodes") => SpreadEntry::All,
+            Some("all_shards") => SpreadEntry::Primaries,
+            Some("multi_shard") => SpreadEntry::Owners,
+            Some("special") => SpreadEntry::Special,
+            Some(other) => return Err(format!("{}: unknown request_policy {other}", self.name)),
+            None if !self.keys.is_empty() => SpreadEntry::Owner,
+            None if self.flags.contains("admin") => SpreadEntry::Unclear,
+            None => SpreadEntry::Any,
+        };
+        let merge = match tip("response_policy:")? {
+            Some("all_succeeded") => MergeEntry::AllSucceeded,
+            Some("one_succeeded") => MergeEntry::OneSucceeded,
+            Some("agg_logical_and") => MergeEntry::And,
+            Some("agg_sum") => MergeEntry::Sum,
+            Some("agg_min") => MergeEntry::Min,
+            Some("special") => MergeEntry::Special,
+            Some(other) => return Err(format!("{}: unknown response_policy {other}", self.name)),
+            None => match spread {
+                SpreadEntry::Owners => MergeEntry::KeyOrder,
+                SpreadEntry::Primaries | SpreadEntry::All => MergeEntry::Concat,
+                SpreadEntry::Special => MergeEntry::Special,
+                SpreadEntry::Owner | SpreadEntry::Any | SpreadEntry::Unclear => MergeEntry::One,
+            },
+        };
+        Ok(FanOutColumn { spread, merge })
+    }
+
+    fn derived_coalesce(&self) -> CoalesceColumn {
+        let pure =
+            self.flags.contains("readonly") && !self.tips.contains("nondeterministic_output");
+        if pure && self.only_key() > 0 && self.answer == AnswerColumn::Server {
+            CoalesceColumn::Collapse
+        } else {
+            CoalesceColumn::None
+        }
+    }
+
+    /// The argument that is the only key whatever the others are, or 0.
+    fn only_key(&self) -> u8 {
+        match &self.keys[..] {
+            [
+                KeyEntry {
+                    begin: BeginEntry::Index(index),
+                    find: FindEntry::Range { lastkey: 0, .. },
+                    flags,
+                },
+            ] if self.key_scan == KeyScanColumn::Specs
+                && !flags
+                    .iter()
+                    .any(|flag| flag == "not_key" || flag == "incomplete") =>
+            {
+                *index
+            }
+            _ => 0,
+        }
+    }
+
+    /// One line of `table.rs`.
+    fn code(&self, from: usize, behind: usize) -> Result<String, String> {
+        let flags = constants(&self.flags, Flags::NAMES)
+            .map_err(|flag| format!("{} has an unknown flag {flag}", self.name))?;
+        let servers = constants(&self.servers, Servers::NAMES)
+            .map_err(|server| format!("{}: unknown server {server}", self.name))?;
+        let mut keys = Vec::new();
+        for key in &self.keys {
+            let flags = constants(&key.flags, KeyFlags::NAMES)
+                .map_err(|flag| format!("{} has an unknown key flag {flag}", self.name))?;
+            let begin = match &key.begin {
+                BeginEntry::Index(index) => format!("Index({index})"),
+                BeginEntry::Keyword { keyword, startfrom } => {
+                    format!(
+                        "Keyword {{ word: b{:?}, from: {startfrom} }}",
+                        keyword.to_lowercase()
+                    )
+                }
+                BeginEntry::Unknown => "Begin::Unknown".to_owned(),
+            };
+            let find = match key.find {
+                FindEntry::Range {
+                    lastkey,
+                    keystep,
+                    limit,
+                } => {
+                    format!("Range {{ last: {lastkey}, step: {keystep}, limit: {limit} }}")
+                }
+                FindEntry::Keynum {
+                    keynumidx,
+                    firstkey,
+                    keystep,
+                } => {
+                    format!("Count {{ number: {keynumidx}, first: {firstkey}, step: {keystep} }}")
+                }
+                FindEntry::Unknown => "Find::Unknown".to_owned(),
+            };
+            keys.push(format!("key!({flags} {begin}, {find})"));
+        }
+        let answer = match &self.answer {
+            AnswerColumn::Refused { why } => format!("Refused(Refusal::{why:?})"),
+            AnswerColumn::Conditional { condition } => {
+                format!("Conditional(Condition::{condition:?})")
+            }
+            other => format!("{other:?}"),
+        };
+        Ok(format!(
+            "row!({:?} {} {flags} {servers} [{}] {:?} {} | {answer}; {:?}; {:?} {:?}; {:?}; {from} {behind}),",
+            self.name,
+            self.arity,
+            keys.join(", "),
+            self.key_scan,
+            self.only_key(),
+            self.retry,
+            self.fan_out.spread,
+            self.fan_out.merge,
+            self.coalesce,
+        ))
+    }
+
+    /// One line of `docs/commands.md`.
+    fn page_line(&self) -> String {
+        let answer = match &self.answer {
+            AnswerColumn::Server => "server".to_owned(),
+            AnswerColumn::Session => "respool".to_owned(),
+            AnswerColumn::Refused { why } => format!("refused: {}", why.shown()),
+            AnswerColumn::Conditional {
+                condition: When::Block,
+            } => "server; refused with BLOCK".to_owned(),
+            AnswerColumn::Conditional {
+                condition: When::DebugProtocol,
+            } => "server; refused with PROTOCOL".to_owned(),
+        };
+        let retry = match self.retry {
+            RetryColumn::Read => "yes",
+            RetryColumn::Write => "no",
+        };
+        let coalesce = match self.coalesce {
+            CoalesceColumn::None => "",
+            CoalesceColumn::Get => "fused into MGET, collapsed",
+            CoalesceColumn::Set => "fused into MSET",
+            CoalesceColumn::Collapse => "collapsed",
+        };
+        // What is not passed on goes to no server.
+        let fan_out = match self.answer {
+            AnswerColumn::Session | AnswerColumn::Refused { .. } => "",
+            _ => match self.fan_out.spread {
+                SpreadEntry::Owner => "its keys' one owner",
+                SpreadEntry::Owners => "its keys' owners",
+                SpreadEntry::Any => "any",
+                SpreadEntry::Primaries => "every primary",
+                SpreadEntry::All => "every server",
+                SpreadEntry::Special => "of its own kind",
+                SpreadEntry::Unclear => "refused",
+            },
+        };
+        let known = if self.servers.len() == SOURCES.len() {
+            "both".to_owned()
+        } else {
+            self.servers.join(", ")
+        };
+        let name = shown_name(&self.name);
+        format!(
+            "| {name} | {} | {answer} | {retry} | {coalesce} | {fan_out} | {known} |",
+            self.arity
+        )
+    }
+}
+
+impl Why {
+    fn shown(self) -> &'static str {
+        match self {
+            Why::Transaction => "transaction",
+            Why::Blocking => "blocking",
+            Why::PubSub => "subscription",
+            Why::Monitor => "monitor",
+            Why::Tracking => "tracking",
+            Why::ReplyMode => "reply mode",
+            Why::Replication => "replication",
+            Why::ConnectionState => "connection state",
+        }
+    }
+}
+
+/// What the servers say differently of one command.
+fn differences(said: &[(&str, &Entry)]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut compare = |what: &str, of: &dyn Fn(&Entry) -> String| {
+        let told: Vec<String> = said.iter().map(|(_, entry)| of(entry)).collect();
+        if told.windows(2).any(|pair| pair[0] != pair[1]) {
+            let told: Vec<String> = said
+                .iter()
+                .zip(told)
+                .map(|((server, _), told)| format!("{server} {told}"))
+                .collect();
+            found.push(format!("{what}: {}", told.join(", ")));
+        }
+    };
+    compare("arity", &|entry| entry.arity.to_string());
+    // Only what not all of them say.
+    let only = |entry: &Entry, of: &dyn Fn(&Entry) -> Vec<String>| {
+        let own = of(entry);
+        let rest = own
+            .iter()
+            .filter(|word| said.iter().any(|(_, other)| !of(other).contains(word)));
+        format!("[{}]", rest.cloned().collect::<Vec<_>>().join(" "))
+    };
+    compare("flags", &|entry| only(entry, &|entry| entry.flags.clone()));
+    compare("tips", &|entry| only(entry, &|entry| entry.tips.clone()));
+    compare("key flags", &|entry| {
+        only(entry, &|entry| {
+            let flags = entry.keys.iter().enumerate();
+            flags
+                .flat_map(|(nth, key)| key.flags.iter().map(move |flag| format!("{nth}:{flag}")))
+                .collect()
+        })
+    });
+    found
+}
+
+/// The names of a set as the constants that they have in the code, in the code's order, whatever order
+/// the server chose. Fails with the first name that is not `known`.
+fn constants<'a>(
+    names: impl IntoIterator<Item = &'a String>,
+    known: &[(&str, impl Sized)],
+) -> Result<String, String> {
+    let mut found = BTreeSet::new();
+    for name in names {
+        let place = known.iter().position(|(known, _)| known == name);
+        found.insert(place.ok_or_else(|| name.clone())?);
+    }
+    let constants = found
+        .iter()
+        .map(|&place| known[place].0.to_uppercase().replace(['-', '.'], "_"));
+    Ok(format!("[{}]", constants.collect::<Vec<_>>().join(" ")))
+}
+
+const CODE_HEAD: &str = r#"//! Written by `respool-lab commands` from `data/`: do not edit.
+
+use super::*;
+
+/// One row: name, arity, flags, servers, key specs, key scan, only key; answer; retry; fan-out; coalescing;
+/// ids of the subcommands.
+macro_rules! row {
+    ($name:literal $arity:literal [$($flag:ident)*] [$($server:ident)*] [$($key:expr),*] $scan:ident $only_key:literal
+     | $answer:expr; $retry:ident; $spread:ident $merge:ident; $coalesce:ident; $from:literal $behind:literal) => {
+        Command {
+            name: $name,
+            arity: $arity,
+            flags: Flags::NONE$(.or(Flags::$flag))*,
+            keys: &[$($key),*],
+            key_scan: KeyScan::$scan,
+            only_key: $only_key,
+            answer: $answer,
+            retry: Retry::$retry,
+            fan_out: FanOut { spread: Spread::$spread, merge: Merge::$merge },
+            coalesce: Coalesce::$coalesce,
+            servers: Servers::NONE$(.or(Servers::$server))*,
+            subcommands: ($from, $behind),
+        }
+    };
+}
+
+/// A key spec.
+macro_rules! key {
+    ([$($flag:ident)*] $begin:expr, $find:expr) => {
+        KeySpec { begin: $begin, find: $find, flags: KeyFlags::NONE$(.or(KeyFlags::$flag))* }
+    };
+}
+
+use Answer::{Conditional, Refused, Server, Session};
+use Begin::{Index, Keyword};
+use Find::{Count, Range};
+
+/// Gives every name a slot of its own, see [`FoldedName::slot`].
+"#;
+
+const PAGE_HEAD: &str = "\
+<!-- Written by `respool-lab commands`: do not edit. -->
+# Commands
+
+What respool does with every command that Redis 8.2 or Valkey 9.1 knows. The first columns come from what
+these servers say of themselves, the others from `crates/protocol/data/policy.toml`; the rules and their reasons
+stand below the table.
+
+- **Arity**: arguments with the name; negative: at least so many.
+- **Answered by**: the server that owns the keys; respool itself; or nobody, because on a shared link the command
+  would do to strangers what was meant for one client. Of a command that has subcommands, the line without one
+  is about subcommands not listed here.
+- **Again**: whether it may be sent again when its first fate is unknown.
+- **Together**: how it may join its neighbours in a batch.
+- **Several servers**: who gets it on a pool of several servers.
+- **Known to**: which of the two servers has it.
+
+| Command | Arity | Answered by | Again | Together | Several servers | Known to |
+|---|---|---|---|---|---|---|
+";
