@@ -1,16 +1,28 @@
 //! The worker loop: sockets, epoll, time.
 //!
-//! The interface below is fixed; the loop behind it is being written.
+//! [`start`] makes one thread per worker. Each has its own engine, its own listening socket on every
+//! address, its own sessions and links; workers share a count of sessions, and what they report.
 
 mod child;
+mod listen;
+mod mailbox;
+mod sockets;
+mod worker;
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
 
 use respool_engine::settings::{Address, Settings};
+use respool_engine::{Counters, Worker as WorkerId};
 
 pub use child::spawn_tied;
+
+use crate::listen::Listener;
+use crate::mailbox::{Mailbox, Order};
+use crate::worker::{Shared, Worker};
 
 /// What [`start`] needs.
 #[derive(Clone, Debug)]
@@ -27,41 +39,159 @@ pub struct Setup {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A link is up: worker, server, what the server says of itself.
-    LinkUp { worker: usize, server: String, version: String },
-    /// A link is down, and why.
-    LinkDown { worker: usize, server: String, reason: String },
+    /// A link is up.
+    LinkUp {
+        /// Whose.
+        worker: usize,
+        /// The server's address.
+        server: String,
+        /// What it says it is.
+        version: String,
+    },
+    /// A link was lost, or an attempt to connect failed.
+    LinkDown {
+        /// Whose.
+        worker: usize,
+        /// The server's address.
+        server: String,
+        /// Why.
+        reason: String,
+    },
     /// We closed a session for breaking a rule or a bound.
-    SessionClosed { worker: usize, peer: String, reason: String },
-    /// Accepting failed (file descriptors, memory, ...).
-    AcceptFailed { worker: usize, reason: String },
+    SessionClosed {
+        /// Whose.
+        worker: usize,
+        /// The client's address.
+        peer: String,
+        /// Which rule or bound.
+        reason: String,
+    },
+    /// A client could not be accepted (file descriptors, memory, `sessions_max`); said once a second at the most.
+    AcceptFailed {
+        /// Whose.
+        worker: usize,
+        /// Why.
+        reason: String,
+    },
+    /// A worker ended because of an error: a defect of ours, or of the machine.
+    WorkerFailed {
+        /// Which.
+        worker: usize,
+        /// Why.
+        reason: String,
+    },
 }
+
+/// Called on a worker's thread for every [`Notice`]: it must be quick.
+pub type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
 
 /// Running workers.
 pub struct Running {
-    _private: (),
+    addresses: Vec<Address>,
+    workers: Vec<(Arc<Mailbox>, JoinHandle<usize>)>,
+    shared: Arc<Shared>,
 }
 
-/// Binds the listeners and starts the workers. `notice` is called on a worker's thread: it must be quick.
+/// Binds the listeners and starts the workers.
 ///
 /// # Errors
-/// When an address cannot be bound (the message names it) or a thread cannot be started.
-pub fn start(_setup: Setup, _notice: Arc<dyn Fn(Notice) + Send + Sync>) -> io::Result<Running> {
-    Err(io::Error::from(io::ErrorKind::Unsupported))
+/// When an address cannot be bound (the message names it), or a thread cannot be started.
+pub fn start(setup: Setup, notify: Notify) -> io::Result<Running> {
+    let count = setup.workers.max(1);
+    let mut addresses = Vec::new();
+    let mut listeners: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();
+    for (address, pool) in &setup.listeners {
+        let (bound, sockets) = listen::bind(address, count).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+        })?;
+        addresses.push(bound);
+        for (worker, socket) in listeners.iter_mut().zip(sockets) {
+            worker.push(Listener {
+                socket,
+                pool: *pool,
+            });
+        }
+    }
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let shared = Arc::new(Shared {
+        started: Instant::now(),
+        sessions: AtomicUsize::new(0),
+        reports: (0..count).map(|_| Default::default()).collect(),
+        notify,
+    });
+    let mut workers = Vec::new();
+    for (index, listeners) in listeners.into_iter().enumerate() {
+        let mailbox = Arc::new(Mailbox::new()?);
+        let id = WorkerId {
+            index,
+            count,
+            seed: (now.as_nanos() as u64).wrapping_mul(index as u64 * 2 + 1),
+            process_id: std::process::id(),
+            started_at: now.as_secs(),
+        };
+        let worker = Worker::new(
+            id,
+            setup.settings.clone(),
+            listeners,
+            mailbox.clone(),
+            shared.clone(),
+        )?;
+        let thread = std::thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(move || worker.run())?;
+        workers.push((mailbox, thread));
+    }
+    Ok(Running {
+        addresses,
+        workers,
+        shared,
+    })
 }
 
 impl Running {
     /// The addresses in the order of [`Setup::listeners`], with the ports the kernel chose.
     pub fn addresses(&self) -> Vec<Address> {
-        Vec::new()
+        self.addresses.clone()
     }
 
-    /// Stops accepting, lets every request that has arrived be answered, closes. Returns at once; see [`Running::join`].
-    pub fn drain(&self) {}
+    /// The counters of each worker, as of a moment ago.
+    pub fn counters(&self) -> Vec<Counters> {
+        self.shared
+            .reports
+            .iter()
+            .map(worker::read_report)
+            .collect()
+    }
 
-    /// Waits until every worker has ended. After [`Running::drain`], for `limit` at the most; then what is left is cut.
-    /// Returns the number of sessions that were cut.
-    pub fn join(self, _limit: Duration) -> usize {
-        0
+    /// Stops accepting, lets every request that has arrived be answered, closes. Returns at once; see
+    /// [`Running::join`].
+    pub fn drain(&self) {
+        for (mailbox, _) in &self.workers {
+            mailbox.send(Order::Drain);
+        }
+    }
+
+    /// Waits until every worker has ended: after [`Running::drain`], for `limit` at the most, then what
+    /// is left is cut. Returns the number of sessions that were cut.
+    pub fn join(self, limit: Duration) -> usize {
+        let end = Instant::now() + limit;
+        while Instant::now() < end && self.workers.iter().any(|(_, thread)| !thread.is_finished()) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for (mailbox, _) in &self.workers {
+            mailbox.send(Order::Stop);
+        }
+        for address in &self.addresses {
+            if let Address::Unix(path) = address {
+                // It is ours; that it may be gone already is no harm.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        self.workers
+            .into_iter()
+            .map(|(_, thread)| thread.join().unwrap_or(0))
+            .sum()
     }
 }

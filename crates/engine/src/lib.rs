@@ -1,3 +1,26 @@
-//! What respool decides, as a function of state, bytes and time.
+//! What respool decides: sessions, routing, links, batching, failure.
+//!
+//! No socket, no clock, no thread: [`Engine`] is a function of its state, of bytes, and of the time
+//! that its caller tells it. `respool-driver` calls it with real ones.
+
+mod buffer;
+mod counters;
+mod engine;
+mod failure;
+mod here;
 pub mod limits;
+mod link;
+mod pool;
+mod replies;
+mod requests;
+mod session;
 pub mod settings;
+mod slots;
+mod time;
+mod trouble;
+
+pub use counters::Counters;
+pub use engine::{Action, Engine, Event, LinkId, SessionId, Worker};
+pub use failure::Fate;
+pub use session::Peer;
+pub use time::Time;

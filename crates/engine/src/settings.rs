@@ -62,7 +62,10 @@ pub struct FlushRule {
 
 impl Default for FlushRule {
     fn default() -> Self {
-        FlushRule { hold: true, max_delay_us: 200 }
+        FlushRule {
+            hold: true,
+            max_delay_us: 200,
+        }
     }
 }
 
@@ -87,12 +90,16 @@ pub struct Credentials {
 // Passwords never reach a log by way of a debug format.
 impl std::fmt::Debug for User {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("User").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("User")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 
@@ -119,7 +126,7 @@ pub struct ServerSettings {
     pub address: Address,
     /// Who we are to it.
     pub credentials: Option<Credentials>,
-    /// The database a session starts in (its database 0).
+    /// The database a session starts in.
     pub db: u32,
 }
 

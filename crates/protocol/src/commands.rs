@@ -259,6 +259,12 @@ impl Command {
         self.subcommands.0 != self.subcommands.1
     }
 
+    /// Whether any request with the right number of arguments goes to a server, whatever they are.
+    #[inline]
+    pub fn goes_straight(&self) -> bool {
+        matches!(self.answer, Answer::Server) && !self.is_container()
+    }
+
     /// Why a request with these arguments is not passed on, if it is not.
     #[inline]
     pub fn refusal<'a>(&self, argc: usize, arg: impl Fn(usize) -> &'a [u8]) -> Option<Refusal> {

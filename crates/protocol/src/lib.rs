@@ -2,7 +2,10 @@
 //!
 //! No dependency, no I/O, no clock: every function is one of bytes.
 
+pub mod commands;
 pub mod encode;
 pub mod number;
 pub mod reply;
 pub mod request;
+pub mod slot;
+pub mod value;

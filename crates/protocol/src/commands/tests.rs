@@ -1,15 +1,11 @@
-//! The table against the snapshots it was made from, and against bytes that are no commands.
+//! The table against the snapshots it was made from, and against bytes that are no commands. That the
+//! keys are where real servers find them is shown by the lab's tests, which have servers.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
 
 use super::*;
-
-
-/// The names of a snapshot, read as text: nothing of the generator is trusted here.
-fn names(snapshot: &str) -> Vec<&str> {
-    let names = snapshot
-        .lines()
-        .filter_map(|line| line.strip_prefix("{\"name\":\"")?.split('"').next());
-    names.collect()
-}
 
 const SNAPSHOTS: [(&str, Servers); 2] = [
     (
@@ -21,6 +17,41 @@ const SNAPSHOTS: [(&str, Servers); 2] = [
         Servers::VALKEY_9_1,
     ),
 ];
+
+/// The names of a snapshot, read as text: nothing of the generator is trusted here.
+fn names(snapshot: &str) -> Vec<&str> {
+    snapshot
+        .lines()
+        .filter_map(|line| line.strip_prefix("{\"name\":\"")?.split('"').next())
+        .collect()
+}
+
+fn words(line: &str) -> Vec<&[u8]> {
+    line.split(' ').map(str::as_bytes).collect()
+}
+
+fn find(line: &str) -> &'static Command {
+    let args = words(line);
+    resolve(args.len(), |at| args[at]).expect(line).get()
+}
+
+/// The indices of the keys, or the word for their absence.
+fn keys(line: &str) -> Result<Vec<usize>, KeyError> {
+    // `""` stands for an empty argument.
+    let args: Vec<&[u8]> = words(line)
+        .into_iter()
+        .map(|arg| if arg == b"\"\"" { b"" } else { arg })
+        .collect();
+    let mut found = Vec::new();
+    let visit = |key, _| found.push(key);
+    find(line).keys(args.len(), |at| args[at], visit)?;
+    Ok(found)
+}
+
+fn refusal(line: &str) -> Option<Refusal> {
+    let args = words(line);
+    find(line).refusal(args.len(), |at| args[at])
+}
 
 /// A command of a snapshot that is missing, misspelt or mixed up with another cannot pass.
 #[test]
@@ -41,14 +72,415 @@ fn every_command_of_both_snapshots_is_found_in_any_case() {
                 })
                 .collect();
             for spelling in [name.to_owned(), name.to_uppercase(), mixed] {
-                let parts: Vec<&[u8]> = spelling.split('|').map(str::as_bytes).collect();
-                let id = resolve(parts.len(), |at| parts[at]).expect(name);
-                assert_eq!(id.get().name, name);
-                assert!(
-                    id.get().servers.has(server),
-                    "{name} is known to {server:?}"
-                );
+                let found = find(&spelling.replace('|', " "));
+                assert_eq!(found.name, name);
+                assert!(found.servers.has(server), "{name} is known to {server:?}");
             }
         }
+    }
+}
+
+/// And no row is there that no server knows.
+#[test]
+fn every_row_is_in_a_snapshot() {
+    let known: BTreeSet<&str> = SNAPSHOTS
+        .iter()
+        .flat_map(|(snapshot, _)| names(snapshot))
+        .collect();
+    let rows: BTreeSet<&str> = all().map(|id| id.get().name).collect();
+    assert_eq!(rows, known);
+    assert_eq!(rows.len(), CommandId::COUNT, "no row is there twice");
+}
+
+/// A constant that names another row than its own cannot pass: they are read from the source.
+#[test]
+fn every_constant_names_its_row() {
+    assert_eq!(id::GET.get().name, "get");
+    assert_eq!(id::CLIENT_SETNAME.get().name, "client|setname");
+    assert_eq!(id::RESTORE_ASKING.get().name, "restore-asking");
+    let mut seen = 0;
+    for line in include_str!("table.rs").lines() {
+        let Some(line) = line.strip_prefix("    pub const ") else {
+            continue;
+        };
+        let (constant, value) = line.split_once(": CommandId = CommandId(").expect(line);
+        let row: u16 = value.strip_suffix(");").expect(line).parse().expect(line);
+        let name = CommandId(row)
+            .get()
+            .name
+            .to_uppercase()
+            .replace(['|', '-'], "_");
+        assert_eq!(constant, name);
+        seen += 1;
+    }
+    assert_eq!(seen, CommandId::COUNT);
+}
+
+/// Every command whose flags say that it may concern its connection, and what becomes of it. One that
+/// appears in a new snapshot fails here until somebody has thought about it.
+#[test]
+fn what_concerns_the_connection_is_not_passed_on_unless_it_is_known_to_be_harmless() {
+    // Passed on although flagged, with the reason.
+    let harmless: &[(&str, &str)] = &[
+        ("publish", "hands a message to others; answers once"),
+        ("spublish", "hands a message to others; answers once"),
+        ("pubsub|channels", "shows the server's subscriptions"),
+        ("pubsub|numpat", "shows the server's subscriptions"),
+        ("pubsub|numsub", "shows the server's subscriptions"),
+        ("pubsub|shardchannels", "shows the server's subscriptions"),
+        ("pubsub|shardnumsub", "shows the server's subscriptions"),
+        ("save", "barred from transactions because it takes long"),
+        (
+            "shutdown",
+            "ends the server, for everybody, as it is meant to",
+        ),
+        (
+            "restore-asking",
+            "carries ASKING within itself and leaves nothing behind",
+        ),
+        (
+            "function|kill",
+            "allowed while a script runs; about the server",
+        ),
+        (
+            "function|stats",
+            "allowed while a script runs; about the server",
+        ),
+        (
+            "script|kill",
+            "allowed while a script runs; about the server",
+        ),
+    ];
+    let suspicious = [
+        Flags::BLOCKING,
+        Flags::PUBSUB,
+        Flags::NO_MULTI,
+        Flags::NO_AUTH,
+        Flags::ASKING,
+        Flags::ALLOW_BUSY,
+    ];
+    let mut passed = BTreeSet::new();
+    for command in all().map(CommandId::get) {
+        let suspect = suspicious.iter().any(|&flag| command.flags.has(flag));
+        // HELP describes; everything else under CLIENT is about connections.
+        let suspect =
+            suspect || command.name.starts_with("client|") && command.name != "client|help";
+        if suspect && command.answer == Answer::Server {
+            passed.insert(command.name);
+        }
+    }
+    // `pubsub|help` has no such flag.
+    let allowed: BTreeSet<&str> = harmless.iter().map(|(name, _)| *name).collect();
+    assert_eq!(passed, allowed);
+}
+
+/// The classes that a mistake in the policy would make dangerous.
+#[test]
+fn no_write_is_sent_twice_and_nothing_unfit_travels_together() {
+    for command in all().map(CommandId::get) {
+        if command.flags.has(Flags::WRITE) {
+            assert_eq!(command.retry, Retry::Write, "{}", command.name);
+        }
+        match command.coalesce {
+            Coalesce::None => {}
+            Coalesce::Get => assert_eq!(command.name, "get"),
+            Coalesce::Set => assert_eq!(command.name, "set"),
+            Coalesce::Collapse => assert_eq!(command.retry, Retry::Read, "{}", command.name),
+        }
+        if command.coalesce != Coalesce::None {
+            assert!(command.only_key > 0, "{}", command.name);
+            assert_eq!(command.answer, Answer::Server, "{}", command.name);
+        }
+    }
+    for line in [
+        "srandmember k",
+        "hrandfield k",
+        "ttl k",
+        "vrandmember k",
+        "xread streams k 0",
+        "dump k",
+        "object freq k",
+    ] {
+        assert_eq!(find(line).coalesce, Coalesce::None, "{line}");
+    }
+    assert_eq!(find("hgetall k").coalesce, Coalesce::Collapse);
+    // Scripts and what only looks like a read to a reader, not to the table.
+    for line in [
+        "eval s 0",
+        "fcall f 0",
+        "publish c m",
+        "getex k",
+        "config set a b",
+        "xreadgroup group g c streams k >",
+    ] {
+        assert_eq!(find(line).retry, Retry::Write, "{line}");
+    }
+    for line in [
+        "eval_ro s 0",
+        "get k",
+        "scan 0",
+        "config get *",
+        "time",
+        "command docs",
+    ] {
+        assert_eq!(find(line).retry, Retry::Read, "{line}");
+    }
+}
+
+#[test]
+fn containers_lead_to_their_subcommands_and_only_to_those() {
+    assert_eq!(find("CLIENT").name, "client");
+    assert_eq!(find("CLIENT NOSUCH").name, "client");
+    assert_eq!(
+        find("CLIENT NOSUCH").answer,
+        Answer::Session,
+        "never to the server"
+    );
+    assert_eq!(find("CONFIG NOSUCH").answer, Answer::Server);
+    assert_eq!(find("GET CLIENT").name, "get");
+    // Those that share their beginning with another container.
+    assert_eq!(find("CLUSTERSCAN 0").name, "clusterscan");
+    assert_eq!(find("COMMANDLOG GET 1 slow").name, "commandlog|get");
+    assert_eq!(
+        find("COMMAND GETKEYSANDFLAGS").name,
+        "command|getkeysandflags"
+    );
+    for whole in ["client|id", "config|get", "|", "client|", "id", "getkeys"] {
+        assert_eq!(lookup(whole.as_bytes()), None, "{whole}");
+    }
+    assert_eq!(lookup_sub(id::CONFIG, b"ge"), None);
+    assert_eq!(lookup_sub(id::CONFIG, b"gett"), None);
+    assert_eq!(lookup_sub(id::CONFIG, b""), None);
+    assert_eq!(lookup_sub(id::GET, b"get"), None);
+}
+
+#[test]
+fn arity_counts_the_name() {
+    for (line, ok) in [
+        ("GET", false),
+        ("GET k", true),
+        ("GET k k", false),
+        ("SET k", false),
+        ("SET k v", true),
+        ("SET k v EX 1", true),
+        ("CONFIG GET", false),
+        ("CONFIG GET a", true),
+        // Redis wants 3 here and Valkey at least 3: what one may take passes.
+        ("CLUSTER REPLICATE NO ONE", true),
+    ] {
+        assert_eq!(find(line).arity_ok(words(line).len()), ok, "{line}");
+    }
+}
+
+#[test]
+fn xread_is_refused_when_the_servers_parser_would_see_block() {
+    for (line, blocks) in [
+        ("XREAD STREAMS k 0", false),
+        ("XREAD COUNT 1 STREAMS k 0", false),
+        ("XREAD BLOCK 0 STREAMS k 0", true),
+        ("XREAD block 0 STREAMS k 0", true),
+        ("XREAD COUNT 1 BLOCK 0 STREAMS k 0", true),
+        // A stream, an id, a group or a consumer may be called so.
+        ("XREAD STREAMS BLOCK 0", false),
+        ("XREAD STREAMS k BLOCK", false),
+        ("XREADGROUP GROUP BLOCK c STREAMS k >", false),
+        ("XREADGROUP GROUP g BLOCK STREAMS k >", false),
+        ("XREADGROUP GROUP STREAMS c BLOCK 0 STREAMS k >", true),
+        ("XREADGROUP GROUP g c NOACK BLOCK 0 STREAMS k >", true),
+        ("XREADGROUP BLOCK 0 GROUP g c STREAMS k >", true),
+        ("XREADGROUP GROUP g c CLAIM 5 BLOCK 0 STREAMS k >", true),
+        // The argument of COUNT is a number, and the server will say so.
+        ("XREAD COUNT BLOCK STREAMS k 0", false),
+        ("XREAD BLOCK", false),
+        ("XREAD", false),
+        // An option of a server newer than the table may take arguments.
+        ("XREAD NEWER STREAMS BLOCK 0 STREAMS k 0", true),
+        ("XREAD NEWER 1 STREAMS k 0", false),
+        // To the server a word ends at a zero byte.
+        ("XREAD BLOCK\0x 0 STREAMS k 0", true),
+        ("XREAD STREAMS\0 BLOCK 0", false),
+        ("XREAD BLOCKX 0 STREAMS k 0", false),
+    ] {
+        assert_eq!(
+            refusal(line),
+            blocks.then_some(Refusal::Blocking),
+            "{line:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_refused_says_why() {
+    for (line, why) in [
+        ("MULTI", Refusal::Transaction),
+        ("BLPOP k 0", Refusal::Blocking),
+        ("WAIT 1 0", Refusal::Blocking),
+        ("SUBSCRIBE c", Refusal::PubSub),
+        ("MONITOR", Refusal::Monitor),
+        ("CLIENT TRACKING ON", Refusal::Tracking),
+        ("CLIENT REPLY OFF", Refusal::ReplyMode),
+        ("PSYNC ? -1", Refusal::Replication),
+        ("ASKING", Refusal::ConnectionState),
+        ("SCRIPT DEBUG YES", Refusal::ConnectionState),
+        ("DEBUG PROTOCOL push", Refusal::ConnectionState),
+    ] {
+        assert_eq!(refusal(line), Some(why), "{line}");
+    }
+    for line in [
+        "GET k",
+        "PING",
+        "DEBUG SLEEP 0",
+        "DEBUG",
+        "PUBLISH c m",
+        "CLIENT ID",
+        "FAILOVER",
+    ] {
+        assert_eq!(refusal(line), None, "{line}");
+    }
+}
+
+/// One line for each way in which keys are found.
+#[test]
+fn keys_are_where_the_key_specs_say() {
+    for (line, expected) in [
+        ("GET k", &[1][..]),
+        ("PING", &[]),
+        ("CONFIG GET a", &[]),
+        ("MGET a b c", &[1, 2, 3]),
+        ("MSET a 1 b 2", &[1, 3]),
+        ("LCS a b", &[1, 2]),
+        ("BLPOP a b 0", &[1, 2]),
+        ("RENAME a b", &[1, 2]),
+        ("BITOP AND d a b", &[2, 3, 4]),
+        ("OBJECT ENCODING k", &[2]),
+        ("XGROUP CREATE k g 0", &[2]),
+        ("EVAL s 0", &[]),
+        ("EVAL s 0 a", &[]),
+        ("EVAL s 2 a b c", &[3, 4]),
+        ("FCALL_RO f 1 a", &[3]),
+        ("LMPOP 2 a b LEFT", &[2, 3]),
+        ("ZUNION 1 a", &[2]),
+        ("ZUNIONSTORE d 2 a b WEIGHTS 1 2", &[1, 3, 4]),
+        ("MSETEX 2 a 1 b 2 EX 9", &[2, 4]),
+        ("XREAD STREAMS a b 0 0", &[2, 3]),
+        ("XREAD COUNT 1 STREAMS a 0", &[4]),
+        ("XREADGROUP GROUP STREAMS c STREAMS STREAMS >", &[5]),
+        ("SORT k", &[1]),
+        ("SORT k BY store GET # STORE a STORE b", &[1, 9]),
+        ("SORT k LIMIT store x STORE", &[1]),
+        ("SORT_RO k BY a GET store", &[1]),
+        ("GEORADIUS k 0 0 1 m", &[1]),
+        ("GEORADIUS k 0 0 1 m COUNT 1 STORE d", &[1, 9]),
+        ("GEORADIUSBYMEMBER k x 1 m STOREDIST d", &[1, 6]),
+        ("MIGRATE h 1 k 0 1", &[3]),
+        ("MIGRATE h 1 k 0 1 AUTH keys", &[3]),
+        ("MIGRATE h 1 \"\" 0 1 AUTH2 a keys KEYS a b", &[10, 11]),
+        ("SPUBLISH c m", &[1]),
+        ("SSUBSCRIBE a b", &[1, 2]),
+        ("MEMORY USAGE k", &[2]),
+        ("VADD k", &[1]),
+    ] {
+        assert_eq!(keys(line).as_deref(), Ok(expected), "{line}");
+    }
+    for line in [
+        "GET",
+        "MGET",
+        "OBJECT ENCODING",
+        "EVAL s",
+        "EVAL s 1",
+        "EVAL s -1 a",
+        "EVAL s 01 a",
+        "EVAL s x a",
+        "EVAL s 9223372036854775807 a",
+        "EVAL s 18446744073709551617 a",
+        "ZUNION 0 a",
+        "ZUNIONSTORE d 3 a b",
+        "MSETEX 2 a 1",
+        "MSETEX 0 a 1",
+        "XREAD COUNT 1",
+        "XREAD STREAMS",
+        "MIGRATE h 1 k 0 1 KEYS a",
+        "MIGRATE h 1 \"\" 0 1 KEYS",
+        "SORT",
+        "BLPOP a",
+    ] {
+        // BLPOP with no timeout has no room for a key.
+        assert_eq!(keys(line), Err(KeyError), "{line}");
+    }
+}
+
+#[test]
+fn sets_show_their_members() {
+    assert_eq!(
+        format!("{:?}", id::GET.get().flags),
+        r#"{"readonly", "fast"}"#
+    );
+    assert_eq!(format!("{:?}", id::GET), "get");
+    assert!(!Flags::WRITE.has(Flags::WRITE.or(Flags::FAST)));
+}
+
+/// What a lookup must find: the plain way.
+fn lookup_slowly(name: &[u8]) -> Option<CommandId> {
+    all().find(|id| {
+        let known = id.get().name;
+        !known.contains('|') && known.as_bytes().eq_ignore_ascii_case(name)
+    })
+}
+
+proptest! {
+    /// No bytes, however near to a name, are found unless they are it.
+    #[test]
+    fn lookup_finds_what_comparing_finds(name in proptest::collection::vec(any::<u8>(), 0..40)) {
+        prop_assert_eq!(lookup(&name), lookup_slowly(&name));
+    }
+
+    /// One byte changed, added or taken away.
+    #[test]
+    fn names_one_byte_off_are_found_only_if_they_are_names(
+        row in 0..CommandId::COUNT, at in 0usize..30, byte: u8, how in 0..4,
+    ) {
+        let mut name = CommandId(row as u16).get().name.as_bytes().to_vec();
+        let at = at % name.len();
+        match how {
+            0 => name[at] = byte,
+            1 => name.insert(at, byte),
+            2 => drop(name.remove(at)),
+            // What lies next to it in another table of letters, `{` for `[`: case folding by one bit would hide it.
+            _ => name[at] ^= 0x20,
+        }
+        prop_assert_eq!(lookup(&name), lookup_slowly(&name));
+        name.push(byte);
+        prop_assert_eq!(lookup(&name), lookup_slowly(&name));
+    }
+
+    /// Whatever the arguments: no panic, no key beyond them, none twice by the same spec, and an answer.
+    #[test]
+    fn keys_of_anything_are_arguments(
+        row in 0..CommandId::COUNT,
+        args in proptest::collection::vec(
+            prop_oneof![
+                proptest::sample::select(vec![
+                    "streams", "store", "STOREDIST", "keys", "auth2", "by", "get", "limit", "block",
+                    "group", "0", "1", "2", "3", "-1", "9223372036854775807", "", "a",
+                ]).prop_map(|word| word.as_bytes().to_vec()),
+                proptest::collection::vec(any::<u8>(), 0..4),
+            ],
+            0..12,
+        ),
+    ) {
+        let command = CommandId(row as u16).get();
+        let argc = args.len();
+        let mut found = 0;
+        let result = command.keys(argc, |at| &args[at], |key, _| {
+            found += 1;
+            assert!((1..argc).contains(&key), "argument {key} of {argc}");
+        });
+        prop_assert!(found <= argc * command.keys.len());
+        if command.keys.is_empty() {
+            prop_assert_eq!(result, Ok(()));
+            prop_assert_eq!(found, 0);
+        }
+        command.refusal(argc, |at| &args[at]);
+        command.arity_ok(argc);
     }
 }

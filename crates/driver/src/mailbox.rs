@@ -1,0 +1,61 @@
+//! How other threads reach a worker: a queue, and an eventfd that wakes it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use respool_engine::LinkId;
+use rustix::event::{EventfdFlags, eventfd};
+
+/// What a worker is told.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Take nothing new, answer what has come, end.
+    Drain,
+    /// End now.
+    Stop,
+    /// A host name was looked up for the `attempt`-th connection of a link.
+    Resolved {
+        link: LinkId,
+        attempt: u64,
+        addresses: Result<Vec<SocketAddr>, String>,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    orders: Mutex<Vec<Order>>,
+    wake: OwnedFd,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Mailbox {
+            orders: Mutex::new(Vec::new()),
+            wake,
+        })
+    }
+
+    pub(crate) fn send(&self, order: Order) {
+        self.orders
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(order);
+        // Fails only when it is full, and then the worker is awake.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn take(&self) -> Vec<Order> {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.wake, &mut count);
+        std::mem::take(&mut self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

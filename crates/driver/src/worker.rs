@@ -1,0 +1,759 @@
+//! One worker: a thread, an epoll, an engine.
+//!
+//! A turn waits once, reads every ready socket once, lets the engine decide, writes every dirty socket
+//! once. What the engine closes is closed after all events of the turn were handled, and new clients
+//! are accepted after that: so no event is ever about a socket that took another's place.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::ToSocketAddrs;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use respool_engine::settings::{Address, Settings};
+use respool_engine::{
+    Action, Counters, Engine, Event, LinkId, Peer, SessionId, Time, Worker as WorkerId,
+};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{self, SendFlags, Shutdown, SocketAddrAny, SocketFlags};
+
+use crate::listen::Listener;
+use crate::mailbox::{Mailbox, Order};
+use crate::sockets::{self, LinkSocket, SessionSocket, Socket, Stage, Token};
+use crate::{Notice, Notify};
+
+/// What workers share.
+pub(crate) struct Shared {
+    pub(crate) started: Instant,
+    /// Sessions of all workers.
+    pub(crate) sessions: AtomicUsize,
+    /// What each worker last reported.
+    pub(crate) reports: Vec<Mutex<Counters>>,
+    pub(crate) notify: Notify,
+}
+
+pub(crate) fn read_report(report: &Mutex<Counters>) -> Counters {
+    *report.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Most bytes read from a client in one turn: a fair share.
+const SESSION_READ_BYTES: usize = 64 << 10;
+/// Most bytes read from a server in one turn.
+const LINK_READ_BYTES: usize = 256 << 10;
+/// Events taken from the kernel at once.
+const EVENTS_MAX: usize = 1024;
+/// Clients accepted from one socket in one turn.
+const ACCEPTS_MAX: usize = 128;
+/// How often a worker looks after what is not urgent; the engine wakes it as often.
+const HOUSEKEEP_EVERY: Duration = Duration::from_millis(50);
+/// How often a worker reports its counters.
+const REPORT_EVERY: Duration = Duration::from_millis(100);
+/// How long accepting pauses when the machine has no file descriptor or memory for another client.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a closed session is read, for nothing, so that the last replies reach its client: closing
+/// a socket with unread bytes would make the kernel throw them away.
+const LINGER: Duration = Duration::from_secs(1);
+/// Sessions that may linger at once; beyond, they are closed at once.
+const LINGERING_MAX: usize = 1024;
+
+const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
+
+pub(crate) struct Worker {
+    id: WorkerId,
+    settings: Arc<Settings>,
+    engine: Engine,
+    epoll: OwnedFd,
+    /// Whether the kernel takes waits shorter than a millisecond; some sandboxes forbid the call.
+    short_waits: bool,
+    mailbox: Arc<Mailbox>,
+    shared: Arc<Shared>,
+    listeners: Vec<Listener>,
+    /// Listeners with somebody waiting.
+    ready_listeners: Vec<usize>,
+    accept_again_at: Option<Instant>,
+    accept_said_at: Option<Instant>,
+    /// Given up for a moment when file descriptors run out, so that a client can be told.
+    reserve: Option<OwnedFd>,
+    sessions: Vec<Option<SessionSocket>>,
+    links: Vec<Option<LinkSocket>>,
+    attempts: u64,
+    lingering: VecDeque<(Instant, OwnedFd)>,
+    buffer: Vec<u8>,
+    housekeep_at: Instant,
+    report_at: Instant,
+    draining: bool,
+}
+
+enum Turn {
+    Next,
+    Ended,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        id: WorkerId,
+        settings: Arc<Settings>,
+        listeners: Vec<Listener>,
+        mailbox: Arc<Mailbox>,
+        shared: Arc<Shared>,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &*mailbox, Token::Mailbox.pack(), EventFlags::IN)?;
+        let worker = Worker {
+            id,
+            engine: Engine::new(settings.clone(), id, Time(0)),
+            settings,
+            epoll,
+            short_waits: true,
+            mailbox,
+            listeners,
+            ready_listeners: Vec::new(),
+            accept_again_at: None,
+            accept_said_at: None,
+            reserve: reserve(),
+            sessions: Vec::new(),
+            links: Vec::new(),
+            attempts: 0,
+            lingering: VecDeque::new(),
+            buffer: vec![0; LINK_READ_BYTES],
+            housekeep_at: shared.started,
+            report_at: shared.started,
+            draining: false,
+            shared,
+        };
+        for index in 0..worker.listeners.len() {
+            worker.watch_listener(index)?;
+        }
+        Ok(worker)
+    }
+
+    /// Works until it is told to end; returns the number of sessions that were cut.
+    pub(crate) fn run(mut self) -> usize {
+        // Held batches leave within microseconds: the kernel must not round our waits up.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            match self.turn(&mut events) {
+                Ok(Turn::Next) => {}
+                Ok(Turn::Ended) => break,
+                Err(error) => {
+                    self.say(Notice::WorkerFailed {
+                        worker: self.id.index,
+                        reason: error.to_string(),
+                    });
+                    break;
+                }
+            }
+        }
+        let cut = self.sessions.iter().flatten().count();
+        self.shared.sessions.fetch_sub(cut, Ordering::Relaxed);
+        cut
+    }
+
+    fn turn(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<Turn> {
+        self.wait(events)?;
+        let now = self.now();
+        self.engine.begin_turn(now);
+        let mut orders = Vec::new();
+        for event in events.drain(..) {
+            // Copied out: the struct is packed.
+            let (data, flags) = (event.data, event.flags);
+            match Token::unpack(data) {
+                Token::Session(index) => self.session_event(index, flags),
+                Token::Link(index) => self.link_event(index, flags),
+                Token::Listener(index) => self.ready_listeners.push(index),
+                Token::Mailbox => orders = self.mailbox.take(),
+            }
+        }
+        for order in orders {
+            match order {
+                Order::Stop => return Ok(Turn::Ended),
+                Order::Drain => self.drain(),
+                Order::Resolved {
+                    link,
+                    attempt,
+                    addresses,
+                } => self.resolved(link, attempt, addresses),
+            }
+        }
+        self.finish_turn();
+        self.accept_clients();
+        self.housekeep();
+        let done =
+            self.draining && self.engine.counters().sessions == 0 && self.lingering.is_empty();
+        Ok(if done { Turn::Ended } else { Turn::Next })
+    }
+
+    /// The engine decides; what leaves is written, links first; what is to be done is done.
+    fn finish_turn(&mut self) {
+        self.engine.end_turn();
+        while let Some(link) = self.engine.poll_link() {
+            self.write_link(link);
+        }
+        while let Some(session) = self.engine.poll_session() {
+            self.write_session(session);
+        }
+        while let Some(action) = self.engine.poll_action() {
+            self.act(action);
+        }
+        while let Some(event) = self.engine.poll_event() {
+            let worker = self.id.index;
+            self.say(match event {
+                Event::LinkUp { server, identity } => Notice::LinkUp {
+                    worker,
+                    server,
+                    version: identity,
+                },
+                Event::LinkDown { server, reason } => Notice::LinkDown {
+                    worker,
+                    server,
+                    reason,
+                },
+                Event::SessionClosed { peer, reason } => Notice::SessionClosed {
+                    worker,
+                    peer,
+                    reason,
+                },
+            });
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.shared.started.elapsed().as_micros() as u64)
+    }
+
+    fn say(&self, notice: Notice) {
+        (self.shared.notify)(notice);
+    }
+
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<()> {
+        let now = self.now();
+        let mut wait = Duration::from_micros(self.engine.deadline().since_us(now));
+        if !self.short_waits && !wait.is_zero() {
+            wait = wait.max(Duration::from_millis(1));
+        }
+        let timeout = Timespec {
+            tv_sec: wait.as_secs() as i64,
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        };
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(events),
+            Some(&timeout),
+        ) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(Errno::NOSYS | Errno::PERM) if self.short_waits => {
+                self.short_waits = false;
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Sessions.
+impl Worker {
+    fn session_event(&mut self, index: usize, flags: EventFlags) {
+        let Some(Some(session)) = self.sessions.get(index) else {
+            return;
+        };
+        let id = session.id;
+        if flags.contains(EventFlags::OUT) {
+            self.write_session(id);
+        }
+        let Some(Some(session)) = self.sessions.get(index) else {
+            return;
+        };
+        if !session.socket.is_watched_for(EventFlags::IN) {
+            if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+                self.engine.handle_session_lost(id);
+            }
+            return;
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            match rustix::io::read(&session.socket.fd, &mut self.buffer[..SESSION_READ_BYTES]) {
+                Ok(0) => self.engine.handle_session_end(id),
+                Ok(count) => self.engine.handle_session_bytes(id, &self.buffer[..count]),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(_) => self.engine.handle_session_lost(id),
+            }
+        }
+    }
+
+    fn write_session(&mut self, id: SessionId) {
+        let Some(Some(session)) = self.sessions.get_mut(id.index()) else {
+            return;
+        };
+        let output = self.engine.session_output(id);
+        if output.is_empty() {
+            return;
+        }
+        let (all, sent) = (
+            output.len(),
+            net::send(&session.socket.fd, output, SendFlags::NOSIGNAL),
+        );
+        let count = match sent {
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Err(_) => return self.engine.handle_session_lost(id),
+        };
+        if session
+            .socket
+            .watch(&self.epoll, EventFlags::OUT, count < all)
+            .is_err()
+        {
+            return self.engine.handle_session_lost(id);
+        }
+        if count > 0 {
+            self.engine.handle_session_written(id, count);
+        }
+    }
+
+    fn close_session(&mut self, id: SessionId, gently: bool) {
+        let Some(slot) = self.sessions.get_mut(id.index()) else {
+            return;
+        };
+        let Some(session) = slot.take() else { return };
+        self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+        if !gently || net::shutdown(&session.socket.fd, Shutdown::Write).is_err() {
+            return;
+        }
+        if !self.discard(&session.socket.fd)
+            && self.lingering.len() < LINGERING_MAX
+            && epoll::delete(&self.epoll, &session.socket.fd).is_ok()
+        {
+            self.lingering
+                .push_back((Instant::now() + LINGER, session.socket.fd));
+        }
+    }
+
+    /// Reads for nothing; whether the client has closed, too.
+    fn discard(&mut self, fd: &OwnedFd) -> bool {
+        loop {
+            match rustix::io::read(fd, &mut self.buffer[..]) {
+                Ok(0) => return true,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return error != Errno::AGAIN,
+            }
+        }
+    }
+
+    fn accept_clients(&mut self) {
+        for index in std::mem::take(&mut self.ready_listeners) {
+            for _ in 0..ACCEPTS_MAX {
+                let Some(listener) = self.listeners.get(index) else {
+                    break;
+                };
+                let (socket, pool) = (&listener.socket, listener.pool);
+                match net::acceptfrom_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                    Ok((fd, address)) => self.accepted(fd, address, pool),
+                    Err(Errno::AGAIN) => break,
+                    // The client is gone already, or a signal came.
+                    Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => {}
+                    Err(Errno::MFILE | Errno::NFILE) => {
+                        self.refuse_for_descriptors(index);
+                        break;
+                    }
+                    Err(error) => {
+                        self.pause_accepting(&format!("accepting failed: {error}"));
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn accepted(&mut self, fd: OwnedFd, address: Option<SocketAddrAny>, pool: usize) {
+        let peer = address
+            .and_then(|address| address.try_into().ok())
+            .map_or(Peer::Unix, Peer::Tcp);
+        let max = self.settings.limits.sessions_max as usize;
+        if self.shared.sessions.fetch_add(1, Ordering::Relaxed) >= max {
+            self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+            let _ = net::send(&fd, TOO_MANY, SendFlags::NOSIGNAL);
+            return self.accept_failed(format!(
+                "sessions_max: {max} clients are connected; {peer} was refused"
+            ));
+        }
+        if matches!(peer, Peer::Tcp(_)) && sockets::prepare_tcp(&fd).is_err() {
+            // It is gone already.
+            self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let id = self.engine.handle_accept(peer, pool);
+        match Socket::new(&self.epoll, fd, Token::Session(id.index()), EventFlags::IN) {
+            Ok(socket) => {
+                if self.sessions.len() <= id.index() {
+                    self.sessions.resize_with(id.index() + 1, || None);
+                }
+                debug_assert!(
+                    self.sessions[id.index()].is_none(),
+                    "the place was given up before it was taken"
+                );
+                self.sessions[id.index()] = Some(SessionSocket { id, socket });
+            }
+            Err(error) => {
+                self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+                self.engine.handle_session_lost(id);
+                self.accept_failed(format!("{peer} cannot be watched: {error}"));
+            }
+        }
+    }
+
+    /// No file descriptor is left. Giving up the one in reserve lets us tell one client and get rid of
+    /// it; the others wait in the kernel's queue.
+    fn refuse_for_descriptors(&mut self, listener: usize) {
+        self.reserve = None;
+        if let Some(listener) = self.listeners.get(listener)
+            && let Ok(client) = net::accept_with(
+                &listener.socket,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            )
+        {
+            let _ = net::send(&client, TOO_MANY, SendFlags::NOSIGNAL);
+        }
+        self.reserve = reserve();
+        self.pause_accepting(
+            "no file descriptor is left; raise the limit (ulimit -n) or lower sessions_max",
+        );
+    }
+
+    fn pause_accepting(&mut self, reason: &str) {
+        self.accept_failed(reason.to_owned());
+        for listener in &self.listeners {
+            // One that is not watched is as good as one that is not any more.
+            let _ = epoll::delete(&self.epoll, &listener.socket);
+        }
+        self.accept_again_at = Some(Instant::now() + ACCEPT_PAUSE);
+    }
+
+    fn accept_failed(&mut self, reason: String) {
+        let now = Instant::now();
+        if self
+            .accept_said_at
+            .is_none_or(|said| now - said >= Duration::from_secs(1))
+        {
+            self.accept_said_at = Some(now);
+            self.say(Notice::AcceptFailed {
+                worker: self.id.index,
+                reason,
+            });
+        }
+    }
+
+    fn watch_listener(&self, index: usize) -> io::Result<()> {
+        // Where workers share one queue, one of them is woken, not all.
+        let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
+        Ok(epoll::add(
+            &self.epoll,
+            &self.listeners[index].socket,
+            Token::Listener(index).pack(),
+            flags,
+        )?)
+    }
+}
+
+/// Links.
+impl Worker {
+    fn link_event(&mut self, index: usize, flags: EventFlags) {
+        let Some(Some(link)) = self.links.get_mut(index) else {
+            return;
+        };
+        let id = link.id;
+        match &mut link.stage {
+            Stage::Resolving => {}
+            Stage::Connecting(socket) => match net::sockopt::socket_error(&socket.fd) {
+                Ok(Ok(())) if flags.contains(EventFlags::OUT) => self.link_connected(id),
+                Ok(Ok(())) => {}
+                Ok(Err(error)) | Err(error) => self.try_next_address(id, &describe(error)),
+            },
+            Stage::Up(_) => {
+                if flags.contains(EventFlags::OUT) {
+                    self.write_link(id);
+                }
+                let Some(Some(LinkSocket {
+                    stage: Stage::Up(socket),
+                    ..
+                })) = self.links.get(index)
+                else {
+                    return;
+                };
+                let readable = flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR);
+                if !readable
+                    || !socket.is_watched_for(EventFlags::IN)
+                        && !flags.intersects(EventFlags::HUP | EventFlags::ERR)
+                {
+                    return;
+                }
+                match rustix::io::read(&socket.fd, &mut self.buffer[..LINK_READ_BYTES]) {
+                    Ok(0) => self.link_lost(id, "the server closed it"),
+                    Ok(count) => self.engine.handle_link_bytes(id, &self.buffer[..count]),
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(error) => self.link_lost(id, &describe(error)),
+                }
+            }
+        }
+    }
+
+    fn write_link(&mut self, id: LinkId) {
+        let Some(Some(link)) = self.links.get_mut(id.index()) else {
+            return;
+        };
+        let Stage::Up(socket) = &mut link.stage else {
+            return;
+        };
+        let output = self.engine.link_output(id);
+        if link.id != id || output.is_empty() {
+            return;
+        }
+        let (all, sent) = (
+            output.len(),
+            net::send(&socket.fd, output, SendFlags::NOSIGNAL),
+        );
+        let count = match sent {
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Err(error) => return self.link_lost(id, &describe(error)),
+        };
+        if let Err(error) = socket.watch(&self.epoll, EventFlags::OUT, count < all) {
+            return self.link_lost(id, &describe(error));
+        }
+        if count > 0 {
+            self.engine.handle_link_written(id, count);
+        }
+    }
+
+    /// The socket is gone before the engine knows.
+    fn link_lost(&mut self, id: LinkId, reason: &str) {
+        if let Some(slot) = self.links.get_mut(id.index()) {
+            *slot = None;
+        }
+        self.engine.handle_link_lost(id, reason);
+    }
+
+    fn connect(&mut self, id: LinkId, to: Address) {
+        self.attempts += 1;
+        let attempt = self.attempts;
+        let link = LinkSocket {
+            id,
+            attempt,
+            stage: Stage::Resolving,
+            untried: Vec::new(),
+        };
+        if self.links.len() <= id.index() {
+            self.links.resize_with(id.index() + 1, || None);
+        }
+        self.links[id.index()] = Some(link);
+        match &to {
+            Address::Unix(path) => {
+                let connected = sockets::connect_unix(path);
+                self.connecting(id, connected);
+            }
+            Address::Tcp { host, port } => match sockets::literal(&to) {
+                Some(address) => {
+                    let connected = sockets::connect_tcp(address);
+                    self.connecting(id, connected);
+                }
+                None => {
+                    // The resolver of the system blocks: it gets a thread of its own.
+                    let (mailbox, name) = (self.mailbox.clone(), (host.clone(), *port));
+                    let look_up = move || {
+                        let addresses = name
+                            .to_socket_addrs()
+                            .map(Iterator::collect)
+                            .map_err(|error| error.to_string());
+                        mailbox.send(Order::Resolved {
+                            link: id,
+                            attempt,
+                            addresses,
+                        });
+                    };
+                    if let Err(error) = std::thread::Builder::new()
+                        .name("resolver".to_owned())
+                        .spawn(look_up)
+                    {
+                        self.link_lost(id, &format!("its name cannot be looked up: {error}"));
+                    }
+                }
+            },
+        }
+    }
+
+    fn resolved(
+        &mut self,
+        id: LinkId,
+        attempt: u64,
+        addresses: Result<Vec<std::net::SocketAddr>, String>,
+    ) {
+        let Some(Some(link)) = self.links.get_mut(id.index()) else {
+            return;
+        };
+        if link.attempt != attempt {
+            return;
+        }
+        match addresses {
+            Err(error) => self.link_lost(id, &format!("its name cannot be looked up: {error}")),
+            Ok(mut addresses) => {
+                addresses.reverse();
+                link.untried = addresses;
+                self.try_next_address(id, "its name has no address");
+            }
+        }
+    }
+
+    /// Goes on with the next address of a name, or gives up for the reason that the last one gave.
+    fn try_next_address(&mut self, id: LinkId, reason: &str) {
+        let Some(Some(link)) = self.links.get_mut(id.index()) else {
+            return;
+        };
+        match link.untried.pop() {
+            Some(address) => {
+                link.stage = Stage::Resolving;
+                let connected = sockets::connect_tcp(address);
+                self.connecting(id, connected);
+            }
+            None => self.link_lost(id, reason),
+        }
+    }
+
+    fn connecting(&mut self, id: LinkId, connected: rustix::io::Result<OwnedFd>) {
+        let watched = connected
+            .and_then(|fd| Socket::new(&self.epoll, fd, Token::Link(id.index()), EventFlags::OUT));
+        match watched {
+            Ok(socket) => {
+                if let Some(Some(link)) = self.links.get_mut(id.index()) {
+                    link.stage = Stage::Connecting(socket);
+                }
+            }
+            Err(error) => self.try_next_address(id, &describe(error)),
+        }
+    }
+
+    fn link_connected(&mut self, id: LinkId) {
+        let Some(Some(link)) = self.links.get_mut(id.index()) else {
+            return;
+        };
+        let Stage::Connecting(mut socket) = std::mem::replace(&mut link.stage, Stage::Resolving)
+        else {
+            return;
+        };
+        let watched = socket
+            .watch(&self.epoll, EventFlags::IN, true)
+            .and_then(|()| socket.watch(&self.epoll, EventFlags::OUT, false));
+        link.stage = Stage::Up(socket);
+        match watched {
+            Ok(()) => self.engine.handle_link_up(id),
+            Err(error) => self.link_lost(id, &describe(error)),
+        }
+    }
+}
+
+/// The rest.
+impl Worker {
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Connect { link, to } => self.connect(link, to),
+            Action::CloseLink(id) => {
+                if let Some(slot) = self.links.get_mut(id.index())
+                    && slot.as_ref().is_some_and(|link| link.id == id)
+                {
+                    *slot = None;
+                }
+            }
+            Action::ReadLink(id, on) => {
+                let Some(Some(link)) = self.links.get_mut(id.index()) else {
+                    return;
+                };
+                if link.id == id
+                    && let Some(socket) = link.socket()
+                    && let Err(error) = socket.watch(&self.epoll, EventFlags::IN, on)
+                {
+                    self.link_lost(id, &describe(error));
+                }
+            }
+            Action::CloseSession { session, gently } => self.close_session(session, gently),
+            Action::ReadSession(id, on) => {
+                let Some(Some(session)) = self.sessions.get_mut(id.index()) else {
+                    return;
+                };
+                if session.id == id
+                    && session
+                        .socket
+                        .watch(&self.epoll, EventFlags::IN, on)
+                        .is_err()
+                {
+                    self.engine.handle_session_lost(id);
+                }
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        if std::mem::replace(&mut self.draining, true) {
+            return;
+        }
+        // Who is in the queue already was promised a connection.
+        self.ready_listeners = (0..self.listeners.len()).collect();
+        self.accept_clients();
+        self.listeners.clear();
+        // What has arrived is asked; what has not is not.
+        for index in 0..self.sessions.len() {
+            self.session_event(index, EventFlags::IN);
+        }
+        self.engine.handle_drain();
+    }
+
+    fn housekeep(&mut self) {
+        let now = Instant::now();
+        if now < self.housekeep_at {
+            return;
+        }
+        self.housekeep_at = now + HOUSEKEEP_EVERY;
+        if self.accept_again_at.is_some_and(|at| now >= at) {
+            self.accept_again_at = None;
+            for index in 0..self.listeners.len() {
+                if let Err(error) = self.watch_listener(index) {
+                    self.pause_accepting(&format!("accepting failed: {error}"));
+                    break;
+                }
+            }
+        }
+        for _ in 0..self.lingering.len() {
+            let Some((until, fd)) = self.lingering.pop_front() else {
+                break;
+            };
+            if now < until && !self.discard(&fd) {
+                self.lingering.push_back((until, fd));
+            }
+        }
+        if now >= self.report_at {
+            self.report_at = now + REPORT_EVERY;
+            self.report();
+        }
+    }
+
+    fn report(&mut self) {
+        let mut others = Counters::default();
+        for (index, report) in self.shared.reports.iter().enumerate() {
+            if index == self.id.index {
+                *report.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.counters();
+            } else {
+                others.add(&read_report(report));
+            }
+        }
+        self.engine.handle_fleet(others);
+    }
+}
+
+fn reserve() -> Option<OwnedFd> {
+    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
+/// An error as people know it: `Connection refused (os error 111)`.
+fn describe(error: Errno) -> String {
+    io::Error::from(error).to_string()
+}

@@ -1,0 +1,123 @@
+//! Bytes on their way out, and the memory they lie in.
+
+/// Bytes that wait to be written: appended behind, taken in front.
+///
+/// ```text
+///   | taken | to be written | room |
+///           start           len
+/// ```
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Outgoing {
+    #[inline]
+    pub(crate) fn pending(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where to append; memory comes from `spare` when there is none yet.
+    #[inline]
+    pub(crate) fn tail(&mut self, spare: &mut Spare) -> &mut Vec<u8> {
+        if self.bytes.capacity() == 0 {
+            self.bytes = spare.take();
+        }
+        &mut self.bytes
+    }
+
+    /// `count` bytes were written.
+    #[inline]
+    pub(crate) fn take(&mut self, count: usize, spare: &mut Spare) {
+        self.start += count;
+        debug_assert!(self.start <= self.bytes.len());
+        if self.start == self.bytes.len() {
+            self.start = 0;
+            spare.give(std::mem::take(&mut self.bytes));
+        } else if self.start >= COMPACT_BYTES && self.start * 2 >= self.bytes.len() {
+            // A reader that never quite catches up must not make the part in front grow for ever.
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+    }
+
+    /// Forgets the first `count` pending bytes without their having been written.
+    pub(crate) fn discard(&mut self, count: usize, spare: &mut Spare) {
+        self.take(count, spare);
+    }
+}
+
+const COMPACT_BYTES: usize = 64 << 10;
+
+/// Buffers that nobody uses. Whoever becomes idle gives its buffer back, so an idle session holds
+/// none, and the few that a turn needs stay warm in the processor's cache.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    buffers: Vec<Vec<u8>>,
+}
+
+/// What a fresh buffer has room for; it grows by doubling.
+const FRESH_BYTES: usize = 512;
+/// A buffer that grew beyond this is freed, not kept.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+/// How many buffers are kept.
+const KEPT_MAX: usize = 1024;
+
+impl Spare {
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.buffers
+            .pop()
+            .unwrap_or_else(|| Vec::with_capacity(FRESH_BYTES))
+    }
+
+    pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
+        let capacity = buffer.capacity();
+        if capacity > 0 && capacity <= KEPT_BYTES_MAX && self.buffers.len() < KEPT_MAX {
+            buffer.clear();
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_appended_is_taken_in_order_and_memory_goes_back() {
+        let mut spare = Spare::default();
+        let mut out = Outgoing::default();
+        out.tail(&mut spare).extend_from_slice(b"hello world");
+        out.take(6, &mut spare);
+        assert_eq!(out.pending(), b"world");
+        out.tail(&mut spare).extend_from_slice(b"!");
+        assert_eq!(out.pending(), b"world!");
+        out.take(6, &mut spare);
+        assert!(out.is_empty());
+        assert_eq!((out.bytes.capacity(), spare.buffers.len()), (0, 1));
+    }
+
+    #[test]
+    fn a_reader_that_never_catches_up_does_not_make_the_buffer_grow() {
+        let mut spare = Spare::default();
+        let mut out = Outgoing::default();
+        for _ in 0..1000 {
+            out.tail(&mut spare).extend_from_slice(&[7; 10_000]);
+            let all_but_one = out.len() - 1;
+            out.take(all_but_one, &mut spare);
+        }
+        assert_eq!(out.pending(), [7]);
+        assert!(out.bytes.capacity() < 8 * COMPACT_BYTES);
+    }
+}

@@ -1,0 +1,777 @@
+//! The engine of one worker: what comes in, what goes out, and one turn.
+//!
+//! The caller owns sockets and clock. In every turn it calls, in this order:
+//! 1. [`Engine::begin_turn`] with the time, which never runs back;
+//! 2. `handle_*` for everything that happened;
+//! 3. [`Engine::end_turn`], which decides what leaves;
+//! 4. [`Engine::poll_link`] and [`Engine::poll_session`] until they are empty, writing what
+//!    [`Engine::link_output`] and [`Engine::session_output`] show and reporting what was taken; links
+//!    first, so that servers work while clients are being answered;
+//! 5. [`Engine::poll_action`] and [`Engine::poll_event`] until they are empty;
+//! 6. then it waits for events, until [`Engine::deadline`] at the most.
+//!
+//! Requests are taken in `requests`, answered without a server in `here`, replies handed out in
+//! `replies`, and what goes wrong with links is settled in `trouble`.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use respool_protocol::encode::Version;
+use respool_protocol::request::Scanner;
+
+use crate::buffer::Spare;
+use crate::counters::Counters;
+use crate::link::{Decision, Identity, Link, LinkKey, Role, State, Why};
+use crate::pool::{Pool, Server, ServerId};
+use crate::session::{Flags, Peer, Session};
+use crate::settings::{Address, Settings};
+use crate::slots::{Key, Slots};
+use crate::time::Time;
+
+/// A session, as driver and engine call it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId(pub(crate) Key);
+
+/// A link, as driver and engine call it. It keeps its name when it is connected anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinkId(pub(crate) Key);
+
+impl SessionId {
+    /// Small, and reused once the session is gone: good for a table.
+    pub fn index(self) -> usize {
+        self.0.index as usize
+    }
+}
+
+impl LinkId {
+    /// Small, and reused once the link is gone: good for a table.
+    pub fn index(self) -> usize {
+        self.0.index as usize
+    }
+}
+
+/// What the driver has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Connect, then call [`Engine::handle_link_up`] or [`Engine::handle_link_lost`].
+    Connect {
+        /// For this link.
+        link: LinkId,
+        /// To this address.
+        to: Address,
+    },
+    /// Close the link's socket, connected or not. The engine knows already.
+    CloseLink(LinkId),
+    /// Read the link's socket, or leave it alone until told otherwise.
+    ReadLink(LinkId, bool),
+    /// Close the session's socket. The engine has forgotten it already.
+    CloseSession {
+        /// Whose.
+        session: SessionId,
+        /// Let what was written reach the client first. Otherwise cut it off.
+        gently: bool,
+    },
+    /// Read the session's socket, or leave it alone until told otherwise.
+    ReadSession(SessionId, bool),
+}
+
+/// What an operator wants to know, once per event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A link is in use.
+    LinkUp {
+        /// The server's address.
+        server: String,
+        /// What it is, with its version.
+        identity: String,
+    },
+    /// A link was lost, or an attempt to connect failed.
+    LinkDown {
+        /// The server's address.
+        server: String,
+        /// Why.
+        reason: String,
+    },
+    /// We closed a session because it broke a rule or a bound.
+    SessionClosed {
+        /// Its client's address.
+        peer: String,
+        /// Which.
+        reason: String,
+    },
+}
+
+/// Who this engine is among its like.
+#[derive(Clone, Copy, Debug)]
+pub struct Worker {
+    /// From 0.
+    pub index: usize,
+    /// How many there are.
+    pub count: usize,
+    /// Makes the jitter of this engine differ from that of others, and a test repeatable.
+    pub seed: u64,
+    /// Of the process; for INFO.
+    pub process_id: u32,
+    /// Seconds since 1970 at the engine's time 0; for INFO.
+    pub started_at: u64,
+}
+
+/// One worker's engine. See the module's text for how to drive it.
+pub struct Engine {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) worker: Worker,
+    pub(crate) now: Time,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) sessions: Slots<Session>,
+    pub(crate) links: Slots<Link>,
+    /// The shared link of each kind.
+    pub(crate) shared: HashMap<LinkKey, Key>,
+    /// Large requests that wait for a link of their own.
+    pub(crate) streaming_waiters: VecDeque<Key>,
+    pub(crate) spare: Spare,
+    /// Scanners that nobody uses.
+    #[expect(
+        clippy::vec_box,
+        reason = "they move between here and sessions, as one word"
+    )]
+    pub(crate) scanners: Vec<Box<Scanner>>,
+    /// Where a reply of ours is written before it takes its place.
+    pub(crate) scratch: Vec<u8>,
+    /// Links with an open batch, or with bytes that may leave.
+    pub(crate) open_links: Vec<Key>,
+    flushed_links: Vec<Key>,
+    /// Sessions with something to write.
+    pub(crate) dirty: Vec<Key>,
+    /// Sessions whose reason to wait has gone.
+    resume: Vec<Key>,
+    /// Sessions whose reading may have to be switched.
+    reading: Vec<Key>,
+    actions: VecDeque<Action>,
+    events: VecDeque<Event>,
+    /// When the earliest held batch must leave.
+    flush_at: Option<Time>,
+    tick_at: Time,
+    /// Bytes held for sessions.
+    pub(crate) held_bytes: usize,
+    pub(crate) next_session: u64,
+    pub(crate) counters: Counters,
+    /// The sum over the other workers, as of a moment ago.
+    pub(crate) fleet: Counters,
+    pub(crate) random: u64,
+    pub(crate) draining: bool,
+}
+
+/// How often deadlines are looked at: the precision of every one in milliseconds.
+const TICK_MS: u32 = 50;
+
+/// Getters.
+impl Engine {
+    /// What this worker counted.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            sessions: self.sessions.len() as u64,
+            links: self.links.len() as u64,
+            held_bytes: self.held_bytes as u64,
+            ..self.counters
+        }
+    }
+
+    /// When [`Engine::begin_turn`] must be called though nothing happened.
+    pub fn deadline(&self) -> Time {
+        if !self.resume.is_empty() {
+            return self.now;
+        }
+        self.flush_at
+            .map_or(self.tick_at, |flush_at| flush_at.min(self.tick_at))
+    }
+
+    /// The bytes that this session is to be sent.
+    pub fn session_output(&self, session: SessionId) -> &[u8] {
+        self.sessions
+            .get(session.0)
+            .map_or(&[], |session| session.out.pending())
+    }
+
+    /// The bytes that may be written to this link.
+    pub fn link_output(&self, link: LinkId) -> &[u8] {
+        self.links.get(link.0).map_or(&[], Link::pending)
+    }
+
+    pub(crate) fn server(&self, id: ServerId) -> &Server {
+        &self.servers[id.0 as usize]
+    }
+
+    pub(crate) fn label(&self, link: Key) -> &str {
+        self.links
+            .get(link)
+            .map_or("", |link| &self.server(link.key.server).label)
+    }
+}
+
+/// Events in.
+impl Engine {
+    /// An engine that at once connects to each pool's servers.
+    pub fn new(settings: Arc<Settings>, worker: Worker, now: Time) -> Self {
+        let (pools, servers) = Pool::build(&settings.pools);
+        let mut engine = Engine {
+            pools,
+            servers,
+            now,
+            sessions: Slots::new(),
+            links: Slots::new(),
+            shared: HashMap::new(),
+            streaming_waiters: VecDeque::new(),
+            spare: Spare::default(),
+            scanners: Vec::new(),
+            scratch: Vec::new(),
+            open_links: Vec::new(),
+            flushed_links: Vec::new(),
+            dirty: Vec::new(),
+            resume: Vec::new(),
+            reading: Vec::new(),
+            actions: VecDeque::new(),
+            events: VecDeque::new(),
+            flush_at: None,
+            tick_at: now,
+            held_bytes: 0,
+            next_session: worker.index as u64 + 1,
+            counters: Counters::default(),
+            fleet: Counters::default(),
+            random: worker.seed | 1,
+            draining: false,
+            settings,
+            worker,
+        };
+        for index in 0..engine.servers.len() {
+            let key = engine.first_link(ServerId(index as u16));
+            if let Some(link) = engine.shared_link(key) {
+                engine.connect(link);
+            }
+        }
+        engine
+    }
+
+    /// A turn starts. Time never runs back.
+    pub fn begin_turn(&mut self, now: Time) {
+        debug_assert!(now >= self.now, "time runs back");
+        self.now = now;
+    }
+
+    /// A client has connected; its requests go to the pool of that index.
+    pub fn handle_accept(&mut self, peer: Peer, pool: usize) -> SessionId {
+        let server = self.pools[pool]
+            .only_server()
+            .expect("every kind of pool there is has one server");
+        let key = self.first_link(server);
+        let link = self.shared_link(key).unwrap_or(Key::NOBODY);
+        let flags = if self.settings.users.is_empty() {
+            Flags::default()
+        } else {
+            Flags::UNAUTHENTICATED
+        };
+        let session = Session {
+            flags,
+            version: Version::Resp2,
+            link: Key::NOBODY,
+            next_seq: 0,
+            head_seq: 0,
+            out: Default::default(),
+            held: Vec::new(),
+            partial: None,
+            answered_at: Time(0),
+            prompt: false,
+            expected_epoch: 0,
+            db: key.db,
+            pool: pool as u16,
+            user: 0,
+            id: self.next_session,
+            peer,
+            accepted_at: self.now,
+            active_at: self.now,
+            took_at: self.now,
+            rare: None,
+        };
+        self.next_session += self.worker.count as u64;
+        self.counters.sessions_total += 1;
+        let session = self.sessions.insert(session);
+        self.ride(session, link);
+        SessionId(session)
+    }
+
+    /// A client sent bytes.
+    pub fn handle_session_bytes(&mut self, session: SessionId, bytes: &[u8]) {
+        let key = session.0;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.active_at = self.now;
+        self.counters.session_bytes_in += bytes.len() as u64;
+        if session.flags.any(Flags::CLOSING | Flags::ENDED) {
+            return;
+        }
+        if session.held.is_empty() {
+            let used = self.take_requests(key, bytes);
+            self.hold_back(key, &bytes[used..]);
+        } else {
+            self.hold_back(key, bytes);
+            self.take_held(key);
+        }
+    }
+
+    /// A session's socket took `count` bytes of its output.
+    pub fn handle_session_written(&mut self, session: SessionId, count: usize) {
+        let key = session.0;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.out.take(count, &mut self.spare);
+        session.took_at = self.now;
+        session.active_at = self.now;
+        self.held_bytes -= count;
+        self.counters.session_bytes_out += count as u64;
+        if session.flags.any(Flags::HOLD_OUTPUT)
+            && session.out.len() <= self.settings.limits.session_output_soft_bytes as usize / 2
+        {
+            self.release(key, Flags::HOLD_OUTPUT);
+            self.unpause_captured(key);
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        if session.out.is_empty() {
+            if session.flags.any(Flags::HOLD_MEMORY) {
+                self.release(key, Flags::HOLD_MEMORY);
+            }
+            self.finish_if_done(key);
+        }
+    }
+
+    /// A client sends no more. What it asked is answered, then it is closed.
+    pub fn handle_session_end(&mut self, session: SessionId) {
+        let key = session.0;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.flags |= Flags::ENDED;
+        if session.flags.any(Flags::STREAMING | Flags::SWALLOWING) {
+            // The rest of its request never comes.
+            self.close(key, true);
+            return;
+        }
+        self.reading_changed(key);
+        self.finish_if_done(key);
+    }
+
+    /// A client is gone.
+    pub fn handle_session_lost(&mut self, session: SessionId) {
+        self.close(session.0, false);
+    }
+
+    /// A link's socket is connected.
+    pub fn handle_link_up(&mut self, link: LinkId) {
+        let Some(server) = self.links.get(link.0).map(|link| link.key.server) else {
+            return;
+        };
+        let credentials = self.servers[server.0 as usize]
+            .settings
+            .credentials
+            .as_ref();
+        if let Some(link) = self.links.get_mut(link.0) {
+            link.greet(credentials, self.now);
+        }
+        self.flushed_links.push(link.0);
+    }
+
+    /// A link's socket took `count` bytes of its output.
+    pub fn handle_link_written(&mut self, link: LinkId, count: usize) {
+        let Some(state) = self.links.get_mut(link.0) else {
+            return;
+        };
+        state.written(count, &mut self.spare);
+        self.counters.link_bytes_out += count as u64;
+        if !state.accepting || !state.waiters.is_empty() {
+            self.reopen(link.0);
+        }
+    }
+
+    /// The other workers together, as of a moment ago: INFO adds them to this one.
+    pub fn handle_fleet(&mut self, fleet: Counters) {
+        self.fleet = fleet;
+    }
+
+    /// No client may ask anything new. What has come is answered; every session closes when it is.
+    pub fn handle_drain(&mut self) {
+        self.draining = true;
+        for key in self.sessions.keys() {
+            self.handle_session_end(SessionId(key));
+        }
+    }
+
+    /// Everything that was ready has been handled: decides what leaves.
+    pub fn end_turn(&mut self) {
+        self.resume_sessions();
+        if self.now >= self.tick_at {
+            self.tick_at = self.now.plus_ms(TICK_MS);
+            self.tick();
+            self.resume_sessions();
+        }
+        self.flush();
+        self.relieve_memory();
+        self.switch_reading();
+    }
+}
+
+/// Actions out.
+impl Engine {
+    /// The next link with something to write.
+    pub fn poll_link(&mut self) -> Option<LinkId> {
+        self.flushed_links.pop().map(LinkId)
+    }
+
+    /// The next session with something to write.
+    pub fn poll_session(&mut self) -> Option<SessionId> {
+        while let Some(key) = self.dirty.pop() {
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.flags.remove(Flags::LISTED);
+                return Some(SessionId(key));
+            }
+        }
+        None
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next thing to tell.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
+
+/// Sessions.
+impl Engine {
+    /// Keeps bytes of a session that cannot be taken now.
+    fn hold_back(&mut self, key: Key, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        if session.flags.any(Flags::CLOSING) {
+            return;
+        }
+        if session.held.capacity() == 0 {
+            session.held = self.spare.take();
+        }
+        session.held.extend_from_slice(bytes);
+        self.held_bytes += bytes.len();
+    }
+
+    /// Takes requests from what a session holds.
+    fn take_held(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let mut held = std::mem::take(&mut session.held);
+        let used = self.take_requests(key, &held);
+        self.held_bytes -= held.len();
+        match self.sessions.get_mut(key) {
+            Some(session) if used < held.len() && !session.flags.any(Flags::CLOSING) => {
+                held.drain(..used);
+                self.held_bytes += held.len();
+                session.held = held;
+            }
+            _ => self.spare.give(held),
+        }
+    }
+
+    /// The session has a reason to wait.
+    pub(crate) fn hold(&mut self, key: Key, reason: Flags) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.flags |= reason;
+            self.reading.push(key);
+        }
+    }
+
+    /// A reason to wait has gone; without another one the session continues.
+    pub(crate) fn release(&mut self, key: Key, reason: Flags) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.flags.remove(reason);
+        if !session.flags.any(Flags::HOLD | Flags::RESUMING) {
+            session.flags |= Flags::RESUMING;
+            self.resume.push(key);
+        }
+    }
+
+    fn resume_sessions(&mut self) {
+        while let Some(key) = self.resume.pop() {
+            let Some(session) = self.sessions.get_mut(key) else {
+                continue;
+            };
+            session.flags.remove(Flags::RESUMING);
+            if !session.held.is_empty() {
+                self.take_held(key);
+            }
+            self.reading.push(key);
+            self.finish_if_done(key);
+        }
+    }
+
+    fn reading_changed(&mut self, key: Key) {
+        self.reading.push(key);
+    }
+
+    /// Tells the driver which sessions to read, once per turn: most reasons to wait come and go within one.
+    fn switch_reading(&mut self) {
+        while let Some(key) = self.reading.pop() {
+            let Some(session) = self.sessions.get_mut(key) else {
+                continue;
+            };
+            let read = !session
+                .flags
+                .any(Flags::HOLD | Flags::CLOSING | Flags::ENDED);
+            if read == session.flags.any(Flags::UNREAD) {
+                if read {
+                    session.flags.remove(Flags::UNREAD);
+                } else {
+                    session.flags |= Flags::UNREAD;
+                }
+                self.actions
+                    .push_back(Action::ReadSession(SessionId(key), read));
+            }
+        }
+    }
+
+    /// The session has something to write.
+    pub(crate) fn mark_dirty(dirty: &mut Vec<Key>, key: Key, session: &mut Session) {
+        if !session.flags.any(Flags::LISTED) {
+            session.flags |= Flags::LISTED;
+            dirty.push(key);
+        }
+    }
+
+    /// The session gets what it is owed, and no more is taken from it.
+    pub(crate) fn close_when_answered(&mut self, key: Key) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.flags |= Flags::CLOSING;
+            self.held_bytes -= session.held.len();
+            session.held = Vec::new();
+            self.reading.push(key);
+        }
+    }
+
+    pub(crate) fn finish_if_done(&mut self, key: Key) {
+        if self.sessions.get(key).is_some_and(Session::is_finished) {
+            self.close(key, true);
+        }
+    }
+
+    /// We close a session for something it did, or did not do.
+    pub(crate) fn close_for(&mut self, key: Key, reason: String) {
+        if let Some(session) = self.sessions.get(key) {
+            let peer = session.peer.to_string();
+            self.counters.sessions_closed_by_us += 1;
+            self.events.push_back(Event::SessionClosed { peer, reason });
+            self.close(key, false);
+        }
+    }
+
+    /// Forgets a session. Replies it is still owed will be dropped when they come.
+    pub(crate) fn close(&mut self, key: Key, gently: bool) {
+        let Some(mut session) = self.sessions.remove(key) else {
+            return;
+        };
+        self.held_bytes -= session.held_bytes();
+        session.out.take(session.out.len(), &mut self.spare);
+        if let Some(link) = self.links.get_mut(session.link) {
+            if session.expected_epoch == link.epoch {
+                link.expected -= 1;
+            }
+            self.leave(session.link);
+        }
+        if let Some(scanner) = session.partial.take() {
+            self.scanners.push(scanner);
+        }
+        if let Some(large) = session.rare.as_mut().and_then(|rare| rare.large.take()) {
+            // Half a request of ours is in there: nothing else may follow it.
+            if let Some(link) = large.link {
+                self.abandon(link);
+            }
+        }
+        self.unpause_captured(key);
+        self.actions.push_back(Action::CloseSession {
+            session: SessionId(key),
+            gently,
+        });
+    }
+
+    /// Makes a session ride on another link. Only while nothing of it is in flight: what it asked
+    /// on the old one would be overtaken.
+    pub(crate) fn ride(&mut self, key: Key, link: Key) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        debug_assert!(session.is_caught_up());
+        let old = std::mem::replace(&mut session.link, link);
+        if let Some(link) = self.links.get_mut(old)
+            && session.expected_epoch == link.epoch
+        {
+            link.expected -= 1;
+        }
+        session.expected_epoch = 0;
+        self.leave(old);
+        if let Some(link) = self.links.get_mut(link) {
+            link.riders += 1;
+        }
+    }
+
+    fn leave(&mut self, link: Key) {
+        if let Some(link) = self.links.get_mut(link) {
+            link.riders -= 1;
+            link.unused_since = self.now;
+        }
+    }
+}
+
+/// Links.
+impl Engine {
+    /// The link that a new session of a server rides on.
+    pub(crate) fn first_link(&self, server: ServerId) -> LinkKey {
+        LinkKey {
+            server,
+            version: Version::Resp2,
+            db: self.server(server).settings.db,
+        }
+    }
+
+    /// The shared link of a kind; made, not yet connected, if there is none. `None` at `links_max`.
+    pub(crate) fn shared_link(&mut self, key: LinkKey) -> Option<Key> {
+        if let Some(link) = self.shared.get(&key) {
+            return Some(*link);
+        }
+        let link = self.add_link(key, Role::Shared)?;
+        self.shared.insert(key, link);
+        Some(link)
+    }
+
+    pub(crate) fn add_link(&mut self, key: LinkKey, role: Role) -> Option<Key> {
+        if self.links.len() >= self.settings.limits.links_max as usize {
+            return None;
+        }
+        let mut link = Link::new(key, role, self.now);
+        link.accepting = false;
+        Some(self.links.insert(link))
+    }
+
+    /// Starts connecting a link that is not.
+    pub(crate) fn connect(&mut self, key: Key) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        link.state = State::Connecting { since: self.now };
+        link.accepting = link.role == Role::Shared;
+        let to = self.servers[link.key.server.0 as usize]
+            .settings
+            .address
+            .clone();
+        self.actions.push_back(Action::Connect {
+            link: LinkId(key),
+            to,
+        });
+    }
+
+    /// Forgets a link that owes nothing and has no connection left.
+    pub(crate) fn remove_link(&mut self, key: Key) {
+        if let Some(link) = self.links.remove(key) {
+            if self.shared.get(&link.key) == Some(&key) {
+                self.shared.remove(&link.key);
+            }
+            for waiter in link.waiters {
+                self.release(waiter, Flags::HOLD_LINK);
+            }
+        }
+    }
+
+    pub(crate) fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    /// The link has bytes for the flush rule to decide on.
+    pub(crate) fn list_link(&mut self, key: Key) {
+        if let Some(link) = self.links.get_mut(key)
+            && !link.listed
+        {
+            link.listed = true;
+            link.open_batch(self.now);
+            self.open_links.push(key);
+        }
+    }
+
+    /// Applies the flush rule to every open batch.
+    fn flush(&mut self) {
+        self.flush_at = None;
+        let mut at = 0;
+        while at < self.open_links.len() {
+            let key = self.open_links[at];
+            let Some(link) = self.links.get_mut(key) else {
+                self.open_links.swap_remove(at);
+                continue;
+            };
+            // What is gathered while there is no connection leaves when there is one.
+            if !link.is_up() || !link.has_open_batch() {
+                link.listed = false;
+                self.open_links.swap_remove(at);
+                continue;
+            }
+            match link.decide(&self.settings.flush, self.now) {
+                Decision::HoldUntil(due) => {
+                    self.flush_at = Some(self.flush_at.map_or(due, |earliest| earliest.min(due)));
+                    at += 1;
+                }
+                Decision::Flush(why) => {
+                    let counters = &mut self.counters;
+                    counters.batches += 1;
+                    match why {
+                        Why::Idle => counters.flushed_idle += 1,
+                        Why::Full => counters.flushed_full += 1,
+                        Why::Late => {
+                            counters.flushed_late += 1;
+                            link.expect_nobody();
+                        }
+                    }
+                    link.flush(self.now);
+                    link.listed = false;
+                    self.open_links.swap_remove(at);
+                    self.flushed_links.push(key);
+                }
+            }
+        }
+    }
+
+    /// The link has bytes of a large request to write.
+    pub(crate) fn write_link(&mut self, key: Key) {
+        if self.flushed_links.last() != Some(&key) {
+            self.flushed_links.push(key);
+        }
+    }
+
+    /// What the server of a session says of itself, if that is known.
+    pub(crate) fn identity(&self, server: ServerId) -> Option<&Identity> {
+        let of_server = |link: &&Link| link.key.server == server;
+        self.links
+            .iter()
+            .map(|(_, link)| link)
+            .filter(of_server)
+            .find_map(|link| link.identity.as_ref())
+    }
+}

@@ -1,0 +1,78 @@
+//! What became of a request that got no reply, and how its client is told.
+
+use respool_protocol::encode;
+
+/// Whether a failed request can have been executed. A third fate, `Replied`, needs no word here:
+/// then the reply itself went to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The server never got the whole request: it surely was not executed.
+    NotSent,
+    /// The server may have got the whole request, and gave no answer: it may have been executed.
+    Unknown,
+}
+
+/// Why a request failed. The fault is a server's or ours; a client's own faults are answered in
+/// Redis's words, by who finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause<'a> {
+    /// No connection to the server, with what the last attempt came to.
+    NoLink { server: &'a str, reason: &'a str },
+    /// The connection was lost.
+    LinkLost { server: &'a str, reason: &'a str },
+    /// The request's deadline passed.
+    Deadline { server: &'a str, limit_ms: u32 },
+    /// A bound of ours, by its name.
+    Bound { name: &'static str },
+}
+
+/// Appends the error reply. The code in front is for programs, the rest for people.
+pub(crate) fn append_reply(out: &mut Vec<u8>, fate: Fate, cause: Cause<'_>) {
+    let fate = match fate {
+        Fate::NotSent => "NOTSENT respool: the command was not executed",
+        Fate::Unknown => "UNKNOWN respool: the command was sent and may have been executed",
+    };
+    let cause = match cause {
+        Cause::NoLink { server, reason } => format!("no connection to {server}: {reason}"),
+        Cause::LinkLost { server, reason } => format!("connection to {server} lost: {reason}"),
+        Cause::Deadline { server, limit_ms } => {
+            format!("no reply from {server} within {limit_ms} ms")
+        }
+        Cause::Bound { name } => format!("the limit {name} is reached"),
+    };
+    encode::error(out, format!("{fate}; {cause}").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_of_an_error_says_whether_the_command_may_have_run() {
+        let text = |fate, cause| {
+            let mut out = Vec::new();
+            append_reply(&mut out, fate, cause);
+            String::from_utf8(out).expect("our own text")
+        };
+        assert_eq!(
+            text(
+                Fate::NotSent,
+                Cause::NoLink {
+                    server: "h:1",
+                    reason: "refused\r\nx"
+                }
+            ),
+            "-NOTSENT respool: the command was not executed; no connection to h:1: refused  x\r\n"
+        );
+        assert_eq!(
+            text(
+                Fate::Unknown,
+                Cause::Deadline {
+                    server: "h:1",
+                    limit_ms: 5
+                }
+            ),
+            "-UNKNOWN respool: the command was sent and may have been executed; no reply from h:1 within 5 ms\r\n"
+        );
+    }
+}

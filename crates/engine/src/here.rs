@@ -1,0 +1,607 @@
+//! Commands that are about the session itself, or about us: answered here, in Redis's words.
+
+use std::fmt::Write as _;
+
+use respool_protocol::commands::id;
+use respool_protocol::encode::{self, Version};
+use respool_protocol::number;
+
+use crate::counters::Counters;
+use crate::engine::Engine;
+use crate::failure::{self, Cause, Fate};
+use crate::link::{LinkKey, State};
+use crate::requests::{Placed, Request};
+use crate::session::{Flags, Session};
+use crate::slots::Key;
+
+impl Engine {
+    /// Answers a request whose command the table gives to us.
+    pub(crate) fn answer_here(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let argc = request.spans.len();
+        match request.id {
+            id::PING if argc > 2 => self.answer_arity(key, request),
+            id::PING if argc == 1 => self.answer_reply(key, b"+PONG\r\n"),
+            id::PING | id::ECHO => {
+                self.answer_with(key, |out, _| encode::bulk(out, request.arg(1)))
+            }
+            id::QUIT => {
+                self.answer_reply(key, b"+OK\r\n");
+                self.close_when_answered(key);
+                Placed::Done
+            }
+            id::SELECT => self.select(key, request),
+            id::AUTH => self.auth(key, request),
+            id::HELLO => self.hello(key, request),
+            id::RESET => self.reset(key),
+            id::INFO => self.info(key, request),
+            id::CLIENT_ID => {
+                self.answer_with(key, |out, session| encode::integer(out, session.id as i64))
+            }
+            id::CLIENT_GETNAME => self.answer_with(key, |out, session| match &session.rare {
+                Some(rare) if !rare.name.is_empty() => encode::bulk(out, &rare.name),
+                _ => encode::null(out, session.version),
+            }),
+            id::CLIENT_SETNAME => match self.set_name(key, request.arg(2)) {
+                Ok(()) => self.answer_reply(key, OK),
+                Err(text) => self.answer_error(key, text),
+            },
+            id::CLIENT_SETINFO => self.set_info(key, request),
+            id::CLIENT_INFO => {
+                let line = self.client_line(key);
+                self.answer_with(key, |out, session| {
+                    encode::verbatim(out, session.version, &line)
+                })
+            }
+            _ => {
+                let text = format!("ERR respool: '{}' is not supported", request.command.name);
+                self.answer_error(key, text.as_bytes())
+            }
+        }
+    }
+
+    /// Answers with what `write` appends, in the session's version of the protocol.
+    fn answer_with(&mut self, key: Key, write: impl FnOnce(&mut Vec<u8>, &Session)) -> Placed {
+        let mut reply = std::mem::take(&mut self.scratch);
+        reply.clear();
+        if let Some(session) = self.sessions.get(key) {
+            write(&mut reply, session);
+            self.answer_reply(key, &reply);
+        }
+        self.scratch = reply;
+        Placed::Done
+    }
+
+    fn answer_arity(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let text = format!(
+            "ERR wrong number of arguments for '{}' command",
+            request.command.name
+        );
+        self.answer_error(key, text.as_bytes())
+    }
+
+    fn select(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let Some(index) = number::parse(request.arg(1)).and_then(|index| i32::try_from(index).ok())
+        else {
+            return self.answer_error(key, b"ERR value is not an integer or out of range");
+        };
+        let Ok(db) = u32::try_from(index) else {
+            return self.answer_error(key, b"ERR DB index is out of range");
+        };
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let version = session.version;
+        match self.move_to(key, version, db) {
+            Moved::Done => self.answer_reply(key, OK),
+            Moved::Wait => Placed::Wait,
+            Moved::Failed(reply) => self.answer_reply(key, &reply),
+        }
+    }
+
+    /// Gives a session another database or version of the protocol: another link, which has to prove
+    /// that its server agrees.
+    fn move_to(&mut self, key: Key, version: Version, db: u32) -> Moved {
+        let Some(session) = self.sessions.get(key) else {
+            return Moved::Done;
+        };
+        if (session.version, session.db) == (version, db) {
+            return Moved::Done;
+        }
+        if !session.is_caught_up() {
+            self.hold(key, Flags::HOLD_DRAIN);
+            return Moved::Wait;
+        }
+        let server = self.pools[session.pool as usize]
+            .only_server()
+            .expect("every kind of pool has one server");
+        let Some(link) = self.shared_link(LinkKey {
+            server,
+            version,
+            db,
+        }) else {
+            let mut reply = Vec::new();
+            failure::append_reply(
+                &mut reply,
+                Fate::NotSent,
+                Cause::Bound { name: "links_max" },
+            );
+            return Moved::Failed(reply);
+        };
+        let Some(state) = self.links.get_mut(link) else {
+            return Moved::Wait;
+        };
+        match &state.state {
+            State::Up => {
+                self.ride(key, link);
+                if let Some(session) = self.sessions.get_mut(key) {
+                    session.version = version;
+                    session.db = db;
+                }
+                return Moved::Done;
+            }
+            State::Resting { .. } => {
+                // What the server says to a SELECT or HELLO of ours is what it would say to the client's.
+                let theirs = state.refusal.as_deref().filter(|text| {
+                    [b"ERR DB index".as_slice(), b"ERR SELECT", b"NOPROTO"]
+                        .iter()
+                        .any(|start| text.starts_with(start))
+                });
+                return Moved::Failed(match theirs {
+                    Some(text) => {
+                        let mut reply = Vec::new();
+                        encode::error(&mut reply, text);
+                        reply
+                    }
+                    None => self.no_link_reply(link),
+                });
+            }
+            State::Down | State::Connecting { .. } | State::Greeting { .. } => {}
+        }
+        state.waiters.push(key);
+        if matches!(state.state, State::Down) {
+            self.connect(link);
+        }
+        self.hold(key, Flags::HOLD_LINK);
+        Moved::Wait
+    }
+
+    fn auth(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let (name, password): (&[u8], &[u8]) = match request.spans.len() {
+            2 if self.settings.users.is_empty() => {
+                return self.answer_error(
+                    key,
+                    b"ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+                );
+            }
+            2 => (b"default", request.arg(1)),
+            3 => (request.arg(1), request.arg(2)),
+            _ => return self.answer_error(key, b"ERR syntax error"),
+        };
+        match self.authenticate(key, name, password) {
+            Ok(()) => self.answer_reply(key, OK),
+            Err(text) => self.answer_error(key, text),
+        }
+    }
+
+    fn authenticate(
+        &mut self,
+        key: Key,
+        name: &[u8],
+        password: &[u8],
+    ) -> Result<(), &'static [u8]> {
+        let users = &self.settings.users;
+        let user = if users.is_empty() && name == b"default" {
+            // As Redis's default user without a password: any will do.
+            0
+        } else {
+            let found = users.iter().position(|user| {
+                same(user.name.as_bytes(), name) & same(user.password.as_bytes(), password)
+            });
+            found.ok_or(
+                b"WRONGPASS invalid username-password pair or user is disabled.".as_slice(),
+            )?
+        };
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.flags.remove(Flags::UNAUTHENTICATED);
+            session.user = user as u16;
+        }
+        Ok(())
+    }
+
+    /// The order of the checks is that of Redis's `helloCommand`.
+    fn hello(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let (db, mut version) = (session.db, session.version);
+        let argc = request.spans.len();
+        let mut at = 1;
+        if argc > 1 {
+            version = match number::parse(request.arg(1)) {
+                Some(2) => Version::Resp2,
+                Some(3) => Version::Resp3,
+                Some(_) => return self.answer_error(key, b"NOPROTO unsupported protocol version"),
+                None => {
+                    return self.answer_error(
+                        key,
+                        b"ERR Protocol version is not an integer or out of range",
+                    );
+                }
+            };
+            at = 2;
+        }
+        let (mut credentials, mut name) = (None, None);
+        while at < argc {
+            let option = request.arg(at);
+            let more = argc - 1 - at;
+            if option.eq_ignore_ascii_case(b"AUTH") && more >= 2 {
+                credentials = Some((request.arg(at + 1), request.arg(at + 2)));
+                at += 3;
+            } else if option.eq_ignore_ascii_case(b"SETNAME") && more >= 1 {
+                if !is_plain(request.arg(at + 1)) {
+                    return self.answer_error(key, BAD_NAME);
+                }
+                name = Some(request.arg(at + 1));
+                at += 2;
+            } else {
+                return self.answer_error(
+                    key,
+                    &[b"ERR Syntax error in HELLO option '", option, b"'"].concat(),
+                );
+            }
+        }
+        if let Some((user, password)) = credentials
+            && let Err(text) = self.authenticate(key, user, password)
+        {
+            return self.answer_error(key, text);
+        }
+        let unauthenticated = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
+        if self.sessions.get(key).is_some_and(unauthenticated) {
+            return self.answer_error(
+                key,
+                b"NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+            );
+        }
+        match self.move_to(key, version, db) {
+            Moved::Done => {}
+            Moved::Wait => return Placed::Wait,
+            Moved::Failed(reply) => return self.answer_reply(key, &reply),
+        }
+        if self.identity_of(key).is_none() {
+            return self.wait_for_identity(key);
+        }
+        if let Some(name) = name {
+            let set = self.set_name(key, name);
+            debug_assert!(set.is_ok(), "the name was looked at above");
+        }
+        let (server, its_version) = self.identity_of(key).unwrap_or_default();
+        self.answer_with(key, |out, session| {
+            let version = session.version;
+            encode::map(out, version, 7);
+            for (field, text) in [("server", &server), ("version", &its_version)] {
+                encode::bulk(out, field.as_bytes());
+                encode::bulk(out, text.as_bytes());
+            }
+            encode::bulk(out, b"proto");
+            encode::integer(out, if version == Version::Resp3 { 3 } else { 2 });
+            encode::bulk(out, b"id");
+            encode::integer(out, session.id as i64);
+            for (field, text) in [("mode", "standalone"), ("role", "master")] {
+                encode::bulk(out, field.as_bytes());
+                encode::bulk(out, text.as_bytes());
+            }
+            encode::bulk(out, b"modules");
+            encode::array(out, 0);
+        })
+    }
+
+    /// The server that a session speaks to, by its own words: name and version.
+    fn identity_of(&self, key: Key) -> Option<(String, String)> {
+        let session = self.sessions.get(key)?;
+        let server = self.pools[session.pool as usize].only_server()?;
+        let identity = self.identity(server)?;
+        Some((identity.server.clone(), identity.version.clone()))
+    }
+
+    /// Nobody has spoken to the server yet: its link has to be up first, or to have failed.
+    fn wait_for_identity(&mut self, key: Key) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let link = session.link;
+        let Some(state) = self.links.get_mut(link) else {
+            let mut reply = Vec::new();
+            failure::append_reply(
+                &mut reply,
+                Fate::NotSent,
+                Cause::Bound { name: "links_max" },
+            );
+            return self.answer_reply(key, &reply);
+        };
+        match state.state {
+            State::Resting { .. } | State::Up => {
+                let reply = self.no_link_reply(link);
+                self.answer_reply(key, &reply)
+            }
+            State::Down | State::Connecting { .. } | State::Greeting { .. } => {
+                state.waiters.push(key);
+                if matches!(state.state, State::Down) {
+                    self.connect(link);
+                }
+                self.hold(key, Flags::HOLD_LINK);
+                Placed::Wait
+            }
+        }
+    }
+
+    fn reset(&mut self, key: Key) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        if !session.is_caught_up() {
+            self.hold(key, Flags::HOLD_DRAIN);
+            return Placed::Wait;
+        }
+        let server = self.pools[session.pool as usize]
+            .only_server()
+            .expect("every kind of pool has one server");
+        let first = self.first_link(server);
+        let link = self.shared_link(first).unwrap_or(Key::NOBODY);
+        self.ride(key, link);
+        let protected = !self.settings.users.is_empty();
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.version = first.version;
+            session.db = first.db;
+            session.user = 0;
+            if let Some(rare) = &mut session.rare {
+                rare.name.clear();
+            }
+            if protected {
+                session.flags |= Flags::UNAUTHENTICATED;
+            }
+        }
+        self.answer_reply(key, b"+RESET\r\n")
+    }
+
+    fn set_name(&mut self, key: Key, name: &[u8]) -> Result<(), &'static [u8]> {
+        if !is_plain(name) {
+            return Err(BAD_NAME);
+        }
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.rare().name = name.to_vec();
+        }
+        Ok(())
+    }
+
+    fn set_info(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let (attribute, value) = (request.arg(2), request.arg(3));
+        let library = if attribute.eq_ignore_ascii_case(b"lib-name") {
+            "lib-name"
+        } else if attribute.eq_ignore_ascii_case(b"lib-ver") {
+            "lib-ver"
+        } else {
+            return self.answer_error(
+                key,
+                &[b"ERR Unrecognized option '", attribute, b"'"].concat(),
+            );
+        };
+        if !is_plain(value) {
+            let text =
+                format!("ERR {library} cannot contain spaces, newlines or special characters.");
+            return self.answer_error(key, text.as_bytes());
+        }
+        if let Some(session) = self.sessions.get_mut(key) {
+            let rare = session.rare();
+            *(if library == "lib-name" {
+                &mut rare.lib_name
+            } else {
+                &mut rare.lib_ver
+            }) = value.to_vec();
+        }
+        self.answer_reply(key, OK)
+    }
+
+    /// A session as CLIENT INFO shows it. Fields that only a server has are as of a client that asks
+    /// for nothing special.
+    fn client_line(&self, key: Key) -> String {
+        let Some(session) = self.sessions.get(key) else {
+            return String::new();
+        };
+        let seconds = |since| self.now.since_ms(since) / 1000;
+        let rare = session.rare.as_deref();
+        let text = |field: Option<&Vec<u8>>| {
+            String::from_utf8_lossy(field.map_or(b"", Vec::as_slice)).into_owned()
+        };
+        let user = self
+            .settings
+            .users
+            .get(session.user as usize)
+            .map_or("default", |user| &user.name);
+        format!(
+            "id={} addr={} laddr= fd=-1 name={} age={} idle={} flags=N db={} sub=0 psub=0 ssub=0 multi=-1 \
+             qbuf={} obl={} oll=0 omem=0 events=r cmd=client|info user={user} redir=-1 resp={} lib-name={} lib-ver={}\n",
+            session.id,
+            session.peer,
+            text(rare.map(|rare| &rare.name)),
+            seconds(session.accepted_at),
+            seconds(session.active_at),
+            session.db,
+            session.held.len(),
+            session.out.len(),
+            if session.version == Version::Resp3 {
+                3
+            } else {
+                2
+            },
+            text(rare.map(|rare| &rare.lib_name)),
+            text(rare.map(|rare| &rare.lib_ver)),
+        )
+    }
+
+    fn info(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        if self.identity_of(key).is_none()
+            && let Some(session) = self.sessions.get(key)
+            && let Some(link) = self.links.get(session.link)
+            && matches!(
+                link.state,
+                State::Down | State::Connecting { .. } | State::Greeting { .. }
+            )
+        {
+            return self.wait_for_identity(key);
+        }
+        let asked: Vec<String> = request
+            .args()
+            .skip(1)
+            .map(|section| String::from_utf8_lossy(section).to_lowercase())
+            .collect();
+        let text = self.info_text(key, &asked);
+        self.answer_with(key, |out, session| {
+            encode::verbatim(out, session.version, &text)
+        })
+    }
+
+    /// INFO: the fields by which clients and monitors know a server, about the proxy; and our own.
+    fn info_text(&self, key: Key, asked: &[String]) -> String {
+        let everything = asked.is_empty()
+            || asked
+                .iter()
+                .any(|name| ["all", "everything", "default"].contains(&name.as_str()));
+        let mut text = String::new();
+        let mut section = |name: &str, fields: &[(&str, String)]| {
+            if everything || asked.iter().any(|asked| *asked == name.to_lowercase()) {
+                let gap = if text.is_empty() { "" } else { "\r\n" };
+                let _ = write!(text, "{gap}# {name}\r\n");
+                for (field, value) in fields {
+                    let _ = write!(text, "{field}:{value}\r\n");
+                }
+            }
+        };
+        let uptime = self.now.0 / 1_000_000;
+        let fleet = self.fleet_now();
+        // A version field with nothing behind it would be read as a number by clients.
+        let (server, version) = self
+            .identity_of(key)
+            .unwrap_or((String::from("redis"), String::from("0.0.0")));
+        let version_field = format!("{server}_version");
+        let mut fields = vec![
+            ("redis_version", version.clone()),
+            ("redis_mode", String::from("standalone")),
+            ("respool_version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("os", std::env::consts::OS.to_owned()),
+            ("arch_bits", usize::BITS.to_string()),
+            ("process_id", self.worker.process_id.to_string()),
+            (
+                "run_id",
+                format!(
+                    "{:040x}",
+                    u128::from(self.worker.started_at) << 32 | u128::from(self.worker.process_id)
+                ),
+            ),
+            (
+                "server_time_usec",
+                (self.worker.started_at * 1_000_000 + self.now.0).to_string(),
+            ),
+            ("uptime_in_seconds", uptime.to_string()),
+            ("uptime_in_days", (uptime / 86_400).to_string()),
+        ];
+        if server != "redis" {
+            fields.insert(0, (&version_field, version));
+        }
+        section("Server", &fields);
+        section(
+            "Clients",
+            &[
+                ("connected_clients", fleet.sessions.to_string()),
+                ("maxclients", self.settings.limits.sessions_max.to_string()),
+                ("blocked_clients", String::from("0")),
+            ],
+        );
+        section("Memory", &[("used_memory", fleet.held_bytes.to_string())]);
+        section("Persistence", &[("loading", String::from("0"))]);
+        section(
+            "Stats",
+            &[
+                (
+                    "total_connections_received",
+                    fleet.sessions_total.to_string(),
+                ),
+                ("total_commands_processed", fleet.requests.to_string()),
+                ("total_net_input_bytes", fleet.session_bytes_in.to_string()),
+                (
+                    "total_net_output_bytes",
+                    fleet.session_bytes_out.to_string(),
+                ),
+            ],
+        );
+        section(
+            "Replication",
+            &[
+                ("role", String::from("master")),
+                ("connected_slaves", String::from("0")),
+            ],
+        );
+        section("Cluster", &[("cluster_enabled", String::from("0"))]);
+        let mut ours = vec![
+            ("worker", self.worker.index.to_string()),
+            ("workers", self.worker.count.to_string()),
+        ];
+        ours.extend(fleet.each().map(|(name, value)| (name, value.to_string())));
+        for (_, link) in self.links.iter() {
+            let state = match link.state {
+                State::Down => "down",
+                State::Connecting { .. } => "connecting",
+                State::Greeting { .. } => "greeting",
+                State::Up => "up",
+                State::Resting { .. } => "resting",
+            };
+            let version = if link.key.version == Version::Resp3 {
+                3
+            } else {
+                2
+            };
+            ours.push((
+                "link",
+                format!(
+                    "server={},db={},resp={version},state={state},in_flight={},riders={}",
+                    self.server(link.key.server).label,
+                    link.key.db,
+                    link.in_flight(),
+                    link.riders,
+                ),
+            ));
+        }
+        section("Respool", &ours);
+        text
+    }
+
+    /// The whole process: what the others last reported, and this worker as of now.
+    fn fleet_now(&self) -> Counters {
+        let mut sum = self.fleet;
+        sum.add(&self.counters());
+        sum
+    }
+}
+
+enum Moved {
+    Done,
+    Wait,
+    /// With the error reply.
+    Failed(Vec<u8>),
+}
+
+const OK: &[u8] = b"+OK\r\n";
+const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";
+
+/// What Redis takes for a client's name or library: printable ASCII without space.
+fn is_plain(text: &[u8]) -> bool {
+    text.iter().all(|byte| (b'!'..=b'~').contains(byte))
+}
+
+/// Compares without telling by its time where the difference lies.
+fn same(ours: &[u8], theirs: &[u8]) -> bool {
+    let mut difference = ours.len() ^ theirs.len();
+    for (index, byte) in theirs.iter().enumerate() {
+        difference |= usize::from(byte ^ ours.get(index).copied().unwrap_or(0));
+    }
+    difference == 0
+}

@@ -1,0 +1,378 @@
+//! From a server's bytes to the clients that asked: step 6 in the life of a GET.
+
+use respool_protocol::reply::Scanned;
+
+use crate::engine::{Action, Engine, LinkId};
+use crate::link::{Role, State};
+use crate::session::Flags;
+use crate::slots::Key;
+
+/// Bytes of an incomplete reply that are kept until its end comes. Up to here a reply that is cut off
+/// becomes an error; beyond, its beginning has gone to the client, and the client must be cut off too.
+const PARTIAL_BYTES_MAX: usize = 64 << 10;
+
+/// Replies that came one behind the other for requests that one session sent one behind the other:
+/// they are copied to it in one piece.
+struct Run {
+    session: Key,
+    seq: u32,
+    count: u32,
+    /// Where its bytes start.
+    start: usize,
+}
+
+impl Run {
+    const NONE: Run = Run {
+        session: Key::NOBODY,
+        seq: 0,
+        count: 0,
+        start: 0,
+    };
+}
+
+impl Engine {
+    /// A server sent bytes.
+    pub fn handle_link_bytes(&mut self, link: LinkId, bytes: &[u8]) {
+        let key = link.0;
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        link.progress = self.now;
+        self.counters.link_bytes_in += bytes.len() as u64;
+        match &mut link.state {
+            State::Up => {
+                self.take_replies(key, bytes);
+                self.after_replies(key);
+            }
+            State::Greeting { greeting, .. } => {
+                let greeted = greeting.read(bytes, &mut link.identity);
+                self.greeted(key, greeted);
+            }
+            // It was given up in this very turn.
+            _ => {}
+        }
+    }
+
+    fn take_replies(&mut self, key: Key, bytes: &[u8]) {
+        let mut at = 0;
+        let mut run = Run::NONE;
+        while at < bytes.len() {
+            let Some(link) = self.links.get_mut(key) else {
+                return;
+            };
+            let inside = link.scanner.is_inside();
+            match link.scanner.scan(&bytes[at..]) {
+                Ok(Scanned::Whole(len)) => {
+                    let end = at + len;
+                    if inside {
+                        self.end_partial(key, &bytes[at..end]);
+                    } else if link.scanner.kind() == b'>' {
+                        // A push answers nobody.
+                        self.deliver_run(&mut run, &bytes[..at]);
+                    } else {
+                        let Some(entry) = link.pop_answered() else {
+                            self.deliver_run(&mut run, &bytes[..at]);
+                            return self.lose_link(key, UNASKED);
+                        };
+                        self.counters.link_replies += 1;
+                        if entry.session == run.session
+                            && entry.seq == run.seq.wrapping_add(run.count)
+                        {
+                            run.count += 1;
+                        } else {
+                            self.deliver_run(&mut run, &bytes[..at]);
+                            run = Run {
+                                session: entry.session,
+                                seq: entry.seq,
+                                count: 1,
+                                start: at,
+                            };
+                        }
+                    }
+                    at = end;
+                }
+                Ok(Scanned::Part) => {
+                    self.deliver_run(&mut run, &bytes[..at]);
+                    return self.take_part(key, &bytes[at..]);
+                }
+                Err(error) => {
+                    self.deliver_run(&mut run, &bytes[..at]);
+                    return self.lose_link(key, &format!("its bytes are no replies: {error}"));
+                }
+            }
+        }
+        self.deliver_run(&mut run, bytes);
+    }
+
+    fn deliver_run(&mut self, run: &mut Run, bytes: &[u8]) {
+        let run = std::mem::replace(run, Run::NONE);
+        if run.count > 0 {
+            self.deliver(run.session, run.seq, run.count, &bytes[run.start..]);
+        }
+    }
+
+    /// The replies to `count` requests of a session, from the one with place `seq` on.
+    pub(crate) fn deliver(&mut self, key: Key, seq: u32, count: u32, bytes: &[u8]) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            self.counters.late_replies += u64::from(count);
+            return;
+        };
+        self.held_bytes += bytes.len();
+        if seq != session.head_seq {
+            session.park(seq, count, bytes);
+            return;
+        }
+        session.out.tail(&mut self.spare).extend_from_slice(bytes);
+        session.head_seq = seq.wrapping_add(count);
+        while session.flags.any(Flags::PARKED)
+            && let Some(parked) = session.unpark()
+        {
+            session
+                .out
+                .tail(&mut self.spare)
+                .extend_from_slice(&parked.bytes);
+            session.head_seq = parked.seq.wrapping_add(parked.count);
+        }
+        let caught_up = session.is_caught_up();
+        let much = session.out.len() > self.settings.limits.session_output_soft_bytes as usize;
+        Engine::mark_dirty(&mut self.dirty, key, session);
+        if caught_up {
+            self.note_caught_up(key);
+        }
+        if much {
+            self.hold_output(key);
+        }
+    }
+
+    /// Everything a session asked was answered. It may go another way now; and if it is one that
+    /// always comes back at once, its link waits for it.
+    fn note_caught_up(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.answered_at = self.now;
+        if session.flags.any(Flags::HOLD_DRAIN | Flags::HOLD_DEPTH) {
+            self.release(key, Flags::HOLD_DRAIN | Flags::HOLD_DEPTH);
+        } else if session.prompt
+            && session.expected_epoch == 0
+            && !session.flags.any(Flags::CLOSING | Flags::ENDED)
+            && let Some(link) = self.links.get_mut(session.link)
+        {
+            link.expected += 1;
+            session.expected_epoch = link.epoch;
+        }
+    }
+
+    /// The end of a reply whose beginning came before.
+    fn end_partial(&mut self, key: Key, bytes: &[u8]) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        if link.scanner.kind() == b'>' {
+            return;
+        }
+        let mut partial = std::mem::take(&mut link.partial);
+        let cutting = std::mem::take(&mut link.cutting);
+        let Some(entry) = link.pop_answered() else {
+            return self.lose_link(key, UNASKED);
+        };
+        self.counters.link_replies += 1;
+        if cutting {
+            self.deliver(entry.session, entry.seq, 1, bytes);
+        } else {
+            partial.extend_from_slice(bytes);
+            self.deliver(entry.session, entry.seq, 1, &partial);
+        }
+        self.spare.give(partial);
+    }
+
+    /// The bytes of a reply that does not end in them.
+    fn take_part(&mut self, key: Key, bytes: &[u8]) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        if link.scanner.kind() == b'>' {
+            return;
+        }
+        let Some(entry) = link.first_in_flight() else {
+            return self.lose_link(key, UNASKED);
+        };
+        if !link.cutting {
+            if link.partial.capacity() == 0 {
+                link.partial = self.spare.take();
+            }
+            link.partial.extend_from_slice(bytes);
+            if link.partial.len() <= PARTIAL_BYTES_MAX {
+                return;
+            }
+        }
+        // A large reply is not held whole: what has come of it goes on, once it is its turn.
+        let partial = std::mem::take(&mut link.partial);
+        let bytes = if link.cutting { bytes } else { &partial };
+        match self.sessions.get_mut(entry.session) {
+            None => link.cutting = true,
+            Some(session) if session.head_seq == entry.seq => {
+                link.cutting = true;
+                session.out.tail(&mut self.spare).extend_from_slice(bytes);
+                self.held_bytes += bytes.len();
+                let much =
+                    session.out.len() > self.settings.limits.session_output_soft_bytes as usize;
+                Engine::mark_dirty(&mut self.dirty, entry.session, session);
+                if much {
+                    self.hold_output(entry.session);
+                    self.slow_down(key, entry.session);
+                }
+            }
+            Some(_) if partial.len() > self.settings.limits.session_output_hard_bytes as usize => {
+                link.cutting = true;
+                self.close_for(
+                    entry.session,
+                    "session_output_hard_bytes: a reply before its turn".to_owned(),
+                );
+            }
+            Some(_) => link.partial = partial,
+        }
+    }
+
+    /// A session has more output than it takes: it is not read until it takes some.
+    fn hold_output(&mut self, key: Key) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let (link, owed) = (session.link, !session.is_caught_up());
+        if !session.flags.any(Flags::HOLD_OUTPUT) {
+            self.hold(key, Flags::HOLD_OUTPUT);
+        }
+        if owed {
+            self.slow_down(link, key);
+        }
+    }
+
+    /// A link brings a session more than it takes. First everybody else leaves the link; at the hard
+    /// bound it is not read either. So a slow session never stops a link that others share, and never
+    /// makes us hold more than its bound.
+    fn slow_down(&mut self, link: Key, key: Key) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let output = session.out.len();
+        let Some(state) = self.links.get_mut(link) else {
+            return;
+        };
+        match state.role {
+            Role::Shared if state.owes(key) => {
+                if self.links.len() < self.settings.limits.links_max as usize {
+                    self.capture(link, key);
+                } else if output >= self.settings.limits.session_output_hard_bytes as usize {
+                    return self
+                        .close_for(key, "session_output_hard_bytes, and links_max".to_owned());
+                } else {
+                    return;
+                }
+            }
+            Role::Captured { by } if by != key => {
+                if output >= self.settings.limits.session_output_hard_bytes as usize {
+                    self.close_for(key, "session_output_hard_bytes".to_owned());
+                }
+                return;
+            }
+            Role::Captured { .. } | Role::Streaming { .. } => {}
+            Role::Shared | Role::Spare => return,
+        }
+        let Some(state) = self.links.get_mut(link) else {
+            return;
+        };
+        if output >= self.settings.limits.session_output_hard_bytes as usize
+            && state.paused.is_none()
+        {
+            state.paused = Some(self.now);
+            self.act(Action::ReadLink(LinkId(link), false));
+        }
+    }
+
+    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it.
+    fn capture(&mut self, link: Key, by: Key) {
+        let Some(state) = self.links.get_mut(link) else {
+            return;
+        };
+        state.role = Role::Captured { by };
+        state.accepting = false;
+        self.shared.remove(&state.key);
+        self.counters.captured_links += 1;
+        for waiter in std::mem::take(&mut state.waiters) {
+            self.release(waiter, Flags::HOLD_LINK);
+        }
+    }
+
+    /// A session took output, or is gone: the link it held up is read again.
+    pub(crate) fn unpause_captured(&mut self, key: Key) {
+        if self.links.iter().all(|(_, link)| link.paused.is_none()) {
+            return;
+        }
+        for link in self.links.keys() {
+            let Some(state) = self.links.get_mut(link) else {
+                continue;
+            };
+            let captor = match state.role {
+                Role::Captured { by } | Role::Streaming { by } => by,
+                Role::Shared | Role::Spare => continue,
+            };
+            if captor == key
+                && let Some(since) = state.paused.take()
+            {
+                state.paused_us += self.now.since_us(since);
+                state.progress = self.now;
+                self.act(Action::ReadLink(LinkId(link), true));
+            }
+        }
+    }
+
+    /// After the bytes of one read: a link with room again takes requests, one that has done its duty goes.
+    fn after_replies(&mut self, key: Key) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        match link.role {
+            Role::Shared if link.accepting => {}
+            Role::Shared => self.reopen(key),
+            _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
+            Role::Captured { .. } => {
+                self.act(Action::CloseLink(LinkId(key)));
+                self.remove_link(key);
+            }
+            Role::Streaming { .. } if link.out.is_empty() => {
+                link.role = Role::Spare;
+                link.unused_since = self.now;
+                self.next_streaming();
+            }
+            Role::Streaming { .. } | Role::Spare => {}
+        }
+    }
+
+    /// A link for a large request may be had again.
+    pub(crate) fn next_streaming(&mut self) {
+        if let Some(waiter) = self.streaming_waiters.pop_front() {
+            self.release(waiter, Flags::HOLD_LINK);
+        }
+    }
+
+    /// When the worker holds too much: who is owed most is read no more; far above the bound, closed.
+    pub(crate) fn relieve_memory(&mut self) {
+        let max = self.settings.limits.worker_memory_bytes_max;
+        if self.held_bytes as u64 <= max {
+            return;
+        }
+        let owed = self
+            .sessions
+            .iter()
+            .max_by_key(|(_, session)| session.held_bytes());
+        let Some((key, session)) = owed else { return };
+        if self.held_bytes as u64 > max + max / 8 {
+            self.close_for(key, "worker_memory_bytes_max: it owed most".to_owned());
+        } else if !session.out.is_empty() && !session.flags.any(Flags::HOLD_MEMORY) {
+            self.hold(key, Flags::HOLD_MEMORY);
+        }
+    }
+}
+
+const UNASKED: &str = "it sent a reply that nobody asked for";

@@ -1,0 +1,616 @@
+//! From a client's bytes to a place on a link: steps 2 to 4 in the life of a GET.
+
+use respool_protocol::commands::{self, Answer, Command, CommandId, Refusal};
+use respool_protocol::encode;
+use respool_protocol::request::{self, Found, Scanner, Span, Violation};
+
+use crate::engine::Engine;
+use crate::failure::{self, Cause, Fate};
+use crate::link::{Entry, LinkKey, Role, State};
+use crate::session::{Flags, Large};
+use crate::slots::Key;
+
+/// A whole request whose command is known and whose number of arguments is right.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) spans: &'a [Span],
+    pub(crate) id: CommandId,
+    pub(crate) command: &'static Command,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn arg(&self, index: usize) -> &'a [u8] {
+        self.spans[index].of(self.bytes)
+    }
+
+    pub(crate) fn args(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let (bytes, spans) = (self.bytes, self.spans);
+        spans.iter().map(move |span| span.of(bytes))
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// It has its place, or its answer.
+    Done,
+    /// It must wait; the session holds for a reason. It is to be scanned again then.
+    Wait,
+}
+
+impl Engine {
+    /// Takes requests from `input` until it ends or the session must wait; returns how many bytes
+    /// are done with. The rest is to be given again, with more behind it.
+    pub(crate) fn take_requests(&mut self, key: Key, input: &[u8]) -> usize {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return input.len();
+        };
+        let mut scanner = session
+            .partial
+            .take()
+            .or_else(|| self.scanners.pop())
+            .unwrap_or_default();
+        if session.is_caught_up() {
+            self.note_return(key);
+        }
+        let mut at = 0;
+        let mut keep_scanner = false;
+        while at < input.len() {
+            let Some(session) = self.sessions.get_mut(key) else {
+                break;
+            };
+            let flags = session.flags;
+            if flags.any(Flags::NOT_SCANNED) {
+                if flags.any(Flags::STREAMING | Flags::SWALLOWING)
+                    && !flags.any(Flags::HOLD | Flags::CLOSING)
+                {
+                    at += self.take_large(key, &input[at..]);
+                    continue;
+                }
+                break;
+            }
+            let trusted = !flags.any(Flags::UNAUTHENTICATED);
+            match scanner.scan(&input[at..], trusted) {
+                Ok(Found::Request { len }) => {
+                    if self.place(key, &input[at..at + len], scanner.spans()) == Placed::Wait {
+                        break;
+                    }
+                    at += len;
+                }
+                Ok(Found::More) => {
+                    let rest = &input[at..];
+                    let held_max = self.settings.limits.request_held_bytes_max as usize;
+                    let large = scanner.len_at_least() > held_max as u64 || rest.len() > held_max;
+                    match if large {
+                        self.begin_large(key, &scanner, rest)
+                    } else {
+                        None
+                    } {
+                        Some(used) => {
+                            at += used;
+                            scanner.reset();
+                        }
+                        None => {
+                            keep_scanner = true;
+                            break;
+                        }
+                    }
+                }
+                Ok(Found::Nothing { len }) => at += len,
+                Ok(Found::Inline { len }) => match self.place_inline(key, &input[at..at + len]) {
+                    Ok(Placed::Done) => at += len,
+                    Ok(Placed::Wait) => break,
+                    Err(violation) => self.refuse_protocol(key, violation),
+                },
+                Err(violation) => {
+                    scanner.reset();
+                    self.refuse_protocol(key, violation);
+                }
+            }
+        }
+        self.after_requests(key, keep_scanner.then_some(scanner));
+        at
+    }
+
+    /// Bounds are looked at once per read, not once per request: they may be passed by one read.
+    fn after_requests(&mut self, key: Key, partial: Option<Box<Scanner>>) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.partial = partial;
+        if session.depth() >= self.settings.limits.session_depth_max {
+            self.hold(key, Flags::HOLD_DEPTH);
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        if let Some(link) = self.links.get_mut(session.link)
+            && (link.ledger.len() >= self.settings.limits.link_ledger_max as usize
+                || link.out.len() >= self.settings.limits.link_unsent_bytes_max as usize)
+        {
+            link.accepting = false;
+        }
+    }
+
+    /// A session asks again after everything was answered: the crowd that its link expects is one
+    /// smaller, and whether it came back at once says whether to expect it next time.
+    fn note_return(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.prompt =
+            self.now.since_us(session.answered_at) <= u64::from(self.settings.flush.max_delay_us);
+        if let Some(link) = self.links.get_mut(session.link)
+            && session.expected_epoch == link.epoch
+        {
+            link.expected -= 1;
+        }
+        session.expected_epoch = 0;
+    }
+
+    /// A whole request. The short way: its server's link takes it, no question asked.
+    #[inline]
+    fn place(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
+        let Some(id) = commands::lookup(spans[0].of(bytes)) else {
+            return self.refuse_unknown(key, bytes, spans);
+        };
+        let command = id.get();
+        self.counters.requests += 1;
+        if command.goes_straight()
+            && command.arity_ok(spans.len())
+            && let Some(session) = self.sessions.get_mut(key)
+            && !session.flags.any(Flags::UNAUTHENTICATED)
+            && let Some(link) = self.links.get_mut(session.link)
+            && link.accepting
+        {
+            let seq = session.take_seq();
+            let entry = Entry {
+                session: key,
+                seq,
+                len: bytes.len() as u32,
+                at_ms: self.now.stamp_ms(),
+            };
+            link.push(entry, bytes, &mut self.spare);
+            self.counters.link_requests += 1;
+            if !link.listed {
+                self.list_link_of(key);
+            }
+            return Placed::Done;
+        }
+        self.place_slowly(key, bytes, spans)
+    }
+
+    #[cold]
+    fn list_link_of(&mut self, key: Key) {
+        if let Some(link) = self.sessions.get(key).map(|session| session.link) {
+            self.list_link(link);
+        }
+    }
+
+    fn place_slowly(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
+        self.counters.requests -= 1;
+        let arg = |index: usize| spans[index].of(bytes);
+        let Some(id) = commands::resolve(spans.len(), arg) else {
+            return self.refuse_unknown(key, bytes, spans);
+        };
+        let request = Request {
+            bytes,
+            spans,
+            id,
+            command: id.get(),
+        };
+        if let Err(text) = self.check(key, request.command, id, spans.len(), arg) {
+            self.counters.requests += 1;
+            return self.answer_error(key, &text);
+        }
+        let placed = match request.command.answer {
+            Answer::Session => self.answer_here(key, &request),
+            _ => self.place_on_link(key, bytes),
+        };
+        if placed == Placed::Done {
+            self.counters.requests += 1;
+        }
+        placed
+    }
+
+    /// What can be said of a request by its command and the number of its arguments: in the order
+    /// in which Redis says it.
+    fn check<'a>(
+        &mut self,
+        key: Key,
+        command: &'static Command,
+        id: CommandId,
+        argc: usize,
+        arg: impl Fn(usize) -> &'a [u8],
+    ) -> Result<(), Vec<u8>> {
+        if command.is_container() && argc > 1 && command.answer == Answer::Session {
+            return Err(unknown_subcommand(command, arg(1)));
+        }
+        if !command.arity_ok(argc) {
+            return Err(format!(
+                "ERR wrong number of arguments for '{}' command",
+                command.name
+            )
+            .into_bytes());
+        }
+        let unauthenticated = self
+            .sessions
+            .get(key)
+            .is_some_and(|session| session.flags.any(Flags::UNAUTHENTICATED));
+        if unauthenticated
+            && !command.flags.has(commands::Flags::NO_AUTH)
+            && id != commands::id::QUIT
+        {
+            return Err(b"NOAUTH Authentication required.".to_vec());
+        }
+        if let Some(why) = command.refusal(argc, arg) {
+            self.counters.refused += 1;
+            return Err(refusal(command, why));
+        }
+        Ok(())
+    }
+
+    /// A request that the fast path could not place: its link is not there, full, or lost to others.
+    pub(crate) fn place_on_link(&mut self, key: Key, bytes: &[u8]) -> Placed {
+        let link = match self.usable_link(key) {
+            Ok(link) => link,
+            Err(Blocked::Wait) => return Placed::Wait,
+            Err(Blocked::Refused(reply)) => {
+                self.counters.failed_not_sent += 1;
+                return self.answer_reply(key, &reply);
+            }
+        };
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Placed::Done;
+        };
+        let Some(link_state) = self.links.get_mut(link) else {
+            return Placed::Done;
+        };
+        let seq = session.take_seq();
+        let entry = Entry {
+            session: key,
+            seq,
+            len: bytes.len() as u32,
+            at_ms: self.now.stamp_ms(),
+        };
+        link_state.push(entry, bytes, &mut self.spare);
+        self.counters.link_requests += 1;
+        self.list_link(link);
+        Placed::Done
+    }
+
+    /// The link that a session's next request goes on, ready to take it.
+    fn usable_link(&mut self, key: Key) -> Result<Key, Blocked> {
+        let Some(session) = self.sessions.get(key) else {
+            return Err(Blocked::Wait);
+        };
+        let (link, caught_up, pool, version, db) = (
+            session.link,
+            session.is_caught_up(),
+            session.pool,
+            session.version,
+            session.db,
+        );
+        let usable = self
+            .links
+            .get(link)
+            .is_some_and(|link| link.role == Role::Shared);
+        if !usable {
+            // Captured by a slow session, or never had: go on with another, after what is in flight.
+            if !caught_up {
+                self.hold(key, Flags::HOLD_DRAIN);
+                return Err(Blocked::Wait);
+            }
+            let server = self.pools[pool as usize]
+                .only_server()
+                .expect("every kind of pool has one server");
+            let Some(fresh) = self.shared_link(LinkKey {
+                server,
+                version,
+                db,
+            }) else {
+                return Err(Blocked::Refused(bound_reply("links_max")));
+            };
+            self.ride(key, fresh);
+            return self.usable_link(key);
+        }
+        let Some(state) = self.links.get_mut(link) else {
+            return Err(Blocked::Wait);
+        };
+        match state.state {
+            State::Down => {
+                self.connect(link);
+                Ok(link)
+            }
+            State::Resting { .. } => Err(Blocked::Refused(self.no_link_reply(link))),
+            _ if state.accepting => Ok(link),
+            _ => {
+                state.waiters.push(key);
+                self.hold(key, Flags::HOLD_LINK);
+                Err(Blocked::Wait)
+            }
+        }
+    }
+
+    /// What a client is told whose request found no connection.
+    pub(crate) fn no_link_reply(&self, link: Key) -> Vec<u8> {
+        let mut reply = Vec::new();
+        if let Some(state) = self.links.get(link) {
+            let cause = Cause::NoLink {
+                server: self.label(link),
+                reason: &state.reason,
+            };
+            failure::append_reply(&mut reply, Fate::NotSent, cause);
+        }
+        reply
+    }
+
+    fn place_inline(&mut self, key: Key, line: &[u8]) -> Result<Placed, Violation> {
+        let words = request::split_inline(line)?;
+        if words.is_empty() {
+            return Ok(Placed::Done);
+        }
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, &words);
+        let mut scanner = Scanner::default();
+        match scanner.scan(&bytes, true) {
+            Ok(Found::Request { len }) if len == bytes.len() => {
+                Ok(self.place(key, &bytes, scanner.spans()))
+            }
+            _ => unreachable!("what we encode is one whole request"),
+        }
+    }
+
+    fn refuse_protocol(&mut self, key: Key, violation: Violation) {
+        let mut reply = Vec::new();
+        violation.append_reply(&mut reply);
+        self.answer_reply(key, &reply);
+        self.close_when_answered(key);
+    }
+
+    fn refuse_unknown(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
+        let args: Vec<&[u8]> = spans.iter().map(|span| span.of(bytes)).collect();
+        self.answer_error(key, &unknown_command(&args))
+    }
+}
+
+/// Requests too large to hold: they are cut through to the server on a link of their own, so that a
+/// client that sends slowly holds up nobody else.
+impl Engine {
+    /// A request of which `rest` is the beginning turns out too large to hold. Returns how many bytes of
+    /// `rest` are done with, or `None` if it has to wait.
+    fn begin_large(&mut self, key: Key, scanner: &Scanner, rest: &[u8]) -> Option<usize> {
+        if !self.sessions.get(key)?.is_caught_up() {
+            self.hold(key, Flags::HOLD_DRAIN);
+            return None;
+        }
+        let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
+        let refused = self.check_large(key, &args, scanner.argc());
+        let (flag, link) = match refused {
+            Err(text) => {
+                self.counters.requests += 1;
+                self.answer_error(key, &text);
+                (Flags::SWALLOWING, None)
+            }
+            Ok(()) => {
+                let link = self.streaming_link(key)?;
+                self.counters.requests += 1;
+                self.counters.streamed_requests += 1;
+                (Flags::STREAMING, Some(link))
+            }
+        };
+        let used = scanner.scanned();
+        let session = self.sessions.get_mut(key)?;
+        session.flags |= flag;
+        session.rare().large = Some(Large {
+            tail: scanner.tail(),
+            link,
+        });
+        if let Some(link) = link {
+            session.take_seq();
+            if let Some(link) = self.links.get_mut(link) {
+                link.stream(&rest[..used], &mut self.spare);
+            }
+            self.write_link(link);
+        }
+        Some(used)
+    }
+
+    /// As for any request, by the arguments that have come.
+    fn check_large(&mut self, key: Key, args: &[&[u8]], argc: usize) -> Result<(), Vec<u8>> {
+        let arg = |index: usize| args.get(index).copied().unwrap_or_default();
+        let Some(id) = commands::resolve(argc, arg) else {
+            return Err(unknown_command(args));
+        };
+        let command = id.get();
+        self.check(key, command, id, argc, arg)?;
+        // What two commands say here, the server says as well, and it need not be held for that.
+        if command.answer == Answer::Session && id != commands::id::ECHO && id != commands::id::PING
+        {
+            return Err(format!(
+                "ERR respool: the arguments of '{}' are too large",
+                command.name
+            )
+            .into_bytes());
+        }
+        Ok(())
+    }
+
+    /// A link for one large request of this session; `None` if it has to wait for one.
+    fn streaming_link(&mut self, key: Key) -> Option<Key> {
+        let session = self.sessions.get(key)?;
+        let (version, db, pool) = (session.version, session.db, session.pool);
+        let server = self.pools[pool as usize].only_server()?;
+        let kind = LinkKey {
+            server,
+            version,
+            db,
+        };
+        let role = Role::Streaming { by: key };
+        let spare = self
+            .links
+            .iter()
+            .find(|(_, link)| link.role == Role::Spare && link.key == kind)
+            .map(|(key, _)| key);
+        if let Some(spare) = spare {
+            self.links.get_mut(spare)?.role = role;
+            return Some(spare);
+        }
+        let streaming = self
+            .links
+            .iter()
+            .filter(|(_, link)| matches!(link.role, Role::Streaming { .. }))
+            .count();
+        let fresh = if streaming < self.settings.limits.streaming_links_max as usize {
+            self.add_link(kind, role)
+        } else {
+            None
+        };
+        match fresh {
+            Some(link) => {
+                self.connect(link);
+                Some(link)
+            }
+            None => {
+                self.streaming_waiters.push_back(key);
+                self.hold(key, Flags::HOLD_LINK);
+                None
+            }
+        }
+    }
+
+    /// More bytes of a large request; returns how many belong to it.
+    fn take_large(&mut self, key: Key, input: &[u8]) -> usize {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return input.len();
+        };
+        let seq = session.next_seq.wrapping_sub(1);
+        let Some(large) = session.rare.as_mut().and_then(|rare| rare.large.as_mut()) else {
+            unreachable!("a session that streams or swallows has a large request");
+        };
+        let link = large.link;
+        let (used, ends) = match large.tail.scan(input) {
+            Ok(scanned) => scanned,
+            Err(violation) => {
+                self.end_large(key);
+                if let Some(link) = link {
+                    // The place it took in the order of replies is the error's.
+                    self.abandon(link);
+                    let mut reply = Vec::new();
+                    violation.append_reply(&mut reply);
+                    self.deliver(key, seq, 1, &reply);
+                    self.close_when_answered(key);
+                } else {
+                    self.refuse_protocol(key, violation);
+                }
+                return input.len();
+            }
+        };
+        if let Some(link) = link
+            && let Some(state) = self.links.get_mut(link)
+        {
+            state.stream(&input[..used], &mut self.spare);
+            if ends {
+                state.progress = self.now;
+                state.ledger.push_back(Entry {
+                    session: key,
+                    seq,
+                    len: 0,
+                    at_ms: self.now.stamp_ms(),
+                });
+                self.counters.link_requests += 1;
+                self.counters.batches += 1;
+            } else if state.out.len() >= STREAM_BYTES_MAX {
+                state.waiters.push(key);
+                self.hold(key, Flags::HOLD_LINK);
+            }
+            self.write_link(link);
+        }
+        if ends {
+            self.end_large(key);
+            if link.is_some() {
+                // What follows goes on the shared link again, and must not overtake this one there.
+                self.hold(key, Flags::HOLD_DRAIN);
+            }
+        }
+        used
+    }
+
+    fn end_large(&mut self, key: Key) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.flags.remove(Flags::STREAMING | Flags::SWALLOWING);
+            session.rare().large = None;
+        }
+    }
+}
+
+/// Bytes of a large request that wait for its server; at it the client is not read.
+const STREAM_BYTES_MAX: usize = 1 << 20;
+
+enum Blocked {
+    Wait,
+    Refused(Vec<u8>),
+}
+
+fn bound_reply(name: &'static str) -> Vec<u8> {
+    let mut reply = Vec::new();
+    failure::append_reply(&mut reply, Fate::NotSent, Cause::Bound { name });
+    reply
+}
+
+/// Redis's text (`commandCheckExistence`, 7.0): 128 bytes of the name, then of the arguments.
+fn unknown_command(args: &[&[u8]]) -> Vec<u8> {
+    const SHOWN: usize = 128;
+    let cut = |arg: &'_ [u8], len: usize| c_string(arg)[..c_string(arg).len().min(len)].to_vec();
+    let mut shown = Vec::new();
+    for arg in args.iter().skip(1) {
+        if shown.len() >= SHOWN {
+            break;
+        }
+        let room = SHOWN - shown.len();
+        shown.push(b'\'');
+        shown.extend(cut(arg, room));
+        shown.extend(b"' ");
+    }
+    let name = cut(args.first().copied().unwrap_or_default(), SHOWN);
+    [
+        b"ERR unknown command '",
+        name.as_slice(),
+        b"', with args beginning with: ",
+        &shown,
+    ]
+    .concat()
+}
+
+/// Redis's text (`commandCheckExistence`, 7.0).
+fn unknown_subcommand(container: &Command, sub: &[u8]) -> Vec<u8> {
+    let sub = &c_string(sub)[..c_string(sub).len().min(128)];
+    let help = format!("'. Try {} HELP.", container.name.to_uppercase());
+    [b"ERR unknown subcommand '", sub, help.as_bytes()].concat()
+}
+
+/// To Redis's error texts an argument is a C string.
+fn c_string(arg: &[u8]) -> &[u8] {
+    arg.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+fn refusal(command: &Command, why: Refusal) -> Vec<u8> {
+    let why = match why {
+        Refusal::Transaction => "transactions need a server connection of their own",
+        Refusal::Blocking => "it would block a server connection that others share",
+        Refusal::PubSub => "subscriptions need a server connection of their own",
+        Refusal::Monitor => "it would turn a server connection that others share into a log",
+        Refusal::Tracking => "client-side caching needs a server connection of its own",
+        Refusal::ReplyMode => {
+            "replies of a server connection that others share cannot be switched off"
+        }
+        Refusal::Replication => "it is spoken between servers",
+        Refusal::ConnectionState => "it is about the server's connection, which others share",
+    };
+    format!(
+        "ERR respool: '{}' is not supported: {why}",
+        command.name.replace('|', " ")
+    )
+    .into_bytes()
+}

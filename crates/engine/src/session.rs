@@ -1,0 +1,269 @@
+//! A client's connection: what it may do, what it is owed, and what is still to be read of it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
+
+use respool_protocol::encode::Version;
+use respool_protocol::request::{Scanner, Tail};
+
+use crate::buffer::Outgoing;
+use crate::slots::Key;
+use crate::time::Time;
+
+/// Where a client connects from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// An address and port.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix,
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Peer::Tcp(address) => address.fmt(f),
+            Peer::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+/// A set of things that keep a session off the fast path. None of them: whole requests go straight
+/// to its link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags(u16);
+
+impl Flags {
+    /// Nothing but AUTH and HELLO is allowed yet.
+    pub(crate) const UNAUTHENTICATED: Flags = Flags(1);
+    /// It owes us reading: its output is above the soft bound.
+    pub(crate) const HOLD_OUTPUT: Flags = Flags(1 << 1);
+    /// Too many of its requests are unanswered.
+    pub(crate) const HOLD_DEPTH: Flags = Flags(1 << 2);
+    /// What comes next must not overtake what is in flight: it goes another way.
+    pub(crate) const HOLD_DRAIN: Flags = Flags(1 << 3);
+    /// The link it needs has no room, or is not up yet.
+    pub(crate) const HOLD_LINK: Flags = Flags(1 << 4);
+    /// The worker is out of memory, and this session owes most.
+    pub(crate) const HOLD_MEMORY: Flags = Flags(1 << 5);
+    /// It gets what it is owed, and is closed; what it sends is ignored.
+    pub(crate) const CLOSING: Flags = Flags(1 << 6);
+    /// The client sends no more; it gets what it is owed, and is closed.
+    pub(crate) const ENDED: Flags = Flags(1 << 7);
+    /// It is in the middle of a request that is cut through.
+    pub(crate) const STREAMING: Flags = Flags(1 << 8);
+    /// It is in the middle of a large request that was refused.
+    pub(crate) const SWALLOWING: Flags = Flags(1 << 9);
+    /// It has replies that came before their turn.
+    pub(crate) const PARKED: Flags = Flags(1 << 10);
+    /// It is on the engine's list of sessions with something to write.
+    pub(crate) const LISTED: Flags = Flags(1 << 11);
+    /// It is on the engine's list of sessions to continue.
+    pub(crate) const RESUMING: Flags = Flags(1 << 12);
+    /// The driver was told not to read it.
+    pub(crate) const UNREAD: Flags = Flags(1 << 13);
+
+    /// Any reason to leave its bytes alone for now.
+    pub(crate) const HOLD: Flags = Flags(0b11_1110);
+    /// Why its bytes are not scanned for requests.
+    pub(crate) const NOT_SCANNED: Flags = Flags(0b11_1110 | 1 << 6 | 1 << 8 | 1 << 9);
+
+    #[inline]
+    pub(crate) fn any(self, of: Flags) -> bool {
+        self.0 & of.0 != 0
+    }
+
+    pub(crate) fn remove(&mut self, flags: Flags) {
+        self.0 &= !flags.0;
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Flags;
+    fn bitor(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+impl BitOrAssign for Flags {
+    fn bitor_assign(&mut self, other: Flags) {
+        self.0 |= other.0;
+    }
+}
+impl BitAnd for Flags {
+    type Output = Flags;
+    fn bitand(self, other: Flags) -> Flags {
+        Flags(self.0 & other.0)
+    }
+}
+impl Not for Flags {
+    type Output = Flags;
+    fn not(self) -> Flags {
+        Flags(!self.0)
+    }
+}
+
+pub(crate) struct Session {
+    pub(crate) flags: Flags,
+    pub(crate) version: Version,
+    /// The link its requests ride on, by its index: `riders` there counts us, so it stays.
+    pub(crate) link: Key,
+    /// The place of the next request in the order of replies, and of the first that is unanswered.
+    pub(crate) next_seq: u32,
+    pub(crate) head_seq: u32,
+    pub(crate) out: Outgoing,
+    /// The beginning of a request that has not come whole, or what must wait.
+    pub(crate) held: Vec<u8>,
+    /// Where the scan of `held` stands, while it is worth keeping.
+    pub(crate) partial: Option<Box<Scanner>>,
+    /// When the last request in flight was answered; whether the session came back soon after that
+    /// before; and the link's count of expected sessions it is part of.
+    pub(crate) answered_at: Time,
+    pub(crate) prompt: bool,
+    pub(crate) expected_epoch: u32,
+
+    pub(crate) db: u32,
+    pub(crate) pool: u16,
+    /// Index of its user in the settings.
+    pub(crate) user: u16,
+    pub(crate) id: u64,
+    pub(crate) peer: Peer,
+    pub(crate) accepted_at: Time,
+    /// When it last sent or took anything.
+    pub(crate) active_at: Time,
+    /// When it last took output, or last had none.
+    pub(crate) took_at: Time,
+    /// What few sessions have.
+    pub(crate) rare: Option<Box<Rare>>,
+}
+
+/// What few sessions have, kept apart so that the many stay small.
+#[derive(Default)]
+pub(crate) struct Rare {
+    pub(crate) name: Vec<u8>,
+    pub(crate) lib_name: Vec<u8>,
+    pub(crate) lib_ver: Vec<u8>,
+    /// Replies before their turn, in order.
+    pub(crate) parked: VecDeque<Parked>,
+    /// The rest of a large request, and the link it is cut through to.
+    pub(crate) large: Option<Large>,
+}
+
+/// A reply, or several neighbouring ones, before their turn.
+pub(crate) struct Parked {
+    pub(crate) seq: u32,
+    pub(crate) count: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// A request too large to be held, on its way.
+pub(crate) struct Large {
+    pub(crate) tail: Tail,
+    /// `None`: it was refused, and is read to its end for nothing.
+    pub(crate) link: Option<Key>,
+}
+
+impl Session {
+    /// Requests that are not answered.
+    #[inline]
+    pub(crate) fn depth(&self) -> u32 {
+        self.next_seq.wrapping_sub(self.head_seq)
+    }
+
+    /// Whether everything it asked was answered.
+    #[inline]
+    pub(crate) fn is_caught_up(&self) -> bool {
+        self.next_seq == self.head_seq
+    }
+
+    pub(crate) fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// The next place in the order of replies.
+    #[inline]
+    pub(crate) fn take_seq(&mut self) -> u32 {
+        let seq = self.next_seq;
+        self.next_seq = seq.wrapping_add(1);
+        seq
+    }
+
+    /// Keeps a reply until its turn.
+    pub(crate) fn park(&mut self, seq: u32, count: u32, bytes: &[u8]) {
+        let head = self.head_seq;
+        self.flags |= Flags::PARKED;
+        let parked = &mut self.rare().parked;
+        let before = |other: &Parked| other.seq.wrapping_sub(head) < seq.wrapping_sub(head);
+        let place = parked.partition_point(before);
+        parked.insert(
+            place,
+            Parked {
+                seq,
+                count,
+                bytes: bytes.to_vec(),
+            },
+        );
+    }
+
+    /// The reply whose turn it is, if it came before.
+    pub(crate) fn unpark(&mut self) -> Option<Parked> {
+        let head = self.head_seq;
+        let parked = &mut self.rare.as_mut()?.parked;
+        let next = if parked.front()?.seq == head {
+            parked.pop_front()
+        } else {
+            None
+        };
+        if parked.is_empty() {
+            self.flags.remove(Flags::PARKED);
+        }
+        next
+    }
+
+    /// Whether the session is done: nothing more comes, nothing is owed, nothing is left to write.
+    pub(crate) fn is_finished(&self) -> bool {
+        let ending = self.flags.any(Flags::CLOSING)
+            || self.flags.any(Flags::ENDED) && !self.flags.any(Flags::HOLD);
+        ending && self.is_caught_up() && self.out.is_empty()
+    }
+
+    /// Bytes it makes us hold.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.out.len() + self.held.len()
+    }
+}
+
+// Four thousand idle sessions are to cost less than a kilobyte each, all told.
+const _: () = assert!(size_of::<Session>() <= 320);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hold_keeps_a_session_from_being_scanned() {
+        use Flags as F;
+        for hold in [
+            F::HOLD_OUTPUT,
+            F::HOLD_DEPTH,
+            F::HOLD_DRAIN,
+            F::HOLD_LINK,
+            F::HOLD_MEMORY,
+        ] {
+            assert!(hold.any(F::HOLD) && hold.any(F::NOT_SCANNED));
+        }
+        for other in [F::CLOSING, F::STREAMING, F::SWALLOWING] {
+            assert!(!other.any(F::HOLD) && other.any(F::NOT_SCANNED));
+        }
+        for other in [
+            F::UNAUTHENTICATED,
+            F::ENDED,
+            F::PARKED,
+            F::LISTED,
+            F::RESUMING,
+            F::UNREAD,
+        ] {
+            assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! Links that come up, go down, stall and come back; requests whose time is over.
+
+use respool_protocol::encode;
+
+use crate::engine::{Action, Engine, Event, LinkId};
+use crate::failure::{self, Cause, Fate};
+use crate::link::{Entry, Greeted, Role, State};
+use crate::session::Flags;
+use crate::slots::Key;
+use crate::time::Time;
+
+/// A connection that lasted this long was a good one: its loss is answered by connecting at once.
+const STABLE_MS: u64 = 1_000;
+/// A link that nobody has ridden on for this long is closed.
+const UNUSED_MS: u64 = 10_000;
+
+impl Engine {
+    /// A link's socket failed, or could not be connected.
+    pub fn handle_link_lost(&mut self, link: LinkId, reason: &str) {
+        self.link_down(link.0, reason, None);
+    }
+
+    /// We give a link up.
+    pub(crate) fn lose_link(&mut self, key: Key, reason: &str) {
+        self.act(Action::CloseLink(LinkId(key)));
+        self.link_down(key, reason, None);
+    }
+
+    /// What the server has answered to our greeting so far.
+    pub(crate) fn greeted(&mut self, key: Key, greeted: Greeted) {
+        match greeted {
+            Greeted::Waiting => {}
+            Greeted::Done => self.link_is_up(key),
+            Greeted::Broken(reason) => self.lose_link(key, &reason),
+            Greeted::Refused(text) => {
+                self.act(Action::CloseLink(LinkId(key)));
+                let reason = format!("the server refused: {}", String::from_utf8_lossy(&text));
+                self.link_down(key, &reason, Some(text));
+            }
+        }
+    }
+
+    fn link_is_up(&mut self, key: Key) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        link.state = State::Up;
+        link.up_since = self.now;
+        link.progress = self.now;
+        link.refusal = None;
+        if link.has_open_batch() {
+            self.list_link(key);
+        } else {
+            self.write_link(key);
+        }
+        self.counters.link_ups += 1;
+        self.wake_waiters(key);
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        let identity = link.identity.as_ref().map_or(String::new(), |identity| {
+            format!("{} {}", identity.server, identity.version)
+        });
+        let server = self.label(key).to_owned();
+        self.tell(Event::LinkUp { server, identity });
+    }
+
+    fn link_down(&mut self, key: Key, reason: &str, refusal: Option<Vec<u8>>) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let stable = link.is_up() && self.now.since_ms(link.up_since) >= STABLE_MS;
+        let cut_off = if link.cutting {
+            link.first_in_flight().map(|entry| entry.session)
+        } else {
+            None
+        };
+        let was_sent = link.out.is_empty();
+        let role = link.role;
+        let (gone, half_written) = link.disconnect(&mut self.spare);
+        link.state = State::Down;
+        link.failures = if stable {
+            0
+        } else {
+            link.failures.saturating_add(1)
+        };
+        link.reason = reason.to_owned();
+        link.refusal = refusal;
+        let server = self.label(key).to_owned();
+        self.counters.link_downs += 1;
+        self.tell(Event::LinkDown {
+            server: server.clone(),
+            reason: reason.to_owned(),
+        });
+        if let Some(session) = cut_off {
+            // Half a reply is with the client: whatever follows would be taken for the rest of it.
+            self.close_for(
+                session,
+                format!("connection to {server} lost in the middle of its reply"),
+            );
+        }
+        let lost = Cause::LinkLost {
+            server: &server,
+            reason,
+        };
+        for entry in gone {
+            let cut_through = entry.len == 0;
+            let fate = if cut_through && !was_sent {
+                Fate::NotSent
+            } else {
+                Fate::Unknown
+            };
+            self.fail(entry, fate, lost);
+        }
+        if let Some(entry) = half_written {
+            self.fail(entry, Fate::NotSent, lost);
+        }
+        match role {
+            // Requests of which nothing was written stay, and leave when the link is back.
+            Role::Shared if stable => self.connect(key),
+            Role::Shared => self.rest(key),
+            Role::Streaming { by } => {
+                self.fail_large(by, key, lost);
+                self.remove_link(key);
+                self.next_streaming();
+                return;
+            }
+            Role::Captured { .. } | Role::Spare => return self.remove_link(key),
+        }
+        self.wake_waiters(key);
+    }
+
+    /// No connection can be had: what waits for one fails, and the next attempt is a while off.
+    fn rest(&mut self, key: Key) {
+        let timeouts = &self.settings.timeouts;
+        let (min, max) = (timeouts.reconnect_min_ms, timeouts.reconnect_max_ms);
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let doublings = link.failures.saturating_sub(1).min(16);
+        let pause = u64::from(min)
+            .saturating_mul(1 << doublings)
+            .min(u64::from(max)) as u32;
+        link.accepting = false;
+        let mut failed = Vec::new();
+        while let Some(entry) = link.pop_unsent(&mut self.spare) {
+            failed.push(entry);
+        }
+        let reason = link.reason.clone();
+        // Between half and the whole of the pause, so that workers do not knock all at once.
+        let jitter = self.random() % (u64::from(pause) / 2 + 1);
+        let until = self.now.plus_ms(pause / 2 + jitter as u32);
+        if let Some(link) = self.links.get_mut(key) {
+            link.state = State::Resting { until };
+        }
+        let server = self.label(key).to_owned();
+        for entry in failed {
+            self.fail(
+                entry,
+                Fate::NotSent,
+                Cause::NoLink {
+                    server: &server,
+                    reason: &reason,
+                },
+            );
+        }
+    }
+
+    /// The link of a large request is gone before the request was sent whole: it was not executed.
+    /// The rest of it is read for nothing.
+    fn fail_large(&mut self, session: Key, link: Key, cause: Cause<'_>) {
+        let Some(state) = self.sessions.get_mut(session) else {
+            return;
+        };
+        let seq = state.next_seq.wrapping_sub(1);
+        let Some(large) = state.rare.as_mut().and_then(|rare| rare.large.as_mut()) else {
+            return;
+        };
+        if large.link == Some(link) {
+            large.link = None;
+            state.flags.remove(Flags::STREAMING);
+            state.flags |= Flags::SWALLOWING;
+            let entry = Entry {
+                session,
+                seq,
+                len: 0,
+                at_ms: 0,
+            };
+            self.fail(entry, Fate::NotSent, cause);
+            self.release(session, Flags::HOLD_LINK);
+        }
+    }
+
+    /// The session of a half-sent large request is gone: its link can carry nothing else.
+    pub(crate) fn abandon(&mut self, link: Key) {
+        self.act(Action::CloseLink(LinkId(link)));
+        self.remove_link(link);
+        self.next_streaming();
+    }
+
+    /// A request gets no reply; its client gets an error in its place.
+    fn fail(&mut self, entry: Entry, fate: Fate, cause: Cause<'_>) {
+        if self.sessions.get(entry.session).is_none() {
+            return;
+        }
+        match fate {
+            Fate::NotSent => self.counters.failed_not_sent += 1,
+            Fate::Unknown => self.counters.failed_unknown += 1,
+        }
+        let mut reply = std::mem::take(&mut self.scratch);
+        reply.clear();
+        failure::append_reply(&mut reply, fate, cause);
+        self.deliver(entry.session, entry.seq, 1, &reply);
+        self.scratch = reply;
+    }
+
+    /// A link that had no room has some: who waits for it continues.
+    pub(crate) fn reopen(&mut self, key: Key) {
+        let limits = &self.settings.limits;
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let room = link.ledger.len() <= limits.link_ledger_max as usize / 2
+            && link.out.len() <= limits.link_unsent_bytes_max as usize / 2;
+        if !room || matches!(link.state, State::Down | State::Resting { .. }) {
+            return;
+        }
+        link.accepting = link.role == Role::Shared;
+        self.wake_waiters(key);
+    }
+
+    fn wake_waiters(&mut self, key: Key) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        for waiter in std::mem::take(&mut link.waiters) {
+            self.release(waiter, Flags::HOLD_LINK);
+        }
+    }
+
+    /// Looks at every deadline.
+    pub(crate) fn tick(&mut self) {
+        for key in self.links.keys() {
+            self.tick_link(key);
+        }
+        let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);
+        if idle_ms > 0 {
+            let idle = |(key, session): (Key, &crate::session::Session)| {
+                let over =
+                    session.is_caught_up() && self.now.since_ms(session.active_at) >= idle_ms;
+                over.then_some(key)
+            };
+            for key in self.sessions.iter().filter_map(idle).collect::<Vec<_>>() {
+                self.close_for(key, format!("session_idle_ms: idle for {idle_ms} ms"));
+            }
+        }
+    }
+
+    fn tick_link(&mut self, key: Key) {
+        let timeouts = self.settings.timeouts.clone();
+        let now = self.now;
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        match link.state {
+            State::Connecting { since } | State::Greeting { since, .. }
+                if over(now, since, timeouts.connect_ms) =>
+            {
+                return self
+                    .lose_link(key, &format!("no answer within {} ms", timeouts.connect_ms));
+            }
+            State::Resting { until } if now >= until => {
+                // Somebody waits for this server, or will: the first link of a server is never given up.
+                if link.riders > 0 || link.key == self.first_link(link.key.server) {
+                    self.connect(key);
+                } else {
+                    self.remove_link(key);
+                }
+                return;
+            }
+            State::Up
+                if link.in_flight() > 0
+                    && link.paused.is_none()
+                    && over(now, link.progress, timeouts.link_stall_ms) =>
+            {
+                return self.lose_link(
+                    key,
+                    &format!("it sent nothing for {} ms", timeouts.link_stall_ms),
+                );
+            }
+            _ => {}
+        }
+        self.tick_requests(key, timeouts.request_ms);
+        self.tick_paused(key);
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        let unused = link.riders == 0
+            && link.ledger.is_empty()
+            && link.out.is_empty()
+            && link.waiters.is_empty();
+        let may_go = link.role == Role::Spare
+            || link.role == Role::Shared && link.key != self.first_link(link.key.server);
+        if unused && may_go && link.is_up() && now.since_ms(link.unused_since) >= UNUSED_MS {
+            self.act(Action::CloseLink(LinkId(key)));
+            self.remove_link(key);
+        }
+    }
+
+    /// Answers what has waited too long. What was sent keeps its place in the ledger, so that its late
+    /// reply is known for what it is.
+    fn tick_requests(&mut self, key: Key, request_ms: u32) {
+        if request_ms == 0 {
+            return;
+        }
+        let now = self.now.stamp_ms();
+        let expired = |entry: &Entry| now.wrapping_sub(entry.at_ms) >= request_ms;
+        let server = self.label(key).to_owned();
+        let cause = Cause::Deadline {
+            server: &server,
+            limit_ms: request_ms,
+        };
+        loop {
+            let Some(link) = self.links.get_mut(key) else {
+                return;
+            };
+            if link.is_up() || !link.ledger.front().is_some_and(expired) {
+                break;
+            }
+            let Some(entry) = link.pop_unsent(&mut self.spare) else {
+                break;
+            };
+            self.counters.timeouts += 1;
+            self.fail(entry, Fate::NotSent, cause);
+        }
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        if !link.is_up() || link.paused.is_some() {
+            return;
+        }
+        let mut late = Vec::new();
+        // The reply in front may be half with its client: that one is being answered.
+        for entry in link
+            .ledger
+            .iter_mut()
+            .skip(usize::from(link.cutting))
+            .take_while(|entry| expired(entry))
+        {
+            if entry.session != Key::NOBODY {
+                late.push(*entry);
+                entry.session = Key::NOBODY;
+            }
+        }
+        for entry in late {
+            self.counters.timeouts += 1;
+            self.fail(entry, Fate::Unknown, cause);
+        }
+    }
+
+    /// A link that is not read because of its captor: not for ever, and less long while others wait.
+    fn tick_paused(&mut self, key: Key) {
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        let Some(since) = link.paused else { return };
+        let captor = match link.role {
+            Role::Captured { by } | Role::Streaming { by } => by,
+            Role::Shared | Role::Spare => return,
+        };
+        let limits = &self.settings.limits;
+        let paused_us = link.paused_us + self.now.since_us(since);
+        let strangers = link
+            .ledger
+            .iter()
+            .any(|entry| entry.session != captor && self.sessions.get(entry.session).is_some());
+        let stalled = self.sessions.get(captor).is_none_or(|session| {
+            over(
+                self.now,
+                session.took_at.max(since),
+                limits.session_stall_ms,
+            )
+        });
+        if strangers && paused_us >= u64::from(limits.stranger_stall_ms) * 1000 {
+            let reason = format!(
+                "stranger_stall_ms: it took its replies too slowly, and others waited {} ms",
+                limits.stranger_stall_ms
+            );
+            self.close_for(captor, reason);
+        } else if stalled {
+            let reason = format!(
+                "session_stall_ms: it took no reply for {} ms",
+                limits.session_stall_ms
+            );
+            self.close_for(captor, reason);
+        }
+    }
+
+    /// xorshift64*: the jitter needs no more.
+    fn random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
+    }
+}
+
+fn over(now: Time, since: Time, limit_ms: u32) -> bool {
+    now.since_ms(since) >= u64::from(limit_ms)
+}
+
+/// Answers from here.
+impl Engine {
+    /// A reply of ours takes its place in the session's order.
+    pub(crate) fn answer_reply(&mut self, key: Key, reply: &[u8]) -> crate::requests::Placed {
+        if let Some(session) = self.sessions.get_mut(key) {
+            let seq = session.take_seq();
+            self.counters.requests_answered_here += 1;
+            self.deliver(key, seq, 1, reply);
+        }
+        crate::requests::Placed::Done
+    }
+
+    /// The same, for an error.
+    pub(crate) fn answer_error(&mut self, key: Key, text: &[u8]) -> crate::requests::Placed {
+        let mut reply = Vec::new();
+        encode::error(&mut reply, text);
+        self.answer_reply(key, &reply)
+    }
+}
