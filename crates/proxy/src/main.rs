@@ -1,2 +1,91 @@
-//! The proxy.
-fn main() {}
+//! respool gathers what many clients ask at the same moment, sends it to a Redis or Valkey server as
+//! one, and hands every client its own answer, in order. This is the proxy around the engine.
+//!
+//! From the command line to a running process:
+//! - [`arguments`] reads the command line, [`raw`] keeps what every layer gives, with its place;
+//! - [`options`] is the one table of options, [`address`] reads listeners and URLs;
+//! - [`config`] makes one checked configuration of it, or says every [`problem`];
+//! - [`serve`] runs it: open files ([`descriptors`]), a server of our own ([`spawn`]), the workers
+//!   (crate `driver`), signals, the drain; [`logs`] writes what happens;
+//! - [`help`] and [`manual`] tell people about it, from the same table.
+
+mod address;
+mod arguments;
+mod config;
+mod descriptors;
+mod help;
+mod logs;
+mod manual;
+mod options;
+mod problem;
+mod raw;
+mod serve;
+mod spawn;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use arguments::{Command, Told};
+use config::Config;
+use problem::Problem;
+
+/// The command line or the configuration is wrong; trying again would not help.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    match arguments::parse(std::env::args_os().skip(1)) {
+        Ok(Command::Serve(told)) => match Config::build(all_layers(told)) {
+            Ok(config) => serve::serve(&config),
+            Err(problems) => refuse(&problems),
+        },
+        Ok(Command::Check { told, print }) => check(told, print),
+        Ok(Command::Help { topic, long }) => say(&help::text(topic, long)),
+        Ok(Command::Version) => say(concat!("respool ", env!("CARGO_PKG_VERSION"), "\n")),
+        Ok(Command::Docs { check }) => docs(check),
+        Err(problem) => refuse(&[problem]),
+    }
+}
+
+fn all_layers(told: Told) -> raw::RawConfig {
+    told.into_raw(|variable| std::env::var_os(variable))
+}
+
+/// `respool check`: the same steps as `serve`, up to where something would happen.
+fn check(told: Told, print: bool) -> ExitCode {
+    match Config::resolve(all_layers(told)) {
+        Ok((_, resolved)) if print => say(&resolved.to_toml()),
+        Ok((config, _)) => say(&format!("good: {}\n", config.summary())),
+        Err(problems) => refuse(&problems),
+    }
+}
+
+/// `respool docs`: for whoever changes an option, and for CI.
+fn docs(check: bool) -> ExitCode {
+    match manual::update(check) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn refuse(problems: &[Problem]) -> ExitCode {
+    let mut errors = io::stderr().lock();
+    for problem in problems {
+        // Where nobody reads standard error, the exit code still tells.
+        let _ = writeln!(errors, "error: {problem}");
+    }
+    ExitCode::from(EXIT_USAGE)
+}
+
+/// Writes to standard output. That a reader has gone (`respool help | head`) is no failure of ours.
+fn say(text: &str) -> ExitCode {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("error: cannot write: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}

@@ -1,0 +1,422 @@
+//! How listeners and the server behind us are written: `HOST:PORT`, `unix:/path`, `redis://...`.
+//!
+//! The texts of the errors never repeat what they were given: a URL that does not parse may hold a
+//! password in the wrong place.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
+
+use respool_engine::settings::Address;
+
+/// What Redis listens on unless told otherwise.
+const REDIS_PORT: u16 = 6379;
+
+/// Bytes of a socket's path: `sun_path` of the kernel's `sockaddr_un`, without its final zero.
+pub(crate) const UNIX_PATH_BYTES_MAX: usize = 107;
+
+/// The highest database number: Redis reads it as a signed 32-bit integer.
+const DB_MAX: u32 = i32::MAX as u32;
+
+/// The server behind us, as its URL says it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct BackendUrl {
+    /// Where it listens.
+    pub(crate) address: Address,
+    /// Who we are to it.
+    pub(crate) user: Option<String>,
+    /// Clear text.
+    pub(crate) password: Option<String>,
+    /// The database that a session starts in.
+    pub(crate) db: u32,
+}
+
+impl Default for BackendUrl {
+    fn default() -> Self {
+        let address = Address::Tcp {
+            host: "127.0.0.1".into(),
+            port: REDIS_PORT,
+        };
+        BackendUrl {
+            address,
+            user: None,
+            password: None,
+            db: 0,
+        }
+    }
+}
+
+// Without the password: this is what logs, `check` and `--print` show.
+impl fmt::Display for BackendUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = match &self.user {
+            Some(user) => format!("{}@", percent_encode(user, b"-._~")),
+            None => String::new(),
+        };
+        match &self.address {
+            Address::Unix(path) => {
+                let path = percent_encode(&path.to_string_lossy(), b"-._~/");
+                write!(f, "unix://{user}{path}?db={}", self.db)
+            }
+            address => write!(f, "redis://{user}{address}/{}", self.db),
+        }
+    }
+}
+
+impl fmt::Debug for BackendUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BackendUrl")
+            .field(&self.to_string())
+            .finish()
+    }
+}
+
+/// Reads `HOST:PORT`, `[::1]:6380`, `:6380` or `unix:/path`.
+pub(crate) fn parse_listener(text: &str) -> Result<Address, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        // `unix:///path` is how the backend is written; the same path is meant.
+        let path = path.strip_prefix("//").unwrap_or(path);
+        return unix_path(path.into()).map(Address::Unix);
+    }
+    if text.contains("://") {
+        return Err("a listener is HOST:PORT or unix:/path, without a scheme".into());
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some(parts) => parts,
+        None if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            return Err(
+                "is only a port: write :PORT for every address of this machine, or \
+                        127.0.0.1:PORT for this machine alone"
+                    .into(),
+            );
+        }
+        None => return Err("needs a port: write HOST:PORT or unix:/path".into()),
+    };
+    let host = if host.is_empty() {
+        "0.0.0.0".into()
+    } else {
+        parse_host(host)?
+    };
+    let port = port
+        .parse()
+        .map_err(|_| "the port must be a number from 0 to 65535")?;
+    Ok(Address::Tcp { host, port })
+}
+
+/// Reads `redis://[user:pass@]host[:port][/db]` or `unix://[user:pass@]/path[?db=N]`.
+pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
+    let (scheme, rest) = match text.split_once(':') {
+        Some((scheme, rest)) if rest.starts_with("//") => (scheme, &rest[2..]),
+        Some(("unix", path)) => ("unix", path),
+        _ => return Err("needs a scheme: write redis://HOST:PORT or unix:///path".into()),
+    };
+    match scheme {
+        "redis" | "valkey" | "unix" => {}
+        "rediss" | "valkeys" => {
+            return Err(
+                "TLS to the server is not supported: use redis:// or unix:// on a network \
+                        that you trust, or a TLS tunnel in front of the server"
+                    .into(),
+            );
+        }
+        _ => return Err("the scheme must be redis://, valkey:// or unix://".into()),
+    }
+    if rest.contains('#') {
+        return Err("`#` has no meaning here: in a user name or password write it as %23".into());
+    }
+    let (rest, parameters) = match rest.split_once('?') {
+        Some((rest, parameters)) => (rest, parameters),
+        None => (rest, ""),
+    };
+    let (authority, path) = match rest.find('/') {
+        Some(at) => rest.split_at(at),
+        None => (rest, ""),
+    };
+    if path.contains('@') || parameters.contains('@') {
+        return Err(
+            "`@` after the first `/` or `?`: in a user name or password write / as %2F, ? \
+                    as %3F and @ as %40"
+                .into(),
+        );
+    }
+    let (who, host) = match authority.rsplit_once('@') {
+        Some((who, host)) => (Some(who), host),
+        None => (None, authority),
+    };
+    let (user, password) = match who {
+        None => ("", ""),
+        Some(who) if who.contains('@') => {
+            return Err("two `@`: in a user name or password write @ as %40".into());
+        }
+        Some(who) => who.split_once(':').unwrap_or((who, "")),
+    };
+    let decoded = |text| percent_decode(text).map(|text| Some(text).filter(|t| !t.is_empty()));
+    let (user, password) = (decoded(user)?, decoded(password)?);
+
+    let mut db = None;
+    let address = if scheme == "unix" {
+        if !host.is_empty() {
+            return Err("a unix URL has no host: write unix:///path, with three slashes".into());
+        }
+        Address::Unix(unix_path(percent_decode(path)?.into())?)
+    } else {
+        match path.strip_prefix('/').unwrap_or(path) {
+            "" => {}
+            number => db = Some(parse_db(number)?),
+        }
+        parse_server(host)?
+    };
+    for parameter in parameters
+        .split('&')
+        .filter(|parameter| !parameter.is_empty())
+    {
+        match parameter.split_once('=') {
+            Some(("db", _)) if db.is_some() => return Err("names the database twice".into()),
+            Some(("db", number)) => db = Some(parse_db(number)?),
+            _ => return Err("the only parameter after `?` is db=N".into()),
+        }
+    }
+    Ok(BackendUrl {
+        address,
+        user,
+        password,
+        db: db.unwrap_or(0),
+    })
+}
+
+fn parse_server(text: &str) -> Result<Address, String> {
+    let (host, port) = match text.rsplit_once(':') {
+        // The colons of `[::1]` are no port's.
+        Some((_, port)) if port.ends_with(']') => (text, None),
+        Some((host, port)) => (host, Some(port)),
+        None => (text, None),
+    };
+    if host.is_empty() {
+        return Err("needs a host: write redis://HOST:PORT".into());
+    }
+    let port = match port {
+        None => REDIS_PORT,
+        Some(port) => match port.parse() {
+            Ok(port) if port > 0 => port,
+            _ => return Err("the port must be a number from 1 to 65535".into()),
+        },
+    };
+    Ok(Address::Tcp {
+        host: parse_host(host)?,
+        port,
+    })
+}
+
+fn parse_host(text: &str) -> Result<String, String> {
+    if let Some(inner) = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'))
+    {
+        return match inner.parse::<Ipv6Addr>() {
+            Ok(address) => Ok(address.to_string()),
+            Err(_) => Err("what stands in [ ] must be an IPv6 address".into()),
+        };
+    }
+    if text.contains(':') {
+        return Err("an IPv6 address stands in brackets: [::1]:PORT".into());
+    }
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if !text.bytes().all(allowed) {
+        return Err("a host name has only letters, digits, `-`, `_` and `.`".into());
+    }
+    Ok(text.into())
+}
+
+fn parse_db(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(db) if db <= DB_MAX => Ok(db),
+        _ => Err("the database must be a number, such as 0".into()),
+    }
+}
+
+fn unix_path(path: PathBuf) -> Result<PathBuf, String> {
+    let bytes = path.as_os_str().len();
+    if bytes == 0 || path == Path::new("/") {
+        return Err("needs the path of a socket: unix:/run/respool.sock".into());
+    }
+    if bytes > UNIX_PATH_BYTES_MAX {
+        return Err(format!(
+            "the path has {bytes} bytes, and the kernel takes {UNIX_PATH_BYTES_MAX} at the most: \
+             use a shorter one"
+        ));
+    }
+    Ok(path)
+}
+
+fn percent_decode(text: &str) -> Result<String, String> {
+    let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        if bytes[at] != b'%' {
+            decoded.push(bytes[at]);
+            at += 1;
+            continue;
+        }
+        match (digit(bytes.get(at + 1)), digit(bytes.get(at + 2))) {
+            (Some(high), Some(low)) => decoded.push((high * 16 + low) as u8),
+            _ => return Err("after `%` come two hexadecimal digits; % itself is %25".into()),
+        }
+        at += 3;
+    }
+    match String::from_utf8(decoded) {
+        Ok(text) if text.contains('\0') => Err("holds a zero byte".into()),
+        Ok(text) => Ok(text),
+        Err(_) => Err("is not UTF-8 once its %XX are decoded".into()),
+    }
+}
+
+fn percent_encode(text: &str, plain: &[u8]) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp {
+            host: host.into(),
+            port,
+        }
+    }
+
+    #[test]
+    fn every_way_to_write_a_listener_is_understood() {
+        for (text, address) in [
+            ("127.0.0.1:6380", tcp("127.0.0.1", 6380)),
+            ("localhost:0", tcp("localhost", 0)),
+            (":6380", tcp("0.0.0.0", 6380)),
+            ("[::1]:6380", tcp("::1", 6380)),
+            ("[::]:6380", tcp("::", 6380)),
+            ("unix:/run/r.sock", Address::Unix("/run/r.sock".into())),
+            ("unix:///run/r.sock", Address::Unix("/run/r.sock".into())),
+            ("unix:r.sock", Address::Unix("r.sock".into())),
+        ] {
+            assert_eq!(parse_listener(text), Ok(address), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_listener_that_is_none_is_told_what_to_write() {
+        let long = format!("unix:/{}", "x".repeat(UNIX_PATH_BYTES_MAX));
+        for (text, error) in [
+            ("6380", "is only a port"),
+            ("", "needs a port"),
+            ("localhost", "needs a port"),
+            ("::1:6380", "in brackets"),
+            ("[::1]", "brackets"),
+            ("[nonsense]:1", "must be an IPv6 address"),
+            ("a b:1", "a host name has only"),
+            ("host:65536", "from 0 to 65535"),
+            ("host:", "from 0 to 65535"),
+            ("redis://host:1", "without a scheme"),
+            ("unix:", "needs the path of a socket"),
+            (long.as_str(), "has 108 bytes"),
+        ] {
+            let told = parse_listener(text).expect_err(text);
+            assert!(told.contains(error), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn every_part_of_a_backend_url_is_understood() {
+        let url = |address, user: Option<&str>, password: Option<&str>, db| BackendUrl {
+            address,
+            user: user.map(str::to_owned),
+            password: password.map(str::to_owned),
+            db,
+        };
+        let socket = || Address::Unix("/run/r s.sock".into());
+        for (text, backend) in [
+            ("redis://host", url(tcp("host", 6379), None, None, 0)),
+            ("redis://host/", url(tcp("host", 6379), None, None, 0)),
+            ("valkey://host:1/15", url(tcp("host", 1), None, None, 15)),
+            ("redis://host:1?db=15", url(tcp("host", 1), None, None, 15)),
+            ("redis://[::1]", url(tcp("::1", 6379), None, None, 0)),
+            ("redis://[::1]:7/2", url(tcp("::1", 7), None, None, 2)),
+            (
+                "redis://:p%40ss@h:1",
+                url(tcp("h", 1), None, Some("p@ss"), 0),
+            ),
+            (
+                "redis://u:p:q@h:1",
+                url(tcp("h", 1), Some("u"), Some("p:q"), 0),
+            ),
+            ("redis://%C3%A9@h:1", url(tcp("h", 1), Some("é"), None, 0)),
+            ("unix:///run/r%20s.sock", url(socket(), None, None, 0)),
+            ("unix:/run/r%20s.sock?db=3", url(socket(), None, None, 3)),
+            (
+                "unix://u:p@/run/r%20s.sock?db=3",
+                url(socket(), Some("u"), Some("p"), 3),
+            ),
+        ] {
+            assert_eq!(parse_backend(text), Ok(backend), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_backend_url_that_is_none_is_told_what_to_write_and_keeps_its_secret() {
+        for (text, error) in [
+            ("SECRET:6379", "needs a scheme"),
+            (
+                "rediss://:SECRET@host",
+                "TLS to the server is not supported",
+            ),
+            ("http://:SECRET@host", "the scheme must be"),
+            ("redis://:SECRET#1@host", "%23"),
+            ("redis://:SECRET/1@host", "%2F"),
+            ("redis://:SECRET?1@host", "%3F"),
+            ("redis://:SECRET@1@host", "%40"),
+            ("redis://:SECRET%1g@host", "two hexadecimal digits"),
+            ("redis://:SECRET%ff@host", "not UTF-8"),
+            ("redis://:SECRET%00@host", "a zero byte"),
+            ("redis://:SECRET@", "needs a host"),
+            ("redis://host:SECRET", "from 1 to 65535"),
+            ("redis://host:0", "from 1 to 65535"),
+            ("redis://::1:6379", "in brackets"),
+            ("redis://host/SECRET", "the database must be a number"),
+            ("redis://host/2147483648", "the database must be a number"),
+            ("redis://host/1?db=1", "the database twice"),
+            ("redis://host?SECRET=1", "only parameter"),
+            ("unix://host/run/r.sock", "three slashes"),
+            ("unix:", "needs the path"),
+        ] {
+            let told = parse_backend(text).expect_err(text);
+            assert!(told.contains(error), "{text}: {told}");
+            assert!(!told.contains("SECRET"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_shown_backend_reads_as_itself_without_its_password() {
+        for text in [
+            "redis://u%40x:p@h:1/2",
+            "unix://u%2F:p@/run/r%20s%3F.sock?db=3",
+            "redis://:p@[::1]:1",
+        ] {
+            let mut backend = parse_backend(text).expect(text);
+            backend.password = None;
+            assert_eq!(
+                parse_backend(&backend.to_string()),
+                Ok(backend.clone()),
+                "{backend}"
+            );
+            assert!(!format!("{backend:?}").contains("p@"), "{backend:?}");
+        }
+    }
+}

@@ -1,0 +1,892 @@
+//! From what was given to what is run: one whole, checked configuration, or every reason why not.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use respool_engine::limits::Limits;
+use respool_engine::settings::{
+    Address, Credentials, PoolKind, PoolSettings, ServerSettings, Settings, User,
+};
+
+use crate::address::BackendUrl;
+use crate::options::{
+    Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Values, find, parse_secret,
+};
+use crate::problem::{Place, Problem};
+use crate::raw::RawConfig;
+use crate::spawn::Plan;
+
+/// A configuration that holds together.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Where clients reach us; at least one.
+    pub(crate) listen: Vec<Address>,
+    /// The server behind us.
+    pub(crate) backend: Backend,
+    /// Threads.
+    pub(crate) workers: usize,
+    /// What the engine is told; its pools are filled in once the server's address is known.
+    settings: Settings,
+    /// How long a stop waits.
+    pub(crate) drain_timeout: std::time::Duration,
+    /// How log lines look.
+    pub(crate) log_format: LogFormat,
+    /// Which are written.
+    pub(crate) log_level: LogLevel,
+}
+
+/// The server behind us.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// Somebody else's.
+    Server(BackendUrl),
+    /// One that we start and stop.
+    Spawn(Plan),
+}
+
+/// The values of all layers, each with the place that it comes from.
+pub(crate) struct Resolved {
+    values: Values,
+    places: BTreeMap<&'static str, Place>,
+}
+
+impl Config {
+    /// Makes sense of what was given.
+    ///
+    /// # Errors
+    /// Everything that is wrong, in the order of the layers.
+    pub(crate) fn build(raw: RawConfig) -> Result<Config, Vec<Problem>> {
+        Config::resolve(raw).map(|(config, _)| config)
+    }
+
+    /// The same, with what is needed to print it.
+    ///
+    /// # Errors
+    /// As [`Config::build`].
+    pub(crate) fn resolve(raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
+        let (resolved, mut problems) = Resolved::from_raw(raw);
+        let backend = resolved.backend(&mut problems);
+        let users = resolved.users(&mut problems);
+        resolved.check_listeners(&backend, &mut problems);
+        resolved.check_relations(&mut problems);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let values = &resolved.values;
+        let config = Config {
+            listen: values.listen.clone(),
+            backend,
+            workers: match values.threads {
+                Threads::Exactly(count) => count,
+                // Where the system cannot say, one worker is what always works.
+                Threads::Auto => std::thread::available_parallelism().map_or(1, usize::from),
+            },
+            settings: Settings {
+                limits: values.limits.clone(),
+                timeouts: values.timeouts.clone(),
+                flush: values.flush.clone(),
+                users,
+                pools: Vec::new(),
+            },
+            drain_timeout: std::time::Duration::from_millis(values.drain_timeout_ms.into()),
+            log_format: values.log_format,
+            log_level: values.log_level,
+        };
+        Ok((config, resolved))
+    }
+
+    /// The bounds.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.settings.limits
+    }
+
+    /// Whether anybody may connect without a password.
+    pub(crate) fn is_open(&self) -> bool {
+        self.settings.users.is_empty()
+    }
+
+    /// What the engine is told, for this server and no more than this many sessions.
+    pub(crate) fn settings(&self, server: &BackendUrl, sessions_max: u32) -> Settings {
+        let credentials = server.password.clone().map(|password| Credentials {
+            user: server.user.clone(),
+            password,
+        });
+        let kind = PoolKind::Single(ServerSettings {
+            address: server.address.clone(),
+            credentials,
+            db: server.db,
+        });
+        let mut settings = self.settings.clone();
+        settings.limits.sessions_max = sessions_max;
+        settings.pools = vec![PoolSettings {
+            name: "default".into(),
+            kind,
+        }];
+        settings
+    }
+
+    /// The whole in one line.
+    pub(crate) fn summary(&self) -> String {
+        let listen: Vec<_> = self.listen.iter().map(Address::to_string).collect();
+        let backend = match &self.backend {
+            Backend::Server(url) => url.to_string(),
+            Backend::Spawn(plan) => format!("a server of our own ({plan})"),
+        };
+        let workers = match self.workers {
+            1 => "1 worker".into(),
+            count => format!("{count} workers"),
+        };
+        let access = match self.settings.users.len() {
+            0 => "no password".into(),
+            1 => "1 user".into(),
+            count => format!("{count} users"),
+        };
+        format!(
+            "listen {}; backend {backend}; {workers}; {access}",
+            listen.join(", ")
+        )
+    }
+}
+
+impl Resolved {
+    fn from_raw(mut raw: RawConfig) -> (Resolved, Vec<Problem>) {
+        let mut problems = std::mem::take(&mut raw.problems);
+        let mut resolved = Resolved {
+            values: Values::default(),
+            places: BTreeMap::new(),
+        };
+        // Every layer is read, so that a wrong value is told even where a later layer replaces it.
+        raw.given.sort_by_key(|given| given.place.layer());
+        for given in raw.given {
+            if let Kind::List { clear, .. } = given.option.kind {
+                clear(&mut resolved.values);
+                if given.texts.is_empty() && given.option.name == "listen" {
+                    let what = "is empty: clients need at least one address";
+                    problems.push(Problem::of_option("listen", &given.place, what));
+                }
+            }
+            for (text, place) in &given.texts {
+                if let Err(what) = given.option.set(&mut resolved.values, text) {
+                    problems.push(Problem::of_option(given.option.name, place, what));
+                }
+            }
+            resolved.places.insert(given.option.name, given.place);
+        }
+        (resolved, problems)
+    }
+
+    fn place(&self, name: &str) -> &Place {
+        self.places.get(name).unwrap_or(&Place::Default)
+    }
+
+    /// The server behind us: of `backend` and `spawn`, the later layer's.
+    fn backend(&self, problems: &mut Vec<Problem>) -> Backend {
+        let values = &self.values;
+        let (url_layer, spawn_layer) = (self.place("backend").layer(), self.place("spawn").layer());
+        if values.spawn && url_layer == spawn_layer {
+            let what = "excludes `backend`: leave one of them away";
+            problems.push(Problem::of_option("spawn", self.place("spawn"), what));
+        }
+        if values.spawn && spawn_layer >= url_layer {
+            return Backend::Spawn(Plan {
+                program: values.spawn_program.clone(),
+                memory_bytes: values.spawn_memory_bytes,
+            });
+        }
+        for name in ["spawn-program", "spawn-memory-bytes"] {
+            if self.places.contains_key(name) && !values.spawn {
+                let what = "means nothing without `spawn`: add it, or leave this away";
+                problems.push(Problem::of_option(name, self.place(name), what));
+            }
+        }
+        let mut url = values.backend.clone();
+        url.password = self.backend_password(&url, problems);
+        if let (Some(user), None) = (&url.user, &url.password) {
+            let what = format!(
+                "names the user `{user}` and no password: write it behind a colon, or give \
+                 `backend-password`"
+            );
+            problems.push(Problem::of_option("backend", self.place("backend"), what));
+        }
+        Backend::Server(url)
+    }
+
+    fn backend_password(&self, url: &BackendUrl, problems: &mut Vec<Problem>) -> Option<String> {
+        let values = &self.values;
+        let in_url = url.password.as_ref().map(|_| "backend");
+        let literal = values.backend_password.as_ref().map(|_| "backend-password");
+        let file = values
+            .backend_password_file
+            .as_ref()
+            .map(|_| "backend-password-file");
+        match self.latest(&[in_url, literal, file], problems)? {
+            "backend" => url.password.clone(),
+            "backend-password" => values.backend_password.clone(),
+            name => self.read_secret(name, values.backend_password_file.as_deref()?, problems),
+        }
+    }
+
+    /// Who may connect: the user `default`, if there is a password, and the named ones.
+    fn users(&self, problems: &mut Vec<Problem>) -> Vec<User> {
+        let values = &self.values;
+        let literal = values.password.as_ref().map(|_| "password");
+        let file = values.password_file.as_ref().map(|_| "password-file");
+        let password = match self.latest(&[literal, file], problems) {
+            None => None,
+            Some("password") => values.password.clone(),
+            Some(name) => {
+                let path = values.password_file.as_deref();
+                path.and_then(|path| self.read_secret(name, path, problems))
+            }
+        };
+        let default = password.map(|password| User {
+            name: "default".into(),
+            password,
+        });
+        let mut users: Vec<User> = Vec::new();
+        for user in default.iter().chain(&values.users) {
+            if users.iter().any(|other| other.name == user.name) {
+                let what = match user.name.as_str() {
+                    "default" => "`default` is who `password` means: give one of them, once".into(),
+                    name => format!("`{name}` is given twice"),
+                };
+                problems.push(Problem::of_option("user", self.place("user"), what));
+            } else {
+                users.push(user.clone());
+            }
+        }
+        users
+    }
+
+    /// Of options that say the same thing, the one of the latest layer. Two of one layer are a
+    /// problem.
+    fn latest(
+        &self,
+        given: &[Option<&'static str>],
+        problems: &mut Vec<Problem>,
+    ) -> Option<&'static str> {
+        let mut latest: Option<&'static str> = None;
+        for name in given.iter().flatten() {
+            let Some(other) = latest else {
+                latest = Some(name);
+                continue;
+            };
+            let (layer, other_layer) = (self.place(name).layer(), self.place(other).layer());
+            if layer == other_layer {
+                let what = match other {
+                    "backend" => "`backend` has a password already: leave one away".into(),
+                    other => format!("excludes `{other}`: leave one of them away"),
+                };
+                problems.push(Problem::of_option(name, self.place(name), what));
+            } else if layer > other_layer {
+                latest = Some(name);
+            }
+        }
+        latest
+    }
+
+    fn read_secret(&self, name: &str, path: &Path, problems: &mut Vec<Problem>) -> Option<String> {
+        let secret = std::fs::read(path)
+            .map_err(|error| format!("`{}` cannot be read: {error}", path.display()))
+            .and_then(|bytes| {
+                String::from_utf8(bytes).map_err(|_| format!("`{}` is not UTF-8", path.display()))
+            })
+            .and_then(|text| {
+                let text = text.strip_suffix('\n').unwrap_or(&text);
+                parse_secret(text.strip_suffix('\r').unwrap_or(text))
+                    .map_err(|_| format!("`{}` is empty: it must hold a password", path.display()))
+            });
+        secret
+            .map_err(|what| problems.push(Problem::of_option(name, self.place(name), what)))
+            .ok()
+    }
+
+    fn check_listeners(&self, backend: &Backend, problems: &mut Vec<Problem>) {
+        let listen = &self.values.listen;
+        let mut problem = |what: String| {
+            problems.push(Problem::of_option("listen", self.place("listen"), what));
+        };
+        for (index, address) in listen.iter().enumerate() {
+            let any_port = matches!(address, Address::Tcp { port: 0, .. });
+            if listen[..index].contains(address) && !any_port {
+                problem(format!(
+                    "`{address}` is given twice: leave one of them away"
+                ));
+            }
+            if let Backend::Server(url) = backend
+                && reaches(address, &url.address)
+            {
+                problem(format!(
+                    "`{address}` is where the backend {} is: respool would speak to itself; \
+                     choose another port or another backend",
+                    url.address
+                ));
+            }
+        }
+    }
+
+    /// What bounds must be to each other. `low` above `high` is always a slip, never a choice.
+    fn check_relations(&self, problems: &mut Vec<Problem>) {
+        let values = &self.values;
+        let (limits, timeouts) = (&values.limits, &values.timeouts);
+        let mut ordered = |low: (&str, u64), high: (&str, u64), strict: bool, why: &str| {
+            if low.1 > high.1 || (strict && low.1 == high.1) {
+                let relation = if strict { "below" } else { "at most" };
+                let [low_text, high_text] = [low.0, high.0].map(|name| self.describe(name));
+                // The problem is where the later of the two was said.
+                let low_is_later = self.place(low.0).layer() >= self.place(high.0).layer();
+                let place = self.place(if low_is_later { low.0 } else { high.0 });
+                let text = format!(
+                    "{low_text} must be {relation} {high_text}: {why}; lower the first or raise \
+                     the second"
+                );
+                problems.push(Problem::at(place.clone(), text));
+            }
+        };
+        let memory = ("worker-memory-bytes-max", limits.worker_memory_bytes_max);
+        let output_hard = (
+            "session-output-hard-bytes",
+            limits.session_output_hard_bytes.into(),
+        );
+        let held = (
+            "request-held-bytes-max",
+            limits.request_held_bytes_max.into(),
+        );
+        ordered(
+            (
+                "session-output-soft-bytes",
+                limits.session_output_soft_bytes.into(),
+            ),
+            output_hard,
+            true,
+            "reading stops at the first, and the session is closed at the second",
+        );
+        ordered(
+            output_hard,
+            memory,
+            false,
+            "one session's output must fit into a worker",
+        );
+        ordered(held, memory, false, "one request must fit into a worker");
+        ordered(
+            held,
+            ("link-unsent-bytes-max", limits.link_unsent_bytes_max.into()),
+            false,
+            "a request that was held must fit into what its link may owe the server",
+        );
+        ordered(
+            ("streaming-links-max", limits.streaming_links_max.into()),
+            ("links-max", limits.links_max.into()),
+            true,
+            "at least one link must be left for requests that are not large",
+        );
+        ordered(
+            ("stranger-stall-ms", limits.stranger_stall_ms.into()),
+            ("session-stall-ms", limits.session_stall_ms.into()),
+            false,
+            "strangers do not wait longer for a client than it may wait itself",
+        );
+        ordered(
+            ("reconnect-min-ms", timeouts.reconnect_min_ms.into()),
+            ("reconnect-max-ms", timeouts.reconnect_max_ms.into()),
+            false,
+            "the pause grows from the first to the second",
+        );
+        let request_us = u64::from(timeouts.request_ms) * 1_000;
+        if values.flush.hold && request_us != 0 {
+            ordered(
+                ("max-delay-us", values.flush.max_delay_us.into()),
+                ("request-timeout-ms", request_us),
+                true,
+                "a held request would time out before it is sent",
+            );
+        }
+    }
+
+    /// `name = value (place)`.
+    fn describe(&self, name: &str) -> String {
+        let option = find(name).expect("relations name options of the table");
+        let texts = option.get(&mut self.values.clone());
+        format!(
+            "`{name}` = {} ({})",
+            option.in_file(&texts),
+            self.place(name)
+        )
+    }
+
+    /// The whole as a file that says the same, each line with the place that it comes from.
+    /// Passwords are left out.
+    pub(crate) fn to_toml(&self) -> String {
+        let mut values = self.values.clone();
+        let mut lines = String::from(
+            "# The configuration in effect; behind each value, where it comes from.\n\
+             # Passwords are not shown.\n",
+        );
+        for option in OPTIONS {
+            lines.push_str(&self.line(option, &mut values));
+            lines.push('\n');
+        }
+        lines
+    }
+
+    fn line(&self, option: &Opt, values: &mut Values) -> String {
+        let (name, place) = (option.name, self.place(option.name));
+        let texts = option.get(values);
+        if texts.is_empty() {
+            return format!("# {name} is not set");
+        }
+        if option.secret {
+            return format!("# {name} = \"********\"  # {place}");
+        }
+        // Of the two that exclude each other, the overruled one would make the file wrong.
+        let overruled = match name {
+            "backend" => values.spawn && self.place("spawn").layer() >= place.layer(),
+            "spawn" => values.spawn && self.place("backend").layer() > place.layer(),
+            "spawn-program" | "spawn-memory-bytes" => {
+                !values.spawn || self.place("backend").layer() > self.place("spawn").layer()
+            }
+            _ => false,
+        };
+        let line = format!("{name} = {}  # {place}", option.in_file(&texts));
+        if overruled {
+            format!("# {line}, not in use")
+        } else {
+            line
+        }
+    }
+}
+
+/// Whether who connects to `server` arrives at `listener`.
+fn reaches(listener: &Address, server: &Address) -> bool {
+    match (listener, server) {
+        (
+            Address::Tcp { host, port },
+            Address::Tcp {
+                host: to,
+                port: to_port,
+            },
+        ) => {
+            let is_local =
+                |host: &str| ["localhost", "::1"].contains(&host) || host.starts_with("127.");
+            let is_any = ["0.0.0.0", "::", "localhost"].contains(&host.as_str());
+            port == to_port && (host == to || (is_any && is_local(to)))
+        }
+        (Address::Unix(path), Address::Unix(to)) => path == to,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::arguments::{self, Command};
+
+    /// What a configuration of these layers comes to.
+    fn resolve(
+        file: &str,
+        environment: &[(&str, &str)],
+        arguments: &[&str],
+    ) -> Result<(Config, Resolved), Vec<String>> {
+        let arguments = ["serve"].iter().chain(arguments).map(OsString::from);
+        let Ok(Command::Serve(told)) = arguments::parse(arguments) else {
+            panic!("not `serve`");
+        };
+        let mut raw = told.into_raw(|name| {
+            let found = environment.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| value.into())
+        });
+        raw.add_toml("r.toml", file);
+        Config::resolve(raw)
+            .map_err(|problems| problems.iter().map(Problem::to_string).collect::<Vec<_>>())
+    }
+
+    fn good(file: &str, environment: &[(&str, &str)], arguments: &[&str]) -> Config {
+        match resolve(file, environment, arguments) {
+            Ok((config, _)) => config,
+            Err(problems) => panic!("{problems:?}"),
+        }
+    }
+
+    fn file_with(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_later_layer_overrules_an_earlier_one() {
+        let variable = [("RESPOOL_PASSWORD", "of-the-environment")];
+        let password = |config: Config| config.settings.users[0].password.clone();
+        assert_eq!(good("", &[], &[]).settings.limits, Limits::default());
+        assert_eq!(good("threads = 3", &[], &[]).workers, 3);
+        assert_eq!(good("threads = 3", &[], &["--threads", "4"]).workers, 4);
+        assert!(good("hold = false", &[], &["--hold"]).settings.flush.hold);
+        assert_eq!(
+            password(good("password = 'of-the-file'", &[], &[])),
+            "of-the-file"
+        );
+        assert_eq!(
+            password(good("password = 'of-the-file'", &variable, &[])),
+            "of-the-environment"
+        );
+        assert_eq!(
+            password(good("", &variable, &["--password", "of-the-line"])),
+            "of-the-line"
+        );
+        assert_eq!(
+            good("", &[], &["--threads", "1", "--threads", "2"]).workers,
+            2
+        );
+        let lists = good("listen = [':1', ':2']", &[], &["--listen", ":3"]);
+        assert_eq!(lists.summary().split(';').next(), Some("listen 0.0.0.0:3"));
+    }
+
+    #[test]
+    fn of_a_backend_and_a_server_of_our_own_the_later_layer_decides() {
+        let spawns = |config: Config| matches!(config.backend, Backend::Spawn(_));
+        assert!(!spawns(good("", &[], &[])));
+        assert!(spawns(good("", &[], &["--spawn"])));
+        assert!(spawns(good("backend = 'redis://h'", &[], &["--spawn"])));
+        assert!(!spawns(good(
+            "spawn = true",
+            &[],
+            &["--backend", "redis://h"]
+        )));
+        assert!(!spawns(good("spawn = true", &[], &["--spawn=false"])));
+    }
+
+    #[test]
+    fn passwords_come_from_where_the_latest_layer_says() {
+        let file = file_with("of the file\r\n");
+        let path = file.path().to_str().unwrap();
+        let users = good("", &[], &["--password-file", path, "--user", "alice:a:b"])
+            .settings
+            .users;
+        let shown: Vec<_> = users
+            .iter()
+            .map(|user| (&*user.name, &*user.password))
+            .collect();
+        assert_eq!(shown, [("default", "of the file"), ("alice", "a:b")]);
+
+        let variable = [("RESPOOL_BACKEND_PASSWORD", "of-the-environment")];
+        let password = |config: Config| match config.backend {
+            Backend::Server(url) => (url.user, url.password),
+            Backend::Spawn(_) => panic!("not asked for"),
+        };
+        let who = |user: Option<&str>, password: &str| {
+            (user.map(str::to_owned), Some(password.to_owned()))
+        };
+        let url = "backend = 'redis://u:of-the-url@h'";
+        assert_eq!(password(good(url, &[], &[])), who(Some("u"), "of-the-url"));
+        assert_eq!(
+            password(good(url, &variable, &[])),
+            who(Some("u"), "of-the-environment")
+        );
+        assert_eq!(
+            password(good("", &variable, &["--backend", "redis://:of-the-url@h"])),
+            who(None, "of-the-url")
+        );
+        assert_eq!(
+            password(good(url, &variable, &["--backend-password-file", path])),
+            who(Some("u"), "of the file")
+        );
+    }
+
+    #[test]
+    fn every_problem_is_told_with_its_place_and_what_to_do() {
+        let (empty, binary) = (file_with("\n"), tempfile::NamedTempFile::new().unwrap());
+        std::fs::write(binary.path(), [0xff]).unwrap();
+        let (empty, binary) = (
+            empty.path().to_str().unwrap(),
+            binary.path().to_str().unwrap(),
+        );
+        for (file, arguments, problem) in [
+            ("", vec!["--threads", "0"], "--threads: must be `auto` or"),
+            (
+                "threads = 0",
+                vec!["--threads", "1"],
+                "r.toml:1:11: threads: must be `auto` or",
+            ),
+            (
+                "",
+                vec!["--threads"],
+                "--threads: needs a value: --threads N|auto",
+            ),
+            (
+                "",
+                vec!["--tread", "2"],
+                "unknown option `--tread`: did you mean `--threads`?",
+            ),
+            ("", vec!["-x"], "unknown option `-x`"),
+            (
+                "",
+                vec!["r.toml"],
+                "unexpected `r.toml`: a configuration file is given by --config",
+            ),
+            (
+                "",
+                vec!["--config", "/nonexistent"],
+                "/nonexistent: cannot be read: ",
+            ),
+            (
+                "",
+                vec!["--listen", ":1", "--listen", ":1"],
+                "--listen: `0.0.0.0:1` is given twice",
+            ),
+            ("listen = []", vec![], "r.toml:1:1: listen: is empty"),
+            (
+                "listen = ':1'",
+                vec!["--backend", "redis://localhost:1"],
+                "r.toml:1:1: listen: `0.0.0.0:1` is where the backend localhost:1 is",
+            ),
+            (
+                "",
+                vec!["--backend", "unix:///a", "--listen", "unix:/a"],
+                "--listen: `unix:/a` is where the backend unix:/a is",
+            ),
+            (
+                "",
+                vec!["--spawn", "--backend", "redis://h"],
+                "--spawn: excludes `backend`",
+            ),
+            (
+                "spawn-program = 'a'",
+                vec![],
+                "r.toml:1:1: spawn-program: means nothing without `spawn`",
+            ),
+            (
+                "",
+                vec!["--backend", "redis://u@h"],
+                "--backend: names the user `u` and no password",
+            ),
+            (
+                "password = 'a'\npassword-file = 'b'",
+                vec![],
+                "r.toml:2:1: password-file: excludes `password`: leave one of them away",
+            ),
+            (
+                "backend = 'redis://:a@h'\nbackend-password = 'b'",
+                vec![],
+                "r.toml:2:1: backend-password: `backend` has a password already",
+            ),
+            (
+                "",
+                vec!["--password-file", "/nonexistent"],
+                "--password-file: `/nonexistent` cannot be read",
+            ),
+            (
+                "",
+                vec!["--password-file", empty],
+                &format!("--password-file: `{empty}` is empty"),
+            ),
+            (
+                "",
+                vec!["--password-file", binary],
+                &format!("--password-file: `{binary}` is not UTF-8"),
+            ),
+            (
+                "",
+                vec!["--user", "a:1", "--user", "a:2"],
+                "--user: `a` is given twice",
+            ),
+            (
+                "password = 'a'",
+                vec!["--user", "default:b"],
+                "--user: `default` is who `password` means",
+            ),
+            (
+                "session-output-soft-bytes = '32MiB'",
+                vec![],
+                "r.toml:1:1: `session-output-soft-bytes` = 33554432 (r.toml:1:1) must be below \
+                 `session-output-hard-bytes` = 33554432 (default): reading stops at the first",
+            ),
+            (
+                "",
+                vec!["--worker-memory-bytes-max", "16MiB"],
+                "`session-output-hard-bytes` = 33554432 (default) must be at most \
+                 `worker-memory-bytes-max` = 16777216 (command line): one session's output",
+            ),
+            (
+                "session-output-hard-bytes = '2MiB'\nworker-memory-bytes-max = '4MiB'",
+                vec![
+                    "--request-held-bytes-max",
+                    "8MiB",
+                    "--link-unsent-bytes-max",
+                    "8MiB",
+                ],
+                "`request-held-bytes-max` = 8388608 (command line) must be at most \
+                 `worker-memory-bytes-max` = 4194304 (r.toml:2:1): one request must fit",
+            ),
+            (
+                "request-held-bytes-max = '8MiB'",
+                vec![],
+                "r.toml:1:1: `request-held-bytes-max` = 8388608 (r.toml:1:1) must be at most \
+                 `link-unsent-bytes-max` = 4194304 (default): a request that was held",
+            ),
+            (
+                "links-max = 16",
+                vec![],
+                "r.toml:1:1: `streaming-links-max` = 16 (default) must be below `links-max` = 16",
+            ),
+            (
+                "stranger-stall-ms = '11s'",
+                vec![],
+                "r.toml:1:1: `stranger-stall-ms` = 11000 (r.toml:1:1) must be at most \
+                 `session-stall-ms` = 10000 (default): strangers",
+            ),
+            (
+                "reconnect-min-ms = '3s'",
+                vec![],
+                "r.toml:1:1: `reconnect-min-ms` = 3000 (r.toml:1:1) must be at most \
+                 `reconnect-max-ms` = 2000 (default): the pause grows",
+            ),
+            (
+                "request-timeout-ms = 1",
+                vec!["--max-delay-us", "1000"],
+                "`max-delay-us` = 1000 (command line) must be below `request-timeout-ms` = 1 \
+                 (r.toml:1:1)",
+            ),
+        ] {
+            let problems = resolve(file, &[], &arguments).err().expect(problem);
+            assert_eq!(problems.len(), 1, "{problem}: {problems:?}");
+            assert!(
+                problems[0].starts_with(problem),
+                "{problem}: {}",
+                problems[0]
+            );
+        }
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once() {
+        let file = "sesions-max = 1\nthreads = 0\nhold = 'x'\nlinks-max = 2";
+        let problems = resolve(file, &[], &["--listen", "x", "y"]).err().unwrap();
+        assert_eq!(problems.len(), 6, "{problems:?}");
+    }
+
+    #[test]
+    fn what_a_wrong_layer_says_of_a_secret_is_never_repeated() {
+        let file = "password = ''\nuser = ['SECRET', 'a:SECRET', 'a:SECRET']";
+        let arguments = [
+            "--backend",
+            "redis://:SECRET/x@h",
+            "--backend-password",
+            "SECRET",
+        ];
+        for problem in resolve(file, &[], &arguments).err().unwrap() {
+            assert!(!problem.contains("SECRET"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_printed_configuration_is_a_file_that_says_the_same_but_for_passwords() {
+        let file = "listen = [':1', 'unix:/a\\\\b']\nthreads = 3\nspawn = true\nhold = false";
+        let arguments = [
+            "--backend",
+            "redis://h/2",
+            "--session-idle-ms",
+            "1h",
+            "--user",
+            "a:SECRET",
+        ];
+        let (config, resolved) = resolve(file, &[], &arguments).ok().unwrap();
+        let printed = resolved.to_toml();
+        assert!(printed.contains("threads = 3  # r.toml:2:1\n"), "{printed}");
+        assert!(
+            printed.contains("session-idle-ms = 3600000  # command line\n"),
+            "{printed}"
+        );
+        assert!(!printed.contains("SECRET") && !format!("{config:?}").contains("SECRET"));
+        let again = good(&printed, &[], &["--user", "a:SECRET"]);
+        assert_eq!(again, config);
+    }
+
+    /// Values of one option that some configuration may have, each with what it needs beside it.
+    fn samples(option: &'static Opt) -> BoxedStrategy<Vec<String>> {
+        let one = |text: &str| Just(vec![text.to_owned()]).boxed();
+        match &option.kind {
+            Kind::Switch(_) => any::<bool>()
+                .prop_map(|value| vec![value.to_string()])
+                .boxed(),
+            Kind::Number(number) => prop_oneof![
+                (number.min..=number.max).prop_map(|value| vec![value.to_string()]),
+                Just(vec![option.example.to_owned()]),
+            ]
+            .boxed(),
+            Kind::Text { .. } => one(option.example),
+            Kind::List { .. } => {
+                let twice = match option.name {
+                    "listen" => vec![":1".to_owned(), "unix:/a b".to_owned()],
+                    _ => vec!["a:\"1\"".to_owned(), "b:'\\2".to_owned()],
+                };
+                prop_oneof![one(option.example), Just(twice)].boxed()
+            }
+        }
+    }
+
+    proptest! {
+        /// What the command line can say, the file can say, and it comes to the same.
+        #[test]
+        fn the_file_and_the_command_line_say_the_same(
+            given in prop::sample::subsequence(OPTIONS.iter().collect::<Vec<_>>(), 1..6)
+                .prop_flat_map(|options| {
+                    options
+                        .into_iter()
+                        .map(|option| samples(option).prop_map(|texts| (option.name, texts)))
+                        .collect::<Vec<_>>()
+                })
+        ) {
+            let (mut file, mut arguments) = (String::new(), Vec::new());
+            for (name, texts) in &given {
+                let option = find(name).unwrap();
+                file.push_str(&format!("{name} = {}\n", option.in_file(texts)));
+                arguments.extend(texts.iter().map(|text| format!("--{name}={text}")));
+            }
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            match (resolve(&file, &[], &[]), resolve("", &[], &arguments)) {
+                (Ok((by_file, _)), Ok((by_arguments, _))) => prop_assert_eq!(by_file, by_arguments),
+                (Err(by_file), Err(by_arguments)) => {
+                    prop_assert_eq!(by_file.len(), by_arguments.len());
+                }
+                (by_file, by_arguments) => prop_assert!(
+                    false, "{:?} {:?}", by_file.map(|c| c.0), by_arguments.map(|c| c.0)
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn every_option_of_the_command_line_can_be_given_in_the_file() {
+        let secret = file_with("a secret");
+        let path = secret.path().to_str().unwrap();
+        for option in OPTIONS {
+            let text = if option.name.ends_with("password-file") {
+                path
+            } else {
+                option.example
+            };
+            let beside: &[&str] =
+                if option.topic == crate::options::Topic::Spawn && option.name != "spawn" {
+                    &["--spawn"]
+                } else {
+                    &[]
+                };
+            let file = format!("{} = {}", option.name, option.in_file(&[text.to_owned()]));
+            let argument = format!("--{}={text}", option.name);
+            let by_file = good(&file, &[], beside);
+            let by_argument = good("", &[], &[beside, &[argument.as_str()]].concat());
+            assert_eq!(by_file, by_argument, "{}", option.name);
+            assert_ne!(
+                by_file,
+                good("", &[], &[]),
+                "{}: the example is the default",
+                option.name
+            );
+        }
+    }
+}

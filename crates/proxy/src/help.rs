@@ -1,0 +1,234 @@
+//! What `-h` and `--help` say, made from the table of options.
+
+use crate::arguments::HelpTopic;
+use crate::options::{Kind, OPTIONS, Opt, Topic};
+
+/// Columns of a help text: what every terminal has.
+const WIDTH: usize = 80;
+
+/// Before every line about an option.
+const INDENT: &str = "      ";
+
+/// The option that is not in the table, since a file cannot name a file.
+pub(crate) const CONFIG: (&str, &str) = ("config", "A TOML file with the same options");
+
+/// How the layers relate; said wherever options are listed.
+pub(crate) const LAYERS: &str = "An option has one name everywhere: `--max-delay-us 200` on the \
+                                 command line is `max-delay-us = 200` in the file. The file \
+                                 overrules the defaults, the environment overrules the file, and \
+                                 the command line overrules them all. A list that is given again \
+                                 replaces the earlier one.";
+
+/// The text for `topic`.
+pub(crate) fn text(topic: HelpTopic, long: bool) -> String {
+    match topic {
+        HelpTopic::Overview => overview(long),
+        HelpTopic::Serve => serve(long),
+        HelpTopic::Check => check(long),
+    }
+}
+
+fn overview(long: bool) -> String {
+    let mut text = String::from(
+        "respool gathers the requests of many clients for few Redis or Valkey servers.\n\n\
+         Usage: respool COMMAND [OPTIONS]\n\n\
+         Commands:\n  \
+         serve   Run the proxy\n  \
+         check   Look at a configuration and say everything that is wrong with it\n  \
+         help    Explain a command: `respool help serve`\n\n\
+         Options:\n  \
+         -h, --help      Explain, briefly or fully\n  \
+         -V, --version   Say which version this is\n",
+    );
+    if long {
+        text.push_str(
+            "\nExamples:\n  \
+             A working cache, with nothing else set up:\n    \
+             respool serve --spawn\n  \
+             In front of a server, with one worker:\n    \
+             respool serve --listen 127.0.0.1:6380 --backend redis://127.0.0.1:6379 --threads 1\n  \
+             By a file, looked at first:\n    \
+             respool check respool.toml && respool serve --config respool.toml\n\n\
+             Exit codes: 0 after a clean end, 1 when something failed while running, 2 when the\n\
+             command line or the configuration is wrong, so that trying again would not help.\n",
+        );
+    }
+    text.push_str("\n`respool serve --help` explains every option.\n");
+    text
+}
+
+fn serve(long: bool) -> String {
+    let mut text = String::from(
+        "Run the proxy.\n\nUsage: respool serve [--config FILE] [OPTIONS]\n       respool serve \
+         --spawn\n\n",
+    );
+    if long {
+        let lead = "Listens on 127.0.0.1:6380 and stands before the server at 127.0.0.1:6379 \
+                    unless told otherwise. SIGTERM or SIGINT ends it: it stops accepting, answers \
+                    what has arrived, and exits with 0; a second signal ends it at once.";
+        wrap(&mut text, "", lead);
+        text.push('\n');
+        wrap(&mut text, "", LAYERS);
+        text.push('\n');
+    }
+    options(&mut text, long);
+    if !long {
+        text.push_str(
+            "\n`respool serve --help` explains each, with defaults, ranges and examples.\n",
+        );
+    }
+    text
+}
+
+fn check(long: bool) -> String {
+    let mut text = String::from(
+        "Look at a configuration and say everything that is wrong with it.\n\n\
+         Usage: respool check [FILE] [--print] [OPTIONS]\n\n  \
+         --print   Show every value in effect, and where it comes from\n\n",
+    );
+    let lead = "Takes every option of `respool serve`, so that it checks exactly what would be \
+                served. Nothing is opened but files that hold options or passwords. Exits with 0 \
+                if all is well, and with 2 if not.";
+    wrap(&mut text, "", lead);
+    if long {
+        text.push('\n');
+        wrap(&mut text, "", LAYERS);
+    }
+    text
+}
+
+fn options(text: &mut String, long: bool) {
+    let config = format!("--{} FILE", CONFIG.0);
+    entry(text, long, &config, CONFIG.1);
+    for topic in Topic::ALL {
+        text.push_str(&format!("\n{}:\n", topic.title()));
+        if long && !topic.intro().is_empty() {
+            wrap(text, "  ", topic.intro());
+            text.push('\n');
+        }
+        for (index, option) in OPTIONS
+            .iter()
+            .filter(|option| option.topic == topic)
+            .enumerate()
+        {
+            if long && index > 0 {
+                text.push('\n');
+            }
+            entry(text, long, &synopsis(option), option.brief);
+            if long {
+                details(text, option);
+            }
+        }
+    }
+}
+
+fn entry(text: &mut String, long: bool, synopsis: &str, brief: &str) {
+    if long {
+        text.push_str(&format!("  {synopsis}\n"));
+        wrap(text, INDENT, &format!("{brief}."));
+    } else {
+        text.push_str(&format!("  {synopsis:<35}  {brief}\n"));
+    }
+}
+
+fn details(text: &mut String, option: &Opt) {
+    for paragraph in option
+        .more
+        .split("\n\n")
+        .filter(|paragraph| !paragraph.is_empty())
+    {
+        text.push('\n');
+        wrap(text, INDENT, paragraph);
+    }
+    text.push('\n');
+    for fact in facts(option) {
+        wrap(text, INDENT, &fact);
+    }
+}
+
+/// `--name VALUE`, as the command line takes it.
+pub(crate) fn synopsis(option: &Opt) -> String {
+    match option.kind {
+        Kind::Switch(_) => format!("--{}[=true|false]", option.name),
+        _ => format!("--{} {}", option.name, option.value),
+    }
+}
+
+/// Default, range, variable and example, a line each.
+pub(crate) fn facts(option: &Opt) -> Vec<String> {
+    let mut facts = Vec::new();
+    if let Some(default) = option.default() {
+        facts.push(format!("Default: {default}"));
+    }
+    if let Kind::Number(number) = &option.kind {
+        facts.push(format!("Takes: {}", number.range()));
+    }
+    if let Some(variable) = option.variable {
+        facts.push(format!("Environment: {variable}"));
+    }
+    facts.push(format!("Example: {}", example(option)));
+    facts
+}
+
+/// The example as the command line takes it.
+pub(crate) fn example(option: &Opt) -> String {
+    match option.kind {
+        Kind::Switch(_) if option.example == "true" => format!("--{}", option.name),
+        Kind::Switch(_) => format!("--{}={}", option.name, option.example),
+        _ => format!("--{} {}", option.name, option.example),
+    }
+}
+
+/// Appends `paragraph` in lines of at most [`WIDTH`] columns, each behind `indent`.
+fn wrap(text: &mut String, indent: &str, paragraph: &str) {
+    let mut column = 0;
+    for word in paragraph.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > WIDTH {
+            text.push('\n');
+            column = 0;
+        }
+        if column == 0 {
+            text.push_str(indent);
+            column = indent.len();
+        } else {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_help_names_every_option_and_fits_a_terminal() {
+        let help = text(HelpTopic::Serve, true);
+        for option in OPTIONS {
+            assert!(help.contains(&synopsis(option)), "{}", option.name);
+            assert!(
+                help.contains(&format!("Example: {}", example(option)))
+                    || help.contains("Example:")
+            );
+        }
+        for line in help.lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+    }
+
+    #[test]
+    fn short_help_has_one_line_for_each_option() {
+        let help = text(HelpTopic::Serve, false);
+        for option in OPTIONS {
+            let lines = help
+                .lines()
+                .filter(|line| line.trim_start().starts_with(&synopsis(option)));
+            assert_eq!(lines.count(), 1, "{}", option.name);
+        }
+        assert!(help.lines().all(|line| line.chars().count() <= 110));
+    }
+}

@@ -1,0 +1,139 @@
+//! Structured logs to standard error, and the workers' notices among them.
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use respool_driver::Notice;
+use tracing::level_filters::LevelFilter;
+use tracing::{info, warn};
+
+use crate::options::{LogFormat, LogLevel};
+
+/// Notices that wait to be written. At it, further ones are counted and dropped: a worker never
+/// waits for whoever reads our logs.
+const NOTICES_MAX: usize = 1_024;
+
+/// Starts to log. Called once.
+pub(crate) fn start(format: LogFormat, level: LogLevel) {
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let logs = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(io::stderr);
+    match format {
+        LogFormat::Text => logs
+            .with_ansi(io::stderr().is_terminal())
+            .with_target(false)
+            .init(),
+        LogFormat::Json => logs.json().flatten_event(true).with_target(false).init(),
+    }
+}
+
+/// What the driver is given to call.
+pub(crate) type Sink = Arc<dyn Fn(Notice) + Send + Sync>;
+
+/// The thread that writes what workers notice.
+pub(crate) struct NoticeWriter {
+    sender: SyncSender<Option<Notice>>,
+    thread: JoinHandle<()>,
+}
+
+impl NoticeWriter {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn start() -> io::Result<(Sink, NoticeWriter)> {
+        let dropped = Arc::new(AtomicU64::new(0));
+        let (sender, receiver) = sync_channel(NOTICES_MAX);
+        let sink = sink(sender.clone(), Arc::clone(&dropped));
+        let thread = thread::Builder::new()
+            .name("notices".into())
+            .spawn(move || write(&receiver, &dropped))?;
+        Ok((sink, NoticeWriter { sender, thread }))
+    }
+
+    /// Waits until every notice that came before has been written.
+    pub(crate) fn finish(self) {
+        // Either fails only when that thread has ended by itself.
+        let _ = self.sender.send(None);
+        let _ = self.thread.join();
+    }
+}
+
+fn sink(sender: SyncSender<Option<Notice>>, dropped: Arc<AtomicU64>) -> Sink {
+    Arc::new(move |notice| {
+        if sender.try_send(Some(notice)).is_err() {
+            dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    })
+}
+
+/// Writes until the first `None`.
+fn write(receiver: &Receiver<Option<Notice>>, dropped: &AtomicU64) {
+    while let Ok(Some(notice)) = receiver.recv() {
+        log(notice);
+        let count = dropped.swap(0, Ordering::Relaxed);
+        if count > 0 {
+            warn!(count, "notices dropped: standard error is read too slowly");
+        }
+    }
+}
+
+fn log(notice: Notice) {
+    match notice {
+        Notice::LinkUp {
+            worker,
+            server,
+            version,
+        } => {
+            info!(worker, server, version, "link up");
+        }
+        Notice::LinkDown {
+            worker,
+            server,
+            reason,
+        } => {
+            warn!(worker, server, reason, "link down");
+        }
+        Notice::SessionClosed {
+            worker,
+            peer,
+            reason,
+        } => {
+            warn!(worker, peer, reason, "session closed");
+        }
+        Notice::AcceptFailed { worker, reason } => {
+            warn!(worker, reason, "a newcomer could not be accepted");
+        }
+        other => info!(notice = ?other, "notice"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_drops_notices_and_counts_them_instead_of_waiting() {
+        let dropped = Arc::new(AtomicU64::new(0));
+        let (sender, receiver) = sync_channel(2);
+        let sink = sink(sender.clone(), Arc::clone(&dropped));
+        for worker in 0..5 {
+            sink(Notice::AcceptFailed {
+                worker,
+                reason: "test".into(),
+            });
+        }
+        assert_eq!(dropped.load(Ordering::Relaxed), 3);
+        assert_eq!(receiver.try_iter().count(), 2);
+    }
+}

@@ -1,0 +1,1306 @@
+//! The one table of options.
+//!
+//! It drives the command line, the configuration file, `--help`, the reference page, the manual
+//! page and the printed configuration. An option has one name everywhere: `--max-delay-us 200` on
+//! the command line is `max-delay-us = 200` in the file. Defaults are not in the table: they are what
+//! [`Values::default`] holds, and for limits, timeouts and the flush rule the engine's own.
+
+use std::path::PathBuf;
+
+use respool_engine::limits::Limits;
+use respool_engine::settings::{Address, FlushRule, Timeouts, User};
+
+use crate::address::{BackendUrl, parse_backend, parse_listener};
+
+/// One option.
+pub(crate) struct Opt {
+    /// Its name, without dashes in front.
+    pub(crate) name: &'static str,
+    /// The heading under which it is shown.
+    pub(crate) topic: Topic,
+    /// What it takes, and where that is kept.
+    pub(crate) kind: Kind,
+    /// What stands for its value in help.
+    pub(crate) value: &'static str,
+    /// What it is, in one line.
+    pub(crate) brief: &'static str,
+    /// What else there is to know. Paragraphs are parted by an empty line.
+    pub(crate) more: &'static str,
+    /// A value that means something, as the command line takes it.
+    pub(crate) example: &'static str,
+    /// The environment variable that also sets it.
+    pub(crate) variable: Option<&'static str>,
+    /// Never shown once given.
+    pub(crate) secret: bool,
+}
+
+/// What an option takes, and where that is kept.
+pub(crate) enum Kind {
+    /// `true` or `false`; the bare name means `true`.
+    Switch(fn(&mut Values) -> &mut bool),
+    /// A whole number.
+    Number(Number),
+    /// One text.
+    Text {
+        /// Reads it.
+        set: fn(&mut Values, &str) -> Result<(), String>,
+        /// Writes it as `set` reads it.
+        get: fn(&Values) -> Option<String>,
+        /// The file may also have a whole number.
+        or_number: bool,
+    },
+    /// Any number of texts; in the file, an array. A later layer replaces the whole list.
+    List {
+        /// Reads one more.
+        push: fn(&mut Values, &str) -> Result<(), String>,
+        /// Forgets the default or what an earlier layer gave.
+        clear: fn(&mut Values),
+        /// Writes them as `push` reads them.
+        get: fn(&Values) -> Vec<String>,
+    },
+}
+
+/// A whole number in the unit that its option's name ends in.
+pub(crate) struct Number {
+    /// What it counts.
+    pub(crate) unit: Unit,
+    /// The smallest, apart from what `zero` allows.
+    pub(crate) min: u64,
+    /// The largest.
+    pub(crate) max: u64,
+    /// What 0 means, where it means something of its own.
+    pub(crate) zero: Option<&'static str>,
+    /// Where it is kept.
+    pub(crate) field: Field,
+}
+
+/// Where a number is kept.
+pub(crate) enum Field {
+    /// In 32 bits.
+    U32(fn(&mut Values) -> &mut u32),
+    /// In 64 bits.
+    U64(fn(&mut Values) -> &mut u64),
+}
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Things.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Thousandths of a second.
+    Milliseconds,
+    /// Millionths of a second.
+    Microseconds,
+}
+
+/// The headings, in the order in which they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topic {
+    /// Who reaches us, and whom we reach.
+    Addresses,
+    /// A server of our own.
+    Spawn,
+    /// Who may connect.
+    Access,
+    /// When gathered requests leave.
+    Batching,
+    /// Deadlines.
+    Deadlines,
+    /// Bounds.
+    Limits,
+    /// What we say of ourselves.
+    Logs,
+}
+
+impl Topic {
+    /// All of them, in order.
+    pub(crate) const ALL: [Topic; 7] = [
+        Topic::Addresses,
+        Topic::Spawn,
+        Topic::Access,
+        Topic::Batching,
+        Topic::Deadlines,
+        Topic::Limits,
+        Topic::Logs,
+    ];
+
+    /// The heading.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Topic::Addresses => "Addresses and workers",
+            Topic::Spawn => "A server of respool's own",
+            Topic::Access => "Passwords and users",
+            Topic::Batching => "Batching",
+            Topic::Deadlines => "Deadlines",
+            Topic::Limits => "Limits",
+            Topic::Logs => "Logs",
+        }
+    }
+
+    /// What its options have in common.
+    pub(crate) fn intro(self) -> &'static str {
+        match self {
+            Topic::Addresses => "",
+            Topic::Spawn => {
+                "With --spawn, respool starts a Redis or Valkey server for itself alone and stops \
+                 it at the end: a working cache with nothing else set up."
+            }
+            Topic::Access => {
+                "What stands on a command line can be read by everybody on the machine. Passwords \
+                are better given by the file, by a password file or by the environment."
+            }
+            Topic::Batching => {
+                "Requests of all sessions of a worker gather in the open batch of a link. A link \
+                 that owes no reply sends its batch at the end of the turn, so a lone client never \
+                 waits."
+            }
+            Topic::Deadlines => {
+                "Numbers are in the unit of the name; us, ms, s, min and h may be written behind \
+                 them."
+            }
+            Topic::Limits => {
+                "Everything that can grow has a maximum. Numbers of bytes may be written with KiB, \
+                 MiB, or GiB behind them. Unless their text says otherwise, limits hold for each \
+                 worker."
+            }
+            Topic::Logs => "Logs go to standard error.",
+        }
+    }
+}
+
+/// What all options together say. Plain values; [`crate::config`] makes sense of them.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Values {
+    pub(crate) listen: Vec<Address>,
+    pub(crate) backend: BackendUrl,
+    pub(crate) threads: Threads,
+    pub(crate) spawn: bool,
+    pub(crate) spawn_program: Option<PathBuf>,
+    pub(crate) spawn_memory_bytes: u64,
+    pub(crate) password: Option<String>,
+    pub(crate) password_file: Option<PathBuf>,
+    pub(crate) users: Vec<User>,
+    pub(crate) backend_password: Option<String>,
+    pub(crate) backend_password_file: Option<PathBuf>,
+    pub(crate) flush: FlushRule,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) drain_timeout_ms: u32,
+    pub(crate) limits: Limits,
+    pub(crate) log_format: LogFormat,
+    pub(crate) log_level: LogLevel,
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Values {
+            // Beside a Redis on its usual port, and for this machine alone.
+            listen: vec![Address::Tcp {
+                host: "127.0.0.1".into(),
+                port: 6380,
+            }],
+            backend: BackendUrl::default(),
+            threads: Threads::Auto,
+            spawn: false,
+            spawn_program: None,
+            spawn_memory_bytes: 256 << 20,
+            password: None,
+            password_file: None,
+            users: Vec::new(),
+            backend_password: None,
+            backend_password_file: None,
+            flush: FlushRule::default(),
+            timeouts: Timeouts::default(),
+            drain_timeout_ms: 10_000,
+            limits: Limits::default(),
+            log_format: LogFormat::Text,
+            log_level: LogLevel::Info,
+        }
+    }
+}
+
+/// How many workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// One per core that we may use.
+    Auto,
+    /// This many.
+    Exactly(usize),
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The least severe lines that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// The most workers: more than most machines have cores, few enough that a slip is noticed.
+pub(crate) const THREADS_MAX: usize = 1_024;
+
+/// A day, the longest deadline that is still one.
+const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+
+const fn number(unit: Unit, min: u64, max: u64, field: fn(&mut Values) -> &mut u32) -> Kind {
+    Kind::Number(Number {
+        unit,
+        min,
+        max,
+        zero: None,
+        field: Field::U32(field),
+    })
+}
+
+const fn number_or_zero(
+    unit: Unit,
+    (min, max): (u64, u64),
+    zero: &'static str,
+    field: fn(&mut Values) -> &mut u32,
+) -> Kind {
+    Kind::Number(Number {
+        unit,
+        min,
+        max,
+        zero: Some(zero),
+        field: Field::U32(field),
+    })
+}
+
+/// What most options have in common.
+const OPTION: Opt = Opt {
+    name: "",
+    topic: Topic::Addresses,
+    kind: Kind::Switch(|values| &mut values.spawn),
+    value: "",
+    brief: "",
+    more: "",
+    example: "",
+    variable: None,
+    secret: false,
+};
+
+/// Every option, under its heading, in the order in which they are shown.
+pub(crate) static OPTIONS: &[Opt] = &[
+    Opt {
+        name: "listen",
+        kind: Kind::List {
+            push: |values, text| {
+                values.listen.push(parse_listener(text)?);
+                Ok(())
+            },
+            clear: |values| values.listen.clear(),
+            get: |values| values.listen.iter().map(Address::to_string).collect(),
+        },
+        value: "ADDRESS",
+        brief: "Where clients reach respool; may be given several times",
+        more: "HOST:PORT, [IPv6]:PORT, :PORT for every IPv4 address of the machine, or unix:/path \
+               for a socket in the file system. Port 0 asks the system for a free one; the line \
+               `ready` of the log names it.\n\nWhoever reaches a listener may use the server \
+               behind it: set a password before listening on more than this machine.",
+        example: "0.0.0.0:6380",
+        ..OPTION
+    },
+    Opt {
+        name: "backend",
+        kind: Kind::Text {
+            set: |values, text| {
+                values.backend = parse_backend(text)?;
+                Ok(())
+            },
+            get: |values| Some(values.backend.to_string()),
+            or_number: false,
+        },
+        value: "URL",
+        brief: "The Redis or Valkey server behind respool",
+        more: "redis://[USER:PASSWORD@]HOST[:PORT][/DB] or unix://[USER:PASSWORD@]/path[?db=N]. \
+               Reserved characters in a part are written %XX. DB is what clients see as their \
+               database 0. The port is 6379 unless given. TLS (rediss://) is not supported.\n\nThe \
+               server need not be up when respool starts: respool keeps trying, and clients get an \
+               error that says so until it answers. The host name is resolved at every attempt to \
+               connect.",
+        example: "redis://10.0.0.7:6379/0",
+        ..OPTION
+    },
+    Opt {
+        name: "threads",
+        kind: Kind::Text {
+            set: |values, text| {
+                values.threads = match text.parse() {
+                    _ if text == "auto" => Threads::Auto,
+                    Ok(count @ 1..=THREADS_MAX) => Threads::Exactly(count),
+                    _ => {
+                        return Err(format!(
+                            "must be `auto` or a number from 1 to {THREADS_MAX}"
+                        ));
+                    }
+                };
+                Ok(())
+            },
+            get: |values| {
+                Some(match values.threads {
+                    Threads::Auto => "auto".into(),
+                    Threads::Exactly(count) => count.to_string(),
+                })
+            },
+            or_number: true,
+        },
+        value: "N|auto",
+        brief: "Workers; each is one thread with its own sessions and links",
+        more: "auto is one for each core that respool may use. A server gets one shared link from \
+               each worker, so fewer workers make larger batches: one is enough until its core is \
+               busy, and leaves the other cores to the server.",
+        example: "1",
+        ..OPTION
+    },
+    Opt {
+        name: "spawn",
+        topic: Topic::Spawn,
+        kind: Kind::Switch(|values| &mut values.spawn),
+        brief: "Start a server of respool's own and stop it at the end",
+        more: "Starts the first of redis-server and valkey-server that PATH has, on a socket that \
+               only this user reaches, without persistence: what it holds is gone when respool \
+               ends. It ends with respool, even when respool is killed. If it ends first, respool \
+               says so and ends too, with exit code 1, since what it held is lost. Excludes \
+               --backend.",
+        example: "true",
+        ..OPTION
+    },
+    Opt {
+        name: "spawn-program",
+        topic: Topic::Spawn,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.spawn_program = Some(parse_path(text)?);
+                Ok(())
+            },
+            get: |values| {
+                values
+                    .spawn_program
+                    .as_deref()
+                    .map(|path| path.display().to_string())
+            },
+            or_number: false,
+        },
+        value: "PATH",
+        brief: "The server to start, where PATH has none or the wrong one",
+        more: "The path of a redis-server or valkey-server, or a name that is looked for in PATH.",
+        example: "/opt/valkey/bin/valkey-server",
+        ..OPTION
+    },
+    Opt {
+        name: "spawn-memory-bytes",
+        topic: Topic::Spawn,
+        kind: Kind::Number(Number {
+            unit: Unit::Bytes,
+            min: 1 << 20,
+            max: 1 << 40,
+            zero: Some("no limit"),
+            field: Field::U64(|values| &mut values.spawn_memory_bytes),
+        }),
+        value: "SIZE",
+        brief: "How much its data may take",
+        more: "At it, the keys that were used least recently make room for new ones (maxmemory \
+               with allkeys-lru).",
+        example: "1GiB",
+        ..OPTION
+    },
+    Opt {
+        name: "password",
+        topic: Topic::Access,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.password = Some(parse_secret(text)?);
+                Ok(())
+            },
+            get: |values| values.password.clone(),
+            or_number: false,
+        },
+        value: "PASSWORD",
+        brief: "What clients must say by AUTH, as the user `default`",
+        more: "Without a password and without users, everybody may connect, as with a Redis \
+               without a password.",
+        example: "a-long-one",
+        variable: Some("RESPOOL_PASSWORD"),
+        secret: true,
+    },
+    Opt {
+        name: "password-file",
+        topic: Topic::Access,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.password_file = Some(parse_path(text)?);
+                Ok(())
+            },
+            get: |values| {
+                values
+                    .password_file
+                    .as_deref()
+                    .map(|path| path.display().to_string())
+            },
+            or_number: false,
+        },
+        value: "FILE",
+        brief: "A file that holds that password",
+        more: "A line end behind the password is not part of it.",
+        example: "/run/credentials/respool/password",
+        ..OPTION
+    },
+    Opt {
+        name: "user",
+        topic: Topic::Access,
+        kind: Kind::List {
+            push: |values, text| {
+                values.users.push(parse_user(text)?);
+                Ok(())
+            },
+            clear: |values| values.users.clear(),
+            get: |values| {
+                let text = |user: &User| format!("{}:{}", user.name, user.password);
+                values.users.iter().map(text).collect()
+            },
+        },
+        value: "NAME:PASSWORD",
+        brief: "Somebody else who may connect; may be given several times",
+        more: "For clients that say AUTH NAME PASSWORD. The name ends at the first colon. To the \
+               server, every client is the one user that --backend names.",
+        example: "alice:a-long-one",
+        secret: true,
+        ..OPTION
+    },
+    Opt {
+        name: "backend-password",
+        topic: Topic::Access,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.backend_password = Some(parse_secret(text)?);
+                Ok(())
+            },
+            get: |values| values.backend_password.clone(),
+            or_number: false,
+        },
+        value: "PASSWORD",
+        brief: "What respool says to the server by AUTH",
+        more: "Instead of the password in --backend; the user, if it is not the default one, still \
+               stands there: redis://USER@HOST.",
+        example: "a-long-one",
+        variable: Some("RESPOOL_BACKEND_PASSWORD"),
+        secret: true,
+    },
+    Opt {
+        name: "backend-password-file",
+        topic: Topic::Access,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.backend_password_file = Some(parse_path(text)?);
+                Ok(())
+            },
+            get: |values| {
+                values
+                    .backend_password_file
+                    .as_deref()
+                    .map(|path| path.display().to_string())
+            },
+            or_number: false,
+        },
+        value: "FILE",
+        brief: "A file that holds that password",
+        more: "A line end behind the password is not part of it.",
+        example: "/run/credentials/respool/backend-password",
+        ..OPTION
+    },
+    Opt {
+        name: "hold",
+        topic: Topic::Batching,
+        kind: Kind::Switch(|values| &mut values.flush.hold),
+        brief: "Hold a batch until the one before it has come back",
+        more: "A link that owes replies keeps its open batch until they have come back, the batch \
+               is large enough, or its oldest request has waited --max-delay-us. The replies tell \
+               the clients to ask again, so the next batch is as large as the last one, and the \
+               server spends less on system calls. With --hold=false, every batch leaves at the \
+               end of the turn that gathered it.",
+        example: "false",
+        ..OPTION
+    },
+    Opt {
+        name: "max-delay-us",
+        topic: Topic::Batching,
+        kind: number(Unit::Microseconds, 1, 1_000_000, |values| {
+            &mut values.flush.max_delay_us
+        }),
+        value: "TIME",
+        brief: "The longest that a request waits in an open batch",
+        more: "A bound, not a pause: a batch leaves as soon as the one before it has come back. A \
+               larger value makes larger batches when replies are slow to come.",
+        example: "500",
+        ..OPTION
+    },
+    Opt {
+        name: "request-timeout-ms",
+        topic: Topic::Deadlines,
+        kind: number_or_zero(Unit::Milliseconds, (1, DAY_MS), "no deadline", |values| {
+            &mut values.timeouts.request_ms
+        }),
+        value: "TIME",
+        brief: "From the arrival of a request to its reply",
+        more: "At it, the client gets an error that says whether the request was sent to the \
+               server. A reply that comes later is dropped; the link that it comes on lives on.",
+        example: "2s",
+        ..OPTION
+    },
+    Opt {
+        name: "connect-timeout-ms",
+        topic: Topic::Deadlines,
+        kind: number(Unit::Milliseconds, 1, DAY_MS, |values| {
+            &mut values.timeouts.connect_ms
+        }),
+        value: "TIME",
+        brief: "For connecting to the server, with the handshake",
+        more: "At it, the attempt is given up, and the next one follows after the pause below.",
+        example: "500",
+        ..OPTION
+    },
+    Opt {
+        name: "link-stall-ms",
+        topic: Topic::Deadlines,
+        kind: number(Unit::Milliseconds, 1, DAY_MS, |values| {
+            &mut values.timeouts.link_stall_ms
+        }),
+        value: "TIME",
+        brief: "How long a link that owes replies may bring nothing at all",
+        more: "At it, the link is closed and opened anew, and whoever waits on it gets an error \
+               that says that what became of the request is unknown. Keep it above the longest \
+               command that the server runs.",
+        example: "60s",
+        ..OPTION
+    },
+    Opt {
+        name: "reconnect-min-ms",
+        topic: Topic::Deadlines,
+        kind: number(Unit::Milliseconds, 1, DAY_MS, |values| {
+            &mut values.timeouts.reconnect_min_ms
+        }),
+        value: "TIME",
+        brief: "The first pause between two attempts to connect",
+        more: "It doubles from attempt to attempt, with jitter, and starts anew after a success.",
+        example: "10",
+        ..OPTION
+    },
+    Opt {
+        name: "reconnect-max-ms",
+        topic: Topic::Deadlines,
+        kind: number(Unit::Milliseconds, 1, DAY_MS, |values| {
+            &mut values.timeouts.reconnect_max_ms
+        }),
+        value: "TIME",
+        brief: "The longest pause between two attempts to connect",
+        more: "",
+        example: "1s",
+        ..OPTION
+    },
+    Opt {
+        name: "session-idle-ms",
+        topic: Topic::Deadlines,
+        kind: number_or_zero(Unit::Milliseconds, (1, 30 * DAY_MS), "for ever", |values| {
+            &mut values.timeouts.session_idle_ms
+        }),
+        value: "TIME",
+        brief: "How long a session may ask nothing before it is closed",
+        more: "",
+        example: "1h",
+        ..OPTION
+    },
+    Opt {
+        name: "drain-timeout-ms",
+        topic: Topic::Deadlines,
+        kind: number_or_zero(Unit::Milliseconds, (1, DAY_MS), "cut at once", |values| {
+            &mut values.drain_timeout_ms
+        }),
+        value: "TIME",
+        brief: "How long a stop waits for requests that have arrived",
+        more: "After SIGTERM or SIGINT, requests that have arrived are still answered. Sessions \
+               that are not done by then are cut, and the exit code is 1. Let a supervisor wait \
+               longer than this before it kills.",
+        example: "30s",
+        ..OPTION
+    },
+    Opt {
+        name: "sessions-max",
+        topic: Topic::Limits,
+        kind: number(Unit::Count, 1, 10_000_000, |values| {
+            &mut values.limits.sessions_max
+        }),
+        value: "COUNT",
+        brief: "Sessions of the whole process",
+        more: "At it, a newcomer is told so and closed, as Redis does. At its start, respool \
+               raises its limit of open files to what this needs; if it may not, it warns and \
+               lowers the number of sessions to what fits.",
+        example: "50000",
+        ..OPTION
+    },
+    Opt {
+        name: "session-depth-max",
+        topic: Topic::Limits,
+        kind: number(Unit::Count, 1, 1_000_000, |values| {
+            &mut values.limits.session_depth_max
+        }),
+        value: "COUNT",
+        brief: "Requests of one session that are not answered yet",
+        more: "At it, the session is not read until replies have come.",
+        example: "1000",
+        ..OPTION
+    },
+    Opt {
+        name: "session-output-soft-bytes",
+        topic: Topic::Limits,
+        kind: number(Unit::Bytes, 16 << 10, u32::MAX as u64, |values| {
+            &mut values.limits.session_output_soft_bytes
+        }),
+        value: "SIZE",
+        brief: "Reply bytes that a client has not taken: no more requests",
+        more: "At it, the session is not read, and a link that is bringing it more replies stops \
+               being shared with other sessions.",
+        example: "4MiB",
+        ..OPTION
+    },
+    Opt {
+        name: "session-output-hard-bytes",
+        topic: Topic::Limits,
+        kind: number(Unit::Bytes, 64 << 10, u32::MAX as u64, |values| {
+            &mut values.limits.session_output_hard_bytes
+        }),
+        value: "SIZE",
+        brief: "Reply bytes that a client has not taken: no more replies",
+        more: "At it, the link that brings more is not read either, for as long as \
+               --session-stall-ms and --stranger-stall-ms allow; then the session is closed.",
+        example: "64MiB",
+        ..OPTION
+    },
+    Opt {
+        name: "session-stall-ms",
+        topic: Topic::Limits,
+        kind: number(Unit::Milliseconds, 1, DAY_MS, |values| {
+            &mut values.limits.session_stall_ms
+        }),
+        value: "TIME",
+        brief: "How long a client at the hard bound may take nothing at all",
+        more: "At it, the session is closed.",
+        example: "30s",
+        ..OPTION
+    },
+    Opt {
+        name: "stranger-stall-ms",
+        topic: Topic::Limits,
+        kind: number(Unit::Milliseconds, 1, DAY_MS, |values| {
+            &mut values.limits.stranger_stall_ms
+        }),
+        value: "TIME",
+        brief: "How long in total it may keep others waiting on its link",
+        more: "Counts while requests of other sessions wait behind a session at its hard bound. At \
+               it, that session is closed.",
+        example: "200",
+        ..OPTION
+    },
+    Opt {
+        name: "request-held-bytes-max",
+        topic: Topic::Limits,
+        // Redis itself gathers up to 64 KiB of a line before it gives up on it.
+        kind: number(Unit::Bytes, 64 << 10, 512 << 20, |values| {
+            &mut values.limits.request_held_bytes_max
+        }),
+        value: "SIZE",
+        brief: "Bytes of an incomplete request that are held",
+        more: "A request that is larger is not held whole: it is cut through to the server, on a \
+               link of its own.",
+        example: "1MiB",
+        ..OPTION
+    },
+    Opt {
+        name: "streaming-links-max",
+        topic: Topic::Limits,
+        kind: number(Unit::Count, 1, 10_000, |values| {
+            &mut values.limits.streaming_links_max
+        }),
+        value: "COUNT",
+        brief: "Links on which one large request each travels",
+        more: "At it, the next large request waits.",
+        example: "4",
+        ..OPTION
+    },
+    Opt {
+        name: "links-max",
+        topic: Topic::Limits,
+        kind: number(Unit::Count, 2, 100_000, |values| {
+            &mut values.limits.links_max
+        }),
+        value: "COUNT",
+        brief: "Links of one worker to all servers, of all kinds",
+        more: "At it, what needs one more is refused with an error.",
+        example: "128",
+        ..OPTION
+    },
+    Opt {
+        name: "link-ledger-max",
+        topic: Topic::Limits,
+        kind: number(Unit::Count, 1, 16 << 20, |values| {
+            &mut values.limits.link_ledger_max
+        }),
+        value: "COUNT",
+        brief: "Requests on one link that are not answered yet",
+        more: "At it, the sessions that add more wait.",
+        example: "10000",
+        ..OPTION
+    },
+    Opt {
+        name: "link-unsent-bytes-max",
+        topic: Topic::Limits,
+        kind: number(
+            Unit::Bytes,
+            respool_engine::limits::BATCH_BYTES_MAX as u64,
+            u32::MAX as u64,
+            |values| &mut values.limits.link_unsent_bytes_max,
+        ),
+        value: "SIZE",
+        brief: "Bytes on one link that the server has not taken",
+        more: "At it, the sessions that add more wait.",
+        example: "16MiB",
+        ..OPTION
+    },
+    Opt {
+        name: "worker-memory-bytes-max",
+        topic: Topic::Limits,
+        kind: Kind::Number(Number {
+            unit: Unit::Bytes,
+            min: 1 << 20,
+            max: 1 << 40,
+            zero: None,
+            field: Field::U64(|values| &mut values.limits.worker_memory_bytes_max),
+        }),
+        value: "SIZE",
+        brief: "Bytes that one worker holds for its sessions and links",
+        more: "At it, the session that owes most is not read; an eighth above, it is closed.",
+        example: "512MiB",
+        ..OPTION
+    },
+    Opt {
+        name: "log-format",
+        topic: Topic::Logs,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.log_format = match text {
+                    "text" => LogFormat::Text,
+                    "json" => LogFormat::Json,
+                    _ => return Err("must be `text` or `json`".into()),
+                };
+                Ok(())
+            },
+            get: |values| {
+                Some(match values.log_format {
+                    LogFormat::Text => "text".into(),
+                    LogFormat::Json => "json".into(),
+                })
+            },
+            or_number: false,
+        },
+        value: "text|json",
+        brief: "For people, or one JSON object a line",
+        more: "",
+        example: "json",
+        ..OPTION
+    },
+    Opt {
+        name: "log-level",
+        topic: Topic::Logs,
+        kind: Kind::Text {
+            set: |values, text| {
+                let level = LogLevel::ALL.iter().find(|level| level.name() == text);
+                values.log_level =
+                    *level.ok_or("must be `error`, `warn`, `info`, `debug` or `trace`")?;
+                Ok(())
+            },
+            get: |values| Some(values.log_level.name().into()),
+            or_number: false,
+        },
+        value: "LEVEL",
+        brief: "The least severe lines: error, warn, info, debug or trace",
+        more: "",
+        example: "warn",
+        ..OPTION
+    },
+];
+
+/// The option of that name.
+pub(crate) fn find(name: &str) -> Option<&'static Opt> {
+    OPTIONS.iter().find(|option| option.name == name)
+}
+
+impl Opt {
+    /// Reads `text` into `values`. A list gets one more element.
+    ///
+    /// # Errors
+    /// What is wrong with the text, and what it should be.
+    pub(crate) fn set(&self, values: &mut Values, text: &str) -> Result<(), String> {
+        match &self.kind {
+            Kind::Switch(field) => {
+                *field(values) = match text {
+                    "true" => true,
+                    "false" => false,
+                    _ => return Err("must be `true` or `false`".into()),
+                };
+                Ok(())
+            }
+            Kind::Number(number) => {
+                let value = number.parse(text)?;
+                match number.field {
+                    Field::U64(field) => *field(values) = value,
+                    Field::U32(field) => {
+                        *field(values) =
+                            u32::try_from(value).expect("the table's max fits its field");
+                    }
+                }
+                Ok(())
+            }
+            Kind::Text { set, .. } => set(values, text),
+            Kind::List { push, .. } => push(values, text),
+        }
+    }
+
+    /// What `values` hold, each text as [`Opt::set`] reads it.
+    pub(crate) fn get(&self, values: &mut Values) -> Vec<String> {
+        match &self.kind {
+            Kind::Switch(field) => vec![field(values).to_string()],
+            Kind::Number(number) => vec![number.get(values).to_string()],
+            Kind::Text { get, .. } => get(values).into_iter().collect(),
+            Kind::List { get, .. } => get(values),
+        }
+    }
+
+    /// The default, as help shows it; `None` where there is none.
+    pub(crate) fn default(&self) -> Option<String> {
+        let mut values = Values::default();
+        if let Kind::Number(number) = &self.kind {
+            return Some(number.describe(number.get(&mut values)));
+        }
+        Some(self.get(&mut values).join(" ")).filter(|text| !text.is_empty())
+    }
+}
+
+impl Number {
+    fn get(&self, values: &mut Values) -> u64 {
+        match self.field {
+            Field::U32(field) => u64::from(*field(values)),
+            Field::U64(field) => *field(values),
+        }
+    }
+
+    /// Reads digits with or without a suffix, and checks the range.
+    fn parse(&self, text: &str) -> Result<u64, String> {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (digits, suffix) = text.split_at(digits);
+        let wrong = || format!("must be a whole number {}", self.unit.how_to_write());
+        if digits.is_empty() {
+            return Err(wrong());
+        }
+        let scale = if suffix.is_empty() {
+            self.unit.size()
+        } else {
+            let known = self
+                .unit
+                .suffixes()
+                .iter()
+                .find(|(name, _)| *name == suffix.trim_start());
+            known.ok_or_else(wrong)?.1
+        };
+        // What overflows is above every maximum.
+        let amount = digits
+            .parse::<u128>()
+            .ok()
+            .and_then(|count| count.checked_mul(scale));
+        let amount = amount.unwrap_or(u128::MAX);
+        if !amount.is_multiple_of(self.unit.size()) && amount != u128::MAX {
+            return Err(format!("is not a whole number of {}", self.unit.plural()));
+        }
+        match u64::try_from(amount / self.unit.size()) {
+            Ok(value) if (self.min..=self.max).contains(&value) => Ok(value),
+            Ok(0) if self.zero.is_some() => Ok(0),
+            _ => Err(format!("must be {}", self.range())),
+        }
+    }
+
+    /// What it may be, in words.
+    pub(crate) fn range(&self) -> String {
+        let range = format!(
+            "from {} to {}",
+            self.describe(self.min),
+            self.describe(self.max)
+        );
+        match self.zero {
+            Some(meaning) => format!("{range}, or 0 ({meaning})"),
+            None => range,
+        }
+    }
+
+    /// A value as people read it: `1048576 (1MiB)`.
+    pub(crate) fn describe(&self, value: u64) -> String {
+        if value == 0 {
+            return self
+                .zero
+                .map_or("0".into(), |meaning| format!("0 ({meaning})"));
+        }
+        let amount = u128::from(value) * self.unit.size();
+        let largest = self
+            .unit
+            .suffixes()
+            .iter()
+            .rev()
+            .find(|(_, size)| amount.is_multiple_of(*size));
+        match largest {
+            Some((suffix, size)) if *size > self.unit.size() => {
+                format!("{value} ({}{suffix})", amount / size)
+            }
+            _ => value.to_string(),
+        }
+    }
+}
+
+impl Unit {
+    /// One of it, in the smallest unit of its kind.
+    fn size(self) -> u128 {
+        match self {
+            Unit::Count | Unit::Bytes | Unit::Microseconds => 1,
+            Unit::Milliseconds => 1_000,
+        }
+    }
+
+    /// What may stand behind a number, with its size in the smallest unit of its kind.
+    fn suffixes(self) -> &'static [(&'static str, u128)] {
+        match self {
+            Unit::Count => &[],
+            Unit::Bytes => &[
+                ("KiB", 1 << 10),
+                ("MiB", 1 << 20),
+                ("GiB", 1 << 30),
+                ("TiB", 1 << 40),
+            ],
+            Unit::Milliseconds | Unit::Microseconds => &[
+                ("us", 1),
+                ("ms", 1_000),
+                ("s", 1_000_000),
+                ("min", 60_000_000),
+                ("h", 3_600_000_000),
+            ],
+        }
+    }
+
+    fn plural(self) -> &'static str {
+        match self {
+            Unit::Count => "things",
+            Unit::Bytes => "bytes",
+            Unit::Milliseconds => "milliseconds",
+            Unit::Microseconds => "microseconds",
+        }
+    }
+
+    fn how_to_write(self) -> &'static str {
+        match self {
+            Unit::Count => "without a unit, such as 100",
+            Unit::Bytes => "of bytes, such as 1048576 or 1MiB",
+            Unit::Milliseconds => "of milliseconds, such as 1500 or 2s",
+            Unit::Microseconds => "of microseconds, such as 200 or 1ms",
+        }
+    }
+}
+
+impl LogLevel {
+    const ALL: [LogLevel; 5] = [
+        LogLevel::Error,
+        LogLevel::Warn,
+        LogLevel::Info,
+        LogLevel::Debug,
+        LogLevel::Trace,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+            LogLevel::Trace => "trace",
+        }
+    }
+}
+
+/// Checks a password, whose text must never be part of the error.
+pub(crate) fn parse_secret(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("is empty: a password has at least one character".into()),
+        _ => Ok(text.into()),
+    }
+}
+
+fn parse_user(text: &str) -> Result<User, String> {
+    let Some((name, password)) = text.split_once(':') else {
+        return Err("must be NAME:PASSWORD".into());
+    };
+    if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c == '\0') {
+        return Err("a user's name has at least one character and no spaces".into());
+    }
+    Ok(User {
+        name: name.into(),
+        password: parse_secret(password)?,
+    })
+}
+
+fn parse_path(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "" => Err("is empty: it must be a path".into()),
+        _ => Ok(text.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(name: &str, text: &str) -> Result<Vec<String>, String> {
+        let (option, mut values) = (find(name).expect(name), Values::default());
+        if let Kind::List { clear, .. } = option.kind {
+            clear(&mut values);
+        }
+        option
+            .set(&mut values, text)
+            .map(|()| option.get(&mut values))
+    }
+
+    #[test]
+    fn every_field_of_the_engines_settings_is_an_option_and_no_option_writes_anothers_field() {
+        // A field that is added to the engine fails to compile here until it has its option.
+        let Limits {
+            sessions_max: _,
+            session_depth_max: _,
+            session_output_soft_bytes: _,
+            session_output_hard_bytes: _,
+            session_stall_ms: _,
+            stranger_stall_ms: _,
+            request_held_bytes_max: _,
+            streaming_links_max: _,
+            links_max: _,
+            link_ledger_max: _,
+            link_unsent_bytes_max: _,
+            worker_memory_bytes_max: _,
+        } = Limits::default();
+        let Timeouts {
+            request_ms: _,
+            connect_ms: _,
+            link_stall_ms: _,
+            reconnect_min_ms: _,
+            reconnect_max_ms: _,
+            session_idle_ms: _,
+        } = Timeouts::default();
+        let FlushRule {
+            hold: _,
+            max_delay_us: _,
+        } = FlushRule::default();
+
+        let mut values = Values::default();
+        for option in OPTIONS {
+            let before: Vec<_> = OPTIONS.iter().map(|other| other.get(&mut values)).collect();
+            option.set(&mut values, option.example).expect(option.name);
+            for (other, before) in OPTIONS.iter().zip(before) {
+                let changed = other.get(&mut values) != before;
+                assert_eq!(
+                    changed,
+                    other.name == option.name,
+                    "{} by {}",
+                    other.name,
+                    option.name
+                );
+            }
+        }
+        let number_of = |text: String| text.matches(": ").count();
+        let shown = format!("{:?}", (&values.limits, &values.timeouts, &values.flush));
+        let default = (Limits::default(), Timeouts::default(), FlushRule::default());
+        let engine = OPTIONS.iter().filter(|option| {
+            [Topic::Batching, Topic::Deadlines, Topic::Limits].contains(&option.topic)
+        });
+        // All but the drain timeout, which is ours.
+        assert_eq!(number_of(shown), engine.count() - 1);
+        assert_ne!((values.limits, values.timeouts, values.flush), default);
+    }
+
+    #[test]
+    fn names_are_unique_and_briefs_are_one_line() {
+        for (index, option) in OPTIONS.iter().enumerate() {
+            assert!(
+                OPTIONS[..index]
+                    .iter()
+                    .all(|other| other.name != option.name)
+            );
+            assert!(
+                option
+                    .name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+            );
+            assert!(
+                !option.brief.is_empty() && option.brief.len() <= 66,
+                "{}",
+                option.name
+            );
+            assert!(
+                !option.brief.ends_with('.') && !option.more.contains("  "),
+                "{}",
+                option.name
+            );
+            assert_eq!(
+                option.value.is_empty(),
+                matches!(option.kind, Kind::Switch(_))
+            );
+        }
+    }
+
+    #[test]
+    fn every_default_is_within_its_range_and_reads_as_itself() {
+        let mut values = Values::default();
+        for option in OPTIONS {
+            let default = option.get(&mut values);
+            let mut again = Values::default();
+            if let Kind::List { clear, .. } = option.kind {
+                clear(&mut again);
+            }
+            for text in &default {
+                option
+                    .set(&mut again, text)
+                    .unwrap_or_else(|error| panic!("{}: {error}", option.name));
+            }
+            assert_eq!(option.get(&mut again), default, "{}", option.name);
+        }
+    }
+
+    #[test]
+    fn numbers_are_in_the_unit_of_the_name_and_may_carry_another() {
+        for (name, text, value) in [
+            ("max-delay-us", "200", "200"),
+            ("max-delay-us", "1ms", "1000"),
+            ("request-timeout-ms", "1500", "1500"),
+            ("request-timeout-ms", "2s", "2000"),
+            ("request-timeout-ms", "1500000us", "1500"),
+            ("request-timeout-ms", "0", "0"),
+            ("session-idle-ms", "1 h", "3600000"),
+            ("drain-timeout-ms", "2min", "120000"),
+            ("session-output-soft-bytes", "64KiB", "65536"),
+            ("worker-memory-bytes-max", "1GiB", "1073741824"),
+            ("spawn-memory-bytes", "0", "0"),
+            ("sessions-max", "7", "7"),
+        ] {
+            assert_eq!(set(name, text), Ok(vec![value.into()]), "{name} {text}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_wrong_is_told_what_it_should_be() {
+        let huge = "9".repeat(60);
+        for (name, text, error) in [
+            (
+                "sessions-max",
+                "many",
+                "must be a whole number without a unit, such as 100",
+            ),
+            ("sessions-max", "", "must be a whole number without a unit"),
+            (
+                "sessions-max",
+                "-1",
+                "must be a whole number without a unit",
+            ),
+            (
+                "sessions-max",
+                "1KiB",
+                "must be a whole number without a unit",
+            ),
+            ("sessions-max", "0", "must be from 1 to 10000000"),
+            ("sessions-max", huge.as_str(), "must be from 1 to 10000000"),
+            (
+                "max-delay-us",
+                "1KiB",
+                "must be a whole number of microseconds, such as 200 or 1ms",
+            ),
+            ("max-delay-us", "2s", "must be from 1 to 1000000 (1s)"),
+            (
+                "request-timeout-ms",
+                "1.5s",
+                "must be a whole number of milliseconds, such as 1500 or 2s",
+            ),
+            (
+                "request-timeout-ms",
+                "1500us",
+                "is not a whole number of milliseconds",
+            ),
+            (
+                "request-timeout-ms",
+                "25h",
+                "must be from 1 to 86400000 (24h), or 0 (no deadline)",
+            ),
+            (
+                "worker-memory-bytes-max",
+                "1GB",
+                "must be a whole number of bytes, such as 1048576 or 1MiB",
+            ),
+            (
+                "worker-memory-bytes-max",
+                "1KiB",
+                "must be from 1048576 (1MiB) to 1099511627776 (1TiB)",
+            ),
+            ("hold", "yes", "must be `true` or `false`"),
+            ("threads", "0", "must be `auto` or a number from 1 to 1024"),
+            (
+                "threads",
+                "1025",
+                "must be `auto` or a number from 1 to 1024",
+            ),
+            ("log-format", "xml", "must be `text` or `json`"),
+            (
+                "log-level",
+                "loud",
+                "must be `error`, `warn`, `info`, `debug` or `trace`",
+            ),
+            ("user", "alice", "must be NAME:PASSWORD"),
+            (
+                "user",
+                ":x",
+                "a user's name has at least one character and no spaces",
+            ),
+            (
+                "user",
+                "a b:x",
+                "a user's name has at least one character and no spaces",
+            ),
+            (
+                "user",
+                "alice:",
+                "is empty: a password has at least one character",
+            ),
+            (
+                "password",
+                "",
+                "is empty: a password has at least one character",
+            ),
+            ("password-file", "", "is empty: it must be a path"),
+        ] {
+            let told = set(name, text).expect_err(text);
+            assert!(told.starts_with(error), "{name} {text}: {told}");
+        }
+    }
+}

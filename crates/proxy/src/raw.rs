@@ -1,0 +1,373 @@
+//! What was given, before anybody makes sense of it: layer by layer, with places.
+//!
+//! Reading a layer does nothing but read. Every problem is kept, so that one run shows them all.
+
+use std::ffi::OsString;
+
+use toml_edit::{Document, Item, Value};
+
+use crate::options::{Kind, OPTIONS, Opt, find};
+use crate::problem::{Place, Problem, did_you_mean};
+
+/// One option as it was given in one layer.
+#[derive(Debug)]
+pub(crate) struct Given {
+    /// Which.
+    pub(crate) option: &'static Opt,
+    /// Where.
+    pub(crate) place: Place,
+    /// Each text with its own place; a list may have any number, everything else has one.
+    pub(crate) texts: Vec<(String, Place)>,
+}
+
+/// Everything that was given.
+#[derive(Debug, Default)]
+pub(crate) struct RawConfig {
+    /// In no order.
+    pub(crate) given: Vec<Given>,
+    /// What could not even be read.
+    pub(crate) problems: Vec<Problem>,
+}
+
+impl RawConfig {
+    /// Adds one option of the command line. Of an option that has one value the last one counts, so
+    /// that what a script gives can be overruled behind it.
+    pub(crate) fn add_argument(&mut self, option: &'static Opt, text: String) {
+        let place = Place::Arguments;
+        let mut earlier = self
+            .given
+            .iter_mut()
+            .filter(|given| given.place == Place::Arguments);
+        let text = (text, place.clone());
+        match earlier.find(|given| given.option.name == option.name) {
+            Some(given) if matches!(option.kind, Kind::List { .. }) => given.texts.push(text),
+            Some(given) => given.texts = vec![text],
+            None => self.given.push(Given {
+                option,
+                place,
+                texts: vec![text],
+            }),
+        }
+    }
+
+    /// Adds what the environment says.
+    pub(crate) fn add_environment(&mut self, get: impl Fn(&str) -> Option<OsString>) {
+        for option in OPTIONS {
+            let Some(variable) = option.variable else {
+                continue;
+            };
+            let Some(text) = get(variable) else { continue };
+            let place = Place::Environment(variable);
+            match text.into_string() {
+                Ok(text) => {
+                    let texts = vec![(text, place.clone())];
+                    self.given.push(Given {
+                        option,
+                        place,
+                        texts,
+                    });
+                }
+                Err(_) => {
+                    self.problems
+                        .push(Problem::of_option(option.name, &place, "is not UTF-8"));
+                }
+            }
+        }
+    }
+
+    /// Adds the file at `path`.
+    pub(crate) fn add_file(&mut self, path: &str) {
+        match std::fs::read(path).map(String::from_utf8) {
+            Ok(Ok(text)) => self.add_toml(path, &text),
+            Ok(Err(_)) => {
+                let text = format!("{path}: is not UTF-8: a configuration file is TOML");
+                self.problems.push(Problem::at(Place::Default, text));
+            }
+            Err(error) => {
+                let text = format!("{path}: cannot be read: {error}");
+                self.problems.push(Problem::at(Place::Default, text));
+            }
+        }
+    }
+
+    /// Adds the text of a file.
+    pub(crate) fn add_toml(&mut self, path: &str, text: &str) {
+        let place = |span: Option<std::ops::Range<usize>>| {
+            let (line, column) = position(text, span.map_or(0, |span| span.start));
+            Place::File {
+                path: path.into(),
+                line,
+                column,
+            }
+        };
+        let document = match Document::parse(text) {
+            Ok(document) => document,
+            Err(error) => {
+                let what = format!("is not TOML: {}", error.message());
+                self.problems.push(Problem::at(place(error.span()), what));
+                return;
+            }
+        };
+        let table = document.as_table();
+        for (name, item) in table {
+            let key = place(table.key(name).and_then(|key| key.span()));
+            let Some(option) = find(name) else {
+                self.problems.push(Problem::at(key, unknown(name, item)));
+                continue;
+            };
+            match texts(option, item) {
+                Ok(texts) => {
+                    let texts = texts.into_iter().map(|(text, span)| (text, place(span)));
+                    let texts = texts.collect();
+                    self.given.push(Given {
+                        option,
+                        place: key,
+                        texts,
+                    });
+                }
+                Err((span, what)) => {
+                    self.problems
+                        .push(Problem::of_option(name, &place(span), what));
+                }
+            }
+        }
+    }
+}
+
+type Span = Option<std::ops::Range<usize>>;
+
+/// The texts of one key's value, as the command line would give them.
+fn texts(option: &Opt, item: &Item) -> Result<Vec<(String, Span)>, (Span, String)> {
+    let wrong = |item_span: Span, kind: &str, example: String| {
+        Err((
+            item_span,
+            format!("must be {kind}, such as {} = {example}", option.name),
+        ))
+    };
+    let value = item.as_value();
+    let one = |text: String| Ok(vec![(text, item.span())]);
+    match (&option.kind, value) {
+        (Kind::Switch(_), Some(Value::Boolean(value))) => one(value.value().to_string()),
+        (Kind::Switch(_), _) => wrong(item.span(), "true or false", option.example_in_file()),
+        (Kind::Number(_), Some(Value::Integer(value))) => one(value.value().to_string()),
+        (Kind::Number(_) | Kind::Text { .. }, Some(Value::String(value))) => {
+            one(value.value().clone())
+        }
+        (
+            Kind::Text {
+                or_number: true, ..
+            },
+            Some(Value::Integer(value)),
+        ) => one(value.value().to_string()),
+        (Kind::Number(_), _) => wrong(item.span(), "a whole number", option.example_in_file()),
+        (Kind::Text { .. }, _) => wrong(item.span(), "a string", option.example_in_file()),
+        // One listener needs no brackets.
+        (Kind::List { .. }, Some(Value::String(value))) => one(value.value().clone()),
+        (Kind::List { .. }, Some(Value::Array(array))) => {
+            let mut texts = Vec::with_capacity(array.len());
+            for element in array {
+                match element {
+                    Value::String(text) => texts.push((text.value().clone(), element.span())),
+                    _ => {
+                        let example = option.example_in_file();
+                        return wrong(element.span(), "an array of strings", example);
+                    }
+                }
+            }
+            Ok(texts)
+        }
+        (Kind::List { .. }, _) => {
+            wrong(item.span(), "an array of strings", option.example_in_file())
+        }
+    }
+}
+
+fn unknown(name: &str, item: &Item) -> String {
+    if item.is_table_like() || item.is_array_of_tables() {
+        let inner = item.as_table_like().and_then(|table| {
+            table
+                .iter()
+                .map(|(key, _)| key)
+                .find(|key| find(key).is_some())
+        });
+        return match inner {
+            Some(key) => format!("the file has no sections: write `{key}` above, without [{name}]"),
+            None => format!("unknown section [{name}]: the file has no sections"),
+        };
+    }
+    match did_you_mean(name, OPTIONS.iter().map(|option| option.name)) {
+        Some(meant) => format!("unknown key `{name}`: did you mean `{meant}`?"),
+        None => {
+            format!("unknown key `{name}`: `respool serve --help` lists all that a file may have")
+        }
+    }
+}
+
+/// Line and column, from 1, of the byte at `offset`.
+fn position(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+    (line, before[line_start..].chars().count() + 1)
+}
+
+impl Opt {
+    /// The example as the file takes it.
+    pub(crate) fn example_in_file(&self) -> String {
+        self.in_file(&[self.example.to_owned()])
+    }
+
+    /// Texts as the file takes them.
+    pub(crate) fn in_file(&self, texts: &[String]) -> String {
+        let quoted = |text: &String| Value::from(text.as_str()).to_string();
+        let bare = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        match (&self.kind, texts) {
+            (Kind::List { .. }, texts) => {
+                format!(
+                    "[{}]",
+                    texts.iter().map(quoted).collect::<Vec<_>>().join(", ")
+                )
+            }
+            (Kind::Switch(_), [text]) => text.clone(),
+            (
+                Kind::Number(_)
+                | Kind::Text {
+                    or_number: true, ..
+                },
+                [text],
+            ) if bare(text) => text.clone(),
+            (_, texts) => texts.iter().map(quoted).collect(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Opt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Vec<(&'static str, Vec<String>)>, Vec<String>) {
+        let mut raw = RawConfig::default();
+        raw.add_toml("r.toml", text);
+        let given = raw.given.into_iter().map(|given| {
+            let texts = given.texts.into_iter().map(|(text, _)| text).collect();
+            (given.option.name, texts)
+        });
+        (
+            given.collect(),
+            raw.problems.iter().map(Problem::to_string).collect(),
+        )
+    }
+
+    #[test]
+    fn every_type_of_value_is_read_as_the_command_line_would_give_it() {
+        let (given, problems) = read(
+            "listen = [\":1\", \"unix:/a\"]\nbackend = \"redis://h\"\nthreads = 2\nhold = false\n\
+             max-delay-us = 1_000\nrequest-timeout-ms = \"2s\"\nuser = \"a:b\"\n",
+        );
+        assert_eq!(problems, Vec::<String>::new());
+        let expected: Vec<(&str, Vec<String>)> = [
+            ("listen", [":1", "unix:/a"].as_slice()),
+            ("backend", &["redis://h"]),
+            ("threads", &["2"]),
+            ("hold", &["false"]),
+            ("max-delay-us", &["1000"]),
+            ("request-timeout-ms", &["2s"]),
+            ("user", &["a:b"]),
+        ]
+        .iter()
+        .map(|(name, texts)| (*name, texts.iter().map(|text| (*text).to_owned()).collect()))
+        .collect();
+        assert_eq!(given, expected);
+    }
+
+    #[test]
+    fn what_a_file_may_not_have_is_refused_with_its_place_and_what_was_meant() {
+        for (text, problem) in [
+            (
+                "\n\n  sesions-max = 1",
+                "r.toml:3:3: unknown key `sesions-max`: did you mean `sessions-max`?",
+            ),
+            (
+                "max_delay_us = 1",
+                "r.toml:1:1: unknown key `max_delay_us`: did you mean `max-delay-us`?",
+            ),
+            (
+                "tls-cert = 1",
+                "r.toml:1:1: unknown key `tls-cert`: `respool serve --help` lists all that a file \
+                 may have",
+            ),
+            (
+                "[limits]\nsessions-max = 1",
+                "r.toml:1:2: the file has no sections: write `sessions-max` above, without \
+                 [limits]",
+            ),
+            (
+                "[tls]\na = 1",
+                "r.toml:1:2: unknown section [tls]: the file has no sections",
+            ),
+            (
+                "[[tls]]\na = 1",
+                "r.toml:1:3: unknown section [tls]: the file has no sections",
+            ),
+            (
+                "threads = 1\nthreads = 2",
+                "r.toml:2:1: is not TOML: duplicate key",
+            ),
+            ("threads = ", "r.toml:1:11: is not TOML: "),
+            ("é = 1", "r.toml:1:1: is not TOML: "),
+            (
+                "hold = 1",
+                "r.toml:1:8: hold: must be true or false, such as hold = false",
+            ),
+            (
+                "sessions-max = true",
+                "r.toml:1:16: sessions-max: must be a whole number, such as sessions-max = 50000",
+            ),
+            (
+                "backend = 6379",
+                "r.toml:1:11: backend: must be a string, such as backend = \
+                 \"redis://10.0.0.7:6379/0\"",
+            ),
+            (
+                "listen = 6379",
+                "r.toml:1:10: listen: must be an array of strings, such as listen = \
+                 [\"0.0.0.0:6380\"]",
+            ),
+            (
+                "listen = [\":1\", 2]",
+                "r.toml:1:17: listen: must be an array of strings, such as listen = \
+                 [\"0.0.0.0:6380\"]",
+            ),
+        ] {
+            let (given, problems) = read(text);
+            assert_eq!(problems.len(), 1, "{text}: {problems:?}");
+            assert!(problems[0].starts_with(problem), "{text}: {}", problems[0]);
+            assert!(given.is_empty(), "{text}: {given:?}");
+        }
+    }
+
+    #[test]
+    fn columns_count_characters() {
+        assert_eq!(position("é = ä\nßx", 0), (1, 1));
+        assert_eq!(position("é = ä\nßx", 5), (1, 5));
+        assert_eq!(position("é = ä\nßx", 10), (2, 2));
+        assert_eq!(position("", 7), (1, 1));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let mut raw = RawConfig::default();
+        raw.add_file("/nonexistent/respool.toml");
+        let problem = raw.problems[0].to_string();
+        assert!(
+            problem.starts_with("/nonexistent/respool.toml: cannot be read: "),
+            "{problem}"
+        );
+    }
+}

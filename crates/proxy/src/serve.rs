@@ -1,0 +1,277 @@
+//! The life of the process: start, wait, drain.
+
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+use respool_driver::{Running, Setup};
+use respool_engine::settings::Address;
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::{error, info, warn};
+
+use crate::config::{Backend, Config};
+use crate::descriptors::{self, Granted, Need};
+use crate::logs::{self, NoticeWriter};
+use crate::spawn::SpawnedServer;
+
+/// Runs until a signal ends it, or what it depends on has ended. Called on the main thread, which
+/// then does nothing but wait for signals.
+pub(crate) fn serve(config: &Config) -> ExitCode {
+    logs::start(config.log_format, config.log_level);
+    match run(config) {
+        Ok(Ending::Clean) => {
+            info!("stopped");
+            ExitCode::SUCCESS
+        }
+        Ok(Ending::Cut(sessions)) => {
+            error!(
+                sessions,
+                "stopped; sessions that were not done in time were cut: see drain-timeout-ms"
+            );
+            ExitCode::FAILURE
+        }
+        Ok(Ending::AtOnce) => {
+            error!("stopped at once by a second signal: every session was cut");
+            ExitCode::FAILURE
+        }
+        Ok(Ending::ServerGone) => {
+            error!(
+                "stopped: the server that was started by --spawn has ended, and what it held with \
+                 it"
+            );
+            ExitCode::FAILURE
+        }
+        Err(reason) => {
+            error!("cannot start: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// How it ended.
+enum Ending {
+    /// Everybody was answered.
+    Clean,
+    /// So many sessions were not done in time.
+    Cut(usize),
+    /// A second signal came.
+    AtOnce,
+    /// The server of our own ended before us.
+    ServerGone,
+}
+
+/// Why a wait ended.
+enum Event {
+    /// SIGTERM or SIGINT.
+    Stop(&'static str),
+    /// The server of our own has ended.
+    ServerEnded,
+}
+
+fn run(config: &Config) -> Result<Ending, String> {
+    // First of all, so that a signal that comes while we start is kept. SIGPIPE is not among them:
+    // the runtime ignores it from the start, so that writing to a closed socket is an error.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD])
+        .map_err(|error| format!("cannot wait for signals: {error}"))?;
+    let sessions_max = sessions_max(config)?;
+
+    let (server, mut spawned) = match &config.backend {
+        Backend::Server(url) => (url.clone(), None),
+        Backend::Spawn(plan) => {
+            let mut asked = || signals.pending().any(|signal| signal != SIGCHLD);
+            let Some(spawned) = SpawnedServer::start(plan, &mut asked)? else {
+                return Ok(Ending::Clean);
+            };
+            info!(program = %spawned.program().display(), pid = spawned.pid(), "server started");
+            (spawned.backend(), Some(spawned))
+        }
+    };
+    warn_if_open(config);
+
+    let setup = Setup {
+        listeners: config
+            .listen
+            .iter()
+            .map(|address| (address.clone(), 0))
+            .collect(),
+        workers: config.workers,
+        settings: Arc::new(config.settings(&server, sessions_max)),
+    };
+    let (sink, notices) =
+        NoticeWriter::start().map_err(|error| format!("cannot start a thread: {error}"))?;
+    let running = respool_driver::start(setup, sink).map_err(explain)?;
+    let listen: Vec<_> = running.addresses().iter().map(Address::to_string).collect();
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        listen = listen.join(","),
+        backend = %server,
+        workers = config.workers,
+        sessions_max,
+        pid = std::process::id(),
+        "ready"
+    );
+
+    let event = wait(&mut signals, &mut spawned);
+    let ending = match event {
+        Event::Stop(signal) => {
+            info!(
+                signal,
+                "stopping: requests that have arrived are answered first"
+            );
+            drain(running, config, &mut signals, &mut spawned)
+        }
+        // Nothing that a client asks from now on can be answered, but what has been answered may
+        // still be on its way, and every other request gets an error that says what became of it.
+        Event::ServerEnded => match drain(running, config, &mut signals, &mut spawned) {
+            Ending::AtOnce => Ending::AtOnce,
+            _ => Ending::ServerGone,
+        },
+    };
+    if matches!(ending, Ending::AtOnce)
+        && let Some(server) = &mut spawned
+    {
+        server.kill();
+    }
+    notices.finish();
+    Ok(ending)
+}
+
+/// Blocks until something happens that ends us.
+fn wait(signals: &mut Signals, spawned: &mut Option<SpawnedServer>) -> Event {
+    for signal in signals.forever() {
+        match signal {
+            SIGTERM => return Event::Stop("SIGTERM"),
+            SIGINT => return Event::Stop("SIGINT"),
+            _ => {}
+        }
+        if server_ended(spawned) {
+            return Event::ServerEnded;
+        }
+    }
+    unreachable!("nobody closes the signals before the drain")
+}
+
+/// Lets what has arrived be answered, for as long as the configuration allows. The workers are
+/// waited for on another thread, which closes `signals` when they have ended: so this one can see
+/// a second signal.
+fn drain(
+    running: Running,
+    config: &Config,
+    signals: &mut Signals,
+    spawned: &mut Option<SpawnedServer>,
+) -> Ending {
+    running.drain();
+    let (limit, closer) = (config.drain_timeout, signals.handle());
+    let joiner = thread::Builder::new().name("drain".into()).spawn(move || {
+        let cut = running.join(limit);
+        closer.close();
+        cut
+    });
+    let joiner = match joiner {
+        Ok(joiner) => joiner,
+        Err(error) => {
+            error!(%error, "cannot start a thread to drain with");
+            return Ending::AtOnce;
+        }
+    };
+    for signal in signals.forever() {
+        match signal {
+            SIGCHLD => {
+                server_ended(spawned);
+            }
+            _ => return Ending::AtOnce,
+        }
+    }
+    match joiner.join().expect("a panic would have ended the process") {
+        0 => Ending::Clean,
+        sessions => Ending::Cut(sessions),
+    }
+}
+
+/// Whether there was a server of our own that has ended; says so in the log.
+fn server_ended(spawned: &mut Option<SpawnedServer>) -> bool {
+    let Some(server) = spawned else { return false };
+    let Some(status) = server.ended() else {
+        return false;
+    };
+    let last_words = server.last_words();
+    error!(pid = server.pid(), %status, last_words, "the server that we started has ended");
+    // Dropped here: it removes the directory, and is not reported again.
+    *spawned = None;
+    true
+}
+
+fn sessions_max(config: &Config) -> Result<u32, String> {
+    let limits = config.limits();
+    let granted = descriptors::raise(Need {
+        sessions_max: limits.sessions_max,
+        workers: config.workers,
+        links_max: limits.links_max,
+        listeners: config.listen.len(),
+    });
+    match granted {
+        Granted::Enough => Ok(limits.sessions_max),
+        Granted::Fewer(sessions, text) => {
+            warn!("{text}");
+            Ok(sessions)
+        }
+        Granted::TooFew(text) => Err(text),
+    }
+}
+
+/// As a server without a password does, we serve everybody who reaches us; but not silently.
+fn warn_if_open(config: &Config) {
+    let open = config.listen.iter().find(|address| match address {
+        Address::Tcp { host, .. } => {
+            !(host == "localhost" || host == "::1" || host.starts_with("127."))
+        }
+        Address::Unix(_) => false,
+    });
+    if let Some(address) = open
+        && config.is_open()
+    {
+        warn!(
+            listen = %address,
+            "everybody who reaches this address may use the server: set a password, or listen on \
+             127.0.0.1"
+        );
+    }
+}
+
+/// The driver names the address; what to do about it depends on the reason.
+fn explain(error: io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::AddrInUse => "; stop who listens there, or choose another by --listen",
+        io::ErrorKind::AddrNotAvailable => "; --listen must name an address of this machine",
+        io::ErrorKind::PermissionDenied => {
+            "; choose a port above 1023, or a directory that we may write"
+        }
+        io::ErrorKind::NotFound => "; make the directory first, or choose another by --listen",
+        _ => "",
+    };
+    format!("{error}{remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_at_the_start_says_what_to_do() {
+        for (kind, remedy) in [
+            (io::ErrorKind::AddrInUse, "choose another by --listen"),
+            (
+                io::ErrorKind::AddrNotAvailable,
+                "an address of this machine",
+            ),
+            (io::ErrorKind::PermissionDenied, "above 1023"),
+            (io::ErrorKind::NotFound, "make the directory"),
+        ] {
+            let text = explain(io::Error::new(kind, "127.0.0.1:1: no"));
+            assert!(text.starts_with("127.0.0.1:1: no; "), "{text}");
+            assert!(text.contains(remedy), "{text}");
+        }
+    }
+}
