@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use respool_driver::Notice;
+use respool_driver::{Notice, Notify};
 use tracing::level_filters::LevelFilter;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::options::{LogFormat, LogLevel};
 
@@ -37,9 +37,6 @@ pub(crate) fn start(format: LogFormat, level: LogLevel) {
     }
 }
 
-/// What the driver is given to call.
-pub(crate) type Sink = Arc<dyn Fn(Notice) + Send + Sync>;
-
 /// The thread that writes what workers notice.
 pub(crate) struct NoticeWriter {
     sender: SyncSender<Option<Notice>>,
@@ -51,7 +48,7 @@ impl NoticeWriter {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn start() -> io::Result<(Sink, NoticeWriter)> {
+    pub(crate) fn start() -> io::Result<(Notify, NoticeWriter)> {
         let dropped = Arc::new(AtomicU64::new(0));
         let (sender, receiver) = sync_channel(NOTICES_MAX);
         let sink = sink(sender.clone(), Arc::clone(&dropped));
@@ -69,7 +66,7 @@ impl NoticeWriter {
     }
 }
 
-fn sink(sender: SyncSender<Option<Notice>>, dropped: Arc<AtomicU64>) -> Sink {
+fn sink(sender: SyncSender<Option<Notice>>, dropped: Arc<AtomicU64>) -> Notify {
     Arc::new(move |notice| {
         if sender.try_send(Some(notice)).is_err() {
             dropped.fetch_add(1, Ordering::Relaxed);
@@ -113,6 +110,9 @@ fn log(notice: Notice) {
         }
         Notice::AcceptFailed { worker, reason } => {
             warn!(worker, reason, "a newcomer could not be accepted");
+        }
+        Notice::WorkerFailed { worker, reason } => {
+            error!(worker, reason, "a worker has failed");
         }
         other => info!(notice = ?other, "notice"),
     }

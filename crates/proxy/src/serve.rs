@@ -3,9 +3,10 @@
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use respool_driver::{Running, Setup};
+use respool_driver::{Notice, Notify, Running, Setup};
 use respool_engine::settings::Address;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -43,6 +44,10 @@ pub(crate) fn serve(config: &Config) -> ExitCode {
             );
             ExitCode::FAILURE
         }
+        Ok(Ending::WorkerFailed) => {
+            error!("stopped: a worker has failed, and some clients would have been left alone");
+            ExitCode::FAILURE
+        }
         Err(reason) => {
             error!("cannot start: {reason}");
             ExitCode::FAILURE
@@ -60,6 +65,8 @@ enum Ending {
     AtOnce,
     /// The server of our own ended before us.
     ServerGone,
+    /// A worker ended by itself.
+    WorkerFailed,
 }
 
 /// Why a wait ended.
@@ -68,6 +75,8 @@ enum Event {
     Stop(&'static str),
     /// The server of our own has ended.
     ServerEnded,
+    /// A worker has ended by itself.
+    WorkerFailed,
 }
 
 fn run(config: &Config) -> Result<Ending, String> {
@@ -99,9 +108,11 @@ fn run(config: &Config) -> Result<Ending, String> {
         workers: config.workers,
         settings: Arc::new(config.settings(&server, sessions_max)),
     };
-    let (sink, notices) =
+    let (notify, notices) =
         NoticeWriter::start().map_err(|error| format!("cannot start a thread: {error}"))?;
-    let running = respool_driver::start(setup, sink).map_err(explain)?;
+    let failed = Arc::new(AtomicBool::new(false));
+    let notify = watching(notify, Arc::clone(&failed));
+    let running = respool_driver::start(setup, notify).map_err(explain)?;
     let listen: Vec<_> = running.addresses().iter().map(Address::to_string).collect();
     info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -113,21 +124,21 @@ fn run(config: &Config) -> Result<Ending, String> {
         "ready"
     );
 
-    let event = wait(&mut signals, &mut spawned);
-    let ending = match event {
-        Event::Stop(signal) => {
-            info!(
-                signal,
-                "stopping: requests that have arrived are answered first"
-            );
-            drain(running, config, &mut signals, &mut spawned)
-        }
-        // Nothing that a client asks from now on can be answered, but what has been answered may
-        // still be on its way, and every other request gets an error that says what became of it.
-        Event::ServerEnded => match drain(running, config, &mut signals, &mut spawned) {
-            Ending::AtOnce => Ending::AtOnce,
-            _ => Ending::ServerGone,
-        },
+    let event = wait(&mut signals, &mut spawned, &failed);
+    if let Event::Stop(signal) = event {
+        info!(
+            signal,
+            "stopping: requests that have arrived are answered first"
+        );
+    }
+    // Whatever ends us, answers may still be on their way, and every request that can have none
+    // gets an error that says what became of it.
+    let drained = drain(running, config, &mut signals, &mut spawned);
+    let ending = match (drained, event) {
+        (Ending::AtOnce, _) => Ending::AtOnce,
+        _ if failed.load(Ordering::Acquire) => Ending::WorkerFailed,
+        (_, Event::ServerEnded) => Ending::ServerGone,
+        (drained, _) => drained,
     };
     if matches!(ending, Ending::AtOnce)
         && let Some(server) = &mut spawned
@@ -138,13 +149,29 @@ fn run(config: &Config) -> Result<Ending, String> {
     Ok(ending)
 }
 
+/// A notice of a worker that has failed also wakes the main thread, by the signal at which it looks
+/// whether anything that it depends on has ended.
+fn watching(notify: Notify, failed: Arc<AtomicBool>) -> Notify {
+    Arc::new(move |notice| {
+        let is_failure = matches!(notice, Notice::WorkerFailed { .. });
+        notify(notice);
+        if is_failure {
+            failed.store(true, Ordering::Release);
+            signal_hook::low_level::raise(SIGCHLD).expect("a signal that exists");
+        }
+    })
+}
+
 /// Blocks until something happens that ends us.
-fn wait(signals: &mut Signals, spawned: &mut Option<SpawnedServer>) -> Event {
+fn wait(signals: &mut Signals, spawned: &mut Option<SpawnedServer>, failed: &AtomicBool) -> Event {
     for signal in signals.forever() {
         match signal {
             SIGTERM => return Event::Stop("SIGTERM"),
             SIGINT => return Event::Stop("SIGINT"),
             _ => {}
+        }
+        if failed.load(Ordering::Acquire) {
+            return Event::WorkerFailed;
         }
         if server_ended(spawned) {
             return Event::ServerEnded;

@@ -1,0 +1,535 @@
+//! The binary as a user or a supervisor meets it: what it says, where, and with which exit code.
+
+// What surprises a test fails it; where, the panic says.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const RESPOOL: &str = env!("CARGO_BIN_EXE_respool");
+
+/// How long anything may take before a test says that it does not happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn run(arguments: &[&str]) -> Output {
+    let mut command = Command::new(RESPOOL);
+    command.args(arguments).env_remove("RESPOOL_PASSWORD");
+    command.output().expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("respool writes UTF-8")
+}
+
+/// Exit code, standard output, standard error.
+fn said(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = run(arguments);
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[test]
+fn help_and_version_are_for_standard_output_and_succeed() {
+    for arguments in [
+        &["--help"][..],
+        &["-h"],
+        &["help", "serve"],
+        &["serve", "--help"],
+        &["check", "-h"],
+    ] {
+        let (code, out, err) = said(arguments);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{arguments:?}");
+        assert!(out.contains("Usage: respool "), "{arguments:?}: {out}");
+    }
+    let (code, out, _) = said(&["--version"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(out, format!("respool {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(RESPOOL);
+    let output = command
+        .args(["serve", "--help"])
+        .stdout(writer)
+        .stderr(Stdio::piped());
+    let output = output.spawn().unwrap().wait_with_output().unwrap();
+    assert_eq!(
+        (output.status.code(), text(&output.stderr)),
+        (Some(0), String::new())
+    );
+}
+
+#[test]
+fn a_wrong_command_line_is_one_clear_line_each_and_exit_code_2() {
+    for (arguments, errors) in [
+        (&[][..], &["error: a command is missing"][..]),
+        (
+            &["sevre"],
+            &["error: unknown command `sevre`: did you mean `serve`?"],
+        ),
+        (
+            &["serve", "--backend", "rediss://:SECRET@h", "--thread", "2"],
+            &[
+                "error: unknown option `--thread`: did you mean `--threads`?",
+                "error: --backend: TLS to the server is not supported",
+            ],
+        ),
+        (
+            &["serve", "--config", "/nonexistent"],
+            &["error: /nonexistent: cannot be read"],
+        ),
+    ] {
+        let (code, out, err) = said(arguments);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{arguments:?}");
+        let lines: Vec<_> = err.lines().collect();
+        assert_eq!(lines.len(), errors.len(), "{err}");
+        for (line, error) in lines.iter().zip(errors) {
+            assert!(line.starts_with(error), "{line}");
+        }
+        assert!(!err.contains("SECRET"), "{err}");
+    }
+}
+
+#[test]
+fn check_tells_every_problem_of_a_file_and_starts_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (good, bad) = (
+        directory.path().join("good.toml"),
+        directory.path().join("bad.toml"),
+    );
+    fs::write(
+        &good,
+        "listen = [':1234']\nbackend = 'redis://:SECRET@h:1/2'\nthreads = 3\n",
+    )
+    .unwrap();
+    fs::write(&bad, "threads = 0\n  max_delay_us = 1\nlinks-max = 'x'\n").unwrap();
+
+    let (code, out, err) = said(&["check", good.to_str().unwrap()]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let summary = "good: listen 0.0.0.0:1234; backend redis://h:1/2; 3 workers; no password\n";
+    assert_eq!(out, summary);
+
+    let (code, out, err) = said(&["check", "--print", good.to_str().unwrap()]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(
+        out.contains("threads = 3  # ") && out.contains("good.toml:3:1\n"),
+        "{out}"
+    );
+    assert!(
+        out.contains("hold = true  # default\n") && !out.contains("SECRET"),
+        "{out}"
+    );
+
+    let bad = bad.to_str().unwrap();
+    let (code, _, err) = said(&["check", bad]);
+    assert_eq!(code, Some(2));
+    let places: Vec<_> = err
+        .lines()
+        .map(|line| line.replace(bad, "bad.toml"))
+        .collect();
+    assert_eq!(places.len(), 3, "{err}");
+    for place in [
+        "bad.toml:1:11: threads: ",
+        "bad.toml:2:3: unknown key",
+        "bad.toml:3:13: links-max",
+    ] {
+        assert!(
+            places
+                .iter()
+                .any(|line| line.starts_with(&format!("error: {place}"))),
+            "{err}"
+        );
+    }
+}
+
+#[test]
+fn a_password_may_come_from_the_environment() {
+    let mut command = Command::new(RESPOOL);
+    let output = command
+        .arg("check")
+        .env("RESPOOL_PASSWORD", "SECRET")
+        .output()
+        .unwrap();
+    let out = text(&output.stdout);
+    assert!(
+        out.ends_with("; 1 user\n") && !out.contains("SECRET"),
+        "{out}"
+    );
+}
+
+#[test]
+fn the_pages_that_are_made_from_the_options_are_fresh() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut command = Command::new(RESPOOL);
+    let output = command
+        .args(["docs", "--check"])
+        .current_dir(root)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_server_that_cannot_be_started_is_one_clear_line_and_exit_code_1() {
+    for (arguments, error) in [
+        (
+            &["--spawn"][..],
+            "--spawn: PATH has no redis-server and no valkey-server: install one",
+        ),
+        (
+            &["--spawn", "--spawn-program", "no-such"],
+            "there is no program `no-such`",
+        ),
+        (
+            &["--spawn", "--spawn-program", "/bin/false"],
+            "/bin/false ended at once (exit status: 1)",
+        ),
+    ] {
+        let mut command = Command::new(RESPOOL);
+        let output = command
+            .arg("serve")
+            .args(arguments)
+            .env("PATH", "/nonexistent")
+            .output();
+        let output = output.unwrap();
+        let err = text(&output.stderr);
+        assert_eq!(
+            (output.status.code(), err.lines().count()),
+            (Some(1), 1),
+            "{err}"
+        );
+        assert!(err.contains(error), "{err}");
+    }
+}
+
+#[test]
+fn an_address_in_use_is_one_clear_line_and_exit_code_1() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for threads in ["1", "2"] {
+        let arguments = ["serve", "--listen", &address, "--threads", threads];
+        let (code, _, err) = said(&arguments);
+        assert_eq!((code, err.lines().count()), (Some(1), 1), "{err}");
+        let told = err.contains(&address) && err.contains("choose another by --listen");
+        assert!(told, "{err}");
+    }
+}
+
+#[test]
+fn a_server_of_our_own_serves_and_is_gone_after_sigterm() {
+    let mut respool = Serving::spawning(&[]);
+    let server = respool.server_pid();
+    let mut client = respool.connect();
+    assert_eq!(ask(&mut client, "SET k v"), "+OK\r\n");
+    assert_eq!(ask(&mut client, "GET k"), "$1\r\n");
+    assert!(is_alive(server));
+    respool.signal(Signal::TERM);
+    let (status, log) = respool.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("\"message\":\"stopped\""), "{log}");
+    assert!(!is_alive(server), "{log}");
+    assert_eq!(respool.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_server_of_our_own_dies_with_us_by_sigkill() {
+    let mut respool = Serving::spawning(&[]);
+    let server = respool.server_pid();
+    assert!(is_alive(server));
+    respool.signal(Signal::KILL);
+    respool.end();
+    wait_until("the server is gone", || !is_alive(server));
+}
+
+#[test]
+fn a_server_of_our_own_that_dies_ends_us_with_its_reason() {
+    let mut respool = Serving::spawning(&[]);
+    signal(respool.server_pid(), Signal::KILL);
+    let (status, log) = respool.end();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(
+        log.contains("the server that we started has ended"),
+        "{log}"
+    );
+    assert_eq!(respool.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn ctrl_c_reaches_us_and_not_the_server_of_our_own() {
+    // A terminal signals its whole foreground process group.
+    let mut respool = Serving::spawning(&[]);
+    let server = respool.server_pid();
+    let mut client = respool.connect();
+    assert_eq!(ask(&mut client, "PING"), "+PONG\r\n");
+    let group = Pid::from_raw(respool.child.id() as i32).unwrap();
+    rustix::process::kill_process_group(group, Signal::INT).unwrap();
+    let (status, log) = respool.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(
+        !log.contains("the server that we started has ended"),
+        "{log}"
+    );
+    assert!(!is_alive(server));
+}
+
+#[test]
+fn requests_that_cannot_be_answered_are_cut_at_the_drain_timeout() {
+    let mut respool = Serving::spawning(&["--drain-timeout-ms", "300"]);
+    let mut client = respool.connect();
+    assert_eq!(ask(&mut client, "SET k v"), "+OK\r\n");
+    let _frozen = Frozen::new(respool.server_pid());
+    client.write_all(b"GET k\r\n").unwrap();
+    // The request must have arrived: an answer that we give ourselves, behind it, shows nothing; so
+    // another session's does.
+    let mut other = respool.connect();
+    assert_eq!(ask(&mut other, "PING"), "+PONG\r\n");
+    drop(other);
+    respool.signal(Signal::TERM);
+    let (status, log) = respool.end();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("\"sessions\":1"), "{log}");
+}
+
+#[test]
+fn a_second_signal_ends_us_at_once() {
+    let mut respool = Serving::spawning(&["--drain-timeout-ms", "1h"]);
+    let server = respool.server_pid();
+    let mut client = respool.connect();
+    assert_eq!(ask(&mut client, "SET k v"), "+OK\r\n");
+    let _frozen = Frozen::new(server);
+    client.write_all(b"GET k\r\n").unwrap();
+    let mut other = respool.connect();
+    assert_eq!(ask(&mut other, "PING"), "+PONG\r\n");
+    drop(other);
+    respool.signal(Signal::TERM);
+    respool.wait_for("\"message\":\"stopping");
+    respool.signal(Signal::INT);
+    let (status, log) = respool.end();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("stopped at once"), "{log}");
+    assert!(!is_alive(server));
+    assert_eq!(respool.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn an_unreachable_backend_is_no_reason_not_to_start_and_a_drain_is_clean() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let backend = format!("redis://{}", free.local_addr().unwrap());
+    drop(free);
+    let mut respool = Serving::start(&["--backend", &backend]);
+    let answer = ask(&mut respool.connect(), "GET k");
+    assert!(answer.starts_with('-'), "{answer}");
+    respool.signal(Signal::INT);
+    let (status, log) = respool.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_or_the_log_says_what_it_allows() {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 200; exec \"$0\" \"$@\"", RESPOOL]);
+    let mut respool = Serving::start_by(shell, &["--backend", "redis://127.0.0.1:1"]);
+    let limits = fs::read_to_string(format!("/proc/{}/limits", respool.child.id())).unwrap();
+    let open_files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    let soft: u64 = open_files
+        .split_whitespace()
+        .nth(3)
+        .unwrap()
+        .parse()
+        .unwrap();
+    respool.signal(Signal::TERM);
+    let (_, log) = respool.end();
+    // Only a privileged process may go beyond the hard limit, which the shell lowered too.
+    let told = log.contains("open files are limited to 200: ") && log.contains("\"sessions_max\":");
+    assert!(soft > 10_000 || told, "{soft}: {log}");
+}
+
+/// A `respool serve` that has said that it is ready.
+struct Serving {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    /// Everything that was read of its log.
+    log: String,
+    address: String,
+    /// Its TMPDIR.
+    directory: tempfile::TempDir,
+    ended: bool,
+}
+
+impl Serving {
+    fn spawning(arguments: &[&str]) -> Serving {
+        Serving::start(&[&["--spawn"], arguments].concat())
+    }
+
+    fn start(arguments: &[&str]) -> Serving {
+        Serving::start_by(Command::new(RESPOOL), arguments)
+    }
+
+    fn start_by(mut command: Command, arguments: &[&str]) -> Serving {
+        let directory = tempfile::tempdir().unwrap();
+        let fixed = [
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--log-format",
+            "json",
+            "--threads",
+            "1",
+        ];
+        command
+            .args(fixed)
+            .args(arguments)
+            .env("TMPDIR", directory.path());
+        command.process_group(0).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (log, address, ended) = (String::new(), String::new(), false);
+        let mut serving = Serving {
+            child,
+            stderr,
+            log,
+            address,
+            directory,
+            ended,
+        };
+        let ready = serving.wait_for("\"message\":\"ready\"");
+        serving.address = field(&ready, "listen");
+        serving
+    }
+
+    /// Reads the log up to the line that has `part`.
+    fn wait_for(&mut self, part: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let bytes = self.stderr.read_line(&mut line).unwrap();
+            assert_ne!(bytes, 0, "no line with {part}: {}", self.log);
+            self.log.push_str(&line);
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let client = TcpStream::connect(&self.address).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client
+    }
+
+    fn server_pid(&self) -> u32 {
+        let line = self
+            .log
+            .lines()
+            .find(|line| line.contains("\"server started\""));
+        field(line.expect("it spawned"), "pid").parse().unwrap()
+    }
+
+    fn signal(&self, what: Signal) {
+        signal(self.child.id(), what);
+    }
+
+    /// Waits for its end; how it ended, and its whole log.
+    fn end(&mut self) -> (ExitStatus, &str) {
+        let mut status = None;
+        wait_until("respool has ended", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        self.ended = true;
+        self.stderr.read_to_string(&mut self.log).unwrap();
+        (status.unwrap(), &self.log)
+    }
+
+    /// What it left in its TMPDIR.
+    fn leftovers(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A process that does not run until this is dropped.
+struct Frozen(u32);
+
+impl Frozen {
+    fn new(pid: u32) -> Frozen {
+        signal(pid, Signal::STOP);
+        Frozen(pid)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // It may have been killed meanwhile.
+        let _ = kill_process(Pid::from_raw(self.0 as i32).unwrap(), Signal::CONT);
+    }
+}
+
+fn signal(pid: u32, what: Signal) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), what).unwrap();
+}
+
+/// Alive, and not merely waiting to be collected.
+fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+/// Sends an inline request, and reads the first line of the answer.
+fn ask(client: &mut TcpStream, request: &str) -> String {
+    client
+        .write_all(format!("{request}\r\n").as_bytes())
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(client).read_line(&mut line).unwrap();
+    line
+}
+
+/// The value of a field of a JSON line, whatever its type.
+fn field(line: &str, name: &str) -> String {
+    let (_, rest) = line.split_once(&format!("\"{name}\":")).expect(line);
+    rest.trim_start_matches('"')
+        .split(['"', ',', '}'])
+        .next()
+        .unwrap()
+        .into()
+}
+
+fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !happened() {
+        assert!(
+            started.elapsed() < PATIENCE,
+            "not within {PATIENCE:?}: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
