@@ -168,7 +168,7 @@ impl Command {
         Ok(())
     }
 
-    /// Of several STORE and STOREDIST the last one counts.
+    /// STORE and STOREDIST may stand among the options; of several the last one counts.
     fn keys_of_georadius<'a>(
         &self,
         argc: usize,
@@ -176,8 +176,14 @@ impl Command {
         mut visit: impl FnMut(usize, KeyFlags),
     ) -> Result<(), KeyError> {
         visit(self.key_in_front(argc)?, self.keys[0].flags);
+        let Some(store) = self.keys.get(1) else {
+            return Ok(());
+        };
+        let Begin::Keyword { from, .. } = store.begin else {
+            return Ok(());
+        };
         let mut stored = None;
-        let mut at = 5;
+        let mut at = usize::from(from.unsigned_abs());
         while at + 1 < argc {
             let word = arg(at);
             if is_word(word, b"store") || is_word(word, b"storedist") {
@@ -187,7 +193,7 @@ impl Command {
             at += 1;
         }
         if let Some(stored) = stored {
-            visit(stored, self.keys[1].flags);
+            visit(stored, store.flags);
         }
         Ok(())
     }
@@ -202,14 +208,23 @@ impl Command {
         if argc < 4 {
             return Err(KeyError);
         }
+        let Some(listed) = self.keys.get(1) else {
+            return Err(KeyError);
+        };
+        // As the servers do it: the spec only says whether the word is there at all. It may be a
+        // password; where it is the option is found by reading the options.
+        if listed.begins(argc, &arg).is_err() {
+            visit(3, self.keys[0].flags);
+            return Ok(());
+        }
         let mut at = 6;
         while at < argc {
             let word = arg(at);
             if is_word(word, b"keys") {
-                if !arg(3).is_empty() || at + 1 == argc {
+                if !arg(3).is_empty() {
                     return Err(KeyError);
                 }
-                (at + 1..argc).for_each(|key| visit(key, self.keys[1].flags));
+                (at + 1..argc).for_each(|key| visit(key, listed.flags));
                 return Ok(());
             } else if is_word(word, b"auth") {
                 at += 1;
@@ -236,11 +251,7 @@ impl KeySpec {
         arg: &impl Fn(usize) -> &'a [u8],
         visit: &mut impl FnMut(usize, KeyFlags),
     ) -> Result<(), KeyError> {
-        let begin = match self.begin {
-            Begin::Index(index) => usize::from(index),
-            Begin::Keyword { word, from } => behind_keyword(word, from, argc, arg)?,
-            Begin::Unknown => return Err(KeyError),
-        };
+        let begin = self.begins(argc, arg)?;
         let (first, behind, step) = match self.find {
             Find::Range { last, step, limit } => {
                 let behind = if last >= 0 {
@@ -285,25 +296,25 @@ impl KeySpec {
             .for_each(|key| visit(key, self.flags));
         Ok(())
     }
-}
 
-/// The argument behind the keyword. Looking forwards, it is the first one that is found; looking
-/// backwards, the servers stop before they reach argument 1.
-fn behind_keyword<'a>(
-    word: &[u8],
-    from: i8,
-    argc: usize,
-    arg: &impl Fn(usize) -> &'a [u8],
-) -> Result<usize, KeyError> {
-    let away = usize::from(from.unsigned_abs());
-    let found = if from > 0 {
-        (away..argc).find(|&at| is_word(arg(at), word))
-    } else {
-        (2..(argc + 1).saturating_sub(away))
-            .rev()
-            .find(|&at| is_word(arg(at), word))
-    };
-    found.map(|at| at + 1).ok_or(KeyError)
+    /// The argument to begin at. A word looked for forwards is the first one found; looking backwards,
+    /// the servers stop before they reach argument 1.
+    fn begins<'a>(&self, argc: usize, arg: &impl Fn(usize) -> &'a [u8]) -> Result<usize, KeyError> {
+        let (word, from) = match self.begin {
+            Begin::Index(index) => return Ok(usize::from(index)),
+            Begin::Keyword { word, from } => (word, from),
+            Begin::Unknown => return Err(KeyError),
+        };
+        let away = usize::from(from.unsigned_abs());
+        let found = if from > 0 {
+            (away..argc).find(|&at| is_word(arg(at), word))
+        } else {
+            (2..(argc + 1).saturating_sub(away))
+                .rev()
+                .find(|&at| is_word(arg(at), word))
+        };
+        found.map(|at| at + 1).ok_or(KeyError)
+    }
 }
 
 /// Whether an argument is this word (in lower case) to a server. The servers compare C strings, so

@@ -375,6 +375,7 @@ fn keys_are_where_the_key_specs_say() {
         ("MIGRATE h 1 k 0 1", &[3]),
         ("MIGRATE h 1 k 0 1 AUTH keys", &[3]),
         ("MIGRATE h 1 \"\" 0 1 AUTH2 a keys KEYS a b", &[10, 11]),
+        ("MIGRATE h 1 k 0 1 KEYS", &[3]),
         ("SPUBLISH c m", &[1]),
         ("SSUBSCRIBE a b", &[1, 2]),
         ("MEMORY USAGE k", &[2]),
@@ -400,7 +401,6 @@ fn keys_are_where_the_key_specs_say() {
         "XREAD COUNT 1",
         "XREAD STREAMS",
         "MIGRATE h 1 k 0 1 KEYS a",
-        "MIGRATE h 1 \"\" 0 1 KEYS",
         "SORT",
         "BLPOP a",
     ] {
