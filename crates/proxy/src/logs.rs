@@ -1,5 +1,6 @@
 //! Structured logs to standard error, and the workers' notices among them.
 
+use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use respool_driver::{Notice, Notify};
 use tracing::level_filters::LevelFilter;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::options::{LogFormat, LogLevel};
 
@@ -76,8 +77,9 @@ fn sink(sender: SyncSender<Option<Notice>>, dropped: Arc<AtomicU64>) -> Notify {
 
 /// Writes until the first `None`.
 fn write(receiver: &Receiver<Option<Notice>>, dropped: &AtomicU64) {
+    let mut down = Down::default();
     while let Ok(Some(notice)) = receiver.recv() {
-        log(notice);
+        log(notice, &mut down);
         let count = dropped.swap(0, Ordering::Relaxed);
         if count > 0 {
             warn!(count, "notices dropped: standard error is read too slowly");
@@ -85,21 +87,44 @@ fn write(receiver: &Receiver<Option<Notice>>, dropped: &AtomicU64) {
     }
 }
 
-fn log(notice: Notice) {
+/// What the log has said of servers that are away.
+#[derive(Default)]
+struct Down {
+    /// Why, for each worker and server.
+    said: HashMap<(usize, String), String>,
+}
+
+impl Down {
+    /// Every attempt to connect that fails is a notice, for as long as a server is away. Only another
+    /// reason is news, so that a night without a server does not fill the disk.
+    fn is_news(&mut self, worker: usize, server: &str, reason: &str) -> bool {
+        let said = self
+            .said
+            .insert((worker, server.to_owned()), reason.to_owned());
+        said.as_deref() != Some(reason)
+    }
+}
+
+fn log(notice: Notice, down: &mut Down) {
     match notice {
         Notice::LinkUp {
             worker,
             server,
             version,
         } => {
-            info!(worker, server, version, "link up");
+            info!(worker, server = %server, version, "link up");
+            down.said.remove(&(worker, server));
         }
         Notice::LinkDown {
             worker,
             server,
             reason,
         } => {
-            warn!(worker, server, reason, "link down");
+            if down.is_news(worker, &server, &reason) {
+                warn!(worker, server = %server, reason, "link down");
+            } else {
+                debug!(worker, server = %server, reason, "link still down");
+            }
         }
         Notice::SessionClosed {
             worker,
@@ -135,5 +160,23 @@ mod tests {
         }
         assert_eq!(dropped.load(Ordering::Relaxed), 3);
         assert_eq!(receiver.try_iter().count(), 2);
+    }
+
+    #[test]
+    fn a_server_that_stays_away_is_news_once_for_each_reason_until_it_is_back() {
+        let mut down = Down::default();
+        assert!(down.is_news(0, "a:1", "refused"));
+        assert!(!down.is_news(0, "a:1", "refused"));
+        assert!(down.is_news(1, "a:1", "refused"));
+        assert!(down.is_news(0, "a:2", "refused"));
+        assert!(down.is_news(0, "a:1", "timed out"));
+        let up = Notice::LinkUp {
+            worker: 0,
+            server: "a:1".into(),
+            version: "redis".into(),
+        };
+        log(up, &mut down);
+        assert!(down.is_news(0, "a:1", "timed out"));
+        assert!(!down.is_news(1, "a:1", "refused"));
     }
 }

@@ -116,7 +116,7 @@ fn run(config: &Config) -> Result<Ending, String> {
     let listen: Vec<_> = running.addresses().iter().map(Address::to_string).collect();
     info!(
         version = env!("CARGO_PKG_VERSION"),
-        listen = listen.join(","),
+        listen = %listen.join(","),
         backend = %server,
         workers = config.workers,
         sessions_max,
