@@ -23,6 +23,7 @@ use crate::buffer::Spare;
 use crate::counters::Counters;
 use crate::link::{Decision, Identity, Link, LinkKey, Role, State, Why};
 use crate::pool::{Pool, Server, ServerId};
+use crate::returns::Expected;
 use crate::session::{Flags, Peer, Session};
 use crate::settings::{Address, Settings};
 use crate::slots::{Key, Slots};
@@ -280,8 +281,8 @@ impl Engine {
             held: Vec::new(),
             partial: None,
             answered_at: Time(0),
-            prompt: false,
-            expected_epoch: 0,
+            gap_us: u32::MAX,
+            expected: Expected::NOT,
             db: key.db,
             pool: pool as u16,
             user: 0,
@@ -590,9 +591,7 @@ impl Engine {
         self.held_bytes -= session.held_bytes();
         session.out.take(session.out.len(), &mut self.spare);
         if let Some(link) = self.links.get_mut(session.link) {
-            if session.expected_epoch == link.epoch {
-                link.expected -= 1;
-            }
+            link.returns.came(session.expected);
             self.leave(session.link);
         }
         if let Some(scanner) = session.partial.take() {
@@ -619,12 +618,11 @@ impl Engine {
         };
         debug_assert!(session.is_caught_up());
         let old = std::mem::replace(&mut session.link, link);
-        if let Some(link) = self.links.get_mut(old)
-            && session.expected_epoch == link.epoch
-        {
-            link.expected -= 1;
+        if let Some(link) = self.links.get_mut(old) {
+            link.returns.came(session.expected);
         }
-        session.expected_epoch = 0;
+        session.expected = Expected::NOT;
+        session.gap_us = u32::MAX;
         self.leave(old);
         if let Some(link) = self.links.get_mut(link) {
             link.riders += 1;
@@ -664,7 +662,7 @@ impl Engine {
         if self.links.len() >= self.settings.limits.links_max as usize {
             return None;
         }
-        let mut link = Link::new(key, role, self.now);
+        let mut link = Link::new(key, role, self.settings.flush.max_delay_us, self.now);
         link.accepting = false;
         Some(self.links.insert(link))
     }
@@ -744,10 +742,7 @@ impl Engine {
                     match why {
                         Why::Idle => counters.flushed_idle += 1,
                         Why::Full => counters.flushed_full += 1,
-                        Why::Late => {
-                            counters.flushed_late += 1;
-                            link.expect_nobody();
-                        }
+                        Why::Late => counters.flushed_late += 1,
                     }
                     link.flush(self.now);
                     link.listed = false;

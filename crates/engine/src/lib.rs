@@ -13,6 +13,7 @@ mod link;
 mod pool;
 mod replies;
 mod requests;
+mod returns;
 mod session;
 pub mod settings;
 mod slots;

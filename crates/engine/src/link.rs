@@ -21,6 +21,7 @@ use respool_protocol::value::Value;
 use crate::buffer::{Outgoing, Spare};
 use crate::limits::BATCH_BYTES_MAX;
 use crate::pool::ServerId;
+use crate::returns::Returns;
 use crate::settings::{Credentials, FlushRule};
 use crate::slots::Key;
 use crate::time::Time;
@@ -113,10 +114,8 @@ pub(crate) struct Link {
     open: u32,
     /// The turn in which the open batch got its first request.
     open_since: Time,
-    /// Sessions that got their last reply on this link a moment ago and are known to come back at once.
-    pub(crate) expected: u32,
-    /// Which count of expected sessions is the present one; see [`Link::expect_nobody`].
-    pub(crate) epoch: u32,
+    /// Sessions that got their last reply on this link and are expected back.
+    pub(crate) returns: Returns,
 
     pub(crate) scanner: reply::Scanner,
     /// The reply that is coming, as far as it has not been passed on.
@@ -159,7 +158,7 @@ pub(crate) struct Identity {
 }
 
 impl Link {
-    pub(crate) fn new(key: LinkKey, role: Role, now: Time) -> Self {
+    pub(crate) fn new(key: LinkKey, role: Role, max_delay_us: u32, now: Time) -> Self {
         Link {
             accepting: true,
             listed: false,
@@ -168,8 +167,7 @@ impl Link {
             ledger: VecDeque::new(),
             open: 0,
             open_since: now,
-            expected: 0,
-            epoch: 1,
+            returns: Returns::new(max_delay_us),
             scanner: reply::Scanner::default(),
             partial: Vec::new(),
             cutting: false,
@@ -244,20 +242,21 @@ impl Link {
 
     /// Whether the open batch leaves. Level 2: an idle link flushes at once; a busy one when the batch
     /// in flight has come back, when the batch is full, or when its oldest request has waited long
-    /// enough. Replies announce requests: who was answered a moment ago and always comes back at once
-    /// is waited for, within the same bound, so the requests of one crowd stay one batch.
-    pub(crate) fn decide(&self, rule: &FlushRule, now: Time) -> Decision {
+    /// enough. Replies announce requests: who was answered and is about to ask again is waited for,
+    /// within the same bound, so the requests of one crowd stay one batch.
+    pub(crate) fn decide(&mut self, rule: &FlushRule, now: Time) -> Decision {
         if !rule.hold {
             return Decision::Flush(Why::Idle);
         }
         if self.out.len() - self.allowed >= BATCH_BYTES_MAX {
             return Decision::Flush(Why::Full);
         }
-        if self.in_flight() == 0 && self.expected == 0 {
+        if self.in_flight() == 0 && !self.returns.worth_waiting(now, self.open) {
             return Decision::Flush(Why::Idle);
         }
         let due = self.open_since + rule.max_delay_us;
         if now >= due {
+            self.returns.waited(self.open);
             Decision::Flush(Why::Late)
         } else {
             Decision::HoldUntil(due)
@@ -271,12 +270,6 @@ impl Link {
         }
         self.open = 0;
         self.allowed = self.out.len();
-    }
-
-    /// Nobody who has not come yet is waited for any more. The sessions notice by the epoch.
-    pub(crate) fn expect_nobody(&mut self) {
-        self.expected = 0;
-        self.epoch = self.epoch.wrapping_add(1).max(1);
     }
 
     /// Appends a part of a request that is cut through; it may be written at once.
@@ -354,7 +347,6 @@ impl Link {
         self.partial = Vec::new();
         self.cutting = false;
         self.paused = None;
-        self.expect_nobody();
         (gone, half_written)
     }
 
@@ -477,7 +469,7 @@ mod tests {
             version: Version::Resp2,
             db: 0,
         };
-        let mut link = Link::new(key, Role::Shared, Time(0));
+        let mut link = Link::new(key, Role::Shared, RULE.max_delay_us, Time(0));
         link.state = State::Up;
         (link, Spare::default())
     }
@@ -507,11 +499,14 @@ mod tests {
         assert_eq!(link.decide(&RULE, Time(60)), Decision::HoldUntil(Time(250)));
         assert_eq!(link.decide(&RULE, Time(250)), Decision::Flush(Why::Late));
         link.ledger.pop_front();
-        assert_eq!(link.decide(&RULE, Time(60)), Decision::Flush(Why::Idle));
-        link.expected = 1;
-        assert_eq!(link.decide(&RULE, Time(60)), Decision::HoldUntil(Time(250)));
-        link.expect_nobody();
-        assert_eq!(link.decide(&RULE, Time(60)), Decision::Flush(Why::Idle));
+        assert_eq!(link.decide(&RULE, Time(250)), Decision::Flush(Why::Idle));
+        link.open_batch(Time(300));
+        link.returns.expect(Time(300), 0);
+        assert_eq!(
+            link.decide(&RULE, Time(310)),
+            Decision::HoldUntil(Time(500))
+        );
+        assert_eq!(link.decide(&RULE, Time(500)), Decision::Flush(Why::Late));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use respool_protocol::reply::Scanned;
 
 use crate::engine::{Action, Engine, LinkId};
 use crate::link::{Role, State};
+use crate::returns::Expected;
 use crate::session::Flags;
 use crate::slots::Key;
 
@@ -144,8 +145,7 @@ impl Engine {
         }
     }
 
-    /// Everything a session asked was answered. It may go another way now; and if it is one that
-    /// always comes back at once, its link waits for it.
+    /// Everything a session asked was answered. It may go another way now; and its link expects it back.
     fn note_caught_up(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
@@ -153,13 +153,11 @@ impl Engine {
         session.answered_at = self.now;
         if session.flags.any(Flags::HOLD_DRAIN | Flags::HOLD_DEPTH) {
             self.release(key, Flags::HOLD_DRAIN | Flags::HOLD_DEPTH);
-        } else if session.prompt
-            && session.expected_epoch == 0
+        } else if session.expected == Expected::NOT
             && !session.flags.any(Flags::CLOSING | Flags::ENDED)
             && let Some(link) = self.links.get_mut(session.link)
         {
-            link.expected += 1;
-            session.expected_epoch = link.epoch;
+            session.expected = link.returns.expect(self.now, session.gap_us);
         }
     }
 

@@ -7,6 +7,7 @@ use respool_protocol::request::{self, Found, Scanner, Span, Violation};
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
 use crate::link::{Entry, LinkKey, Role, State};
+use crate::returns::Expected;
 use crate::session::{Flags, Large};
 use crate::slots::Key;
 
@@ -133,20 +134,17 @@ impl Engine {
         }
     }
 
-    /// A session asks again after everything was answered: the crowd that its link expects is one
-    /// smaller, and whether it came back at once says whether to expect it next time.
+    /// A session asks again after everything was answered: its link need not expect it any more.
     fn note_return(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        session.prompt =
-            self.now.since_us(session.answered_at) <= u64::from(self.settings.flush.max_delay_us);
-        if let Some(link) = self.links.get_mut(session.link)
-            && session.expected_epoch == link.epoch
-        {
-            link.expected -= 1;
+        let gap = self.now.since_us(session.answered_at);
+        session.gap_us = u32::try_from(gap).unwrap_or(u32::MAX);
+        let expected = std::mem::replace(&mut session.expected, Expected::NOT);
+        if let Some(link) = self.links.get_mut(session.link) {
+            link.returns.came(expected);
         }
-        session.expected_epoch = 0;
     }
 
     /// A whole request. The short way: its server's link takes it, no question asked.

@@ -8,6 +8,7 @@ use respool_protocol::encode::Version;
 use respool_protocol::request::{Scanner, Tail};
 
 use crate::buffer::Outgoing;
+use crate::returns::Expected;
 use crate::slots::Key;
 use crate::time::Time;
 
@@ -116,11 +117,11 @@ pub(crate) struct Session {
     pub(crate) held: Vec<u8>,
     /// Where the scan of `held` stands, while it is worth keeping.
     pub(crate) partial: Option<Box<Scanner>>,
-    /// When the last request in flight was answered; whether the session came back soon after that
-    /// before; and the link's count of expected sessions it is part of.
+    /// When everything it had asked was answered; how long it took to ask again last time,
+    /// microseconds; and when its link expects it back.
     pub(crate) answered_at: Time,
-    pub(crate) prompt: bool,
-    pub(crate) expected_epoch: u32,
+    pub(crate) gap_us: u32,
+    pub(crate) expected: Expected,
 
     pub(crate) db: u32,
     pub(crate) pool: u16,
