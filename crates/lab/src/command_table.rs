@@ -9,18 +9,26 @@
 //! Snapshots and policy are read, joined and checked here; everything that is not understood (a flag,
 //! a tip, a rule without effect) is an error, so that a new server version cannot slip in unseen.
 
+mod policy;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{fs, io};
 
 use respool_protocol::commands::{Flags, FoldedName, KeyFlags, Servers};
-use respool_protocol::value::Value;
-use serde::{Deserialize, Serialize};
 
 use crate::servers::{self, Flavour};
+use policy::{
+    AnswerColumn, CoalesceColumn, FanOutColumn, KeyScanColumn, MergeEntry, Policy, RetryColumn,
+    SpreadEntry, When, apply,
+};
+use snapshot::{BeginEntry, Entry, FindEntry, KeyEntry, Snapshot};
 
 const HELP: &str = "\
 respool-lab commands [--snapshot | --check]
@@ -39,8 +47,7 @@ const SOURCES: [(Flavour, &str); 2] = [
 ];
 
 /// Runs `respool-lab commands` with what stands behind it on the command line.
-pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
+pub fn run(arguments: &[OsString]) -> ExitCode {
     let words: Vec<&str> = arguments
         .iter()
         .map(|word| word.to_str().unwrap_or_default())
@@ -158,378 +165,6 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     made.and_then(|()| fs::write(path, text))
         .map_err(|error| format!("{}: {error}", path.display()))
 }
-
-// ------------------------------------------------------------------------------------- snapshots
-
-/// What one server says of its commands.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Snapshot {
-    server: String,
-    commands: Vec<Entry>,
-}
-
-/// One command or subcommand.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Entry {
-    /// As the server writes it, in lower case: `config|get`.
-    name: String,
-    arity: i16,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    flags: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    acl: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    tips: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    keys: Vec<KeyEntry>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    since: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    deprecated_since: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct KeyEntry {
-    begin: BeginEntry,
-    find: FindEntry,
-    flags: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum BeginEntry {
-    Index(u8),
-    Keyword { keyword: String, startfrom: i8 },
-    Unknown,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum FindEntry {
-    Range {
-        lastkey: i8,
-        keystep: u8,
-        limit: u8,
-    },
-    Keynum {
-        keynumidx: u8,
-        firstkey: u8,
-        keystep: u8,
-    },
-    Unknown,
-}
-
-impl Snapshot {
-    /// Asks a server of this kind, started for it.
-    fn take(flavour: Flavour) -> Result<Snapshot, String> {
-        let binary = servers::find(flavour)?;
-        let failed = |error: io::Error| format!("{}: {error}", flavour.name());
-        let server = servers::Server::start::<&str>(&binary, &[]).map_err(failed)?;
-        let commands = ask(&server, &["COMMAND"]).map_err(failed)?;
-        let docs = ask(&server, &["COMMAND", "DOCS"]).map_err(failed)?;
-        let mut entries = BTreeMap::new();
-        for command in list(&commands) {
-            Entry::read(command, &docs, &mut entries)
-                .ok_or_else(|| format!("{}: cannot read {command:?}", flavour.name()))?;
-        }
-        Ok(Snapshot {
-            server: flavour.name().to_owned(),
-            commands: entries.into_values().collect(),
-        })
-    }
-
-    /// As JSON with one line per command, so that a change shows as the lines it changes.
-    fn text(&self) -> String {
-        let mut text = format!("{{\"server\": {:?}, \"commands\": [\n", self.server);
-        for (nth, entry) in self.commands.iter().enumerate() {
-            let comma = if nth + 1 < self.commands.len() {
-                ","
-            } else {
-                ""
-            };
-            let line = serde_json::to_string(entry).expect("an entry is plain data");
-            let _ = writeln!(text, "{line}{comma}");
-        }
-        text + "]}\n"
-    }
-}
-
-impl Entry {
-    /// Reads an element of COMMAND's reply and those of its subcommands:
-    /// name, arity, flags, first key, last key, step, ACL categories, tips, key specs, subcommands.
-    fn read(
-        command: &Value,
-        docs: &Value,
-        entries: &mut BTreeMap<(String, String), Entry>,
-    ) -> Option<()> {
-        let fields = list(command);
-        let name = text(fields.first()?)?.to_lowercase();
-        let doc = docs.field(&text(fields.first()?)?);
-        let mut acl = words(fields.get(6)?);
-        acl.sort();
-        let mut flags = words(fields.get(2)?);
-        flags.sort();
-        let mut tips = words(fields.get(7)?);
-        tips.sort();
-        let told = |key| doc.and_then(|doc| doc.field(key)).and_then(text);
-        let entry = Entry {
-            arity: integer(fields.get(1)?)?,
-            flags,
-            acl,
-            tips,
-            keys: list(fields.get(8)?)
-                .iter()
-                .map(KeyEntry::read)
-                .collect::<Option<_>>()?,
-            since: told("since"),
-            deprecated_since: told("deprecated_since"),
-            name: name.clone(),
-        };
-        let (container, sub) = name.split_once('|').unwrap_or((&name, ""));
-        entries.insert((container.to_owned(), sub.to_owned()), entry);
-        let no_docs = Value::Null;
-        let sub_docs = doc
-            .and_then(|doc| doc.field("subcommands"))
-            .unwrap_or(&no_docs);
-        list(fields.get(9)?)
-            .iter()
-            .try_for_each(|sub| Entry::read(sub, sub_docs, entries))
-    }
-}
-
-impl KeyEntry {
-    fn read(spec: &Value) -> Option<KeyEntry> {
-        let (begin, find) = (spec.field("begin_search")?, spec.field("find_keys")?);
-        let (begin_spec, find_spec) = (begin.field("spec")?, find.field("spec")?);
-        Some(KeyEntry {
-            begin: match text(begin.field("type")?)?.as_str() {
-                "index" => BeginEntry::Index(integer(begin_spec.field("index")?)?),
-                "keyword" => BeginEntry::Keyword {
-                    keyword: text(begin_spec.field("keyword")?)?,
-                    startfrom: integer(begin_spec.field("startfrom")?)?,
-                },
-                "unknown" => BeginEntry::Unknown,
-                _ => return None,
-            },
-            find: match text(find.field("type")?)?.as_str() {
-                "range" => FindEntry::Range {
-                    lastkey: integer(find_spec.field("lastkey")?)?,
-                    keystep: integer(find_spec.field("keystep")?)?,
-                    limit: integer(find_spec.field("limit")?)?,
-                },
-                "keynum" => FindEntry::Keynum {
-                    keynumidx: integer(find_spec.field("keynumidx")?)?,
-                    firstkey: integer(find_spec.field("firstkey")?)?,
-                    keystep: integer(find_spec.field("keystep")?)?,
-                },
-                "unknown" => FindEntry::Unknown,
-                _ => return None,
-            },
-            flags: words(spec.field("flags")?),
-        })
-    }
-}
-
-/// Asks one question on a connection of its own.
-fn ask(server: &servers::Server, words: &[&str]) -> io::Result<Value> {
-    use std::io::{Read as _, Write as _};
-    let mut request = Vec::new();
-    respool_protocol::encode::request(&mut request, words);
-    respool_protocol::encode::request(&mut request, &["QUIT"]);
-    let mut stream = std::net::TcpStream::connect(server.address())?;
-    stream.write_all(&request)?;
-    let mut reply = Vec::new();
-    stream.read_to_end(&mut reply)?;
-    let reply = reply.strip_suffix(b"+OK\r\n").unwrap_or(&reply);
-    Value::read(reply).ok_or_else(|| io::Error::other(format!("no whole reply to {words:?}")))
-}
-
-fn list(value: &Value) -> &[Value] {
-    match value {
-        Value::List(values) => values,
-        _ => &[],
-    }
-}
-
-fn text(value: &Value) -> Option<String> {
-    value
-        .text()
-        .map(|text| String::from_utf8_lossy(text).into_owned())
-}
-
-fn words(value: &Value) -> Vec<String> {
-    list(value).iter().filter_map(text).collect()
-}
-
-fn integer<T: TryFrom<i64>>(value: &Value) -> Option<T> {
-    match value {
-        Value::Integer(number) => T::try_from(*number).ok(),
-        _ => None,
-    }
-}
-
-// ---------------------------------------------------------------------------------------- policy
-
-/// `policy.toml`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Policy {
-    answer: Vec<Rule<AnswerColumn>>,
-    retry: Vec<Rule<RetryColumn>>,
-    fan_out: Vec<Rule<FanOutColumn>>,
-    coalesce: Vec<Rule<CoalesceColumn>>,
-    key_scan: Vec<Rule<KeyScanColumn>>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Rule<T> {
-    #[serde(flatten)]
-    value: T,
-    commands: Vec<String>,
-    reason: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(tag = "by", rename_all = "snake_case")]
-enum AnswerColumn {
-    Server,
-    Session,
-    Refused { why: Why },
-    Conditional { condition: When },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Why {
-    Transaction,
-    Blocking,
-    #[serde(rename = "pubsub")]
-    PubSub,
-    Monitor,
-    Tracking,
-    ReplyMode,
-    Replication,
-    ConnectionState,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum When {
-    Block,
-    DebugProtocol,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(tag = "class", rename_all = "snake_case")]
-enum RetryColumn {
-    Read,
-    Write,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-struct FanOutColumn {
-    spread: SpreadEntry,
-    #[serde(default)]
-    merge: MergeEntry,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum SpreadEntry {
-    Owner,
-    Owners,
-    Any,
-    Primaries,
-    All,
-    Special,
-    Unclear,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum MergeEntry {
-    #[default]
-    One,
-    KeyOrder,
-    Concat,
-    AllSucceeded,
-    OneSucceeded,
-    Sum,
-    Min,
-    And,
-    Special,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(tag = "class", rename_all = "snake_case")]
-enum CoalesceColumn {
-    None,
-    Get,
-    Set,
-    Collapse,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(tag = "scan", rename_all = "snake_case")]
-enum KeyScanColumn {
-    Specs,
-    Sort,
-    GeoRadius,
-    Migrate,
-}
-
-/// Applies the rules of one column; `of` finds the column in a row.
-fn apply<T: PartialEq + Clone + std::fmt::Debug>(
-    column: &str,
-    rules: &[Rule<T>],
-    rows: &mut [Row],
-    of: impl Fn(&mut Row) -> &mut T,
-) -> Result<(), String> {
-    let mut set_already = BTreeSet::new();
-    for rule in rules {
-        if rule.reason.trim().is_empty() {
-            return Err(format!(
-                "policy: a rule for {column} gives no reason ({:?})",
-                rule.commands
-            ));
-        }
-        for pattern in &rule.commands {
-            let mut matched = false;
-            for row in rows.iter_mut().filter(|row| matches(pattern, &row.name)) {
-                matched = true;
-                let name = row.name.clone();
-                let cell = of(row);
-                if *cell == rule.value {
-                    return Err(format!(
-                        "policy: {column} of {name} is {cell:?} without this rule"
-                    ));
-                }
-                if !set_already.insert(name.clone()) {
-                    return Err(format!("policy: two rules set {column} of {name}"));
-                }
-                *cell = rule.value.clone();
-                row.reasons
-                    .push((column.to_owned(), rule.reason.trim().to_owned()));
-            }
-            if !matched {
-                return Err(format!("policy: no command is called {pattern} ({column})"));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether a name fits a pattern with at most one `*`.
-fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        Some((start, end)) => {
-            name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
-        }
-        None => pattern == name,
-    }
-}
-
-// ----------------------------------------------------------------------------------------- table
 
 /// The joined table, sorted as it is written.
 #[derive(Debug)]
@@ -990,21 +625,6 @@ impl Row {
             "| {name} | {} | {answer} | {retry} | {coalesce} | {fan_out} | {known} |",
             self.arity
         )
-    }
-}
-
-impl Why {
-    fn shown(self) -> &'static str {
-        match self {
-            Why::Transaction => "transaction",
-            Why::Blocking => "blocking",
-            Why::PubSub => "subscription",
-            Why::Monitor => "monitor",
-            Why::Tracking => "tracking",
-            Why::ReplyMode => "reply mode",
-            Why::Replication => "replication",
-            Why::ConnectionState => "connection state",
-        }
     }
 }
 

@@ -1,5 +1,10 @@
 //! The command table against real servers: they find the keys where it says, and they wait when it says.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may stop at what it did not expect"
+)]
+
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
