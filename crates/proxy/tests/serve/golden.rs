@@ -73,14 +73,14 @@ fn check(name: &str) {
             }
         }
     };
-    for (flavour, binary) in installed() {
-        let target = Target::direct(flavour, &binary, &options);
+    for binary in installed() {
+        let target = Target::direct(&binary, &options);
         let own = version(&target);
         run(&target, &[own]);
         if !direct_only() {
             // Its own version first: then the failure that is shown is the one to look at.
             let any: Vec<Version> = [own].into_iter().chain(VERSIONS).collect();
-            run(&Target::proxied(flavour, &binary, &options), &any);
+            run(&Target::proxied(&binary, &options), &any);
         }
     }
     let count = failures.len();

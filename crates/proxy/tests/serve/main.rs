@@ -8,6 +8,14 @@ mod client;
 mod relay;
 mod target;
 
+mod crosstalk;
+mod drain;
+mod failures;
 mod golden;
+mod large;
+mod limits;
 mod pipelines;
+mod redis_rs;
+mod refused;
+mod sessions;
 mod splits;

@@ -74,10 +74,6 @@ impl Relay {
         self.shared.passed.store(0, Ordering::SeqCst);
     }
 
-    pub(crate) fn mode(&self) -> Mode {
-        *self.shared.mode.lock().expect("no holder panics")
-    }
-
     /// Connections accepted so far.
     pub(crate) fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)

@@ -74,9 +74,9 @@ fn requests_sent_one_byte_at_a_time_are_answered_in_order() {
 
 #[test]
 fn replies_that_arrive_one_byte_at_a_time_reach_the_client_whole() {
-    let (flavour, binary) = any_server();
+    let binary = any_server();
     let options = Options::default();
-    let server = Target::direct(flavour, &binary, &options);
+    let server = Target::direct(&binary, &options);
     let mut pipeline = Vec::new();
     let mut count = 0;
     for text in [
@@ -109,7 +109,7 @@ fn replies_that_arrive_one_byte_at_a_time_reach_the_client_whole() {
 
         direct.call("FLUSHALL");
         let relay = Relay::start(server.server.address(), Mode::Dribble);
-        let proxied = Target::direct(flavour, &binary, &options).behind(relay.address(), &options);
+        let proxied = Target::direct(&binary, &options).behind(relay.address(), &options);
         let mut client = proxied.client();
         client.call(hello);
         client.send(&pipeline);

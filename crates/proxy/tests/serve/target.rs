@@ -51,7 +51,6 @@ impl Options {
 /// A server, and perhaps a respool before it.
 pub(crate) struct Target {
     pub(crate) name: String,
-    pub(crate) flavour: Flavour,
     /// As the server says it: 7.0 is (7, 0).
     pub(crate) version: (u32, u32),
     pub(crate) server: Server,
@@ -62,7 +61,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// The server alone.
-    pub(crate) fn direct(flavour: Flavour, binary: &Path, options: &Options) -> Target {
+    pub(crate) fn direct(binary: &Path, options: &Options) -> Target {
         let mut args = options.server.clone();
         if let Some(password) = options.password {
             args.extend(["--requirepass".into(), password.into()]);
@@ -74,7 +73,6 @@ impl Target {
         let address = server.address();
         Target {
             name: said,
-            flavour,
             version,
             server,
             proxy: None,
@@ -83,8 +81,8 @@ impl Target {
     }
 
     /// A respool before the server.
-    pub(crate) fn proxied(flavour: Flavour, binary: &Path, options: &Options) -> Target {
-        let target = Target::direct(flavour, binary, options);
+    pub(crate) fn proxied(binary: &Path, options: &Options) -> Target {
+        let target = Target::direct(binary, options);
         let address = target.server.address();
         target.behind(address, options)
     }
@@ -168,19 +166,18 @@ pub(crate) fn respool() -> PathBuf {
 }
 
 /// The server that tests use which need only one.
-pub(crate) fn any_server() -> (Flavour, PathBuf) {
-    let binary = servers::find(Flavour::Redis70).unwrap_or_else(|reason| panic!("{reason}"));
-    (Flavour::Redis70, binary)
+pub(crate) fn any_server() -> PathBuf {
+    servers::find(Flavour::Redis70).unwrap_or_else(|reason| panic!("{reason}"))
 }
 
 /// A respool before one server.
 pub(crate) fn proxied(options: &Options) -> Target {
-    let (flavour, binary) = any_server();
-    Target::proxied(flavour, &binary, options)
+    let binary = any_server();
+    Target::proxied(&binary, options)
 }
 
 /// Every server at hand. Those that are not are named once, with the reason, past the test runner's capture.
-pub(crate) fn installed() -> Vec<(Flavour, PathBuf)> {
+pub(crate) fn installed() -> Vec<PathBuf> {
     static SAID: Once = Once::new();
     let all = Flavour::ALL.map(|flavour| (flavour, servers::find(flavour)));
     SAID.call_once(|| {
@@ -198,24 +195,17 @@ pub(crate) fn installed() -> Vec<(Flavour, PathBuf)> {
     });
     any_server();
     all.into_iter()
-        .filter_map(|(flavour, found)| Some((flavour, found.ok()?)))
+        .filter_map(|(_, found)| found.ok())
         .collect()
 }
 
 /// Runs the body directly and through respool, on every server at hand.
 pub(crate) fn on_every_target(options: &Options, body: impl Fn(&Target)) {
-    for (flavour, binary) in installed() {
-        body(&Target::direct(flavour, &binary, options));
+    for binary in installed() {
+        body(&Target::direct(&binary, options));
         if !direct_only() {
-            body(&Target::proxied(flavour, &binary, options));
+            body(&Target::proxied(&binary, options));
         }
-    }
-}
-
-/// Runs the body through respool, on every server at hand.
-pub(crate) fn before_every_server(options: &Options, body: impl Fn(&mut Target)) {
-    for (flavour, binary) in installed() {
-        body(&mut Target::proxied(flavour, &binary, options));
     }
 }
 

@@ -1,0 +1,529 @@
+//! The server dies, freezes and comes back: every request is answered or failed, no write is doubled, no
+//! acknowledged write is lost, no late reply reaches a stranger, and nobody has to reconnect.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::client::{Client, Value, request, words};
+use super::relay::{Mode, Relay};
+use super::target::{Options, Random, Target, any_server, direct_only, proxied, seed, wait_until};
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// The server answered.
+    Replied,
+    /// Surely not executed: respool says so, or the server does.
+    NotExecuted,
+    /// It may have been executed.
+    Unknown,
+}
+
+#[track_caller]
+fn fate(reply: &Value) -> Fate {
+    match reply.error() {
+        None => Fate::Replied,
+        Some(text) if text.starts_with("NOTSENT respool: ") => Fate::NotExecuted,
+        Some(text) if text.starts_with("LOADING ") => Fate::NotExecuted,
+        Some(text) if text.starts_with("UNKNOWN respool: ") => Fate::Unknown,
+        Some(text) => panic!("an error that does not say what became of the request: {text}"),
+    }
+}
+
+/// A server that still has after a crash what it acknowledged before.
+fn durable(mut options: Options) -> Options {
+    options.server.extend([
+        "--appendonly".into(),
+        "yes".into(),
+        "--appendfsync".into(),
+        "no".into(),
+    ]);
+    options
+}
+
+/// What one client counted.
+#[derive(Default)]
+struct Count {
+    sent: i64,
+    acknowledged: i64,
+    unknown: i64,
+    failed: i64,
+    /// The last value that the server said.
+    last: i64,
+}
+
+/// Increments a key of its own in pipelines until it is told to end, on one connection.
+fn count_up(address: SocketAddr, key: &str, ended: &AtomicBool, mut random: Random) -> Count {
+    let mut client = Client::connect(address);
+    let mut count = Count::default();
+    while !ended.load(Ordering::SeqCst) {
+        let depth = 1 + random.below(20) as i64;
+        client.send(&words(&format!("INCR {key}")).repeat(depth as usize));
+        count.sent += depth;
+        for _ in 0..depth {
+            let reply = client.reply();
+            match fate(&reply) {
+                Fate::Replied => {
+                    let Value::Integer(value) = reply else {
+                        panic!("{key}: INCR answers {reply:?}")
+                    };
+                    count.acknowledged += 1;
+                    // Between two acknowledged values only unknown ones may have been executed.
+                    let most = count.acknowledged + count.unknown;
+                    assert!(
+                        value > count.last && value >= count.acknowledged && value <= most,
+                        "{key}: the server says {value} after {}, {} acknowledged and {} unknown",
+                        count.last,
+                        count.acknowledged,
+                        count.unknown
+                    );
+                    count.last = value;
+                }
+                Fate::Unknown => count.unknown += 1,
+                Fate::NotExecuted => count.failed += 1,
+            }
+        }
+        if count.failed > 0 && count.last == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    count
+}
+
+/// Runs counters of many clients while `trouble` happens, then compares with what the server holds.
+fn counters_stay_true(target: &mut Target, clients: usize, trouble: impl FnOnce(&mut Target)) {
+    let ended = AtomicBool::new(false);
+    let seed = seed();
+    let address = target.address();
+    // The target is lent to `trouble`, which may restart its server; clients need its address alone.
+    let counts = thread::scope(|scope| {
+        let workers: Vec<_> = (0..clients)
+            .map(|number| {
+                let ended = &ended;
+                let random = Random::new(seed.wrapping_add(number as u64));
+                scope.spawn(move || count_up(address, &format!("count:{number}"), ended, random))
+            })
+            .collect();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trouble(target)));
+        ended.store(true, Ordering::SeqCst);
+        let counts: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+        counts
+    });
+    let mut direct = target.direct_client();
+    let mut acknowledged = 0;
+    for (number, count) in counts.into_iter().enumerate() {
+        let count =
+            count.unwrap_or_else(|_| panic!("client {number} failed, RESPOOL_TEST_SEED={seed}"));
+        let held = match direct.call(&format!("GET count:{number}")) {
+            Value::Null => 0,
+            Value::Bulk(text) => String::from_utf8_lossy(&text)
+                .parse()
+                .expect("a counter is a number"),
+            other => panic!("{other:?}"),
+        };
+        assert!(
+            count.acknowledged <= held && held <= count.acknowledged + count.unknown,
+            "count:{number} is {held}: {} sent, {} acknowledged, {} unknown, {} not executed",
+            count.sent,
+            count.acknowledged,
+            count.unknown,
+            count.failed
+        );
+        assert_eq!(
+            count.sent,
+            count.acknowledged + count.unknown + count.failed
+        );
+        acknowledged += count.acknowledged;
+    }
+    assert!(acknowledged > clients as i64, "the load was a load");
+}
+
+#[test]
+fn when_the_server_is_killed_no_write_is_doubled_and_no_acknowledged_one_is_lost() {
+    if direct_only() {
+        return;
+    }
+    for threads in ["--threads=1", "--threads=3"] {
+        let mut target = proxied(&durable(Options::with(&[threads])));
+        counters_stay_true(&mut target, 24, |target| {
+            for _ in 0..3 {
+                thread::sleep(Duration::from_millis(400));
+                target.server.kill9();
+                thread::sleep(Duration::from_millis(100));
+                target.server.restart().expect("the server starts again");
+            }
+            thread::sleep(Duration::from_millis(800));
+        });
+    }
+}
+
+#[test]
+fn after_a_restart_of_the_server_every_session_of_every_worker_works_again_as_it_is() {
+    if direct_only() {
+        return;
+    }
+    let mut target = proxied(&Options::with(&["--threads=3"]));
+    // Enough that each worker has some, in both protocols and more than one database.
+    let mut clients: Vec<Client> = (0..30).map(|_| target.client()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        if number % 2 == 0 {
+            client.call("HELLO 3");
+        }
+        assert_eq!(client.call(&format!("SELECT {}", number % 3)), Value::ok());
+        assert_eq!(
+            client.call(&format!("SET key:{number} before")),
+            Value::ok()
+        );
+    }
+    for _ in 0..2 {
+        target.server.kill9();
+        for client in &mut clients {
+            let reply = client.call("GET key");
+            assert_ne!(fate(&reply), Fate::Replied, "{reply:?}");
+        }
+        target.server.restart().expect("the server starts again");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        for (number, client) in clients.iter_mut().enumerate() {
+            let set = format!("SET key:{number} after");
+            while fate(&client.call(&set)) != Fate::Replied {
+                assert!(Instant::now() < deadline, "client {number} does not heal");
+                thread::sleep(Duration::from_millis(20));
+            }
+            assert_eq!(
+                client.call(&format!("GET key:{number}")),
+                Value::bulk("after")
+            );
+        }
+        // Each is still in its database: the new link was told.
+        for db in 0..3 {
+            let mut direct = target.direct_client();
+            direct.call(&format!("SELECT {db}"));
+            assert_eq!(direct.call("DBSIZE"), Value::Integer(10), "database {db}");
+        }
+    }
+}
+
+#[test]
+fn a_respool_that_starts_before_its_server_works_once_that_is_there() {
+    if direct_only() {
+        return;
+    }
+    let binary = any_server();
+    let options = Options::default();
+    let target = Target::direct(&binary, &options);
+    target.server.kill9();
+    let address = target.server.address();
+    let mut target = target.behind(address, &options);
+    let mut client = target.client();
+    assert_eq!(fate(&client.call("GET key")), Fate::NotExecuted);
+    assert_eq!(
+        client.call("PING"),
+        Value::Simple("PONG".into()),
+        "what respool answers itself goes on"
+    );
+    target.server.restart().expect("the server starts");
+    wait_until("requests are answered", Duration::from_secs(10), || {
+        fate(&client.call("SET key value")) == Fate::Replied
+    });
+    assert_eq!(client.call("GET key"), Value::bulk("value"));
+}
+
+#[test]
+fn a_reply_that_comes_after_its_deadline_reaches_nobody() {
+    if direct_only() {
+        return;
+    }
+    let target = proxied(&Options::with(&["--request-timeout-ms=200", "--threads=2"]));
+    let connections = |target: &Target| {
+        let Value::Bulk(text) = target.direct_client().call("INFO stats") else {
+            panic!("a text")
+        };
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.and_then(|number| number.trim().parse::<i64>().ok())
+            .expect("the server counts")
+    };
+    let seed = seed();
+    let ended = AtomicBool::new(false);
+    let timed_out = thread::scope(|scope| {
+        let clients: Vec<_> = (0..40)
+            .map(|number| {
+                let (target, ended) = (&target, &ended);
+                scope.spawn(move || {
+                    let mut random = Random::new(seed.wrapping_add(number));
+                    let mut client = target.client();
+                    let (mut step, mut timed_out) = (0, 0);
+                    while !ended.load(Ordering::SeqCst) {
+                        let depth = 1 + random.below(8);
+                        let mut bytes = Vec::new();
+                        let first = step;
+                        for _ in 0..depth {
+                            step += 1;
+                            let token = format!("{number}/{step}");
+                            bytes.extend(request(&["EVAL", "return ARGV[1]", "0", &token]));
+                        }
+                        client.send(&bytes);
+                        for at in first + 1..=step {
+                            let reply = client.reply();
+                            match fate(&reply) {
+                                Fate::Replied => {
+                                    assert_eq!(reply, Value::bulk(format!("{number}/{at}")))
+                                }
+                                _ => timed_out += 1,
+                            }
+                        }
+                    }
+                    timed_out
+                })
+            })
+            .collect();
+        let before = connections(&target);
+        let direct = 1;
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(300));
+            target.server.stop();
+            thread::sleep(Duration::from_millis(700));
+            target.server.cont();
+        }
+        thread::sleep(Duration::from_millis(500));
+        let after = connections(&target);
+        ended.store(true, Ordering::SeqCst);
+        let timed_out: i64 = clients
+            .into_iter()
+            .map(|c| c.join().expect("only its own replies"))
+            .sum();
+        // The links live on: one slow server is no reason to fail what strangers wait for.
+        assert_eq!(
+            after,
+            before + direct,
+            "respool connected again, RESPOOL_TEST_SEED={seed}"
+        );
+        timed_out
+    });
+    assert!(timed_out > 40, "the deadline passed for many: {timed_out}");
+}
+
+#[test]
+fn a_write_that_missed_its_deadline_is_executed_once_at_the_most() {
+    if direct_only() {
+        return;
+    }
+    let mut target = proxied(&Options::with(&["--request-timeout-ms=150"]));
+    counters_stay_true(&mut target, 10, |target| {
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(200));
+            target.server.stop();
+            thread::sleep(Duration::from_millis(500));
+            target.server.cont();
+        }
+        thread::sleep(Duration::from_millis(300));
+    });
+}
+
+#[test]
+fn a_request_that_is_never_answered_fails_at_its_deadline_and_says_that_it_was_sent() {
+    if direct_only() {
+        return;
+    }
+    let target = proxied(&Options::with(&["--request-timeout-ms=200"]));
+    let mut client = target.client();
+    assert_eq!(client.call("SET key 1"), Value::ok());
+    target.server.stop();
+    let reply = client.call("INCR key");
+    let text = reply.error().expect("nobody answers");
+    assert_eq!(fate(&reply), Fate::Unknown, "{text}");
+    assert!(text.contains("200 ms"), "{text}");
+    // Its place in the order is kept: the next reply is the next request's.
+    client.send(&words("ECHO still-here"));
+    assert_eq!(client.reply(), Value::bulk("still-here"));
+    target.server.cont();
+    wait_until("the link works again", Duration::from_secs(5), || {
+        fate(&client.call("EXISTS key")) == Fate::Replied
+    });
+    assert_eq!(
+        client.call("GET key"),
+        Value::bulk("2"),
+        "executed once, its late reply dropped"
+    );
+}
+
+/// A pipeline of increments before a relay that plays a trick after so many bytes of replies.
+fn trick_in_mid_reply(mode: fn(u64) -> Mode) {
+    let binary = any_server();
+    let options = Options::default();
+    let target = Target::direct(&binary, &options);
+    let relay = Relay::start(target.server.address(), Mode::Pass);
+    let target = target.behind(relay.address(), &options);
+    let mut client = target.client();
+    let (mut acknowledged, mut unknown) = (0, 0);
+    let filler = "f".repeat(100);
+    assert_eq!(client.call(&format!("SET filler {filler}")), Value::ok());
+    for after in (1..700).step_by(23) {
+        relay.set(mode(after));
+        let mut bytes = Vec::new();
+        for _ in 0..10 {
+            bytes.extend(words("INCR count"));
+            bytes.extend(words("GET filler"));
+        }
+        client.send(&bytes);
+        let mut lost = false;
+        for at in 0..20 {
+            let reply = client.reply();
+            match fate(&reply) {
+                Fate::Replied => match reply {
+                    Value::Integer(value) => {
+                        acknowledged += 1;
+                        assert!(
+                            value >= acknowledged && value <= acknowledged + unknown,
+                            "after {after}: {value}"
+                        );
+                    }
+                    other => assert_eq!(
+                        other,
+                        Value::bulk(&filler),
+                        "reply {at} after {after} bytes"
+                    ),
+                },
+                Fate::Unknown => {
+                    lost = true;
+                    unknown += i64::from(at % 2 == 0);
+                }
+                Fate::NotExecuted => lost = true,
+            }
+        }
+        assert!(lost, "the trick after {after} bytes was met");
+        wait_until("the session works again", Duration::from_secs(10), || {
+            fate(&client.call("GET filler")) == Fate::Replied
+        });
+    }
+    let Value::Bulk(held) = target.direct_client().call("GET count") else {
+        panic!("a counter")
+    };
+    let held: i64 = String::from_utf8_lossy(&held)
+        .parse()
+        .expect("a counter is a number");
+    assert!(
+        (acknowledged..=acknowledged + unknown).contains(&held),
+        "{held}, {acknowledged} + {unknown}"
+    );
+}
+
+#[test]
+fn a_connection_reset_in_mid_reply_gives_nobody_half_a_reply() {
+    if !direct_only() {
+        trick_in_mid_reply(Mode::ResetAfter);
+    }
+}
+
+#[test]
+fn bytes_that_are_no_reply_end_the_link_and_reach_nobody() {
+    if !direct_only() {
+        trick_in_mid_reply(Mode::GarbageAfter);
+    }
+}
+
+#[test]
+fn a_reply_that_nobody_asked_for_ends_the_link_and_reaches_nobody() {
+    if direct_only() {
+        return;
+    }
+    let binary = any_server();
+    let options = Options::default();
+    let target = Target::direct(&binary, &options);
+    let relay = Relay::start(target.server.address(), Mode::Pass);
+    let target = target.behind(relay.address(), &options);
+    let mut client = target.client();
+    assert_eq!(client.call("SET key value"), Value::ok());
+    for surprise in [
+        "+SURPRISE\r\n",
+        "$8\r\nSURPRISE\r\n",
+        ":1\r\n",
+        "-ERR SURPRISE\r\n",
+        "*0\r\n",
+        "$8\r\nSUR",
+    ] {
+        let before = relay.accepted();
+        relay.inject(surprise.as_bytes());
+        thread::sleep(Duration::from_millis(50));
+        wait_until("requests are answered", Duration::from_secs(10), || {
+            let reply = client.call("GET key");
+            assert!(
+                fate(&reply) != Fate::Replied || reply == Value::bulk("value"),
+                "{reply:?}"
+            );
+            fate(&reply) == Fate::Replied
+        });
+        assert!(
+            relay.accepted() > before,
+            "the link that brought {surprise:?} is still in use"
+        );
+    }
+}
+
+/// A server that accepts and is of no use, then a good one: requests fail as not sent, then work.
+fn heals_from(mode: Mode) {
+    let binary = any_server();
+    let options = Options::with(&["--connect-timeout-ms=300", "--request-timeout-ms=2000"]);
+    let target = Target::direct(&binary, &options);
+    let relay = Relay::start(target.server.address(), mode);
+    let target = target.behind(relay.address(), &options);
+    let mut clients: Vec<Client> = (0..5).map(|_| target.client()).collect();
+    for client in &mut clients {
+        client.send(&words("INCR count").repeat(3));
+    }
+    for client in &mut clients {
+        for reply in client.replies(3) {
+            assert_eq!(fate(&reply), Fate::NotExecuted, "{reply:?}");
+        }
+    }
+    assert_eq!(
+        target.direct_client().call("EXISTS count"),
+        Value::Integer(0)
+    );
+    relay.set(Mode::Pass);
+    relay.reset_all();
+    for client in &mut clients {
+        wait_until("requests are answered", Duration::from_secs(10), || {
+            fate(&client.call("GET key")) == Fate::Replied
+        });
+    }
+}
+
+#[test]
+fn a_server_that_closes_what_it_accepts_fails_requests_as_not_sent_until_it_heals() {
+    if !direct_only() {
+        heals_from(Mode::CloseOnAccept);
+    }
+}
+
+#[test]
+fn a_server_that_never_answers_the_handshake_fails_requests_as_not_sent_until_it_heals() {
+    if !direct_only() {
+        heals_from(Mode::Silent);
+    }
+}
+
+#[test]
+fn a_server_that_refuses_our_password_fails_requests_as_not_sent() {
+    if direct_only() {
+        return;
+    }
+    let binary = any_server();
+    let locked = Target::direct(&binary, &Options::default().password("secret"));
+    let address = locked.server.address();
+    // Without a password, where one is wanted.
+    let target = locked.behind(address, &Options::default());
+    let mut client = target.client();
+    let reply = client.call("SET key value");
+    assert_eq!(fate(&reply), Fate::NotExecuted, "{reply:?}");
+    let text = reply.error().expect("an error");
+    assert!(!text.contains("secret"), "{text}");
+    assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+}

@@ -1,0 +1,320 @@
+//! Values from nothing to the largest that Redis takes: cut through, whole, in order, in bounded memory.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::client::{Client, Value, request, words};
+use super::target::{Options, Target, direct_only, on_every_target, proxied};
+
+const MIB: usize = 1 << 20;
+
+/// What respool may hold at the most while a value of any size passes, with all that it is beside that.
+const RESIDENT_BYTES_MAX: u64 = 96 << 20;
+
+/// A block of a large value: its number, then a pattern that belongs to the number.
+fn block(number: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..MIB).map(|at| (at / 7 + number) as u8).collect();
+    bytes[..8].copy_from_slice(&(number as u64).to_be_bytes());
+    bytes
+}
+
+/// A client that works all the while on the same worker, and how often it got its right reply.
+struct Bystander {
+    count: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Bystander {
+    /// Runs the body while the bystander works; says how many of its requests were answered meanwhile.
+    fn beside(target: &Target, body: impl FnOnce(&Bystander)) -> u64 {
+        let bystander = Bystander {
+            count: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut client = target.client();
+                let mut number = 0_u64;
+                while !bystander.ended.load(Ordering::SeqCst) {
+                    number += 1;
+                    assert_eq!(client.call(&format!("SET bystander {number}")), Value::ok());
+                    assert_eq!(
+                        client.call("GET bystander"),
+                        Value::bulk(number.to_string())
+                    );
+                    bystander.count.fetch_add(1, Ordering::SeqCst);
+                    thread::sleep(Duration::from_micros(200));
+                }
+            });
+            let result =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&bystander)));
+            bystander.ended.store(true, Ordering::SeqCst);
+            if let Err(panic) = result {
+                std::panic::resume_unwind(panic);
+            }
+        });
+        bystander.count.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the bystander got this many more replies.
+    fn goes_on(&self, replies: u64, while_what: &str) {
+        let goal = self.count.load(Ordering::SeqCst) + replies;
+        super::target::wait_until(
+            &format!("others go on while {while_what}"),
+            Duration::from_secs(10),
+            || self.count.load(Ordering::SeqCst) >= goal,
+        );
+    }
+}
+
+#[test]
+fn a_value_of_512_mib_is_cut_through_in_bounded_memory_while_others_go_on() {
+    let target = proxied(&Options::default());
+    let blocks = if direct_only() { 16 } else { 512 };
+    let beside = Bystander::beside(&target, |bystander| {
+        let mut client = target.client();
+        client.send(format!("*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n${}\r\n", blocks * MIB).as_bytes());
+        for number in 0..blocks {
+            if number == blocks / 2 {
+                bystander.goes_on(20, "half of a large request has been sent");
+            }
+            client.send(&block(number));
+        }
+        client.send(b"\r\n");
+        assert_eq!(client.reply(), Value::ok());
+        assert_eq!(
+            client.call("STRLEN big"),
+            Value::Integer((blocks * MIB) as i64)
+        );
+
+        client.send(&words("GET big"));
+        client.send(&words("PING"));
+        let header = format!("${}\r\n", blocks * MIB);
+        assert_eq!(client.bytes(header.len()).unwrap(), header.as_bytes());
+        for number in 0..blocks {
+            if number == blocks / 2 {
+                bystander.goes_on(20, "half of a large reply has been read");
+            }
+            assert!(
+                client.bytes(MIB).unwrap() == block(number),
+                "block {number} differs"
+            );
+        }
+        assert_eq!(client.bytes(2).unwrap(), b"\r\n");
+        assert_eq!(client.reply(), Value::Simple("PONG".into()));
+    });
+    assert!(beside > 40);
+    if let Some(proxy) = &target.proxy {
+        let peak = proxy.rss_peak();
+        assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);
+    }
+}
+
+#[test]
+fn values_of_every_size_keep_their_place_between_small_ones() {
+    on_every_target(&Options::default(), |target| {
+        let mut client = target.client();
+        let kib = 1 << 10;
+        let sizes = [
+            0,
+            1,
+            2,
+            1_000,
+            16 * kib - 40,
+            16 * kib,
+            64 * kib - 1,
+            64 * kib,
+            64 * kib + 1,
+            256 * kib - 40,
+            256 * kib - 1,
+            256 * kib,
+            256 * kib + 1,
+            MIB,
+            5 * MIB + 3,
+        ];
+        for size in sizes {
+            let value: Vec<u8> = (0..size).map(|at| (at * 31 / 17) as u8).collect();
+            let mut bytes = Vec::new();
+            let mut expected = Vec::new();
+            let mut ask = |args: &[&[u8]], reply: Value| {
+                bytes.extend(request(args));
+                expected.push(reply);
+            };
+            ask(&[b"SET", b"key", b"before"], Value::ok());
+            ask(&[b"SET", b"key", &value], Value::ok());
+            ask(&[b"GET", b"key"], Value::bulk(&value));
+            ask(&[b"STRLEN", b"key"], Value::Integer(size as i64));
+            ask(&[b"GETSET", b"key", b"after"], Value::bulk(&value));
+            ask(&[b"GET", b"key"], Value::bulk("after"));
+            ask(&[b"ECHO", &value], Value::bulk(&value));
+            ask(
+                &[b"MSET", b"a", &value, b"b", b"small", b"c", &value],
+                Value::ok(),
+            );
+            let held = [
+                Value::bulk(&value),
+                Value::bulk("small"),
+                Value::bulk(&value),
+            ];
+            ask(&[b"MGET", b"a", b"b", b"c"], Value::Array(held.to_vec()));
+            ask(&[b"DEL", b"a", b"b", b"c", b"key"], Value::Integer(4));
+            ask(&[b"EXISTS", b"a", b"key"], Value::Integer(0));
+            let replies = client.exchange(bytes, expected.len());
+            for (at, (reply, expected)) in replies.iter().zip(&expected).enumerate() {
+                assert!(
+                    reply == expected,
+                    "size {size}, reply {at}: {reply:?}, not {expected:?}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn a_request_of_very_many_arguments_is_answered_as_any_other() {
+    on_every_target(&Options::default(), |target| {
+        let mut client = target.client();
+        for count in [1_000, 30_000, 300_000] {
+            let mut args = vec![b"MSET".to_vec()];
+            for number in 0..count {
+                args.push(format!("key:{number}").into_bytes());
+                args.push(number.to_string().into_bytes());
+            }
+            let mut bytes = request(&args);
+            bytes.extend(words("GET key:999"));
+            bytes.extend(words("DBSIZE"));
+            bytes.extend(words("FLUSHDB"));
+            let replies = client.exchange(bytes, 4);
+            assert_eq!(replies[0], Value::ok(), "{count} keys");
+            assert_eq!(replies[1], Value::bulk("999"));
+            assert_eq!(replies[2], Value::Integer(count as i64));
+        }
+    });
+}
+
+#[test]
+fn who_reads_a_large_value_slowly_holds_up_nobody_and_gets_it_whole() {
+    let target = proxied(&Options::default());
+    let size = if direct_only() { MIB } else { 96 * MIB };
+    let value: Vec<u8> = (0..size).map(|at| (at / 3) as u8).collect();
+    assert_eq!(
+        target
+            .direct_client()
+            .call_args(&[b"SET", b"big".as_slice(), &value]),
+        Value::ok()
+    );
+    Bystander::beside(&target, |bystander| {
+        let mut slow = target.client();
+        slow.send(&words("GET big"));
+        slow.send(&words("EXISTS big"));
+        for _ in 0..5 {
+            thread::sleep(Duration::from_millis(200));
+            bystander.goes_on(100, "a large reply is not read");
+            // A little, so that it is slow and not dead.
+            assert!(!slow.bytes(1).unwrap().is_empty());
+        }
+        let rest = slow.bytes(format!("${size}\r\n").len() - 5).unwrap();
+        assert!(rest.ends_with(b"\r\n"));
+        assert!(slow.bytes(size).unwrap() == value, "the value came whole");
+        assert_eq!(slow.bytes(2).unwrap(), b"\r\n");
+        assert_eq!(slow.reply(), Value::Integer(1));
+    });
+    if let Some(proxy) = &target.proxy {
+        let peak = proxy.rss_peak();
+        assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);
+    }
+}
+
+#[test]
+fn who_sends_a_request_slowly_holds_up_nobody_and_has_it_executed_whole() {
+    let target = proxied(&Options::default());
+    for size in [100_000, 8 * MIB] {
+        let value: Vec<u8> = (0..size).map(|at| (at / 5) as u8).collect();
+        let bytes = request(&[b"SET", b"slow".as_slice(), &value]);
+        Bystander::beside(&target, |bystander| {
+            let mut slow = target.client();
+            for part in bytes.chunks(bytes.len().div_ceil(10)) {
+                slow.send(part);
+                bystander.goes_on(30, "a request comes slowly");
+            }
+            assert_eq!(slow.reply(), Value::ok());
+            assert!(slow.call("GET slow") == Value::Bulk(value));
+        });
+    }
+}
+
+#[test]
+fn many_large_values_at_once_pass_in_bounded_memory() {
+    let target = proxied(&Options::default());
+    let (clients, size) = if direct_only() {
+        (3, MIB)
+    } else {
+        (40, 10 * MIB)
+    };
+    thread::scope(|scope| {
+        for number in 0..clients {
+            let target = &target;
+            scope.spawn(move || {
+                let mut client = target.client();
+                let value: Vec<u8> = (0..size).map(|at| (at / 11 + number * 7) as u8).collect();
+                let key = format!("big:{number}");
+                for _ in 0..2 {
+                    let set = client.send_aside(request(&[b"SET", key.as_bytes(), &value]));
+                    assert_eq!(client.reply(), Value::ok());
+                    set.join().expect("no panic").expect("all is sent");
+                    assert!(
+                        client.call(&format!("GET {key}")) == Value::bulk(&value),
+                        "{key} differs"
+                    );
+                }
+            });
+        }
+    });
+    if let Some(proxy) = &target.proxy {
+        // 400 MiB are on their way at once; the part of each that is held is bounded.
+        let peak = proxy.rss_peak();
+        assert!(
+            peak < 2 * RESIDENT_BYTES_MAX,
+            "respool held {} MiB",
+            peak >> 20
+        );
+    }
+}
+
+#[test]
+fn a_large_request_that_is_never_finished_is_never_executed() {
+    let target = proxied(&Options::default());
+    let value = vec![b'x'; 4 * MIB];
+    let bytes = request(&[b"SET", b"unfinished".as_slice(), &value]);
+    for cut in [300_000, MIB, 4 * MIB, bytes.len() - 1] {
+        let mut client = target.client();
+        client.send(&bytes[..cut]);
+        thread::sleep(Duration::from_millis(20));
+        if cut % 2 == 0 {
+            client.vanish()
+        } else {
+            drop(client)
+        }
+        let mut other = target.client();
+        assert_eq!(
+            other.call("EXISTS unfinished"),
+            Value::Integer(0),
+            "cut at {cut}"
+        );
+        // The way of large requests is free again, and clean.
+        assert_eq!(
+            other.call_args(&[b"SET", b"finished".as_slice(), &value]),
+            Value::ok()
+        );
+        assert_eq!(
+            other.call("STRLEN finished"),
+            Value::Integer(4 * MIB as i64)
+        );
+    }
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(
+        Client::connect(target.server.address()).call("EXISTS unfinished"),
+        Value::Integer(0)
+    );
+}

@@ -1,0 +1,352 @@
+//! What happens at each bound, and that who is at one harms nobody else.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::client::{Client, Value, request, words};
+use super::target::{
+    Options, Target, any_server, direct_only, on_every_target, proxied, respool, wait_until,
+};
+use respool_lab::servers::Proxy;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn who_says_that_nothing_more_comes_still_gets_every_reply() {
+    on_every_target(&Options::default(), |target| {
+        for depth in [1, 100, 3_000] {
+            let mut client = target.client();
+            let mut bytes = Vec::new();
+            for at in 0..depth {
+                bytes.extend(words(&format!("SET half:{at} {at}")));
+                bytes.extend(words(&format!("GET half:{at}")));
+            }
+            client.send(&bytes);
+            client.close_sending();
+            // Redis itself may close before it has answered; respool answers what has arrived.
+            if target.proxy.is_none() {
+                continue;
+            }
+            for at in 0..depth {
+                assert_eq!(client.reply(), Value::ok(), "request {at} of {depth}");
+                assert_eq!(client.reply(), Value::bulk(at.to_string()));
+            }
+            client.expect_closed();
+        }
+    });
+}
+
+#[test]
+fn clients_that_vanish_at_any_moment_leave_nothing_behind() {
+    let target = proxied(&Options::default());
+    let mut steady = target.client();
+    steady.call("SET steady value");
+    let fds = |target: &Target| target.proxy.as_ref().map_or(0, |proxy| proxy.fds());
+    let before = fds(&target);
+    for round in 0..200_usize {
+        let mut client = target.client();
+        let mut bytes = words("SET vanish value").repeat(round % 7);
+        bytes.extend(request(&[
+            b"SET",
+            b"vanish".as_slice(),
+            &vec![b'v'; round * 211],
+        ]));
+        bytes.extend(words("GET vanish").repeat(round % 5));
+        client.send(&bytes[..1 + (round * 7919) % bytes.len()]);
+        match round % 3 {
+            0 => client.vanish(),
+            1 => drop(client),
+            _ => client.close_sending(),
+        }
+        assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+    }
+    wait_until(
+        "their descriptors are given back",
+        Duration::from_secs(5),
+        || fds(&target) <= before + 2,
+    );
+}
+
+#[test]
+fn one_client_too_many_is_told_so_in_the_words_of_redis() {
+    let mut options = Options::with(&["--sessions-max=10", "--threads=3"]);
+    if direct_only() {
+        options.server.extend(["--maxclients".into(), "10".into()]);
+    }
+    let target = proxied(&options);
+    let mut clients: Vec<Client> = (0..10).map(|_| target.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+    }
+    for _ in 0..5 {
+        let mut refused = target.client();
+        assert_eq!(
+            refused.reply(),
+            Value::Error("ERR max number of clients reached".into())
+        );
+        refused.expect_closed();
+    }
+    for client in &mut clients {
+        assert_eq!(
+            client.call("SET key value"),
+            Value::ok(),
+            "who is there is not disturbed"
+        );
+    }
+    clients.truncate(5);
+    wait_until(
+        "the places of those who left are free",
+        Duration::from_secs(5),
+        || {
+            let mut client = target.client();
+            client.try_send(&words("PING")).is_ok()
+                && client
+                    .try_reply()
+                    .is_ok_and(|reply| reply == Value::Simple("PONG".into()))
+        },
+    );
+}
+
+#[test]
+fn headers_that_announce_gigabytes_take_no_memory() {
+    if direct_only() {
+        return;
+    }
+    let target = proxied(&Options::default());
+    let mut steady = target.client();
+    steady.call("SET steady value");
+    let before = target.proxy().rss();
+    let headers: [&[u8]; 5] = [
+        b"*1048576\r\n",
+        b"*1048576\r\n$536870912\r\n",
+        b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$536870912\r\n",
+        b"*2\r\n$536870912\r\n",
+        b"*1048576\r\n$4\r\nMGET\r\n$536870912\r\n",
+    ];
+    let mut clients = Vec::new();
+    for number in 0..500 {
+        let mut client = target.client();
+        client.send(headers[number % headers.len()]);
+        clients.push(client);
+    }
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+    let grown = target.proxy().rss().saturating_sub(before);
+    assert!(grown < 32 * MIB, "500 headers took {} MiB", grown / MIB);
+    drop(clients);
+    assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+}
+
+#[test]
+fn who_asks_without_end_and_reads_nothing_is_bounded_and_gets_its_replies_in_the_end() {
+    if direct_only() {
+        return;
+    }
+    let target = proxied(&Options::with(&["--session-stall-ms=60000"]));
+    let mut steady = target.client();
+    steady.call_args(&["SET", "value", &"v".repeat(10_000)]);
+    steady.call("SET steady value");
+    let mut greedy = target.client();
+    let one = words("GET value");
+    greedy
+        .stream()
+        .set_write_timeout(Some(Duration::from_millis(500)))
+        .expect("a timeout above zero");
+    // Until nothing more fits on the way: then respool does not read any more.
+    let mut sent = 0_usize;
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(20) {
+        match std::io::Write::write(&mut greedy.stream(), &one.repeat(100)[sent % one.len()..]) {
+            Ok(count) => sent += count,
+            Err(_) => break,
+        }
+    }
+    assert!(
+        started.elapsed() < Duration::from_secs(20),
+        "respool takes requests without end"
+    );
+    let peak = target.proxy().rss_peak();
+    assert!(peak < 128 * MIB, "respool held {} MiB", peak / MIB);
+    for _ in 0..100 {
+        assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+    }
+    // What was asked is answered, once it is read; the request that was cut gets its rest.
+    let rest = (one.len() - sent % one.len()) % one.len();
+    let writer = greedy.send_aside(one[one.len() - rest..].to_vec());
+    for number in 0..sent.div_ceil(one.len()) {
+        let reply = greedy.reply();
+        assert!(
+            matches!(&reply, Value::Bulk(value) if value.len() == 10_000),
+            "reply {number}: {reply:?}"
+        );
+    }
+    writer.join().expect("no panic").expect("the rest is sent");
+    assert_eq!(greedy.call("PING"), Value::Simple("PONG".into()));
+}
+
+#[test]
+fn who_reads_nothing_for_too_long_is_closed_and_the_link_goes_on() {
+    if direct_only() {
+        return;
+    }
+    let options = [
+        "--session-stall-ms=500",
+        "--stranger-stall-ms=300",
+        "--session-output-hard-bytes=2MiB",
+    ];
+    let target = proxied(&Options::with(&options));
+    let mut steady = target.client();
+    steady.call_args(&[b"SET", b"value".as_slice(), &vec![b'v'; 64 << 20]]);
+    steady.call("SET steady value");
+    let mut dead = target.client();
+    dead.send(&words("GET value"));
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(3) {
+        assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+        thread::sleep(Duration::from_millis(5));
+    }
+    dead.patience(Duration::from_secs(5));
+    let mut received = 0;
+    loop {
+        match dead.some_bytes() {
+            Ok(bytes) if bytes.is_empty() => break,
+            Ok(bytes) => received += bytes.len(),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+            Err(error) => panic!("the session that reads nothing is not closed: {error}"),
+        }
+    }
+    assert!(received < 64 << 20, "closed before the reply was whole");
+    assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+}
+
+#[test]
+fn two_hundred_clients_that_read_nothing_are_bounded_together() {
+    if direct_only() {
+        return;
+    }
+    let options = [
+        "--worker-memory-bytes-max=64MiB",
+        "--session-stall-ms=60000",
+    ];
+    let target = proxied(&Options::with(&options));
+    let mut steady = target.client();
+    steady.call_args(&[b"SET", b"value".as_slice(), &vec![b'v'; 1 << 20]]);
+    steady.call("SET steady value");
+    let mut silent: Vec<Client> = (0..200).map(|_| target.client()).collect();
+    for client in &mut silent {
+        client.send(&words("GET value").repeat(20));
+    }
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(3) {
+        assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+        thread::sleep(Duration::from_millis(5));
+    }
+    let peak = target.proxy().rss_peak();
+    assert!(peak < 128 * MIB, "respool held {} MiB", peak / MIB);
+    // Each of them either is closed or gets exactly what it asked for, once it reads.
+    let expected = [b"$1048576\r\n".as_slice(), &vec![b'v'; 1 << 20], b"\r\n"].concat();
+    let mut whole = 0;
+    for client in &mut silent {
+        for _ in 0..20 {
+            match client.try_reply_bytes() {
+                Ok(bytes) => {
+                    assert!(
+                        bytes == expected || bytes.starts_with(b"-"),
+                        "{} bytes",
+                        bytes.len()
+                    );
+                    whole += 1;
+                }
+                Err(error) => {
+                    let timed_out = [std::io::ErrorKind::WouldBlock, std::io::ErrorKind::TimedOut];
+                    assert!(
+                        !timed_out.contains(&error.kind()),
+                        "neither closed nor answered"
+                    );
+                    break;
+                }
+            }
+        }
+    }
+    assert!(whole > 0, "somebody was answered");
+}
+
+#[test]
+fn without_file_descriptors_respool_waits_and_then_goes_on() {
+    if direct_only() {
+        return;
+    }
+    let binary = any_server();
+    let target = Target::direct(&binary, &Options::default());
+    let backend = format!("--backend=redis://{}", target.server.address());
+    let limit = ["prlimit", "--nofile=64:64"];
+    let proxy = Proxy::start_under(&limit, &respool(), &["--threads=1".to_owned(), backend])
+        .unwrap_or_else(|error| panic!("{error}"));
+    let mut steady = Client::connect(proxy.address());
+    assert_eq!(steady.call("SET steady value"), Value::ok());
+    let crowd: Vec<Client> = (0..200).map(|_| Client::connect(proxy.address())).collect();
+    thread::sleep(Duration::from_millis(300));
+    let used = proxy.cpu();
+    for _ in 0..100 {
+        assert_eq!(
+            steady.call("GET steady"),
+            Value::bulk("value"),
+            "who is there is served"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+    let used = proxy.cpu().user + proxy.cpu().system - used.user - used.system;
+    assert!(
+        used < Duration::from_millis(600),
+        "{used:?} of CPU in one second without descriptors"
+    );
+    drop(crowd);
+    wait_until(
+        "newcomers are served again",
+        Duration::from_secs(10),
+        || {
+            let mut client = Client::connect(proxy.address());
+            client.patience(Duration::from_millis(500));
+            client.try_send(&words("GET steady")).is_ok()
+                && client
+                    .try_reply()
+                    .is_ok_and(|reply| reply == Value::bulk("value"))
+        },
+    );
+    assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+    assert!(!proxy.log().contains("panicked"), "{}", proxy.log());
+}
+
+#[test]
+fn a_client_that_breaks_the_protocol_harms_nobody_on_its_link() {
+    // Behind each of these the server would close the connection on which it came.
+    let poison: [&[u8]; 8] = [
+        b"*1\r\n:1\r\n",
+        b"*2\r\n$3\r\nGET\r\n$-1\r\n",
+        b"*2\r\n$3\r\nGETxx$6\r\nsteadyyy",
+        b"*2\rx$3\rxGET\r\n$6\r\nsteady\r\n",
+        b"*2\r\n$3\r\nGET\r\n$536870913\r\n",
+        b"*2147483648\r\n",
+        b"GET \"steady\r\n",
+        b"*1048577\r\n$4\r\nMGET\r\n",
+    ];
+    on_every_target(&Options::with(&["--threads=1"]), |target| {
+        let mut steady = target.client();
+        assert_eq!(steady.call("SET steady value"), Value::ok());
+        for poison in poison {
+            let mut client = target.client();
+            client.send(&words("GET steady"));
+            client.send(poison);
+            for _ in 0..20 {
+                let reply = steady.call("GET steady");
+                assert_eq!(
+                    reply,
+                    Value::bulk("value"),
+                    "beside {:?}",
+                    poison.escape_ascii().to_string()
+                );
+            }
+            assert_eq!(client.reply(), Value::bulk("value"));
+        }
+    });
+}

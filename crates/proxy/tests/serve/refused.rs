@@ -1,0 +1,249 @@
+//! What needs a connection of its own is refused, not let through to the link that all share.
+
+use super::client::{Value, words};
+use super::target::{Options, Target, direct_only, installed, on_every_target};
+
+/// Each would change what the server does with the requests behind it on the same connection, or hold
+/// them up, or bring replies that nobody counts.
+const REFUSED: [&str; 36] = [
+    "MULTI",
+    "EXEC",
+    "DISCARD",
+    "WATCH key",
+    "UNWATCH",
+    "BLPOP list 0",
+    "BRPOP list 0",
+    "BRPOPLPUSH list other 0",
+    "BLMOVE list other LEFT RIGHT 0",
+    "BLMPOP 0 1 list LEFT",
+    "BZPOPMIN zset 0",
+    "BZPOPMAX zset 0",
+    "BZMPOP 0 1 zset MIN",
+    "XREAD BLOCK 0 STREAMS stream $",
+    "XREADGROUP GROUP g c BLOCK 0 STREAMS stream >",
+    "xread count 1 block 10 streams stream 0",
+    "SUBSCRIBE channel",
+    "PSUBSCRIBE pattern*",
+    "SSUBSCRIBE channel",
+    "UNSUBSCRIBE",
+    "PUNSUBSCRIBE",
+    "SUNSUBSCRIBE",
+    "MONITOR",
+    "SYNC",
+    "PSYNC ? -1",
+    "REPLCONF listening-port 1",
+    "CLIENT TRACKING ON",
+    "CLIENT CACHING YES",
+    "CLIENT REPLY OFF",
+    "CLIENT REPLY SKIP",
+    "CLIENT NO-EVICT ON",
+    "CLIENT NO-TOUCH ON",
+    "READONLY",
+    "ASKING",
+    "WAIT 1 0",
+    "SHUTDOWN NOSAVE",
+];
+
+#[test]
+fn what_is_refused_says_so_and_leaves_the_session_and_its_neighbours_as_they_were() {
+    if direct_only() {
+        return;
+    }
+    for binary in installed() {
+        let target = Target::proxied(&binary, &Options::default());
+        let mut steady = target.client();
+        let mut client = target.client();
+        for refused in REFUSED {
+            let mut bytes = words("SET key value");
+            bytes.extend(words(refused));
+            bytes.extend(words("GET key"));
+            bytes.extend(words("PING"));
+            client.send(&bytes);
+            assert_eq!(client.reply(), Value::ok(), "before {refused}");
+            let reply = client.reply();
+            let text = reply
+                .error()
+                .unwrap_or_else(|| panic!("{refused} is answered by {reply:?}"));
+            assert!(
+                !text.starts_with("NOTSENT") && !text.starts_with("UNKNOWN"),
+                "{refused}: {text}"
+            );
+            assert_eq!(client.reply(), Value::bulk("value"), "behind {refused}");
+            assert_eq!(
+                client.reply(),
+                Value::Simple("PONG".into()),
+                "behind {refused}"
+            );
+            assert_eq!(
+                steady.call("GET key"),
+                Value::bulk("value"),
+                "beside {refused}"
+            );
+        }
+        assert_eq!(client.call("INCR count"), Value::Integer(1));
+    }
+}
+
+#[test]
+fn the_forms_that_do_not_block_work() {
+    on_every_target(&Options::default(), |target| {
+        let mut client = target.client();
+        let Value::Bulk(id) = client.call("XADD stream * field value") else {
+            panic!("an id")
+        };
+        let Value::Array(streams) = client.call("XREAD COUNT 10 STREAMS stream 0") else {
+            panic!("an array")
+        };
+        assert_eq!(streams.len(), 1);
+        assert_eq!(client.call("XREAD STREAMS stream $"), Value::Null);
+        // A stream may be called as the option that blocks.
+        assert_eq!(client.call("XREAD STREAMS BLOCK 0"), Value::Null);
+        assert_eq!(client.call("XGROUP CREATE stream group 0"), Value::ok());
+        let read = client.call("XREADGROUP GROUP group consumer STREAMS stream >");
+        assert!(matches!(read, Value::Array(_)), "{read:?}");
+        let id = String::from_utf8_lossy(&id).into_owned();
+        assert_eq!(
+            client.call(&format!("XACK stream group {id}")),
+            Value::Integer(1)
+        );
+        client.call("RPUSH list a");
+        assert_eq!(client.call("LMOVE list other LEFT RIGHT"), Value::bulk("a"));
+        assert_eq!(client.call("PUBLISH channel message"), Value::Integer(0));
+    });
+}
+
+#[test]
+fn keyed_commands_of_every_kind_are_answered_as_the_server_answers_them() {
+    // The same list on a fresh server, with and without respool: the bytes are the same.
+    let commands = [
+        "SET s value",
+        "SETEX e 100 v",
+        "PSETEX p 100000 v",
+        "SETNX s other",
+        "GETRANGE s 0 2",
+        "SETRANGE s 1 X",
+        "GETDEL e",
+        "GETEX s PERSIST",
+        "APPEND s more",
+        "STRLEN s",
+        "MSET a 1 b 2 c 3",
+        "MSETNX a 1 d 4",
+        "MGET a b c d",
+        "INCRBY a 5",
+        "DECRBY a 3",
+        "INCRBYFLOAT a 1.5",
+        "EXISTS a b z",
+        "TOUCH a b z",
+        "DEL c z",
+        "UNLINK b z",
+        "TYPE a",
+        "RENAME a a2",
+        "RENAMENX a2 a3",
+        "COPY a3 a4",
+        "EXPIRE a3 100",
+        "PERSIST a3",
+        "OBJECT ENCODING a3",
+        "DUMP none",
+        "SETBIT bits 7 1",
+        "GETBIT bits 7",
+        "BITCOUNT bits",
+        "BITPOS bits 1",
+        "BITOP NOT notbits bits",
+        "BITFIELD bits SET u8 0 255 GET u4 0",
+        "HSET h a 1 b 2",
+        "HGET h a",
+        "HMGET h a b c",
+        "HINCRBY h a 5",
+        "HLEN h",
+        "HKEYS h",
+        "HVALS h",
+        "HEXISTS h a",
+        "HDEL h a",
+        "HSCAN h 0",
+        "RPUSH l a b c d",
+        "LLEN l",
+        "LINDEX l 1",
+        "LRANGE l 0 -1",
+        "LSET l 0 A",
+        "LINSERT l BEFORE b x",
+        "LREM l 1 x",
+        "LTRIM l 0 2",
+        "LPOP l",
+        "RPOPLPUSH l l2",
+        "LPOS l b",
+        "SADD s1 a b c",
+        "SADD s2 b c d",
+        "SCARD s1",
+        "SISMEMBER s1 a",
+        "SMISMEMBER s1 a z",
+        "SINTERSTORE s3 s1 s2",
+        "SDIFF s1 s2",
+        "SMOVE s1 s2 a",
+        "SREM s2 d",
+        "ZADD z 1 a 2 b 3 c",
+        "ZCARD z",
+        "ZSCORE z b",
+        "ZRANK z c",
+        "ZINCRBY z 5 a",
+        "ZRANGE z 0 -1 WITHSCORES",
+        "ZRANGEBYSCORE z 2 4",
+        "ZREM z b",
+        "ZUNIONSTORE z2 2 z z WEIGHTS 2 3",
+        "ZPOPMIN z",
+        "PFADD hll a b c",
+        "PFCOUNT hll",
+        "GEOADD g 13.361389 38.115556 Palermo",
+        "GEOPOS g Palermo",
+        "XADD x 1-1 f v",
+        "XLEN x",
+        "XRANGE x - +",
+        "XDEL x 1-1",
+        "SORT l ALPHA",
+        "SORT l ALPHA STORE sorted",
+        "EVAL return{KEYS[1],ARGV[1]} 1 k a",
+        "EVAL return{} 0",
+        "SCRIPT EXISTS abc",
+        "DBSIZE",
+        "RANDOMKEY2",
+        "SCAN 0 COUNT 1000 MATCH none*",
+        "KEYS none*",
+        "FLUSHDB",
+        "LASTSAVE x",
+        "SWAPDB 0 1",
+        "MOVE a 1",
+    ];
+    for binary in installed() {
+        let mut answers = Vec::new();
+        for proxied in [false, true] {
+            if proxied && direct_only() {
+                continue;
+            }
+            let make = if proxied {
+                Target::proxied
+            } else {
+                Target::direct
+            };
+            let target = make(&binary, &Options::default());
+            let mut client = target.client();
+            let replies: Vec<Vec<u8>> = commands
+                .iter()
+                .map(|command| {
+                    client.send(&words(command));
+                    client.reply_bytes()
+                })
+                .collect();
+            answers.push(replies);
+        }
+        if let [direct, proxied] = &answers[..] {
+            for (at, command) in commands.iter().enumerate() {
+                let (direct, proxied) = (direct[at].escape_ascii(), proxied[at].escape_ascii());
+                assert_eq!(
+                    proxied.to_string(),
+                    direct.to_string(),
+                    "{command} on {}",
+                    binary.display()
+                );
+            }
+        }
+    }
+}
