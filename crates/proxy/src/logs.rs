@@ -28,7 +28,9 @@ pub(crate) fn start(format: LogFormat, level: LogLevel) {
     };
     let logs = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(io::stderr);
+        .with_writer(io::stderr)
+        // It would tell of a failed write to standard error on standard error, and panic there.
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => logs
             .with_ansi(io::stderr().is_terminal())

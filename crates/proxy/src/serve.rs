@@ -125,14 +125,15 @@ fn run(config: &Config) -> Result<Ending, String> {
     );
 
     let event = wait(&mut signals, &mut spawned, &failed);
+    // Whatever ends us, answers may still be on their way, and every request that can have none
+    // gets an error that says what became of it. Begun before we log: that may take long.
+    running.drain();
     if let Event::Stop(signal) = event {
         info!(
             signal,
             "stopping: requests that have arrived are answered first"
         );
     }
-    // Whatever ends us, answers may still be on their way, and every request that can have none
-    // gets an error that says what became of it.
     let drained = drain(running, config, &mut signals, &mut spawned);
     let ending = match (drained, event) {
         (Ending::AtOnce, _) => Ending::AtOnce,
@@ -180,8 +181,8 @@ fn wait(signals: &mut Signals, spawned: &mut Option<SpawnedServer>, failed: &Ato
     unreachable!("nobody closes the signals before the drain")
 }
 
-/// Lets what has arrived be answered, for as long as the configuration allows. The workers are
-/// waited for on another thread, which closes `signals` when they have ended: so this one can see
+/// Waits until what has arrived is answered, for as long as the configuration allows. The workers
+/// are waited for on another thread, which closes `signals` when they have ended: so this one can see
 /// a second signal.
 fn drain(
     running: Running,
@@ -189,7 +190,6 @@ fn drain(
     signals: &mut Signals,
     spawned: &mut Option<SpawnedServer>,
 ) -> Ending {
-    running.drain();
     let (limit, closer) = (config.drain_timeout, signals.handle());
     let joiner = thread::Builder::new().name("drain".into()).spawn(move || {
         let cut = running.join(limit);
@@ -284,6 +284,27 @@ fn explain(error: io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_worker_that_fails_wakes_the_main_thread_and_nothing_else_does() {
+        let mut signals = Signals::new([SIGCHLD]).unwrap();
+        let (failed, written) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let seen = Arc::clone(&written);
+        let notify: Notify = Arc::new(move |_| seen.store(true, Ordering::Release));
+        let notify = watching(notify, Arc::clone(&failed));
+        let (worker, reason) = (0, "test".to_owned());
+        notify(Notice::AcceptFailed {
+            worker,
+            reason: reason.clone(),
+        });
+        assert!(written.load(Ordering::Acquire) && !failed.load(Ordering::Acquire));
+        notify(Notice::WorkerFailed { worker, reason });
+        let event = wait(&mut signals, &mut None, &failed);
+        assert!(matches!(event, Event::WorkerFailed));
+    }
 
     #[test]
     fn an_error_at_the_start_says_what_to_do() {

@@ -325,6 +325,16 @@ fn a_second_signal_ends_us_at_once() {
 }
 
 #[test]
+fn that_nobody_reads_the_log_any_more_is_no_reason_to_fail() {
+    let mut respool = Serving::spawning(&[]);
+    respool.stderr = None;
+    assert_eq!(ask(&mut respool.connect(), "SET k v"), "+OK\r\n");
+    respool.signal(Signal::TERM);
+    let (status, _) = respool.end();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
 fn an_unreachable_backend_is_no_reason_not_to_start_and_a_drain_is_clean() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let backend = format!("redis://{}", free.local_addr().unwrap());
@@ -363,7 +373,8 @@ fn the_limit_of_open_files_is_raised_or_the_log_says_what_it_allows() {
 /// A `respool serve` that has said that it is ready.
 struct Serving {
     child: Child,
-    stderr: BufReader<ChildStderr>,
+    /// `None` once nobody reads it.
+    stderr: Option<BufReader<ChildStderr>>,
     /// Everything that was read of its log.
     log: String,
     address: String,
@@ -398,7 +409,7 @@ impl Serving {
             .env("TMPDIR", directory.path());
         command.process_group(0).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let stderr = child.stderr.take().map(BufReader::new);
         let (log, address, ended) = (String::new(), String::new(), false);
         let mut serving = Serving {
             child,
@@ -417,7 +428,8 @@ impl Serving {
     fn wait_for(&mut self, part: &str) -> String {
         loop {
             let mut line = String::new();
-            let bytes = self.stderr.read_line(&mut line).unwrap();
+            let stderr = self.stderr.as_mut().expect("still read");
+            let bytes = stderr.read_line(&mut line).unwrap();
             assert_ne!(bytes, 0, "no line with {part}: {}", self.log);
             self.log.push_str(&line);
             if line.contains(part) {
@@ -452,7 +464,9 @@ impl Serving {
             status.is_some()
         });
         self.ended = true;
-        self.stderr.read_to_string(&mut self.log).unwrap();
+        if let Some(stderr) = &mut self.stderr {
+            stderr.read_to_string(&mut self.log).unwrap();
+        }
         (status.unwrap(), &self.log)
     }
 
