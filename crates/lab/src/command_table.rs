@@ -122,6 +122,7 @@ fn write_snapshots(root: &Path) -> Result<(), String> {
 fn check(root: &Path) -> Result<(), String> {
     for (path, text) in generated(root)? {
         if read(&path)? != text {
+            let path = path.strip_prefix(root).unwrap_or(&path);
             return Err(format!(
                 "{} is not what `respool-lab commands` would write",
                 path.display()

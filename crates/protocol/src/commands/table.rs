@@ -92,7 +92,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("client|trackinginfo" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Tracking); Write; Any One; None; 0 0),
     row!("client|unblock" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; 0 0),
     row!("client|unpause" 2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; 0 0),
-    row!("cluster" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; 54 88),
+    row!("cluster" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 54 88),
     row!("cluster|addslots" -3 [ADMIN STALE NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Unclear One; None; 0 0),
     row!("cluster|addslotsrange" -4 [ADMIN STALE NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Unclear One; None; 0 0),
     row!("cluster|bumpepoch" 2 [ADMIN STALE NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Unclear One; None; 0 0),
