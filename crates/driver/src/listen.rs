@@ -79,6 +79,10 @@ fn tcp_socket(address: SocketAddr, shared: bool) -> io::Result<OwnedFd> {
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    if address.is_ipv6() {
+        // `[::]` is every IPv6 address, so that `0.0.0.0` may stand beside it with the same port.
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if shared {
         sockopt::set_socket_reuseport(&socket, true)?;

@@ -37,7 +37,7 @@ impl Outgoing {
         &mut self.bytes
     }
 
-    /// `count` bytes were written.
+    /// The first `count` bytes were written, or never will be.
     #[inline]
     pub(crate) fn take(&mut self, count: usize, spare: &mut Spare) {
         self.start += count;
@@ -50,11 +50,6 @@ impl Outgoing {
             self.bytes.drain(..self.start);
             self.start = 0;
         }
-    }
-
-    /// Forgets the first `count` pending bytes without their having been written.
-    pub(crate) fn discard(&mut self, count: usize, spare: &mut Spare) {
-        self.take(count, spare);
     }
 }
 

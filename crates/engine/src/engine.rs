@@ -389,7 +389,7 @@ impl Engine {
         let Some(state) = self.links.get_mut(link.0) else {
             return;
         };
-        state.written(count, &mut self.spare);
+        state.written(count);
         self.counters.link_bytes_out += count as u64;
         if !state.accepting || !state.waiters.is_empty() {
             self.reopen(link.0);

@@ -107,6 +107,8 @@ pub(crate) struct Link {
     /// Whether the engine has it on its list of links with an open batch.
     pub(crate) listed: bool,
     pub(crate) out: Outgoing,
+    /// Of its own: a batch is larger than what sessions need, and comes again and again.
+    spare: Spare,
     /// Bytes of `out` that may be written.
     allowed: usize,
     pub(crate) ledger: VecDeque<Entry>,
@@ -163,6 +165,7 @@ impl Link {
             accepting: true,
             listed: false,
             out: Outgoing::default(),
+            spare: Spare::default(),
             allowed: 0,
             ledger: VecDeque::new(),
             open: 0,
@@ -228,9 +231,9 @@ impl Link {
 
     /// Appends a whole request to the open batch.
     #[inline]
-    pub(crate) fn push(&mut self, entry: Entry, request: &[u8], spare: &mut Spare) {
+    pub(crate) fn push(&mut self, entry: Entry, request: &[u8]) {
         debug_assert_eq!(entry.len as usize, request.len());
-        self.out.tail(spare).extend_from_slice(request);
+        self.out.tail(&mut self.spare).extend_from_slice(request);
         self.ledger.push_back(entry);
         self.open += 1;
     }
@@ -273,8 +276,8 @@ impl Link {
     }
 
     /// Appends a part of a request that is cut through; it may be written at once.
-    pub(crate) fn stream(&mut self, bytes: &[u8], spare: &mut Spare) {
-        self.out.tail(spare).extend_from_slice(bytes);
+    pub(crate) fn stream(&mut self, bytes: &[u8]) {
+        self.out.tail(&mut self.spare).extend_from_slice(bytes);
         self.allowed = self.out.len();
     }
 
@@ -288,14 +291,14 @@ impl Link {
     }
 
     /// The kernel took `count` of the pending bytes.
-    pub(crate) fn written(&mut self, count: usize, spare: &mut Spare) {
+    pub(crate) fn written(&mut self, count: usize) {
         match &mut self.state {
             State::Greeting { greeting, .. } => {
                 greeting.unsent.drain(..count);
             }
             _ => {
                 self.allowed -= count;
-                self.out.take(count, spare);
+                self.out.take(count, &mut self.spare);
             }
         }
     }
@@ -329,7 +332,7 @@ impl Link {
 
     /// The connection is gone. Gives back the requests that may have been executed and the one that
     /// was half written; requests of which no byte was written stay, for the next connection.
-    pub(crate) fn disconnect(&mut self, spare: &mut Spare) -> (Vec<Entry>, Option<Entry>) {
+    pub(crate) fn disconnect(&mut self) -> (Vec<Entry>, Option<Entry>) {
         let (unsent, untouched) = self.first_unsent();
         let kept: usize = self
             .ledger
@@ -337,7 +340,7 @@ impl Link {
             .map(|entry| entry.len as usize)
             .sum();
         let half = self.out.len() - kept;
-        self.out.discard(half, spare);
+        self.out.take(half, &mut self.spare);
         let mut gone: Vec<Entry> = self.ledger.drain(..untouched).collect();
         let half_written =
             (unsent < untouched).then(|| gone.pop().expect("the half-written entry is the last"));
@@ -351,10 +354,10 @@ impl Link {
     }
 
     /// The oldest unsent request leaves the open batch of a link that is not connected.
-    pub(crate) fn pop_unsent(&mut self, spare: &mut Spare) -> Option<Entry> {
+    pub(crate) fn pop_unsent(&mut self) -> Option<Entry> {
         debug_assert!(!self.is_up());
         let entry = self.ledger.pop_front()?;
-        self.out.discard(entry.len as usize, spare);
+        self.out.take(entry.len as usize, &mut self.spare);
         self.open -= 1;
         Some(entry)
     }
@@ -463,7 +466,7 @@ mod tests {
         max_delay_us: 200,
     };
 
-    fn link() -> (Link, Spare) {
+    fn link() -> Link {
         let key = LinkKey {
             server: ServerId(0),
             version: Version::Resp2,
@@ -471,10 +474,10 @@ mod tests {
         };
         let mut link = Link::new(key, Role::Shared, RULE.max_delay_us, Time(0));
         link.state = State::Up;
-        (link, Spare::default())
+        link
     }
 
-    fn push(link: &mut Link, spare: &mut Spare, seq: u32, len: usize) {
+    fn push(link: &mut Link, seq: u32, len: usize) {
         let entry = Entry {
             session: Key {
                 index: 1,
@@ -484,18 +487,18 @@ mod tests {
             len: len as u32,
             at_ms: 0,
         };
-        link.push(entry, &vec![b'x'; len], spare);
+        link.push(entry, &vec![b'x'; len]);
     }
 
     #[test]
     fn a_lone_request_never_waits_and_nobody_waits_longer_than_max_delay() {
-        let (mut link, mut spare) = link();
-        push(&mut link, &mut spare, 0, 10);
+        let mut link = link();
+        push(&mut link, 0, 10);
         assert_eq!(link.decide(&RULE, Time(0)), Decision::Flush(Why::Idle));
         link.flush(Time(0));
-        link.written(10, &mut spare);
+        link.written(10);
         link.open_batch(Time(50));
-        push(&mut link, &mut spare, 1, 10);
+        push(&mut link, 1, 10);
         assert_eq!(link.decide(&RULE, Time(60)), Decision::HoldUntil(Time(250)));
         assert_eq!(link.decide(&RULE, Time(250)), Decision::Flush(Why::Late));
         link.ledger.pop_front();
@@ -511,28 +514,28 @@ mod tests {
 
     #[test]
     fn a_full_batch_leaves_though_the_link_is_busy() {
-        let (mut link, mut spare) = link();
-        push(&mut link, &mut spare, 0, 10);
+        let mut link = link();
+        push(&mut link, 0, 10);
         link.flush(Time(0));
-        push(&mut link, &mut spare, 1, BATCH_BYTES_MAX - 1);
+        push(&mut link, 1, BATCH_BYTES_MAX - 1);
         assert!(matches!(
             link.decide(&RULE, Time(0)),
             Decision::HoldUntil(_)
         ));
-        push(&mut link, &mut spare, 2, 1);
+        push(&mut link, 2, 1);
         assert_eq!(link.decide(&RULE, Time(0)), Decision::Flush(Why::Full));
     }
 
     #[test]
     fn what_was_written_whole_is_unknown_what_was_half_written_is_not_and_the_rest_stays() {
         for written in 0..=40 {
-            let (mut link, mut spare) = link();
+            let mut link = link();
             for seq in 0..4 {
-                push(&mut link, &mut spare, seq, 10);
+                push(&mut link, seq, 10);
             }
             link.flush(Time(0));
-            link.written(written, &mut spare);
-            let (gone, half) = link.disconnect(&mut spare);
+            link.written(written);
+            let (gone, half) = link.disconnect();
             let seqs: Vec<u32> = gone.iter().map(|entry| entry.seq).collect();
             let whole = (written / 10) as u32;
             assert_eq!(

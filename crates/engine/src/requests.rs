@@ -110,7 +110,13 @@ impl Engine {
                 }
             }
         }
-        self.after_requests(key, keep_scanner.then_some(scanner));
+        let partial = if keep_scanner {
+            Some(scanner)
+        } else {
+            self.scanners.push(scanner);
+            None
+        };
+        self.after_requests(key, partial);
         at
     }
 
@@ -169,7 +175,7 @@ impl Engine {
                 len: bytes.len() as u32,
                 at_ms: self.now.stamp_ms(),
             };
-            link.push(entry, bytes, &mut self.spare);
+            link.push(entry, bytes);
             self.counters.link_requests += 1;
             if !link.listed {
                 self.list_link_of(key);
@@ -272,7 +278,7 @@ impl Engine {
             len: bytes.len() as u32,
             at_ms: self.now.stamp_ms(),
         };
-        link_state.push(entry, bytes, &mut self.spare);
+        link_state.push(entry, bytes);
         self.counters.link_requests += 1;
         self.list_link(link);
         Placed::Done
@@ -408,7 +414,7 @@ impl Engine {
         if let Some(link) = link {
             session.take_seq();
             if let Some(link) = self.links.get_mut(link) {
-                link.stream(&rest[..used], &mut self.spare);
+                link.stream(&rest[..used]);
             }
             self.write_link(link);
         }
@@ -508,7 +514,7 @@ impl Engine {
         if let Some(link) = link
             && let Some(state) = self.links.get_mut(link)
         {
-            state.stream(&input[..used], &mut self.spare);
+            state.stream(&input[..used]);
             if ends {
                 state.progress = self.now;
                 state.ledger.push_back(Entry {

@@ -17,8 +17,8 @@
 
 use crate::time::Time;
 
-/// Slots of the calendar. The wait is two slots long: who takes longer than some two hundred and fifty waits to come
-/// back is not expected at all.
+/// Slots of the calendar. A wait is two slots long: who takes longer than some 250 waits to come back
+/// is not expected at all.
 const SLOTS: u32 = 512;
 /// How many slots a wait spans, and by how many a session may be late.
 const WAIT: u32 = 2;

@@ -77,7 +77,7 @@ impl Engine {
         };
         let was_sent = link.out.is_empty();
         let role = link.role;
-        let (gone, half_written) = link.disconnect(&mut self.spare);
+        let (gone, half_written) = link.disconnect();
         link.state = State::Down;
         link.failures = if stable {
             0
@@ -143,7 +143,7 @@ impl Engine {
             .min(u64::from(max)) as u32;
         link.accepting = false;
         let mut failed = Vec::new();
-        while let Some(entry) = link.pop_unsent(&mut self.spare) {
+        while let Some(entry) = link.pop_unsent() {
             failed.push(entry);
         }
         let reason = link.reason.clone();
@@ -327,7 +327,7 @@ impl Engine {
             if link.is_up() || !link.ledger.front().is_some_and(expired) {
                 break;
             }
-            let Some(entry) = link.pop_unsent(&mut self.spare) else {
+            let Some(entry) = link.pop_unsent() else {
                 break;
             };
             self.counters.timeouts += 1;

@@ -1,0 +1,439 @@
+//! Whole histories, in virtual time: many clients, a server that remembers what it executed, links
+//! that break at any byte. Everything is cut at random, and every history is told by its seed.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
+use respool_engine::{Action, Engine, LinkId, Peer, SessionId, Time, Worker};
+use respool_protocol::encode;
+use respool_protocol::reply::{self, Scanned};
+use respool_protocol::request::{Found, Scanner};
+
+/// What a client expects in one place of its replies.
+#[derive(Debug, PartialEq, Eq)]
+enum Expected {
+    /// Exactly this, whatever happens to servers.
+    Here(Vec<u8>),
+    /// The echo of this key by the server, or an error that says what became of it.
+    Server(String),
+}
+
+struct Client {
+    id: SessionId,
+    name: usize,
+    asked: usize,
+    expected: Vec<Expected>,
+    to_send: Vec<u8>,
+    got: Vec<u8>,
+    open: bool,
+}
+
+/// A connection of the server.
+#[derive(Default)]
+struct Connection {
+    read: Vec<u8>,
+    to_send: Vec<u8>,
+}
+
+struct World {
+    engine: Engine,
+    now: u64,
+    random: u64,
+    clients: Vec<Client>,
+    connections: HashMap<LinkId, Connection>,
+    connecting: Vec<LinkId>,
+    executed: HashMap<String, u32>,
+    /// How many of a hundred links survive a step.
+    link_luck: u64,
+}
+
+impl World {
+    fn new(seed: u64, clients: usize, settings: Settings) -> Self {
+        let worker = Worker {
+            index: 0,
+            count: 1,
+            seed,
+            process_id: 1,
+            started_at: 0,
+        };
+        let mut world = World {
+            engine: Engine::new(Arc::new(settings), worker, Time(0)),
+            now: 0,
+            random: seed | 1,
+            clients: Vec::new(),
+            connections: HashMap::new(),
+            connecting: Vec::new(),
+            executed: HashMap::new(),
+            link_luck: 100,
+        };
+        world.engine.begin_turn(Time(0));
+        for name in 0..clients {
+            let peer = Peer::Tcp(SocketAddr::new(
+                IpAddr::V4(Ipv4Addr::LOCALHOST),
+                1000 + name as u16,
+            ));
+            let id = world.engine.handle_accept(peer, 0);
+            world.clients.push(Client {
+                id,
+                name,
+                asked: 0,
+                expected: Vec::new(),
+                to_send: Vec::new(),
+                got: Vec::new(),
+                open: true,
+            });
+        }
+        world.end_turn();
+        world
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) % below.max(1)
+    }
+
+    /// A client writes some requests.
+    fn ask(&mut self, client: usize) {
+        for _ in 0..=self.random(6) {
+            let kind = self.random(10);
+            let Client {
+                name,
+                asked,
+                expected,
+                to_send,
+                ..
+            } = &mut self.clients[client];
+            let key = format!("c{name}:{asked}");
+            *asked += 1;
+            match kind {
+                0 => {
+                    encode::request(to_send, &["PING"]);
+                    expected.push(Expected::Here(b"+PONG\r\n".to_vec()));
+                }
+                1 => {
+                    encode::request(to_send, &["ECHO", &key]);
+                    let mut reply = Vec::new();
+                    encode::bulk(&mut reply, key.as_bytes());
+                    expected.push(Expected::Here(reply));
+                }
+                2 => {
+                    to_send.extend_from_slice(format!("INCR {key}\r\n").as_bytes());
+                    expected.push(Expected::Server(key));
+                }
+                _ => {
+                    encode::request(to_send, &["INCR", &key]);
+                    expected.push(Expected::Server(key));
+                }
+            }
+        }
+    }
+
+    /// One turn: a random part of everything that is under way arrives.
+    fn turn(&mut self) {
+        self.now += 1 + self.random(300);
+        self.engine.begin_turn(Time(self.now));
+        for link in std::mem::take(&mut self.connecting) {
+            if self.random(100) < self.link_luck {
+                self.connections.insert(link, Connection::default());
+                self.engine.handle_link_up(link);
+            } else {
+                self.engine.handle_link_lost(link, "refused");
+            }
+        }
+        for client in 0..self.clients.len() {
+            let part = self.random(self.clients[client].to_send.len() as u64 + 1) as usize;
+            if part > 0 && self.clients[client].open {
+                let bytes: Vec<u8> = self.clients[client].to_send.drain(..part).collect();
+                self.engine
+                    .handle_session_bytes(self.clients[client].id, &bytes);
+            }
+        }
+        let links: Vec<LinkId> = self.connections.keys().copied().collect();
+        for link in links {
+            if self.random(100) >= self.link_luck {
+                self.connections.remove(&link);
+                self.engine.handle_link_lost(link, "reset");
+                continue;
+            }
+            let waiting = self.connections[&link].to_send.len() as u64;
+            let part = self.random(waiting + 1) as usize;
+            if part > 0
+                && let Some(connection) = self.connections.get_mut(&link)
+            {
+                let bytes: Vec<u8> = connection.to_send.drain(..part).collect();
+                self.engine.handle_link_bytes(link, &bytes);
+            }
+        }
+        self.end_turn();
+    }
+
+    fn end_turn(&mut self) {
+        self.engine.end_turn();
+        let mut again = Vec::new();
+        while let Some(link) = self.engine.poll_link() {
+            let output = self.engine.link_output(link).to_vec();
+            let part = 1 + self.random(output.len() as u64) as usize;
+            if let Some(connection) = self.connections.get_mut(&link)
+                && !output.is_empty()
+            {
+                connection.read.extend_from_slice(&output[..part]);
+                self.engine.handle_link_written(link, part);
+                again.push((link, part < output.len()));
+            }
+        }
+        // The rest follows, as a driver writes when the socket has room again; or the link breaks first.
+        for (link, more) in again {
+            if more && self.random(100) < self.link_luck {
+                let output = self.engine.link_output(link).to_vec();
+                if let Some(connection) = self.connections.get_mut(&link) {
+                    connection.read.extend_from_slice(&output);
+                    self.engine.handle_link_written(link, output.len());
+                }
+            } else if more && self.connections.remove(&link).is_some() {
+                self.engine.handle_link_lost(link, "reset in mid-write");
+            }
+        }
+        while let Some(session) = self.engine.poll_session() {
+            let output = self.engine.session_output(session).to_vec();
+            if let Some(client) = self.clients.iter_mut().find(|client| client.id == session) {
+                client.got.extend_from_slice(&output);
+            }
+            self.engine.handle_session_written(session, output.len());
+        }
+        while let Some(action) = self.engine.poll_action() {
+            match action {
+                Action::Connect { link, .. } => self.connecting.push(link),
+                Action::CloseLink(link) => {
+                    self.connections.remove(&link);
+                    self.connecting.retain(|other| *other != link);
+                }
+                Action::CloseSession { session, .. } => {
+                    if let Some(client) =
+                        self.clients.iter_mut().find(|client| client.id == session)
+                    {
+                        client.open = false;
+                    }
+                }
+                Action::ReadLink(..) | Action::ReadSession(..) => {}
+            }
+        }
+        while self.engine.poll_event().is_some() {}
+        self.serve();
+    }
+
+    /// The server executes every whole request that it has.
+    fn serve(&mut self) {
+        for connection in self.connections.values_mut() {
+            let mut scanner = Scanner::default();
+            while let Ok(Found::Request { len }) = scanner.scan(&connection.read, true) {
+                let args: Vec<String> = scanner
+                    .spans()
+                    .iter()
+                    .map(|span| String::from_utf8_lossy(span.of(&connection.read)).into_owned())
+                    .collect();
+                connection.read.drain(..len);
+                match args[0].as_str() {
+                    "HELLO" => {
+                        connection
+                            .to_send
+                            .extend_from_slice(b"*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n");
+                    }
+                    "INCR" => {
+                        *self.executed.entry(args[1].clone()).or_default() += 1;
+                        encode::bulk(&mut connection.to_send, args[1].as_bytes());
+                    }
+                    other => panic!("the server got {other}"),
+                }
+            }
+        }
+    }
+
+    /// Lets everything come to rest, without any more bad luck.
+    fn settle(&mut self) {
+        self.link_luck = 100;
+        for _ in 0..20_000 {
+            if self.clients.iter().all(|client| {
+                !client.open
+                    || client.to_send.is_empty()
+                        && answers(&client.got).len() == client.expected.len()
+            }) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("somebody is still waiting after 20,000 turns");
+    }
+}
+
+/// The replies in a client's bytes.
+fn answers(bytes: &[u8]) -> Vec<&[u8]> {
+    let mut scanner = reply::Scanner::default();
+    let mut rest = bytes;
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        match scanner
+            .scan(rest)
+            .expect("a client gets replies and nothing else")
+        {
+            Scanned::Whole(len) => {
+                found.push(&rest[..len]);
+                rest = &rest[len..];
+            }
+            Scanned::Part => break,
+        }
+    }
+    found
+}
+
+fn settings() -> Settings {
+    let address = Address::Tcp {
+        host: "server".to_owned(),
+        port: 1,
+    };
+    let server = ServerSettings {
+        address,
+        credentials: None,
+        db: 0,
+    };
+    let pools = vec![PoolSettings {
+        name: "default".to_owned(),
+        kind: PoolKind::Single(server),
+    }];
+    Settings {
+        pools,
+        ..Settings::default()
+    }
+}
+
+proptest! {
+    /// A reply that is dropped, doubled, out of order or another's cannot pass; neither can a request that
+    /// ran twice, or one that ran although its client was told that it did not.
+    #[test]
+    fn every_client_gets_its_own_answers_in_order_and_the_truth_about_failures(
+        seed: u64, clients in 1usize..12, luck in 80u64..=100, turns in 1usize..120,
+    ) {
+        let mut world = World::new(seed, clients, settings());
+        world.link_luck = luck;
+        for _ in 0..turns {
+            let client = world.random(clients as u64) as usize;
+            world.ask(client);
+            world.turn();
+        }
+        world.settle();
+        let mut seen = HashSet::new();
+        for client in &world.clients {
+            prop_assert!(client.open);
+            let answers = answers(&client.got);
+            prop_assert_eq!(answers.len(), client.expected.len());
+            for (answer, expected) in answers.iter().zip(&client.expected) {
+                match expected {
+                    Expected::Here(reply) => prop_assert_eq!(answer, reply),
+                    Expected::Server(key) => {
+                        let ran = world.executed.get(key).copied().unwrap_or(0);
+                        prop_assert!(seen.insert(key.clone()));
+                        prop_assert!(ran <= 1, "{} ran {} times", key, ran);
+                        if answer.starts_with(b"-NOTSENT ") {
+                            prop_assert_eq!(ran, 0, "{} ran, and its client was told that it did not", key);
+                        } else if !answer.starts_with(b"-UNKNOWN ") {
+                            let mut echo = Vec::new();
+                            encode::bulk(&mut echo, key.as_bytes());
+                            prop_assert_eq!(*answer, &echo[..]);
+                            prop_assert_eq!(ran, 1);
+                        }
+                    }
+                }
+            }
+            if luck == 100 {
+                prop_assert!(answers.iter().all(|answer| answer[0] != b'-'), "no link broke, and yet something failed");
+            }
+        }
+    }
+}
+
+/// The reply to a request that was given up is dropped, and nobody else gets it.
+#[test]
+fn a_late_reply_is_dropped_and_the_link_lives_on() {
+    let mut world = World::new(1, 2, settings());
+    while world.connections.is_empty()
+        || !world
+            .connections
+            .values()
+            .all(|connection| connection.to_send.is_empty())
+    {
+        world.turn();
+    }
+    let link = *world.connections.keys().next().expect("the link is up");
+    let (first, second) = (world.clients[0].id, world.clients[1].id);
+    let at = |world: &mut World, ms: u64| {
+        world.now += ms * 1000;
+        world.engine.begin_turn(Time(world.now));
+    };
+    let ask = |world: &mut World, session, key: &str| {
+        let mut request = Vec::new();
+        encode::request(&mut request, &["INCR", key]);
+        world.engine.handle_session_bytes(session, &request);
+        world.engine.end_turn();
+        let output = world.engine.link_output(link).to_vec();
+        world.engine.handle_link_written(link, output.len());
+        assert_eq!(output, request, "it leaves whole");
+    };
+    at(&mut world, 1);
+    ask(&mut world, first, "slow");
+    // Longer than a request may take, not yet so long that the link is given up.
+    let limit = u64::from(settings().timeouts.request_ms);
+    at(&mut world, limit + 100);
+    world.engine.end_turn();
+    let error = world.engine.session_output(first).to_vec();
+    assert!(
+        error.starts_with(b"-UNKNOWN respool: the command was sent and may have been executed"),
+        "{error:?}"
+    );
+    world.engine.handle_session_written(first, error.len());
+    at(&mut world, 1);
+    world
+        .engine
+        .handle_session_bytes(second, b"*2\r\n$4\r\nINCR\r\n$4\r\nnext\r\n");
+    world.engine.end_turn();
+    // The batch is held: the first one is still in flight. Its late reply comes now.
+    world.engine.handle_link_bytes(link, b"$4\r\nslow\r\n");
+    world.engine.end_turn();
+    assert_eq!(world.engine.counters().late_replies, 1);
+    assert_eq!(world.engine.session_output(first), b"", "dropped");
+    let output = world.engine.link_output(link).to_vec();
+    world.engine.handle_link_written(link, output.len());
+    world.engine.handle_link_bytes(link, b"$4\r\nnext\r\n");
+    assert_eq!(world.engine.session_output(second), b"$4\r\nnext\r\n");
+    assert_eq!(world.engine.counters().link_downs, 0, "the link lives on");
+}
+
+/// A reply that nobody asked for is not taken for the answer to a request that has not even left.
+#[test]
+fn an_unasked_reply_kills_the_link_and_reaches_nobody() {
+    let mut world = World::new(1, 1, settings());
+    while !world
+        .connections
+        .values()
+        .any(|connection| connection.to_send.is_empty())
+    {
+        world.turn();
+    }
+    for _ in 0..5 {
+        world.turn();
+    }
+    let link = *world.connections.keys().next().expect("the link is up");
+    let session = world.clients[0].id;
+    world.engine.begin_turn(Time(world.now + 1));
+    world
+        .engine
+        .handle_session_bytes(session, b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n");
+    world.engine.handle_link_bytes(link, b"+OK\r\n");
+    world.engine.end_turn();
+    assert!(!world.engine.session_output(session).starts_with(b"+OK"));
+    assert_eq!(world.engine.counters().link_downs, 1);
+    assert_eq!(world.engine.poll_action(), Some(Action::CloseLink(link)));
+}
