@@ -227,7 +227,7 @@ pub fn lookup_sub(container: CommandId, name: &[u8]) -> Option<CommandId> {
 }
 
 /// Finds the row of a request: of its subcommand, if it names one, or else of its command. A request
-/// whose container has no such subcommand gets the container's row.
+/// whose container has no such subcommand gets the container's row. `argc` is at least 1.
 #[inline]
 pub fn resolve<'a>(argc: usize, arg: impl Fn(usize) -> &'a [u8]) -> Option<CommandId> {
     let id = lookup(arg(0))?;

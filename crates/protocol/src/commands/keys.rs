@@ -1,7 +1,7 @@
 //! Which arguments of a request are keys.
 //!
 //! The servers describe it by key specs: where to begin (a place, or behind a keyword) and how many to
-//! take (a range, or as many as an argument says). Four commands have keys that no spec finds; for
+//! take (a range, or as many as an argument says). A few commands have keys that no spec finds; for
 //! those the servers carry functions, and so do we.
 
 use super::{Command, Flags, names_of_set};
