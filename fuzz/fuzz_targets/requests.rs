@@ -1,0 +1,197 @@
+//! Any chunking of any bytes gives the same requests, and those that a plain reading of Redis's rules gives.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use respool_protocol::request::{
+    ARGS_MAX, BULK_BYTES_MAX, Found, Scanner, UNAUTHENTICATED_ARGS_MAX,
+    UNAUTHENTICATED_BULK_BYTES_MAX, Violation, split_inline,
+};
+
+#[derive(Clone, Debug, PartialEq)]
+enum Event {
+    Request(Vec<Vec<u8>>),
+    Line(Result<Vec<Vec<u8>>, Violation>),
+    Nothing,
+    Violation(Violation),
+}
+
+// The first byte says whether the client is trusted, the next seven where to cut.
+fuzz_target!(|input: &[u8]| {
+    let Some((head, bytes)) = input.split_at_checked(8) else {
+        return;
+    };
+    let trusted = head[0] % 2 == 0;
+    let cuts = head[1..]
+        .iter()
+        .map(|cut| usize::from(*cut) * bytes.len() / 256);
+    let whole = scan(bytes, [].into_iter(), trusted);
+    assert_eq!(scan(bytes, cuts, trusted), whole, "cut in pieces");
+    assert_eq!(
+        scan(bytes, 0..bytes.len(), trusted),
+        whole,
+        "one byte at a time"
+    );
+    assert_eq!(plain(bytes, trusted), whole, "read plainly");
+});
+
+/// What the scanner finds when the bytes come in pieces, with where each request ends.
+fn scan(bytes: &[u8], cuts: impl Iterator<Item = usize>, trusted: bool) -> Vec<(usize, Event)> {
+    let mut cuts: Vec<usize> = cuts.chain([bytes.len()]).collect();
+    cuts.sort_unstable();
+    let mut scanner = Scanner::default();
+    let mut events = Vec::new();
+    let mut start = 0;
+    for cut in cuts {
+        loop {
+            let pending = &bytes[start..cut];
+            let (len, event) = match scanner.scan(pending, trusted) {
+                Ok(Found::More) => {
+                    check_tail(&scanner, &bytes[start..], pending.len(), trusted);
+                    break;
+                }
+                Ok(Found::Nothing { len }) => (len, Event::Nothing),
+                Ok(Found::Inline { len }) => (len, Event::Line(split_inline(&pending[..len]))),
+                Ok(Found::Request { len }) => {
+                    let args = scanner
+                        .spans()
+                        .iter()
+                        .map(|span| span.of(pending).to_vec())
+                        .collect();
+                    assert_eq!(scanner.argc(), scanner.spans().len());
+                    (len, Event::Request(args))
+                }
+                Err(violation) => {
+                    events.push((start, Event::Violation(violation)));
+                    return events;
+                }
+            };
+            assert!(
+                len > 0 && len <= pending.len(),
+                "the end lies in what has come"
+            );
+            start += len;
+            events.push((start, event));
+        }
+    }
+    events
+}
+
+/// Who passes the rest of a request on without holding it finds the same end as who holds it.
+fn check_tail(scanner: &Scanner, request: &[u8], come: usize, trusted: bool) {
+    if scanner.scanned() == 0 || !trusted {
+        return;
+    }
+    let mut held = Scanner::default();
+    let held = held.scan(request, trusted);
+    let mut tail = scanner.tail();
+    let (mut at, mut ended) = (scanner.scanned(), false);
+    assert!(at <= come && scanner.len_at_least() >= at as u64);
+    while at < request.len() && !ended {
+        let step = request.len().min(at + 1 + at % 5);
+        match tail.scan(&request[at..step]) {
+            Ok((len, end)) => {
+                assert!(len <= step - at && (end || len == step - at));
+                at += len;
+                ended = end;
+            }
+            Err(violation) => return assert_eq!(held, Err(violation)),
+        }
+    }
+    match held {
+        Ok(Found::Request { len }) => assert!(ended && at == len, "{at} {len}"),
+        other => assert!(!ended && other == Ok(Found::More), "{other:?}"),
+    }
+}
+
+/// Redis's rules as one would read them aloud, over all the bytes at once.
+fn plain(bytes: &[u8], trusted: bool) -> Vec<(usize, Event)> {
+    let mut events = Vec::new();
+    let mut start = 0;
+    while start < bytes.len() {
+        match plain_request(&bytes[start..], trusted) {
+            Ok(Some((len, event))) => {
+                start += len;
+                events.push((start, event));
+            }
+            Ok(None) => break,
+            Err(violation) => {
+                events.push((start, Event::Violation(violation)));
+                break;
+            }
+        }
+    }
+    events
+}
+
+fn plain_request(bytes: &[u8], trusted: bool) -> Result<Option<(usize, Event)>, Violation> {
+    if bytes[0] != b'*' {
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            return Ok(None);
+        };
+        let is_blank = bytes[..end]
+            .iter()
+            .all(|byte| b" \t\n\r\x0b\x0c".contains(byte));
+        let line = &bytes[..=end];
+        return Ok(Some((
+            end + 1,
+            if is_blank {
+                Event::Nothing
+            } else {
+                Event::Line(split_inline(line))
+            },
+        )));
+    }
+    let Some((line, mut at)) = plain_line(bytes, 0) else {
+        return Ok(None);
+    };
+    let count = plain_number(&line[1..])
+        .filter(|count| *count <= ARGS_MAX)
+        .ok_or(Violation::ArrayLength)?;
+    if !trusted && count > UNAUTHENTICATED_ARGS_MAX {
+        return Err(Violation::UnauthenticatedArrayLength);
+    }
+    if count <= 0 {
+        return Ok(Some((at, Event::Nothing)));
+    }
+    let mut args = Vec::new();
+    for _ in 0..count {
+        let Some((line, next)) = plain_line(bytes, at) else {
+            return Ok(None);
+        };
+        let kind = bytes[at];
+        if kind != b'$' {
+            return Err(Violation::NotABulk(kind));
+        }
+        let len = plain_number(&line[1..]).filter(|len| (0..=BULK_BYTES_MAX).contains(len));
+        let len = len.ok_or(Violation::BulkLength)?;
+        if !trusted && len > UNAUTHENTICATED_BULK_BYTES_MAX {
+            return Err(Violation::UnauthenticatedBulkLength);
+        }
+        let end = next + len as usize;
+        if bytes.len() < end + 2 {
+            return Ok(None);
+        }
+        args.push(bytes[next..end].to_vec());
+        at = end + 2;
+    }
+    Ok(Some((at, Event::Request(args))))
+}
+
+/// The line from here to its CR, with its type byte, and where the next begins: one byte behind the CR is not looked at.
+fn plain_line(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    // The type byte is not looked at either when it is a CR.
+    let end = at
+        + 1
+        + bytes
+            .get(at + 1..)?
+            .iter()
+            .position(|byte| *byte == b'\r')?;
+    (end + 1 < bytes.len()).then(|| (&bytes[at..end], end + 2))
+}
+
+/// A number as Redis writes one: no plus sign, no zero in front, nothing around it.
+fn plain_number(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    let number: i64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
