@@ -1,2 +1,54 @@
-//! The lab.
-fn main() {}
+//! `respool-lab`: one line a command, each in a place of its own.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use respool_lab::commands;
+use respool_lab::experiment::{CONNECTIONS, EIGHT, LONE};
+
+const HELP: &str = "\
+respool-lab: measures respool beside the direct server, beside other proxies and beside what the kernel
+alone costs. Everything runs on this machine, in processes that the lab starts and ends.
+
+Experiments (each writes report.html, report.json, rounds.csv and prints its tables):
+  eight        SET and GET, one by one and pipelined, direct and proxied
+  lone         One connection, one request at a time: what a hop costs
+  connections  CPU per request at 50 and at 1,000 connections
+  idle         Memory per idle connection
+
+Tools:
+  load         Puts load on a server or proxy and prints what came of it as JSON
+  floor        An echo server: what the kernel alone costs a proxy
+  commands     Writes or checks the command table, from what real servers say of themselves
+
+respool-lab COMMAND --help tells more. To begin with: respool-lab eight --quick";
+
+fn main() -> ExitCode {
+    let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let command = if args.is_empty() {
+        OsString::from("help")
+    } else {
+        args.remove(0)
+    };
+    match command.to_str().unwrap_or_default() {
+        "eight" => commands::experiment::run(&EIGHT, &args),
+        "lone" => commands::experiment::run(&LONE, &args),
+        "connections" => commands::experiment::run(&CONNECTIONS, &args),
+        "idle" => commands::idle::run(&args),
+        "load" => commands::load::run(&args),
+        "floor" => commands::floor::run(&args),
+        "commands" => respool_lab::command_table::run(&args),
+        "help" | "--help" | "-h" => {
+            println!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        "--version" | "-V" => {
+            println!("respool-lab {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        other => {
+            eprintln!("respool-lab: there is no command {other:?}; see respool-lab help");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -252,7 +252,7 @@ pub struct CpuTime {
 
 /// When a process counts as started.
 #[derive(Clone, Copy, Debug)]
-enum Ready {
+pub(crate) enum Ready {
     /// It answers PING, or refuses it for want of a password.
     Ping,
     /// It accepts a connection.
@@ -278,6 +278,13 @@ impl Process {
     /// Its private directory, gone with it.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// How it was started, as one would type it.
+    pub fn command_line(&self) -> String {
+        let words = std::iter::once(&self.program).chain(&self.args);
+        let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+        words.join(" ")
     }
 
     /// Everything that it has written to its standard output and standard error so far.
@@ -356,7 +363,11 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    fn start(ready: Ready, command: &mut dyn FnMut(u16, &Path) -> Command) -> io::Result<Process> {
+    /// Starts what `command` makes of a free port and a private directory, and returns when it is ready.
+    pub(crate) fn start(
+        ready: Ready,
+        command: &mut dyn FnMut(u16, &Path) -> Command,
+    ) -> io::Result<Process> {
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -486,8 +497,8 @@ fn spawn(program: &OsStr, args: &[OsString], dir: &Path) -> io::Result<Child> {
 
 /// A port that nobody who asks here is given, for as long as this lives.
 #[derive(Debug)]
-struct ReservedPort {
-    port: u16,
+pub(crate) struct ReservedPort {
+    pub(crate) port: u16,
     /// A name in the abstract socket namespace: the kernel frees it with its last owner, however that ends.
     _name: UnixListener,
 }
@@ -496,7 +507,7 @@ const PORT_MIN: u16 = 20_000;
 const PORT_MAX: u16 = 31_999;
 
 impl ReservedPort {
-    fn new() -> io::Result<ReservedPort> {
+    pub(crate) fn new() -> io::Result<ReservedPort> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let span = u32::from(PORT_MAX - PORT_MIN) + 1;
         for _ in 0..span {

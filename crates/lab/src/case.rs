@@ -1,0 +1,180 @@
+//! What is measured: a workload against a target.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The commands of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Verb {
+    /// `SET key value`
+    Set,
+    /// `GET key`, where every key exists.
+    Get,
+}
+
+/// What the generator does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Workload {
+    /// SET or GET.
+    pub verb: Verb,
+    /// Requests that a connection sends at once.
+    pub pipeline: usize,
+    /// Connections.
+    pub connections: usize,
+}
+
+/// Whom the generator talks to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Target {
+    /// The server, with nothing in between.
+    Direct,
+    /// respool, with so many workers, before the server.
+    Respool {
+        /// Workers.
+        threads: u16,
+    },
+    /// twemproxy (`nutcracker`) before the server.
+    Twemproxy,
+    /// Envoy's Redis proxy before the server, with one worker.
+    Envoy,
+    /// A proxy that somebody else started before the server.
+    Other {
+        /// What to call it.
+        name: String,
+        /// HOST:PORT
+        address: String,
+        /// Whose CPU to count.
+        pid: u32,
+    },
+    /// The lab's own echo server, which does nothing but receive and send: see [`crate::floor`].
+    Floor,
+}
+
+/// One row of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Case {
+    /// What the generator does ...
+    pub workload: Workload,
+    /// ... to whom.
+    pub target: Target,
+}
+
+impl Verb {
+    /// Both, in the order of the original tables.
+    pub const ALL: [Verb; 2] = [Verb::Set, Verb::Get];
+}
+
+impl Target {
+    /// How a table calls it.
+    pub fn name(&self) -> String {
+        match self {
+            Target::Direct => "direct".to_owned(),
+            Target::Respool { .. } => "respool".to_owned(),
+            Target::Twemproxy => "twemproxy".to_owned(),
+            Target::Envoy => "envoy".to_owned(),
+            Target::Other { name, .. } => name.clone(),
+            Target::Floor => "floor".to_owned(),
+        }
+    }
+
+    /// Its threads that do the work, where we know.
+    pub fn threads(&self) -> Option<u16> {
+        match self {
+            Target::Respool { threads } => Some(*threads),
+            Target::Twemproxy | Target::Envoy | Target::Floor => Some(1),
+            Target::Direct | Target::Other { .. } => None,
+        }
+    }
+
+    /// Whether requests end at a Redis or Valkey.
+    pub fn has_server(&self) -> bool {
+        *self != Target::Floor
+    }
+
+    /// Whether something stands in front of the server.
+    pub fn is_proxy(&self) -> bool {
+        !matches!(self, Target::Direct | Target::Floor)
+    }
+}
+
+impl Case {
+    /// A name for files and anchors: `get-p20-c50-respool-t1`.
+    pub fn id(&self) -> String {
+        let Workload {
+            verb,
+            pipeline,
+            connections,
+        } = self.workload;
+        let threads = match self.target {
+            Target::Respool { threads } => format!("-t{threads}"),
+            _ => String::new(),
+        };
+        let name: String = self
+            .target
+            .name()
+            .to_lowercase()
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+            .collect();
+        format!(
+            "{}-p{pipeline}-c{connections}-{name}{threads}",
+            verb.to_string().to_lowercase()
+        )
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verb::Set => "SET",
+            Verb::Get => "GET",
+        })
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} P{} × {}", self.verb, self.pipeline, self.connections)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Respool { threads } if *threads != 1 => write!(f, "respool, {threads} threads"),
+            other => f.write_str(&other.name()),
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.workload, self.target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_fit_for_a_file_and_tells_cases_apart() {
+        let workload = Workload {
+            verb: Verb::Get,
+            pipeline: 20,
+            connections: 50,
+        };
+        let id = |target| Case { workload, target }.id();
+        assert_eq!(id(Target::Respool { threads: 3 }), "get-p20-c50-respool-t3");
+        assert_eq!(id(Target::Direct), "get-p20-c50-direct");
+        let other = Target::Other {
+            name: "My Proxy/2".into(),
+            address: "h:1".into(),
+            pid: 1,
+        };
+        assert_eq!(id(other), "get-p20-c50-my_proxy_2");
+    }
+}

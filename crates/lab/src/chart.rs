@@ -1,0 +1,499 @@
+//! Charts as SVG text: no script, colours from the page's style sheet, every mark with its figures as a tooltip.
+//!
+//! Colours stand for processes and nothing else, the same in every chart: server, proxy, generator. Throughput is an
+//! area, so that it cannot be taken for one of the lines, and has its own axis on the right.
+
+use std::fmt::Write;
+
+use crate::figure;
+use crate::report::Sample;
+
+/// Text that is safe between tags and in attributes.
+pub fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            other => safe.push(other),
+        }
+    }
+    safe
+}
+
+/// A stretch of samples of one measurement.
+pub struct Stretch<'a> {
+    /// For its tooltip.
+    pub name: String,
+    /// What stands above it; may be empty.
+    pub mark: String,
+    /// Seconds at which its first sample begins.
+    pub start_s: f64,
+    /// Its samples.
+    pub samples: &'a [Sample],
+}
+
+/// Measures of a chart over time.
+pub struct TimeChart<'a> {
+    /// Read aloud in place of the picture.
+    pub label: String,
+    /// Pixels of its own coordinates; the page scales it.
+    pub width: f64,
+    /// The same.
+    pub height: f64,
+    /// Seconds at the left edge and at the right edge.
+    pub span_s: (f64, f64),
+    /// Cores at the top of the left axis, at least.
+    pub cores: f64,
+    /// Requests a second at the top of the right axis, at least.
+    pub requests_per_s: f64,
+    /// What is drawn.
+    pub stretches: Vec<Stretch<'a>>,
+}
+
+impl TimeChart<'_> {
+    /// CPU of each process as lines by the left axis, throughput as an area by the right one.
+    pub fn svg(&self) -> String {
+        let frame = Frame {
+            left: 46.0,
+            right: self.width - 58.0,
+            top: 34.0,
+            bottom: self.height - 40.0,
+        };
+        let (cores, cores_step) = nice(self.cores.max(0.1), 4);
+        let (rate, rate_step) = nice(self.requests_per_s.max(1.0), 4);
+        let x = Scale {
+            from: self.span_s,
+            to: (frame.left, frame.right),
+        };
+        let y_cores = Scale {
+            from: (0.0, cores),
+            to: (frame.bottom, frame.top),
+        };
+        let y_rate = Scale {
+            from: (0.0, rate),
+            to: (frame.bottom, frame.top),
+        };
+        let mut svg = open(self.width, self.height, &self.label);
+        for tick in ticks(cores, cores_step) {
+            let y = y_cores.at(tick);
+            line(&mut svg, "grid", frame.left, y, frame.right, y);
+            text(
+                &mut svg,
+                "tick end",
+                frame.left - 6.0,
+                y + 4.0,
+                &format!("{tick:.1}"),
+            );
+        }
+        for tick in ticks(rate, rate_step) {
+            text(
+                &mut svg,
+                "tick",
+                frame.right + 6.0,
+                y_rate.at(tick) + 4.0,
+                &figure::short(tick),
+            );
+        }
+        let span = self.span_s.1 - self.span_s.0;
+        let (_, step) = nice(span.max(0.001), 8);
+        let mut tick = (self.span_s.0 / step).ceil() * step;
+        while tick <= self.span_s.1 + step * 1e-6 {
+            let digits = usize::from(step < 1.0) + usize::from(step < 0.1);
+            text(
+                &mut svg,
+                "tick middle",
+                x.at(tick),
+                frame.bottom + 16.0,
+                &format!("{tick:.digits$}"),
+            );
+            tick += step;
+        }
+        text(&mut svg, "axis", 4.0, 14.0, "CPU, cores");
+        text(&mut svg, "axis end", self.width - 4.0, 14.0, "requests/s");
+        text(
+            &mut svg,
+            "axis middle",
+            f64::midpoint(frame.left, frame.right),
+            self.height - 6.0,
+            "seconds",
+        );
+        for stretch in &self.stretches {
+            self.draw(&mut svg, stretch, &frame, x, y_cores, y_rate);
+        }
+        line(
+            &mut svg,
+            "base",
+            frame.left,
+            frame.bottom,
+            frame.right,
+            frame.bottom,
+        );
+        svg.push_str("</svg>");
+        svg
+    }
+
+    /// A sample holds for the time since the one before it, so it is drawn as a step of that width.
+    fn draw(
+        &self,
+        svg: &mut String,
+        stretch: &Stretch<'_>,
+        frame: &Frame,
+        x: Scale,
+        cores: Scale,
+        rate: Scale,
+    ) {
+        let Some(last) = stretch.samples.last() else {
+            return;
+        };
+        let _ = write!(svg, "<g><title>{}</title>", escape(&stretch.name));
+        let steps = |value: &dyn Fn(&Sample) -> Option<f64>, y: Scale| {
+            let mut path = String::new();
+            let mut from = stretch.start_s;
+            for sample in stretch.samples {
+                if let Some(value) = value(sample) {
+                    let command = if path.is_empty() { 'M' } else { 'L' };
+                    let _ = write!(
+                        path,
+                        "{command}{:.1} {:.1}H{:.1}",
+                        x.at(from),
+                        y.at(value),
+                        x.at(sample.at_s)
+                    );
+                }
+                from = sample.at_s;
+            }
+            path
+        };
+        let area = steps(&|sample| Some(sample.requests_per_s), rate);
+        let _ = write!(
+            svg,
+            "<path class=\"rate\" d=\"{area}V{:.1}H{:.1}Z\"/>",
+            frame.bottom,
+            x.at(stretch.start_s)
+        );
+        for (class, value) in PROCESSES {
+            let path = steps(&value, cores);
+            if !path.is_empty() {
+                let _ = write!(svg, "<path class=\"line {class}\" d=\"{path}\"/>");
+            }
+        }
+        svg.push_str("</g>");
+        if !stretch.mark.is_empty() {
+            let middle = f64::midpoint(x.at(stretch.start_s), x.at(last.at_s));
+            text(svg, "mark middle", middle, frame.top - 5.0, &stretch.mark);
+        }
+    }
+}
+
+type Figure = fn(&Sample) -> Option<f64>;
+
+/// The processes, in the order of drawing, with their classes in the style sheet.
+const PROCESSES: [(&str, Figure); 3] = [
+    ("generator", |sample| sample.generator),
+    ("server", |sample| sample.server),
+    ("proxy", |sample| sample.proxy),
+];
+
+/// One row of [`costs`].
+pub struct CostRow {
+    /// Its name at the left.
+    pub name: String,
+    /// Microseconds per request of server, proxy and generator.
+    pub parts: [Option<f64>; 3],
+    /// What stands behind the bar.
+    pub note: String,
+}
+
+/// Bars of CPU per request, one a target, made of the processes' shares.
+pub fn costs(label: &str, rows: &[CostRow]) -> String {
+    let (width, row_height, left) = (560.0, 30.0, 128.0);
+    let top = 8.0;
+    let bottom = top + rows.len() as f64 * row_height;
+    let height = bottom + 38.0;
+    let most = rows
+        .iter()
+        .map(|row| row.parts.iter().flatten().sum())
+        .fold(0.01, f64::max);
+    let (most, step) = nice(most, 4);
+    // Room for the note behind the longest bar.
+    let x = Scale {
+        from: (0.0, most),
+        to: (left, width - 130.0),
+    };
+    let mut svg = open(width, height, label);
+    for tick in ticks(most, step) {
+        line(&mut svg, "grid", x.at(tick), top, x.at(tick), bottom);
+        text(
+            &mut svg,
+            "tick middle",
+            x.at(tick),
+            bottom + 16.0,
+            &figure::short(tick),
+        );
+    }
+    let middle = x.at(most / 2.0);
+    text(
+        &mut svg,
+        "axis middle",
+        middle,
+        bottom + 33.0,
+        "CPU per request, µs",
+    );
+    for (place, row) in rows.iter().enumerate() {
+        let y = top + place as f64 * row_height;
+        text(&mut svg, "name end", left - 8.0, y + 19.0, &row.name);
+        let mut from = 0.0;
+        for (part, class) in row.parts.iter().zip(["server", "proxy", "generator"]) {
+            let Some(part) = *part else { continue };
+            // A gap of the ground's colour keeps neighbours apart without an outline.
+            let length = (x.at(from + part) - x.at(from) - 1.5).max(0.5);
+            let _ = write!(
+                svg,
+                "<rect class=\"bar {class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"18\" rx=\"2\">\
+                 <title>{}: {class} {} µs per request</title></rect>",
+                x.at(from),
+                y + 5.0,
+                escape(&row.name),
+                figure::fine(part)
+            );
+            from += part;
+        }
+        text(&mut svg, "note", x.at(from) + 6.0, y + 19.0, &row.note);
+    }
+    line(&mut svg, "base", left, top, left, bottom);
+    svg.push_str("</svg>");
+    svg
+}
+
+/// One row of [`times`].
+pub struct TimeRow {
+    /// Its name at the left.
+    pub name: String,
+    /// Microseconds: p50, p99, p99.9.
+    pub us: [Option<f64>; 3],
+}
+
+/// Times of requests on a logarithmic axis: for each target its median, 99 % and 99.9 %.
+pub fn times(label: &str, rows: &[TimeRow]) -> String {
+    let (width, row_height, left) = (560.0, 30.0, 128.0);
+    let top = 8.0;
+    let bottom = top + rows.len() as f64 * row_height;
+    let height = bottom + 38.0;
+    let all = || rows.iter().flat_map(|row| row.us.iter().flatten().copied());
+    let least = all().fold(f64::INFINITY, f64::min).max(0.1);
+    let most = all().fold(1.0, f64::max);
+    let (low, high) = if least.is_finite() {
+        (
+            least.log10().floor(),
+            (most.log10().ceil()).max(least.log10().floor() + 1.0),
+        )
+    } else {
+        (0.0, 1.0)
+    };
+    let x = Scale {
+        from: (low, high),
+        to: (left, width - 24.0),
+    };
+    let mut svg = open(width, height, label);
+    let mut power = low;
+    while power <= high {
+        line(&mut svg, "grid", x.at(power), top, x.at(power), bottom);
+        text(
+            &mut svg,
+            "tick middle",
+            x.at(power),
+            bottom + 16.0,
+            &figure::time(10f64.powf(power)),
+        );
+        power += 1.0;
+    }
+    let middle = x.at(f64::midpoint(low, high));
+    text(
+        &mut svg,
+        "axis middle",
+        middle,
+        bottom + 33.0,
+        "time of a request, logarithmic",
+    );
+    for (place, row) in rows.iter().enumerate() {
+        let y = top + (place as f64 + 0.5) * row_height;
+        text(&mut svg, "name end", left - 8.0, y + 4.0, &row.name);
+        let place_of = |us: f64| x.at(us.max(0.1).log10());
+        if let (Some(first), Some(last)) = (row.us[0], row.us[2]) {
+            line(&mut svg, "range", place_of(first), y, place_of(last), y);
+        }
+        for (us, name) in row.us.iter().zip(["p50", "p99", "p99.9"]) {
+            let Some(us) = *us else { continue };
+            let at = place_of(us);
+            let shape = match name {
+                "p50" => format!("<circle class=\"dot\" cx=\"{at:.1}\" cy=\"{y:.1}\" r=\"5\">"),
+                "p99" => format!(
+                    "<path class=\"dot\" d=\"M{:.1} {y:.1}L{at:.1} {:.1}L{:.1} {y:.1}L{at:.1} {:.1}Z\">",
+                    at - 5.0,
+                    y - 5.0,
+                    at + 5.0,
+                    y + 5.0
+                ),
+                _ => format!(
+                    "<rect class=\"dot\" x=\"{:.1}\" y=\"{:.1}\" width=\"3\" height=\"14\">",
+                    at - 1.5,
+                    y - 7.0
+                ),
+            };
+            let end = match name {
+                "p50" => "circle",
+                "p99" => "path",
+                _ => "rect",
+            };
+            let _ = write!(
+                svg,
+                "{shape}<title>{}: {name} {}</title></{end}>",
+                escape(&row.name),
+                figure::time(us)
+            );
+        }
+    }
+    line(&mut svg, "base", left, top, left, bottom);
+    svg.push_str("</svg>");
+    svg
+}
+
+struct Frame {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
+
+#[derive(Clone, Copy)]
+struct Scale {
+    from: (f64, f64),
+    to: (f64, f64),
+}
+
+impl Scale {
+    fn at(self, value: f64) -> f64 {
+        let part = (value - self.from.0) / (self.from.1 - self.from.0).max(f64::MIN_POSITIVE);
+        self.to.0 + part * (self.to.1 - self.to.0)
+    }
+}
+
+/// The top of an axis that reaches `most`, and a round step that divides it into about so many parts.
+fn nice(most: f64, parts: u32) -> (f64, f64) {
+    let rough = most / f64::from(parts);
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0]
+        .iter()
+        .map(|digit| digit * power)
+        .find(|step| *step >= rough * 0.999)
+        .unwrap_or(10.0 * power);
+    ((most / step - 1e-9).ceil() * step, step)
+}
+
+fn ticks(most: f64, step: f64) -> impl Iterator<Item = f64> {
+    let count = (most / step).round() as u32;
+    (0..=count).map(move |place| f64::from(place) * step)
+}
+
+fn open(width: f64, height: f64, label: &str) -> String {
+    format!(
+        "<svg viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" role=\"img\" aria-label=\"{}\">",
+        escape(label)
+    )
+}
+
+fn line(svg: &mut String, class: &str, x1: f64, y1: f64, x2: f64, y2: f64) {
+    let _ = write!(
+        svg,
+        "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
+    );
+}
+
+fn text(svg: &mut String, class: &str, x: f64, y: f64, words: &str) {
+    let _ = write!(
+        svg,
+        "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>",
+        escape(words)
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_end_on_round_numbers_that_hold_everything() {
+        for (most, top, step) in [
+            (1.97, 2.0, 0.5),
+            (1_708_000.0, 2_000_000.0, 500_000.0),
+            (0.03, 0.03, 0.01),
+            (7.3, 8.0, 2.0),
+        ] {
+            let (found, found_step) = nice(most, 4);
+            assert!((found - top).abs() < 1e-9 * top, "{most}: {found}");
+            assert!(
+                (found_step - step).abs() < 1e-9,
+                "{most}: step {found_step}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_tag_that_is_opened_is_closed_and_no_figure_is_missing() {
+        let samples = [Sample {
+            at_s: 1.1,
+            requests_per_s: 5.0,
+            server: Some(0.5),
+            proxy: None,
+            generator: Some(0.2),
+        }];
+        let chart = TimeChart {
+            label: "a < b".into(),
+            width: 400.0,
+            height: 200.0,
+            span_s: (1.0, 2.0),
+            cores: 2.0,
+            requests_per_s: 10.0,
+            stretches: vec![Stretch {
+                name: "GET & SET".into(),
+                mark: "1".into(),
+                start_s: 1.0,
+                samples: &samples,
+            }],
+        };
+        let cost = CostRow {
+            name: "x".into(),
+            parts: [Some(1.0), None, Some(0.5)],
+            note: "n".into(),
+        };
+        let time = TimeRow {
+            name: "x".into(),
+            us: [Some(23.0), Some(99.0), None],
+        };
+        let none = TimeRow {
+            name: "y".into(),
+            us: [None; 3],
+        };
+        for svg in [
+            chart.svg(),
+            costs("c", &[cost]),
+            times("t", &[time]),
+            times("t", &[none]),
+        ] {
+            for tag in ["svg", "g", "title", "text", "circle"] {
+                let opened = svg.matches(&format!("<{tag} ")).count()
+                    + svg.matches(&format!("<{tag}>")).count();
+                assert_eq!(
+                    opened,
+                    svg.matches(&format!("</{tag}>")).count(),
+                    "{tag} in {svg}"
+                );
+            }
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+        assert!(chart.svg().contains("GET &amp; SET"));
+    }
+}

@@ -1,0 +1,41 @@
+//! What `respool-lab` can be asked to do, one module a command that is no experiment.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use crate::flags::{self, Asked, Flag};
+
+pub mod experiment;
+pub mod floor;
+pub mod idle;
+pub mod load;
+
+/// Reads the command line of a command: `Ok` to go on, `Err` with how the process ends.
+fn read<T>(
+    name: &str,
+    about: &str,
+    flags: &[&Flag<T>],
+    args: &[OsString],
+    into: &mut T,
+) -> Result<(), ExitCode> {
+    match flags::parse(args.iter().cloned(), flags, into) {
+        Ok(Asked::Run) => Ok(()),
+        Ok(Asked::Help) => {
+            print!("{about}\n\nOptions:\n{}", flags::help(flags));
+            Err(ExitCode::SUCCESS)
+        }
+        Err(problem) => Err(fail(name, &problem)),
+    }
+}
+
+/// Says what went wrong, in one place and one form.
+fn fail(name: &str, problem: &str) -> ExitCode {
+    eprintln!("respool-lab {name}: {problem}");
+    ExitCode::FAILURE
+}
+
+/// A child of the lab ends with the lab, however that ends.
+fn end_with_parent() {
+    // Without it the child would only live on until its time is over.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+}

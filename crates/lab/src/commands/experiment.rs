@@ -1,0 +1,107 @@
+//! `respool-lab eight`, `lone`, `connections`: one code for every experiment.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::{fail, read};
+use crate::experiment::{self, Experiment, FLAGS, Options};
+use crate::report::Report;
+use crate::table;
+
+/// Runs it.
+pub fn run(experiment: &Experiment, args: &[OsString]) -> ExitCode {
+    let mut options = Options::default();
+    (experiment.adapt)(&mut options);
+    if let Err(code) = read(
+        experiment.name,
+        &about(experiment, &options),
+        &FLAGS,
+        args,
+        &mut options,
+    ) {
+        return code;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGHUP,
+    ] {
+        if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
+            return fail(experiment.name, &format!("signals: {error}"));
+        }
+    }
+    let report = match experiment::run(experiment, &options, &stop) {
+        Ok(report) => report,
+        Err(problem) => return fail(experiment.name, &problem),
+    };
+    let style = if io::stdout().is_terminal() {
+        table::Style::Terminal
+    } else {
+        table::Style::Plain
+    };
+    let mut text = table::text(&report, style);
+    let folder = options.out.clone().unwrap_or_else(|| new_folder(&report));
+    let written = report.write(&folder);
+    if let Ok(files) = &written {
+        let html = &files[0];
+        let shown = std::fs::canonicalize(html).unwrap_or_else(|_| html.clone());
+        text.push_str(&format!(
+            "\nReport: {} (and report.json, rounds.csv, table.txt)\n",
+            shown.display()
+        ));
+    }
+    // A reader that is gone does not change how the run went.
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+    if let Err(error) = written {
+        return fail(experiment.name, &format!("{}: {error}", folder.display()));
+    }
+    if report.is_good() {
+        return ExitCode::SUCCESS;
+    }
+    fail(
+        experiment.name,
+        &format!("the run failed: {}", report.failures.join("; ")),
+    )
+}
+
+fn about(experiment: &Experiment, options: &Options) -> String {
+    let cases: Vec<String> = options
+        .cases()
+        .iter()
+        .map(|case| format!("  {case}"))
+        .collect();
+    format!(
+        "respool-lab {}: {}\n\n{}\n\n\
+         Cases (the number after P is how many requests a connection sends at once, the one after × how many\n\
+         connections there are):\n{}\n\n\
+         For each case: throughput, p50, p99 and p99.9, and the CPU of server, proxy and generator, in cores and in\n\
+         microseconds per request. Every reply is checked. All cases take turns, round by round; tables show medians.\n\
+         Exits with 1 when a reply was wrong or missing.\n\n\
+         Usage: respool-lab {} [OPTIONS]\n\
+         Examples:\n  \
+         respool-lab {} --quick\n  \
+         respool-lab {} --all --rounds 5 --seconds 10",
+        experiment.name,
+        experiment.title,
+        experiment.about,
+        cases.join("\n"),
+        experiment.name,
+        experiment.name,
+        experiment.name
+    )
+}
+
+/// One that does not overwrite an earlier run.
+fn new_folder(report: &Report) -> PathBuf {
+    let when: String = report
+        .started
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric())
+        .collect();
+    PathBuf::from("lab-results").join(format!("{}-{when}", report.experiment))
+}

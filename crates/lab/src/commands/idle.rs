@@ -1,0 +1,202 @@
+//! `respool-lab idle`
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{fail, read};
+use crate::case::Target;
+use crate::cpu::{self, Memory};
+use crate::experiment::{FLAGS, Options};
+use crate::figure;
+use crate::flags::Flag;
+use crate::load;
+use crate::machine::{self, Machine};
+use crate::targets::{Backend, Facts, Programs, Running};
+
+const NAME: &str = "idle";
+const ABOUT: &str = "\
+respool-lab idle: what a connected client that asks nothing costs a proxy in memory.
+
+Opens connections through the proxy, each of which asks one PING to prove that somebody serves it and then
+does nothing, and reads the proxy's memory before and after (/proc/PID/smaps_rollup). A hundred connections
+come first and do not count: they make the proxy touch code and tables that every later one shares.
+What the kernel holds for a socket is not the proxy's and not in the figure.
+
+Usage: respool-lab idle [OPTIONS]
+Example: respool-lab idle --connections 4000 --peer twemproxy";
+
+/// Options of the experiments that mean something here.
+const NAMES: [&str; 7] = [
+    "connections",
+    "threads",
+    "server",
+    "respool",
+    "no-respool",
+    "peer",
+    "out",
+];
+
+/// Connections that come first and do not count.
+const FIRST: usize = 100;
+/// How long a proxy may take to settle once all are open.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// What one target came to.
+#[derive(Debug, Serialize)]
+struct Found {
+    target: String,
+    facts: Facts,
+    connections: usize,
+    before: Memory,
+    after: Memory,
+    rss_bytes_per_connection: f64,
+    pss_bytes_per_connection: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct IdleReport {
+    format: u32,
+    experiment: &'static str,
+    started: String,
+    machine: Machine,
+    server: Facts,
+    found: Vec<Found>,
+}
+
+/// Runs it.
+pub fn run(args: &[OsString]) -> ExitCode {
+    let mut options = Options {
+        connections: vec![4000],
+        threads: vec![1],
+        ..Options::default()
+    };
+    let flags: Vec<&Flag<Options>> = FLAGS
+        .into_iter()
+        .filter(|flag| NAMES.contains(&flag.name))
+        .collect();
+    if let Err(code) = read(NAME, ABOUT, &flags, args, &mut options) {
+        return code;
+    }
+    let report = match measure(&options) {
+        Ok(report) => report,
+        Err(problem) => return fail(NAME, &problem),
+    };
+    print!("{}", text(&report));
+    match options.out.as_deref().map(|folder| write(&report, folder)) {
+        Some(Err(problem)) => fail(NAME, &problem),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn measure(options: &Options) -> Result<IdleReport, String> {
+    let most = options.connections.iter().max().copied().unwrap_or(0);
+    load::allow_descriptors(most + FIRST + 1000)?;
+    let programs = Programs::find(options.respool.as_deref(), options.value_bytes)?;
+    let started = machine::utc(machine::now());
+    let machine = Machine::look();
+    let server = Backend::start(&options.server)?;
+    let mut targets: Vec<Target> = Vec::new();
+    if !options.is_without_respool {
+        targets.extend(
+            options
+                .threads
+                .iter()
+                .map(|&threads| Target::Respool { threads }),
+        );
+    }
+    targets.extend(options.peers.iter().cloned());
+    if targets.is_empty() {
+        return Err("nothing to measure: no respool and no --peer".to_owned());
+    }
+    let mut found = Vec::new();
+    for target in &targets {
+        for &connections in &options.connections {
+            // A fresh process each time: memory that a process once had it seldom gives back.
+            let running = Running::start(target, &server, &programs)?;
+            found.push(measure_one(&running, connections)?);
+        }
+    }
+    Ok(IdleReport {
+        format: 1,
+        experiment: NAME,
+        started,
+        machine,
+        server: server.facts,
+        found,
+    })
+}
+
+fn measure_one(running: &Running, connections: usize) -> Result<Found, String> {
+    let target = running.target.to_string();
+    let pid = running
+        .pid
+        .ok_or_else(|| format!("{target} has no process of its own"))?;
+    let open = |count: usize| -> Result<Vec<TcpStream>, String> {
+        let one = |place| {
+            load::open_and_ping(running.address)
+                .map_err(|error| format!("{target}: connection {place} of {count}: {error}"))
+        };
+        (1..=count).map(one).collect()
+    };
+    let memory = || {
+        std::thread::sleep(SETTLE);
+        cpu::read_memory(pid).map_err(|error| format!("{target}: {error}"))
+    };
+    let _first = open(FIRST)?;
+    let before = memory()?;
+    let _idle = open(connections)?;
+    let after = memory()?;
+    let each = |before: u64, after: u64| (after as f64 - before as f64) / connections as f64;
+    Ok(Found {
+        target,
+        facts: running
+            .facts
+            .clone()
+            .ok_or("a target that is a process has facts")?,
+        connections,
+        before,
+        after,
+        rss_bytes_per_connection: each(before.rss_bytes, after.rss_bytes),
+        pss_bytes_per_connection: each(before.pss_bytes, after.pss_bytes),
+    })
+}
+
+fn text(report: &IdleReport) -> String {
+    let mut text = format!(
+        "Memory per idle connection\n{} · {} · {}\n\n{:<20} {:>11} {:>12} {:>12} {:>14} {:>14}\n",
+        report.started,
+        report.machine.cpu,
+        report.server.version,
+        "target",
+        "connections",
+        "before KiB",
+        "after KiB",
+        "RSS bytes each",
+        "PSS bytes each"
+    );
+    for found in &report.found {
+        text.push_str(&format!(
+            "{:<20} {:>11} {:>12} {:>12} {:>14} {:>14}\n",
+            found.target,
+            figure::count(found.connections as f64),
+            figure::count(found.before.rss_bytes as f64 / 1024.0),
+            figure::count(found.after.rss_bytes as f64 / 1024.0),
+            figure::count(found.rss_bytes_per_connection),
+            figure::count(found.pss_bytes_per_connection)
+        ));
+    }
+    text
+}
+
+fn write(report: &IdleReport, folder: &Path) -> Result<(), String> {
+    let json = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(folder.join("idle.json"), json))
+        .map_err(|error| format!("{}: {error}", folder.display()))
+}

@@ -1,0 +1,340 @@
+//! What a process costs: CPU time and memory, as the kernel counts them. The only place that reads them.
+//!
+//! **CPU.** Two counters of Linux are read for every process, with all its threads:
+//!
+//! - `/proc/PID/task/*/schedstat`, first field: nanoseconds on a CPU. The *total* comes from here. It is exact
+//!   for a thread that sleeps; for one that runs at the moment of the reading, it is behind by up to one
+//!   scheduler tick (1 to 10 ms, by the kernel's configuration). Over a window of one second that is at most
+//!   one percent, and it does not add up over the window.
+//! - `/proc/PID/stat`, `utime` and `stime`: the *split* into user and system comes from their ratio. They are told in
+//!   hundredths of a second, and the kernel itself splits by where it found the process at its ticks, so a split over
+//!   a second has an error of a few percent. It is left out when a window holds less than one hundredth.
+//!
+//! The total falls back to `utime + stime` where there is no `schedstat`, and for a window in which a thread ended
+//! (its nanoseconds went with it). [`Usage::clock`] says which of the two it was. The kernel scales `utime + stime`
+//! to the same nanoseconds, so it is only coarser, not another measure.
+//!
+//! **Memory.** `/proc/PID/smaps_rollup`: resident bytes, and the proportional share that counts a page
+//! used by several processes in parts.
+
+use std::fs;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+/// What a process had used when it was read. The default is that of a process before its first moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Every thread and its nanoseconds on a CPU, sorted by thread. Empty where the kernel has no `schedstat`.
+    threads: Vec<(u32, u64)>,
+    user_ticks: u64,
+    system_ticks: u64,
+}
+
+/// What a process used between two readings, seconds of CPU time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// User and system together.
+    pub used_s: f64,
+    /// In its own code. `None`: too little to split.
+    pub user_s: Option<f64>,
+    /// In the kernel on its behalf. `None`: too little to split.
+    pub system_s: Option<f64>,
+    /// Where [`Usage::used_s`] comes from.
+    pub clock: Clock,
+}
+
+/// The counter that a total comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Clock {
+    /// Nanoseconds of each thread.
+    Schedstat,
+    /// Hundredths of a second of the process.
+    Ticks,
+}
+
+/// Reads a process with all its threads.
+///
+/// # Errors
+/// When there is no such process, or the kernel's text is not what it is documented to be.
+pub fn read(pid: u32) -> io::Result<Reading> {
+    let (user_ticks, system_ticks) =
+        parse_stat(&read_proc(pid, "stat")?).ok_or_else(|| malformed(pid, "stat"))?;
+    Ok(Reading {
+        threads: read_threads(pid),
+        user_ticks,
+        system_ticks,
+    })
+}
+
+impl Reading {
+    /// What was used since an earlier reading of the same process.
+    pub fn since(&self, earlier: &Reading) -> Usage {
+        let user = ticks_s(self.user_ticks.saturating_sub(earlier.user_ticks));
+        let system = ticks_s(self.system_ticks.saturating_sub(earlier.system_ticks));
+        let ticks = user + system;
+        // A thread that was born and ended in between is in the ticks alone.
+        let by_thread = self
+            .thread_ns_since(earlier)
+            .map(|ns| ns as f64 / 1e9)
+            .filter(|&seconds| seconds > ticks - TICKS_ERROR_S);
+        let used_s = by_thread.unwrap_or(ticks);
+        // The ratio of the ticks, scaled to the total that is known better.
+        let part = |part: f64| (ticks > 0.0).then(|| used_s * part / ticks);
+        Usage {
+            used_s,
+            user_s: part(user),
+            system_s: part(system),
+            clock: if by_thread.is_some() {
+                Clock::Schedstat
+            } else {
+                Clock::Ticks
+            },
+        }
+    }
+
+    /// `None` when a thread of the earlier reading is gone, or there is nothing to compare.
+    fn thread_ns_since(&self, earlier: &Reading) -> Option<u64> {
+        let now = |thread| {
+            let place = self
+                .threads
+                .binary_search_by_key(&thread, |&(id, _)| id)
+                .ok()?;
+            Some(self.threads[place].1)
+        };
+        let before: u64 = earlier.threads.iter().map(|&(_, ns)| ns).sum();
+        if self.threads.is_empty() || !earlier.threads.iter().all(|&(id, _)| now(id).is_some()) {
+            return None;
+        }
+        // A thread born in between starts at zero, so it counts in full.
+        let after: u64 = self.threads.iter().map(|&(_, ns)| ns).sum();
+        Some(after.saturating_sub(before))
+    }
+}
+
+impl Usage {
+    /// Nothing used.
+    pub const NONE: Usage = Usage {
+        used_s: 0.0,
+        user_s: None,
+        system_s: None,
+        clock: Clock::Schedstat,
+    };
+
+    /// Microseconds of CPU time for each of so many requests.
+    pub fn us_per_request(&self, requests: u64) -> Option<f64> {
+        (requests > 0).then(|| self.used_s * 1e6 / requests as f64)
+    }
+}
+
+/// The memory of a process, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Resident.
+    pub rss_bytes: u64,
+    /// Its proportional share of what is resident.
+    pub pss_bytes: u64,
+    /// Of that share, what is its own and not a file's.
+    pub anonymous_bytes: u64,
+}
+
+/// Reads the memory of a process.
+///
+/// # Errors
+/// When there is no such process, or it belongs to somebody else.
+pub fn read_memory(pid: u32) -> io::Result<Memory> {
+    parse_rollup(&read_proc(pid, "smaps_rollup")?).ok_or_else(|| malformed(pid, "smaps_rollup"))
+}
+
+/// How many threads a process has.
+pub fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}
+
+/// Linux tells user space of hundredths of a second (`USER_HZ`), whatever it counts in itself.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// How far a difference of two such figures may be above the truth: user and system, each cut to a whole tick, and the
+/// nanoseconds of a running thread behind by a scheduler tick.
+const TICKS_ERROR_S: f64 = 0.03;
+
+fn ticks_s(ticks: u64) -> f64 {
+    ticks as f64 / TICKS_PER_SECOND
+}
+
+fn read_proc(pid: u32, file: &str) -> io::Result<String> {
+    let path = format!("/proc/{pid}/{file}");
+    fs::read_to_string(&path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))
+}
+
+fn malformed(pid: u32, file: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("/proc/{pid}/{file} is not as documented"),
+    )
+}
+
+fn read_threads(pid: u32) -> Vec<(u32, u64)> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    let mut threads: Vec<(u32, u64)> = tasks
+        .flatten()
+        .filter_map(|task| {
+            let id = task.file_name().to_str()?.parse().ok()?;
+            // A thread that ends while we look is simply not there any more.
+            let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            Some((id, parse_schedstat(&text)?))
+        })
+        .collect();
+    threads.sort_unstable();
+    threads
+}
+
+/// `utime` and `stime` of `/proc/PID/stat`. The name of the program stands in brackets and may itself hold
+/// spaces and brackets, so fields count from after the *last* closing one.
+fn parse_stat(text: &str) -> Option<(u64, u64)> {
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+fn parse_schedstat(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
+fn parse_rollup(text: &str) -> Option<Memory> {
+    let bytes = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+    };
+    Some(Memory {
+        rss_bytes: bytes("Rss:")?,
+        pss_bytes: bytes("Pss:")?,
+        // Kernels before 5.9 do not tell.
+        anonymous_bytes: bytes("Pss_Anon:").unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(name: &str) -> String {
+        format!(
+            "6150 ({name}) R 1 2 3 4 -1 4194304 104 0 0 0 123 456 7 8 20 0 1 0 106472 3133440 360"
+        )
+    }
+
+    #[test]
+    fn a_program_name_with_spaces_and_brackets_does_not_shift_the_fields() {
+        for name in [
+            "cat",
+            "redis-server *:1",
+            "a) R 9 9 (b",
+            "((",
+            "))",
+            ") 1 2 3",
+            "",
+        ] {
+            assert_eq!(parse_stat(&stat(name)), Some((123, 456)), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_stat_line_is_refused() {
+        for text in [
+            "",
+            "6150 (cat",
+            "6150 (cat) R 1 2",
+            "1 (c) R 1 2 3 4 5 6 7 8 9 10 x 5 6",
+        ] {
+            assert_eq!(parse_stat(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_rollup_is_read_in_bytes() {
+        let text = "55f6-7ffe ---p 00000000 00:00 0  [rollup]\nRss:    1740 kB\nPss:     304 kB\n\
+                    Pss_Dirty:  116 kB\nPss_Anon:  116 kB\n";
+        let memory = parse_rollup(text).unwrap();
+        assert_eq!(
+            (memory.rss_bytes, memory.pss_bytes),
+            (1740 << 10, 304 << 10)
+        );
+        assert_eq!(memory.anonymous_bytes, 116 << 10);
+        assert_eq!(parse_rollup("Rss: many kB"), None);
+    }
+
+    fn reading(threads: &[(u32, u64)], user: u64, system: u64) -> Reading {
+        Reading {
+            threads: threads.to_vec(),
+            user_ticks: user,
+            system_ticks: system,
+        }
+    }
+
+    #[test]
+    fn the_total_is_of_all_threads_and_the_split_follows_the_ticks() {
+        let before = reading(&[(1, 1_000_000), (2, 5_000_000)], 10, 20);
+        let after = reading(
+            &[(1, 401_000_000), (2, 5_000_000), (3, 100_000_000)],
+            22,
+            58,
+        );
+        let usage = after.since(&before);
+        assert_eq!(usage.clock, Clock::Schedstat);
+        assert!((usage.used_s - 0.5).abs() < 1e-9);
+        assert!((usage.user_s.unwrap() - 0.12).abs() < 1e-9);
+        assert!((usage.system_s.unwrap() - 0.38).abs() < 1e-9);
+        assert_eq!(usage.us_per_request(1000), Some(500.0));
+        assert_eq!(usage.us_per_request(0), None);
+    }
+
+    #[test]
+    fn a_thread_that_ended_takes_the_total_from_the_ticks() {
+        let before = reading(&[(1, 1_000), (2, 5_000_000)], 10, 20);
+        let after = reading(&[(1, 2_000)], 22, 58);
+        let usage = after.since(&before);
+        assert_eq!(usage.clock, Clock::Ticks);
+        assert!((usage.used_s - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_thread_that_came_and_went_is_in_the_total() {
+        let usage = reading(&[(1, 5_000_000)], 30, 70).since(&Reading::default());
+        assert_eq!((usage.clock, usage.used_s), (Clock::Ticks, 1.0));
+        let usage = reading(&[(1, 995_000_000)], 30, 70).since(&Reading::default());
+        assert_eq!((usage.clock, usage.used_s), (Clock::Schedstat, 0.995));
+    }
+
+    #[test]
+    fn less_than_a_tick_is_not_split() {
+        let usage = reading(&[(1, 3_000_000)], 10, 20).since(&reading(&[(1, 0)], 10, 20));
+        assert!((usage.used_s - 0.003).abs() < 1e-12);
+        assert_eq!((usage.user_s, usage.system_s), (None, None));
+    }
+
+    #[test]
+    fn the_work_of_this_process_shows() {
+        let pid = std::process::id();
+        let before = read(pid).unwrap();
+        let mut sum = 0u64;
+        let begin = std::time::Instant::now();
+        while begin.elapsed().as_millis() < 60 {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        let usage = read(pid).unwrap().since(&before);
+        assert!(usage.used_s > 0.0 || sum == 0);
+        assert!(read_memory(pid).unwrap().rss_bytes > 0);
+        assert!(threads(pid) >= 1);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_an_error() {
+        // Above the largest id that Linux gives out.
+        assert!(read(u32::MAX).is_err());
+        assert!(read_memory(u32::MAX).is_err());
+    }
+}

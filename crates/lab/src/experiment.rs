@@ -1,0 +1,744 @@
+//! Experiments: which cases, in which order, and what becomes of the measurements.
+//!
+//! An [`Experiment`] is a small description: a name, what it asks, and the options it starts from. The options make
+//! the cases, and [`run`] does the rest, the same way for all of them: start every target, go round by round
+//! over all cases, gather a [`Report`].
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::{Deserialize, Serialize};
+
+use crate::case::{Case, Target, Verb, Workload};
+use crate::flags::{Flag, list, positive, seconds};
+use crate::load::clock_ns;
+use crate::machine::{self, Machine};
+use crate::measure::{self, Generator, Manner, STOPPED};
+use crate::progress::Progress;
+use crate::report::{CaseReport, Report, Round, Summary};
+use crate::servers;
+use crate::targets::{Backend, Programs, Running, ServerChoice, first_line};
+
+/// A question and the options that answer it.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    /// The command that runs it.
+    pub name: &'static str,
+    /// The headline of its report.
+    pub title: &'static str,
+    /// What it asks, for the report and for `--help`.
+    pub about: &'static str,
+    /// What differs from [`Options::default`].
+    pub adapt: fn(&mut Options),
+}
+
+/// The experiment that the project comes from: does a proxy have to make things slower?
+pub const EIGHT: Experiment = Experiment {
+    name: "eight",
+    title: "Eight cases: SET and GET, one by one and pipelined, direct and proxied",
+    about: "\
+Does something that stands between clients and a Redis have to make it slower? 50 connections, 3,000 keys and values
+of 2 bytes; SET and GET; one request at a time (P1) and 20 at once (P20); asked directly and through a proxy
+with one thread. Then the pipelined cases again through a proxy with three threads. A Redis that is asked one request
+at a time spends most of its CPU in system calls; a proxy that gathers the requests of all clients takes that from
+it, at the price of its own.",
+    adapt: |_| {},
+};
+
+/// What a hop costs a caller who is alone.
+pub const LONE: Experiment = Experiment {
+    name: "lone",
+    title: "A lone caller: one connection, one request at a time",
+    about: "\
+What does a hop cost a caller who is alone? One connection, one request at a time: there is nothing to gather, so each
+request pays for two more system calls and one more wake-up on its way there, and as many on its way back. The
+median is the figure to look at.",
+    adapt: |options| {
+        options.connections = vec![1];
+        options.pipelines = vec![1];
+        options.threads = vec![1];
+    },
+};
+
+/// Whether many connections make each request dearer.
+pub const CONNECTIONS: Experiment = Experiment {
+    name: "connections",
+    title: "Many connections: CPU per request at 50 and at 1,000",
+    about: "\
+Does a request become dearer when more clients are connected? One request at a time on each connection, 50
+connections and 1,000. The figure to look at is the CPU per request of the proxy, at 1,000 against at 50: an event loop
+that does per turn what it should do per event shows here.",
+    adapt: |options| {
+        options.connections = vec![50, 1000];
+        options.pipelines = vec![1];
+        options.threads = vec![1];
+        options.verbs = vec![Verb::Get];
+    },
+};
+
+/// Everything that can be chosen about a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Options {
+    /// Commands.
+    pub verbs: Vec<Verb>,
+    /// Requests at once on a connection.
+    pub pipelines: Vec<usize>,
+    /// Connections.
+    pub connections: Vec<usize>,
+    /// Workers of respool; all cases with the first number, the most pipelined ones with the others, too.
+    pub threads: Vec<u16>,
+    /// Different keys.
+    pub keys: u32,
+    /// Size of each value.
+    pub value_bytes: usize,
+    /// Seconds of each measured window; `None`: 5, or what a quick run has time for.
+    pub seconds: Option<f64>,
+    /// Seconds before each; `None`: 0.5, or 0.3 in a quick run.
+    pub warmup_s: Option<f64>,
+    /// How often each case is measured; `None`: 5, or 3 in a quick run.
+    pub rounds: Option<u32>,
+    /// A minute in all.
+    pub is_quick: bool,
+    /// Requests a second; `None`: closed loop.
+    pub rate: Option<f64>,
+    /// What makes the load.
+    pub generator: Generator,
+    /// Threads that make it.
+    pub generator_threads: usize,
+    /// What answers it.
+    pub server: ServerChoice,
+    /// Where respool is; `None`: next to the lab, or in PATH.
+    pub respool: Option<PathBuf>,
+    /// Measure without it.
+    pub is_without_respool: bool,
+    /// Other proxies, in the same rounds.
+    pub peers: Vec<Target>,
+    /// The echo server, in the same rounds.
+    pub has_floor: bool,
+    /// Where the files go; `None`: a new folder in `lab-results`.
+    pub out: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            verbs: Verb::ALL.to_vec(),
+            pipelines: vec![1, 20],
+            connections: vec![50],
+            threads: vec![1, 3],
+            keys: 3000,
+            value_bytes: 2,
+            seconds: None,
+            warmup_s: None,
+            rounds: None,
+            is_quick: false,
+            rate: None,
+            generator: Generator::Own,
+            generator_threads: 1,
+            server: ServerChoice::Found,
+            respool: None,
+            is_without_respool: false,
+            peers: Vec::new(),
+            has_floor: false,
+            out: None,
+        }
+    }
+}
+
+/// Seconds that a quick run may take.
+const QUICK_S: f64 = 60.0;
+/// What a measurement takes besides its warm-up and its window: writing the keys, connecting, the last replies.
+const OVERHEAD_S: f64 = 0.15;
+
+impl Options {
+    /// The cases, in the order of the tables.
+    pub fn cases(&self) -> Vec<Case> {
+        let first = self.threads.first().copied().unwrap_or(1);
+        let mut targets = vec![Target::Direct];
+        if !self.is_without_respool {
+            targets.push(Target::Respool { threads: first });
+        }
+        targets.extend(self.peers.iter().cloned());
+        if self.has_floor {
+            targets.push(Target::Floor);
+        }
+        let mut cases = Vec::new();
+        for workload in self.workloads() {
+            cases.extend(targets.iter().map(|target| Case {
+                workload,
+                target: target.clone(),
+            }));
+        }
+        let deepest = self.pipelines.iter().copied().max().unwrap_or(1);
+        for &threads in self
+            .threads
+            .iter()
+            .skip(1)
+            .filter(|_| !self.is_without_respool)
+        {
+            let deep = self
+                .workloads()
+                .into_iter()
+                .filter(|workload| workload.pipeline == deepest);
+            cases.extend(deep.map(|workload| Case {
+                workload,
+                target: Target::Respool { threads },
+            }));
+        }
+        cases
+    }
+
+    fn workloads(&self) -> Vec<Workload> {
+        let mut workloads = Vec::new();
+        for &pipeline in &self.pipelines {
+            for &connections in &self.connections {
+                for &verb in &self.verbs {
+                    workloads.push(Workload {
+                        verb,
+                        pipeline,
+                        connections,
+                    });
+                }
+            }
+        }
+        workloads
+    }
+
+    /// How often each case is measured.
+    pub fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.is_quick { 3 } else { 5 })
+    }
+
+    /// Seconds of the same load before each window.
+    pub fn warmup_s(&self) -> f64 {
+        self.warmup_s
+            .unwrap_or(if self.is_quick { 0.3 } else { 0.5 })
+    }
+
+    /// Seconds of each window.
+    pub fn seconds(&self) -> f64 {
+        let measurements = self.cases().len() as f64 * f64::from(self.rounds());
+        let share = QUICK_S / measurements.max(1.0) - self.warmup_s() - OVERHEAD_S;
+        self.seconds
+            .unwrap_or(if self.is_quick { share.max(0.2) } else { 5.0 })
+    }
+}
+
+/// The options of every experiment.
+pub const FLAGS: [&Flag<Options>; 20] = [
+    &Flag {
+        name: "quick",
+        value: None,
+        help: "A minute in all: three rounds, windows as short as that needs.",
+        set: |options, _| {
+            options.is_quick = true;
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "seconds",
+        value: Some("S"),
+        help: "Length of each measured window [5].",
+        set: |options, value| seconds(value).map(|s| options.seconds = Some(s)),
+    },
+    &Flag {
+        name: "warmup",
+        value: Some("S"),
+        help: "Seconds of the same load before each window [0.5].",
+        set: |options, value| seconds(value).map(|s| options.warmup_s = Some(s)),
+    },
+    &Flag {
+        name: "rounds",
+        value: Some("N"),
+        help: "How often each case is measured, all cases in turn [5]. Tables show medians.",
+        set: |options, value| positive(value).map(|n| options.rounds = Some(n)),
+    },
+    &Flag {
+        name: "verbs",
+        value: Some("LIST"),
+        help: "Of set and get.",
+        set: |options, value| {
+            options.verbs.clear();
+            for word in value.split(',') {
+                options
+                    .verbs
+                    .push(match word.trim().to_lowercase().as_str() {
+                        "set" => Verb::Set,
+                        "get" => Verb::Get,
+                        other => return Err(format!("{other:?} is neither set nor get")),
+                    });
+            }
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "pipeline",
+        value: Some("LIST"),
+        help: "Requests that a connection sends at once, several numbers with commas.",
+        set: |options, value| list(value).map(|numbers| options.pipelines = numbers),
+    },
+    &Flag {
+        name: "connections",
+        value: Some("LIST"),
+        help: "Connections.",
+        set: |options, value| list(value).map(|numbers| options.connections = numbers),
+    },
+    &Flag {
+        name: "threads",
+        value: Some("LIST"),
+        help: "Workers of respool. Every case runs with the first number, the most pipelined ones\n\
+               with the others as well.",
+        set: |options, value| {
+            let numbers: Vec<u32> = list(value)?;
+            options.threads = numbers
+                .into_iter()
+                .map(|n| u16::try_from(n).map_err(|_| "too many".to_owned()))
+                .collect::<Result<_, _>>()?;
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "keys",
+        value: Some("N"),
+        help: "Different keys, chosen evenly [3000].",
+        set: |options, value| positive(value).map(|n| options.keys = n),
+    },
+    &Flag {
+        name: "value-bytes",
+        value: Some("N"),
+        help: "Size of each value [2].",
+        set: |options, value| positive(value).map(|n| options.value_bytes = n),
+    },
+    &Flag {
+        name: "open-loop",
+        value: Some("RATE"),
+        help: "So many requests a second, due at fixed times; latency from when each was due.\n\
+               Without it each connection waits for its replies before it asks again.",
+        set: |options, value| positive::<f64>(value).map(|n| options.rate = Some(n)),
+    },
+    &Flag {
+        name: "generator",
+        value: Some("own|redis-benchmark"),
+        help: "What makes the load [own].",
+        set: |options, value| {
+            options.generator = match value {
+                "own" => Generator::Own,
+                "redis-benchmark" => Generator::RedisBenchmark,
+                _ => return Err("own or redis-benchmark is expected".to_owned()),
+            };
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "generator-threads",
+        value: Some("N"),
+        help: "Threads that make the load [1].",
+        set: |options, value| positive(value).map(|n| options.generator_threads = n),
+    },
+    &Flag {
+        name: "server",
+        value: Some("PATH|HOST:PORT,PID"),
+        help: "A server's binary, started and ended by the lab [redis-server or valkey-server from\n\
+               PATH]; or one that runs already, whose keys key:… are overwritten.",
+        set: |options, value| {
+            options.server = server_choice(value)?;
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "respool",
+        value: Some("PATH"),
+        help: "The proxy's binary [next to respool-lab, or in PATH].",
+        set: |options, value| {
+            options.respool = Some(PathBuf::from(value));
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "no-respool",
+        value: None,
+        help: "Measure without it.",
+        set: |options, _| {
+            options.is_without_respool = true;
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "peer",
+        value: Some("PEER"),
+        help: "Another proxy in the same rounds: twemproxy, envoy, or NAME=HOST:PORT,PID for one that\n\
+               already runs before the same server. May be given several times.",
+        set: |options, value| {
+            let peer = peer(value)?;
+            if options
+                .peers
+                .iter()
+                .any(|other| other.name() == peer.name())
+            {
+                return Err("named twice".to_owned());
+            }
+            options.peers.push(peer);
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "floor",
+        value: None,
+        help: "An echo server in the same rounds: what the kernel alone costs a proxy.",
+        set: |options, _| {
+            options.has_floor = true;
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "all",
+        value: None,
+        help: "Short for --peer twemproxy --peer envoy --floor.",
+        set: |options, _| {
+            for peer in [Target::Twemproxy, Target::Envoy] {
+                if !options.peers.contains(&peer) {
+                    options.peers.push(peer);
+                }
+            }
+            options.has_floor = true;
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "out",
+        value: Some("DIR"),
+        help: "Where the files go [a new folder in lab-results].",
+        set: |options, value| {
+            options.out = Some(PathBuf::from(value));
+            Ok(())
+        },
+    },
+];
+
+fn peer(text: &str) -> Result<Target, String> {
+    match (text, text.split_once('=')) {
+        ("twemproxy" | "nutcracker", _) => Ok(Target::Twemproxy),
+        ("envoy", _) => Ok(Target::Envoy),
+        (_, Some((name, rest))) if !name.is_empty() => {
+            let (address, pid) = rest
+                .rsplit_once(',')
+                .ok_or("NAME=HOST:PORT,PID is expected")?;
+            let reserved = ["direct", "respool", "twemproxy", "envoy", "floor"];
+            if reserved.contains(&name) {
+                return Err(format!("{name:?} is the name of something else"));
+            }
+            Ok(Target::Other {
+                name: name.to_owned(),
+                address: address.to_owned(),
+                pid: positive(pid)?,
+            })
+        }
+        _ => Err("twemproxy, envoy or NAME=HOST:PORT,PID is expected".to_owned()),
+    }
+}
+
+fn server_choice(text: &str) -> Result<ServerChoice, String> {
+    let path = Path::new(text);
+    if path.is_file() {
+        return Ok(ServerChoice::Binary {
+            path: path.to_owned(),
+        });
+    }
+    let (address, pid) = text
+        .strip_prefix("redis://")
+        .unwrap_or(text)
+        .rsplit_once(',')
+        .ok_or("there is no such file, and HOST:PORT,PID is expected otherwise")?;
+    let address = crate::commands::load::address(address)?;
+    Ok(ServerChoice::Running {
+        address,
+        pid: positive(pid)?,
+    })
+}
+
+/// Runs an experiment to its end. `stop`, once set, ends it within moments.
+///
+/// # Errors
+/// One line, when something that is needed is missing or does not start. What goes wrong later is in the report.
+pub fn run(
+    experiment: &Experiment,
+    options: &Options,
+    stop: &Arc<AtomicBool>,
+) -> Result<Report, String> {
+    let cases = options.cases();
+    if options.generator == Generator::RedisBenchmark {
+        servers::find_program("redis-benchmark")?;
+        if options.rate.is_some() {
+            return Err("redis-benchmark has no open loop: use the lab's own generator".to_owned());
+        }
+    }
+    let most = options.connections.iter().max().copied().unwrap_or(0);
+    // Children inherit the limit: the server and the peers need it as much as the generator.
+    crate::load::allow_descriptors(2 * most + 1000)?;
+    let programs = Programs::find(options.respool.as_deref(), options.value_bytes)?;
+    let machine = Machine::look();
+    let started = machine::now();
+    let server = Backend::start(&options.server)?;
+    let mut running: Vec<Running> = Vec::new();
+    for case in &cases {
+        if !running.iter().any(|running| running.target == case.target) {
+            running.push(Running::start(&case.target, &server, &programs)?);
+        }
+    }
+    let manner = Manner {
+        generator: options.generator,
+        generator_threads: options.generator_threads,
+        warmup_s: options.warmup_s(),
+        seconds: options.seconds(),
+        keys: options.keys,
+        value_bytes: options.value_bytes,
+        rate: options.rate,
+        origin_ns: clock_ns(),
+    };
+    let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); cases.len()];
+    let mut failures = Vec::new();
+    let mut progress = Progress::new(cases.len() * options.rounds() as usize);
+    for number in 1..=options.rounds() {
+        for place in order(&cases, number) {
+            let case = &cases[place];
+            progress.begin(&format!("round {number}: {case}"));
+            let target = running
+                .iter()
+                .find(|running| running.target == case.target)
+                .expect("every case's target was started");
+            match measure::measure(case.workload, target, &server, &programs, &manner, stop) {
+                Ok(round) => {
+                    failures.extend(complaints(&round, case, number));
+                    rounds[place].push(Round { number, ..round });
+                }
+                Err(problem) if problem == STOPPED => return Err(problem),
+                Err(problem) => failures.push(format!("{case}, round {number}: {problem}")),
+            }
+            progress.end_step();
+        }
+    }
+    drop(progress);
+    let took_s = (clock_ns() - manner.origin_ns) as f64 / 1e9;
+    Ok(Report {
+        format: Report::FORMAT,
+        experiment: experiment.name.to_owned(),
+        title: experiment.title.to_owned(),
+        about: experiment.about.replace('\n', " "),
+        started: machine::utc(started),
+        took_s,
+        command: command_line(),
+        options: resolved(options),
+        machine,
+        generator: generator_version(options.generator),
+        server: server.facts,
+        targets: running
+            .into_iter()
+            .filter_map(|running| running.facts)
+            .collect(),
+        cases: cases
+            .into_iter()
+            .zip(rounds)
+            .map(|(case, rounds)| CaseReport {
+                id: case.id(),
+                summary: Summary::of(&rounds),
+                case,
+                rounds,
+            })
+            .collect(),
+        failures,
+    })
+}
+
+/// The places of all cases in the order of a round. Workloads keep theirs; within each, every round begins with the next
+/// target, so that none always runs after the same other.
+fn order(cases: &[Case], round: u32) -> Vec<usize> {
+    let mut order = Vec::with_capacity(cases.len());
+    let mut from = 0;
+    while from < cases.len() {
+        let same = cases[from..]
+            .iter()
+            .take_while(|case| case.workload == cases[from].workload);
+        let count = same.count();
+        let shift = (round as usize - 1) % count;
+        order.extend((0..count).map(|place| from + (place + shift) % count));
+        from += count;
+    }
+    order
+}
+
+fn complaints(round: &Round, case: &Case, number: u32) -> Vec<String> {
+    let mut found = Vec::new();
+    if round.wrong > 0 {
+        let first = round.first_wrong.as_deref().unwrap_or("?");
+        found.push(format!(
+            "{case}, round {number}: {} wrong replies, the first: {first}",
+            round.wrong
+        ));
+    }
+    if round.stalled > 0 {
+        found.push(format!(
+            "{case}, round {number}: {} connections got no reply within a second of the end",
+            round.stalled
+        ));
+    }
+    if round.requests == 0 {
+        found.push(format!("{case}, round {number}: no request was answered"));
+    }
+    found
+}
+
+/// What was left open is filled in, so that a reader of the report need not know the defaults.
+fn resolved(options: &Options) -> Options {
+    Options {
+        seconds: Some(options.seconds()),
+        warmup_s: Some(options.warmup_s()),
+        rounds: Some(options.rounds()),
+        ..options.clone()
+    }
+}
+
+fn command_line() -> Vec<String> {
+    let mut words: Vec<String> = std::env::args_os()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    if let Some(program) = words.first_mut() {
+        // Where it was built says nothing to a reader.
+        let name = Path::new(program)
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        *program = name.unwrap_or_default();
+    }
+    words
+}
+
+fn generator_version(generator: Generator) -> String {
+    match generator {
+        Generator::Own => format!("respool-lab load {}", env!("CARGO_PKG_VERSION")),
+        Generator::RedisBenchmark => servers::find_program("redis-benchmark").map_or_else(
+            |missing| missing,
+            |program| first_line(&program, "--version"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags::parse;
+    use std::ffi::OsString;
+
+    fn options(experiment: &Experiment, words: &[&str]) -> Result<Options, String> {
+        let mut options = Options::default();
+        (experiment.adapt)(&mut options);
+        parse(words.iter().map(OsString::from), &FLAGS, &mut options)?;
+        Ok(options)
+    }
+
+    fn ids(options: &Options) -> Vec<String> {
+        options.cases().iter().map(Case::id).collect()
+    }
+
+    #[test]
+    fn eight_are_the_original_eight_and_two_with_three_threads() {
+        let options = options(&EIGHT, &[]).unwrap();
+        assert_eq!(
+            ids(&options),
+            [
+                "set-p1-c50-direct",
+                "set-p1-c50-respool-t1",
+                "get-p1-c50-direct",
+                "get-p1-c50-respool-t1",
+                "set-p20-c50-direct",
+                "set-p20-c50-respool-t1",
+                "get-p20-c50-direct",
+                "get-p20-c50-respool-t1",
+                "set-p20-c50-respool-t3",
+                "get-p20-c50-respool-t3",
+            ]
+        );
+        assert_eq!((options.keys, options.value_bytes), (3000, 2));
+    }
+
+    #[test]
+    fn lone_and_connections_ask_what_they_say() {
+        let lone = options(&LONE, &["--all"]).unwrap();
+        assert!(
+            lone.cases()
+                .iter()
+                .all(|c| c.workload.connections == 1 && c.workload.pipeline == 1)
+        );
+        assert_eq!(lone.cases().len(), 2 * 5);
+        let connections = options(&CONNECTIONS, &["--floor"]).unwrap();
+        assert_eq!(
+            ids(&connections)[..4],
+            [
+                "get-p1-c50-direct",
+                "get-p1-c50-respool-t1",
+                "get-p1-c50-floor",
+                "get-p1-c1000-direct"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_quick_run_takes_a_minute_whatever_takes_part() {
+        for words in [
+            &["--quick"][..],
+            &["--quick", "--all"],
+            &["--quick", "--no-respool"],
+        ] {
+            let options = options(&EIGHT, words).unwrap();
+            let measurements = options.cases().len() as f64 * f64::from(options.rounds());
+            let total = measurements * (options.seconds() + options.warmup_s() + OVERHEAD_S);
+            assert!((59.0..=61.0).contains(&total), "{words:?}: {total}");
+        }
+        let chosen = options(&EIGHT, &["--quick", "--seconds", "0.2", "--rounds", "1"]).unwrap();
+        assert_eq!((chosen.seconds(), chosen.rounds()), (0.2, 1));
+    }
+
+    #[test]
+    fn peers_and_servers_are_named_in_every_way() {
+        let words = ["--peer", "twemproxy", "--peer", "predixy=127.0.0.1:7617,42"];
+        let options = options(&EIGHT, &words).unwrap();
+        let other = Target::Other {
+            name: "predixy".into(),
+            address: "127.0.0.1:7617".into(),
+            pid: 42,
+        };
+        assert_eq!(options.peers, [Target::Twemproxy, other]);
+        let running = |address: &str| ServerChoice::Running {
+            address: address.parse().unwrap(),
+            pid: 7,
+        };
+        assert_eq!(
+            server_choice("redis://127.0.0.1:6379,7"),
+            Ok(running("127.0.0.1:6379"))
+        );
+        for wrong in ["mcrouter", "=1:2,3", "a=1:2", "floor=1:2,3", "a=1:2,0"] {
+            assert!(peer(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["/no/such/file", "127.0.0.1:6379", "127.0.0.1,7"] {
+            assert!(server_choice(wrong).is_err(), "{wrong}");
+        }
+        assert!(super::tests::options(&EIGHT, &["--peer", "envoy", "--peer", "envoy"]).is_err());
+    }
+
+    #[test]
+    fn every_round_has_every_case_once_and_begins_with_another_target() {
+        let options = options(&EIGHT, &["--all"]).unwrap();
+        let cases = options.cases();
+        let mut firsts = Vec::new();
+        for round in 1..=5 {
+            let order = order(&cases, round);
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert!(sorted.into_iter().eq(0..cases.len()));
+            let workloads: Vec<Workload> = order.iter().map(|&p| cases[p].workload).collect();
+            let expected: Vec<Workload> = cases.iter().map(|case| case.workload).collect();
+            assert_eq!(workloads, expected);
+            firsts.push(order[0]);
+        }
+        assert_eq!(firsts, [0, 1, 2, 3, 4]);
+    }
+}

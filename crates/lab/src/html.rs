@@ -1,0 +1,622 @@
+//! The report as one page: tables, charts, what would be unfair, how to do it again. Nothing is fetched and nothing runs.
+
+use std::fmt::Write;
+
+use crate::case::{Target, Workload};
+use crate::chart::{self, CostRow, Stretch, TimeChart, TimeRow, escape};
+use crate::figure;
+use crate::measure::Generator;
+use crate::report::{CaseReport, Cost, Report, Round};
+use crate::table::{self, Table};
+use crate::targets::Facts;
+
+/// The whole page.
+pub fn page(report: &Report) -> String {
+    let mut page = String::new();
+    let _ = write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>respool-lab {}: {}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n",
+        escape(&report.experiment),
+        escape(&report.title)
+    );
+    head(&mut page, report);
+    compare(&mut page, report);
+    tables(&mut page, report);
+    overview(&mut page, report);
+    each_case(&mut page, report);
+    fairness(&mut page, report);
+    reproduce(&mut page, report);
+    page.push_str("</main>\n</body>\n</html>\n");
+    page
+}
+
+fn head(page: &mut String, report: &Report) {
+    let machine = &report.machine;
+    let options = &report.options;
+    let _ = write!(
+        page,
+        "<header><p class=\"kicker\">respool-lab {}</p><h1>{}</h1><p class=\"lede\">{}</p><dl class=\"facts\">",
+        escape(&report.experiment),
+        escape(&report.title),
+        escape(&report.about)
+    );
+    let rate = options.rate.map_or("closed loop".to_owned(), |rate| {
+        format!("open loop, {} requests/s due", figure::count(rate))
+    });
+    let virtual_machine = if machine.is_virtual {
+        ", virtual machine"
+    } else {
+        ""
+    };
+    for (name, value) in [
+        (
+            "When",
+            format!("{}, {:.0} s in all", report.started, report.took_s),
+        ),
+        (
+            "Machine",
+            format!(
+                "{}, {} cores{virtual_machine}, Linux {}",
+                machine.cpu, machine.cores, machine.kernel
+            ),
+        ),
+        ("Server", report.server.version.clone()),
+        (
+            "Each figure",
+            format!(
+                "median of {} rounds of {:.1} s, all cases in turn",
+                options.rounds(),
+                options.seconds()
+            ),
+        ),
+        ("Load", format!("{}, {rate}", report.generator)),
+    ] {
+        let _ = write!(
+            page,
+            "<div><dt>{name}</dt><dd>{}</dd></div>",
+            escape(&value)
+        );
+    }
+    page.push_str("</dl></header>\n");
+    if !report.failures.is_empty() {
+        page.push_str("<section class=\"failed\"><h2>This run failed</h2><ul>");
+        for failure in &report.failures {
+            let _ = write!(page, "<li>{}</li>", escape(failure));
+        }
+        page.push_str("</ul></section>\n");
+    }
+}
+
+/// Targets side by side, one card a workload.
+fn compare(page: &mut String, report: &Report) {
+    page.push_str("<section><h2>Side by side</h2><p>What a request costs each process, and how long it takes. ");
+    page.push_str("The server's share shrinks when a proxy hands it many requests at once.</p>");
+    legend(page, &["server", "proxy", "generator"]);
+    page.push_str("<div class=\"cards\">");
+    for workload in report.workloads() {
+        let cases = || {
+            report
+                .cases
+                .iter()
+                .filter(move |case| case.case.workload == workload)
+        };
+        let cost_rows: Vec<CostRow> = cases().map(cost_row).collect();
+        let time_rows: Vec<TimeRow> = cases().map(time_row).collect();
+        let title = workload_title(workload);
+        let _ = write!(
+            page,
+            "<figure><figcaption>{}</figcaption><div class=\"scroll\">{}</div><div class=\"scroll\">{}</div></figure>",
+            escape(&title),
+            chart::costs(
+                &format!("{title}: CPU per request of each process by target"),
+                &cost_rows
+            ),
+            chart::times(&format!("{title}: time of a request by target"), &time_rows)
+        );
+    }
+    page.push_str(
+        "</div><p class=\"hint\">Times: circle p50, diamond p99, bar p99.9.</p></section>\n",
+    );
+}
+
+fn cost_row(case: &CaseReport) -> CostRow {
+    let summary = case.summary.as_ref();
+    let part = |cost: Option<&Cost>| Some(cost?.us_per_request?.median);
+    let parts = [
+        part(summary.and_then(|summary| summary.server.as_ref())),
+        part(summary.and_then(|summary| summary.proxy.as_ref())),
+        part(summary.map(|summary| &summary.generator)),
+    ];
+    let note = summary.map_or("failed".to_owned(), |summary| {
+        format!("{}/s", figure::short(summary.requests_per_s.median))
+    });
+    CostRow {
+        name: case.case.target.to_string(),
+        parts,
+        note,
+    }
+}
+
+fn time_row(case: &CaseReport) -> TimeRow {
+    let summary = case.summary.as_ref();
+    let us = [
+        summary.and_then(|summary| summary.p50_us),
+        summary.and_then(|summary| summary.p99_us),
+        summary.and_then(|summary| summary.p999_us),
+    ];
+    TimeRow {
+        name: case.case.target.to_string(),
+        us: us.map(|spread| Some(spread?.median)),
+    }
+}
+
+fn tables(page: &mut String, report: &Report) {
+    page.push_str("<section><h2>Figures</h2>");
+    for table in [table::throughput(report), table::cpu(report)] {
+        write_table(page, &table);
+    }
+    page.push_str(
+        "<p class=\"hint\">Spread: from the least to the largest round, as a part of the median. ÷ direct: to the server \
+         asked directly, same workload. ÷ floor: to the lab's echo server, same workload. Cores: 1.00 is one core fully \
+         used. User and system are split by where the kernel found the process at its ticks, a few percent off over a \
+         second; the total is counted in nanoseconds. Server cmds/s: what the server itself counted.</p></section>\n",
+    );
+}
+
+fn write_table(page: &mut String, table: &Table) {
+    let _ = write!(
+        page,
+        "<div class=\"scroll\"><table><caption>{}</caption><thead>",
+        escape(&table.caption)
+    );
+    if !table.groups.is_empty() {
+        page.push_str("<tr>");
+        for (name, span) in &table.groups {
+            let _ = write!(
+                page,
+                "<th class=\"group {name}\" colspan=\"{span}\">{name}</th>"
+            );
+        }
+        page.push_str("</tr>");
+    }
+    let cells = |row: &[String], tag: &str| {
+        row.iter()
+            .enumerate()
+            .fold(String::from("<tr>"), |mut line, (column, cell)| {
+                let class = if column < table.words {
+                    " class=\"word\""
+                } else {
+                    ""
+                };
+                let _ = write!(line, "<{tag}{class}>{}</{tag}>", escape(cell));
+                line
+            })
+    };
+    let _ = write!(page, "{}</tr></thead><tbody>", cells(&table.head, "th"));
+    for row in &table.rows {
+        let _ = write!(page, "{}</tr>", cells(row, "td"));
+    }
+    page.push_str("</tbody></table></div>\n");
+}
+
+/// The original's picture: one bump a case.
+fn overview(page: &mut String, report: &Report) {
+    page.push_str(
+        "<section><h2>The run over time</h2><p>CPU of each process by the left axis, throughput by the right one. \
+         One bump a case, in the order in which they ran; between two bumps a case is warmed up.</p>",
+    );
+    legend(page, &["server", "proxy", "generator", "rate"]);
+    for number in 1..=report.options.rounds() {
+        let mut ran: Vec<(usize, &Round)> = Vec::new();
+        for (place, case) in report.cases.iter().enumerate() {
+            ran.extend(
+                case.rounds
+                    .iter()
+                    .filter(|round| round.number == number)
+                    .map(|round| (place, round)),
+            );
+        }
+        ran.sort_by(|a, b| a.1.start_s.total_cmp(&b.1.start_s));
+        let (Some(first), Some(last)) = (ran.first(), ran.last()) else {
+            continue;
+        };
+        let stretches = ran.iter().map(|(place, round)| Stretch {
+            name: format!(
+                "{}. {}: {}",
+                place + 1,
+                report.cases[*place].case,
+                round_text(round)
+            ),
+            mark: (place + 1).to_string(),
+            start_s: round.start_s,
+            samples: &round.samples,
+        });
+        let samples = || ran.iter().flat_map(|(_, round)| &round.samples);
+        let chart = TimeChart {
+            label: format!(
+                "Round {number}: CPU of server, proxy and generator, and throughput, over time"
+            ),
+            width: 1100.0,
+            height: 380.0,
+            span_s: (first.1.start_s, last.1.start_s + last.1.seconds),
+            cores: samples().map(most_cores).fold(0.0, f64::max),
+            requests_per_s: samples()
+                .map(|sample| sample.requests_per_s)
+                .fold(0.0, f64::max),
+            stretches: stretches.collect(),
+        };
+        let svg = chart.svg();
+        if number == 1 {
+            let _ = write!(
+                page,
+                "<figure class=\"wide\"><div class=\"scroll\">{svg}</div></figure><ol class=\"cases\">"
+            );
+            for case in &report.cases {
+                let _ = write!(page, "<li>{}</li>", escape(&case.case.to_string()));
+            }
+            page.push_str("</ol>");
+        } else {
+            let _ = write!(
+                page,
+                "<details><summary>Round {number}</summary><div class=\"scroll\">{svg}</div></details>"
+            );
+        }
+    }
+    page.push_str("</section>\n");
+}
+
+fn most_cores(sample: &crate::report::Sample) -> f64 {
+    [sample.server, sample.proxy, sample.generator]
+        .into_iter()
+        .flatten()
+        .fold(0.0, f64::max)
+}
+
+fn each_case(page: &mut String, report: &Report) {
+    page.push_str(
+        "<section><h2>Each case</h2><p>The round with the median throughput. Charts of the same workload share \
+         their axes.</p>",
+    );
+    legend(page, &["server", "proxy", "generator", "rate"]);
+    page.push_str("<div class=\"cards\">");
+    for (place, case) in report.cases.iter().enumerate() {
+        let title = format!("{}. {}", place + 1, case.case);
+        let Some(round) = median_round(case) else {
+            let _ = write!(
+                page,
+                "<figure><figcaption>{}</figcaption><p>failed</p></figure>",
+                escape(&title)
+            );
+            continue;
+        };
+        let samples = || {
+            let same = report
+                .cases
+                .iter()
+                .filter(|other| other.case.workload == case.case.workload);
+            same.filter_map(median_round)
+                .flat_map(|round| &round.samples)
+        };
+        let chart = TimeChart {
+            label: format!("{title}: CPU and throughput over time"),
+            width: 560.0,
+            height: 250.0,
+            span_s: (round.start_s, round.start_s + round.seconds),
+            cores: samples().map(most_cores).fold(0.0, f64::max),
+            requests_per_s: samples()
+                .map(|sample| sample.requests_per_s)
+                .fold(0.0, f64::max),
+            stretches: vec![Stretch {
+                name: title.clone(),
+                mark: String::new(),
+                start_s: round.start_s,
+                samples: &round.samples,
+            }],
+        };
+        let _ = write!(
+            page,
+            "<figure id=\"{}\"><figcaption>{}</figcaption><div class=\"scroll\">{}</div><p class=\"sum\">{}</p></figure>",
+            escape(&case.id),
+            escape(&title),
+            chart.svg(),
+            escape(&round_text(round))
+        );
+    }
+    page.push_str("</div></section>\n");
+}
+
+fn median_round(case: &CaseReport) -> Option<&Round> {
+    let mut rounds: Vec<&Round> = case.rounds.iter().collect();
+    rounds.sort_by(|a, b| a.requests_per_s.total_cmp(&b.requests_per_s));
+    rounds.get(rounds.len().saturating_sub(1) / 2).copied()
+}
+
+fn round_text(round: &Round) -> String {
+    let mut parts = vec![format!(
+        "{} requests/s",
+        figure::count(round.requests_per_s)
+    )];
+    for percent in [50.0, 99.0, 99.9] {
+        if let Some(us) = round.latency.at(percent) {
+            parts.push(format!("p{percent} {}", figure::time(us)));
+        }
+    }
+    let usages = [
+        ("server", round.server.as_ref()),
+        ("proxy", round.proxy.as_ref()),
+        ("generator", Some(&round.generator)),
+    ];
+    for (name, usage) in usages {
+        if let Some(us) = usage.and_then(|usage| usage.us_per_request(round.requests)) {
+            parts.push(format!("{name} {} µs", figure::fine(us)));
+        }
+    }
+    parts.join(" · ")
+}
+
+/// What a fair reader has to know, from what this run was.
+fn fairness(page: &mut String, report: &Report) {
+    page.push_str("<section><h2>What would be unfair to conclude</h2><ul>");
+    for sentence in sentences(report) {
+        let _ = write!(page, "<li>{}</li>", escape(&sentence));
+    }
+    page.push_str("</ul></section>\n");
+}
+
+fn sentences(report: &Report) -> Vec<String> {
+    let options = &report.options;
+    let machine = &report.machine;
+    let has =
+        |wanted: fn(&Target) -> bool| report.cases.iter().any(|case| wanted(&case.case.target));
+    let mut said = vec![
+        format!(
+            "Server, proxy and generator share {} cores. Where their CPU adds up to that, throughput says who leaves \
+             most to the others, not who is fastest alone. CPU per request carries over to other machines better.",
+            machine.cores
+        ),
+        "Everything runs over the loopback of one machine: a real network adds its own time to both hops, and its \
+         interrupts cost CPU that does not show here."
+            .to_owned(),
+        format!(
+            "{} keys chosen evenly and values of {} bytes, one command at a time: real traffic is larger, uneven and mixed.",
+            figure::count(f64::from(options.keys)),
+            options.value_bytes
+        ),
+    ];
+    match (options.rate, options.generator) {
+        (Some(rate), _) => said.push(format!(
+            "The load is due at {} requests/s whatever happens. Where a target cannot keep up, its times grow with \
+             the length of the run and say only that.",
+            figure::count(rate)
+        )),
+        (None, _) => said.push(
+            "Each connection waits for its replies before it asks again, so a slower target is asked less. Times say what \
+             these callers saw, not what callers at a fixed rate would see (--open-loop)."
+                .to_owned(),
+        ),
+    }
+    match options.generator {
+        Generator::Own => said.push(
+            "The load generator comes from the makers of respool. --generator redis-benchmark repeats the run with \
+             Redis's own, which takes more CPU from the others."
+                .to_owned(),
+        ),
+        Generator::RedisBenchmark => said.push(
+            "redis-benchmark does not check the values it gets, tells times only at a few percentiles, and its CPU \
+             includes connecting."
+                .to_owned(),
+        ),
+    }
+    if has(|target| {
+        matches!(
+            target,
+            Target::Twemproxy | Target::Envoy | Target::Other { .. }
+        )
+    }) {
+        said.push(
+            "Peers run with one worker and, beyond what their configuration below says, their defaults. Nobody tuned \
+             them, and Envoy does much that is not asked of it here: statistics, filters, routing."
+                .to_owned(),
+        );
+    }
+    if options.has_floor {
+        said.push(
+            "The floor is no proxy: it finds no ends of requests, knows no command and talks to no server. It shows what \
+             receiving and sending alone cost one process that answers 50 or so clients with two system calls each."
+                .to_owned(),
+        );
+    }
+    let most = options.threads.iter().copied().max().unwrap_or(1);
+    if !options.is_without_respool && usize::from(most) + 2 > machine.cores {
+        said.push(format!(
+            "With {most} threads there are more busy threads than the {} cores: what several threads gain does not show \
+             on this machine.",
+            machine.cores
+        ));
+    }
+    if machine.is_virtual {
+        said.push(
+            "This is a virtual machine: its neighbours take time that no counter here shows. The spread of the rounds \
+             bounds what may be read out of a difference."
+                .to_owned(),
+        );
+    }
+    if machine.load_before > 0.3 {
+        said.push(format!(
+            "The machine was not at rest: in the minute before, {:.1} processes wanted to run.",
+            machine.load_before
+        ));
+    }
+    if options.seconds() < 2.0 {
+        said.push(format!(
+            "Windows of {:.1} s are short: p99.9 rests on few requests, and the split of CPU into user and system is rough.",
+            options.seconds()
+        ));
+    }
+    said
+}
+
+fn reproduce(page: &mut String, report: &Report) {
+    let _ = write!(
+        page,
+        "<section><h2>Again, on your machine</h2><pre>{}</pre><p>Next to this page: <code>report.json</code> with every \
+         round and every sample, <code>rounds.csv</code> with a line a round, <code>table.txt</code>.</p>",
+        escape(&report.command.join(" "))
+    );
+    for facts in std::iter::once(&report.server).chain(&report.targets) {
+        write_facts(page, facts);
+    }
+    let machine = &report.machine;
+    let _ = writeln!(
+        page,
+        "<p class=\"hint\">{}, {} GiB of memory, {}. Load before the run {:.2}.</p></section>",
+        escape(&machine.system),
+        machine.memory_bytes >> 30,
+        escape(&machine.kernel),
+        machine.load_before
+    );
+}
+
+fn write_facts(page: &mut String, facts: &Facts) {
+    let _ = write!(
+        page,
+        "<details><summary>{}: {}</summary><pre>{}</pre><p class=\"hint\">{} threads, those that only wait included.</p>",
+        escape(&facts.name),
+        escape(&facts.version),
+        escape(&facts.command),
+        facts.threads
+    );
+    if let Some(text) = &facts.configuration {
+        let _ = write!(page, "<pre>{}</pre>", escape(text));
+    }
+    page.push_str("</details>\n");
+}
+
+fn legend(page: &mut String, names: &[&str]) {
+    page.push_str("<p class=\"legend\">");
+    for name in names {
+        let word = if *name == "rate" { "requests/s" } else { name };
+        let _ = write!(page, "<span><i class=\"{name}\"></i>{word}</span>");
+    }
+    page.push_str("</p>");
+}
+
+fn workload_title(workload: Workload) -> String {
+    let Workload {
+        verb,
+        pipeline,
+        connections,
+    } = workload;
+    let clients = if connections == 1 {
+        "1 connection".to_owned()
+    } else {
+        format!("{connections} connections")
+    };
+    match pipeline {
+        1 => format!("{verb}, one at a time, {clients}"),
+        _ => format!("{verb}, {pipeline} at once, {clients}"),
+    }
+}
+
+/// The colours of the processes are those of Okabe and Ito, which people with any kind of colour vision tell apart.
+const STYLE: &str = "
+:root{color-scheme:light dark;--ground:#fff;--raised:#f6f7f8;--ink:#1b1f24;--soft:#5a636e;--rule:#d9dee3;--grid:#e8ebee;
+--server:#0072b2;--proxy:#d55e00;--generator:#009e73;--rate:#c9ced6;--rate-edge:#8d96a3;--bad:#b3261e}
+@media (prefers-color-scheme:dark){:root{--ground:#14171a;--raised:#1d2126;--ink:#e8eaed;--soft:#a3adb8;--rule:#343b43;
+--grid:#272d33;--server:#56b4e9;--proxy:#ff9447;--generator:#3cc99b;--rate:#3a424c;--rate-edge:#7b8794;--bad:#ff8a80}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.55 system-ui,sans-serif}
+main{max-width:1180px;margin:0 auto;padding:2rem 1rem 4rem}
+h1{font-size:1.7rem;line-height:1.25;margin:.2rem 0 .8rem;text-wrap:balance}
+h2{font-size:1.25rem;margin:3rem 0 .5rem}
+p,li{max-width:75ch}
+.kicker{margin:0;color:var(--soft);font-size:.9rem}
+.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(220px,1fr));gap:.8rem 1.5rem;margin:1.5rem 0 0}
+.facts dt{color:var(--soft);font-size:.85rem}.facts dd{margin:0}
+.failed{border-left:4px solid var(--bad);padding:.1rem 1rem;background:var(--raised);margin-top:2rem}
+.failed h2{margin:.8rem 0 .3rem;color:var(--bad)}
+.scroll{overflow-x:auto}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:1rem}
+figure{margin:0;background:var(--raised);border-radius:8px;padding:.8rem 1rem;min-width:0}
+figure.wide{padding:.8rem}
+figcaption{font-weight:600;margin-bottom:.4rem}
+.cards svg{max-width:100%;min-width:440px;height:auto;display:block}
+.wide svg,details svg{max-width:100%;min-width:860px;height:auto;display:block}
+.sum,.hint{color:var(--soft);font-size:.88rem}.sum{margin:.3rem 0 0}
+.legend{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.6rem 0;font-size:.9rem}
+.legend i{display:inline-block;width:1.1em;height:.75em;border-radius:2px;margin-right:.45em}
+i.server{background:var(--server)}i.proxy{background:var(--proxy)}i.generator{background:var(--generator)}
+i.rate{background:var(--rate);border-top:2px solid var(--rate-edge)}
+ol.cases{columns:3 240px;font-size:.9rem;color:var(--soft);margin:.8rem 0}
+table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;white-space:nowrap;margin:1rem 0}
+caption{text-align:left;font-weight:600;padding-bottom:.4rem}
+th,td{padding:.28rem .6rem;text-align:right;border-bottom:1px solid var(--grid)}
+th{color:var(--soft);font-weight:600;border-color:var(--rule)}
+th.word,td.word{text-align:left}
+th.group{text-align:center;border-bottom:2px solid var(--rule)}
+th.server{border-color:var(--server)}th.proxy{border-color:var(--proxy)}th.generator{border-color:var(--generator)}
+pre{background:var(--raised);padding:.8rem 1rem;border-radius:8px;overflow-x:auto;font-size:.85rem}
+summary{cursor:pointer;padding:.25rem 0}
+svg text{fill:var(--ink);font:12px system-ui,sans-serif;font-variant-numeric:tabular-nums}
+svg .tick,svg .axis{fill:var(--soft)}svg .note{fill:var(--soft)}svg .mark{font-weight:600}
+svg .end{text-anchor:end}svg .middle{text-anchor:middle}
+svg .grid{stroke:var(--grid)}svg .base{stroke:var(--soft)}
+svg .rate{fill:var(--rate);fill-opacity:.75;stroke:var(--rate-edge);stroke-width:1}
+svg .line{fill:none;stroke-width:2;stroke-linejoin:round}
+svg .line.server{stroke:var(--server)}svg .line.proxy{stroke:var(--proxy)}svg .line.generator{stroke:var(--generator)}
+svg .bar.server{fill:var(--server)}svg .bar.proxy{fill:var(--proxy)}svg .bar.generator{fill:var(--generator)}
+svg .range{stroke:var(--soft);stroke-width:2}svg .dot{fill:var(--ink)}
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::example;
+
+    #[test]
+    fn the_page_stands_alone_and_lets_nothing_through() {
+        let page = page(&example());
+        for foreign in [
+            "http://", "https://", "<script", "url(", "@import", "<link", "<img",
+        ] {
+            assert!(!page.contains(foreign), "{foreign}");
+        }
+        assert!(page.contains("Eight &amp; more") && page.contains("&lt;lost&gt;"));
+        assert!(page.contains("redis-server --port 1 &lt;&amp;&gt;"));
+        assert!(!page.contains("<lost>") && !page.contains("NaN"));
+    }
+
+    #[test]
+    fn every_case_has_its_chart_and_every_round_its_overview() {
+        let report = example();
+        let page = page(&report);
+        for case in &report.cases {
+            let id = format!("<figure id=\"{}\">", case.id);
+            assert_eq!(page.contains(&id), case.summary.is_some(), "{id}");
+        }
+        // Two workloads with two charts each, five cases with rounds; rounds of the overview by the options.
+        let overviews = report.cases[0].rounds.len();
+        assert_eq!(page.matches("<svg ").count(), 2 * 2 + 5 + overviews);
+        for tag in ["section", "figure", "table", "details", "div", "svg"] {
+            assert_eq!(
+                page.matches(&format!("<{tag}")).count(),
+                page.matches(&format!("</{tag}>")).count(),
+                "{tag}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_unfair_follows_from_the_run() {
+        let mut report = example();
+        let said = |report: &Report| sentences(report).join("\n");
+        assert!(!said(&report).contains("Envoy") && said(&report).contains("makers of respool"));
+        report.options.generator = Generator::RedisBenchmark;
+        report.options.rate = Some(1000.0);
+        report.cases[0].case.target = Target::Envoy;
+        assert!(said(&report).contains("Envoy") && said(&report).contains("1,000 requests/s"));
+        assert!(!said(&report).contains("makers of respool"));
+    }
+}

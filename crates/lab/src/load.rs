@@ -1,0 +1,1008 @@
+//! The load generator: many connections, one thread, as little CPU as possible.
+//!
+//! It shares the cores with what it measures, so what it does per request is cut to the bone: requests and their
+//! replies lie ready on a [`Tape`], a ready connection costs one read, one comparison, one look at the clock and one
+//! write, and nothing is allocated once it runs.
+//!
+//! **Closed loop** (the default): each connection sends a batch, waits until all of it is answered, sends the next.
+//! The time of a request runs from just before the write of its batch to just after the read that completed its reply; the
+//! one look at the clock between reading a reply and writing the next batch serves as the end of one and the start
+//! of the other. A target that stalls stalls the generator with it, so its percentiles say what
+//! *these* callers saw, not what callers at a fixed rate would have seen. For that, there is the
+//!
+//! **Open loop** (a rate): batches are due at fixed times whatever becomes of those before them, and any connection that is
+//! free takes the next one that is due. Time runs from when a batch was *due*, so waiting for a free
+//! connection counts, and so does a generator that is late. What is due but not answered at the end goes into
+//! the percentiles with the time that it has waited so far: a lower bound, never left out.
+//!
+//! A second thread sleeps. It wakes ten times a second to tell how far things are, and at both ends of
+//! the measured window, where it reads count, clock and CPU in one go.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::case::Verb;
+use crate::cpu::{self, Usage};
+use crate::reply::ReplyScanner;
+use crate::schedule::Schedule;
+use crate::tape::{self, Recipe, Tape};
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// Whom to ask.
+    pub target: SocketAddr,
+    /// What to ask.
+    pub recipe: Recipe,
+    /// Connections that ask.
+    pub connections: usize,
+    /// Further connections that are open and do nothing.
+    pub idle: usize,
+    /// Threads that ask; each has its share of the connections.
+    pub threads: usize,
+    /// Seconds before the measured window, with the same load.
+    pub warmup_s: f64,
+    /// Seconds of the measured window.
+    pub seconds: f64,
+    /// Requests a second over all connections; `None`: closed loop.
+    pub rate: Option<f64>,
+    /// Processes whose CPU to read at both ends of the window, by name. The generator itself always is.
+    pub watch: Vec<(String, u32)>,
+}
+
+/// What the generator tells while it runs, one JSON object a line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Event {
+    /// The measured window begins.
+    Start {
+        /// Nanoseconds of the machine's monotonic clock, as in all events.
+        at_ns: u64,
+    },
+    /// So many requests were answered since the window began.
+    Progress {
+        /// When.
+        at_ns: u64,
+        /// How many.
+        requests: u64,
+    },
+    /// The measured window is over.
+    End {
+        /// When.
+        at_ns: u64,
+    },
+    /// The last event.
+    Result(Box<LoadResult>),
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoadResult {
+    /// HOST:PORT
+    pub target: String,
+    /// SET or GET.
+    pub verb: Verb,
+    /// Requests of a batch.
+    pub pipeline: usize,
+    /// Connections that asked.
+    pub connections: usize,
+    /// Connections that did nothing.
+    pub idle: usize,
+    /// Threads that asked.
+    pub threads: usize,
+    /// Requests a second that were due; `None`: closed loop.
+    pub rate: Option<f64>,
+    /// Length of the window.
+    pub seconds: f64,
+    /// Requests answered in the window.
+    pub requests: u64,
+    /// Replies, warm-up included, that were not the ones asked for.
+    pub wrong: u64,
+    /// The first of them.
+    pub first_wrong: Option<String>,
+    /// Requests on their way or overdue when the window closed.
+    pub unfinished: u64,
+    /// Connections that still owed a reply a second later.
+    pub stalled: usize,
+    /// Time per request.
+    pub latency: Latency,
+    /// CPU in the window, by name; the generator's own is called `generator`.
+    pub usage: Vec<(String, Usage)>,
+}
+
+/// Times, microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Requests that were timed.
+    pub count: u64,
+    /// Mean; `None` where the generator does not tell.
+    pub mean_us: Option<f64>,
+    /// Percent and the time that so many percent of the requests did not exceed.
+    pub percentiles: Vec<(f64, f64)>,
+}
+
+impl Latency {
+    /// The percentiles that are kept.
+    pub const LADDER: [f64; 12] = [
+        1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99, 100.0,
+    ];
+
+    /// Of a histogram of nanoseconds.
+    pub fn of(histogram: &Histogram<u64>) -> Latency {
+        let time = |percent| histogram.value_at_percentile(percent) as f64 / 1e3;
+        if histogram.is_empty() {
+            return Latency::default();
+        }
+        Latency {
+            count: histogram.len(),
+            mean_us: Some(histogram.mean() / 1e3),
+            percentiles: Latency::LADDER
+                .iter()
+                .map(|&percent| (percent, time(percent)))
+                .collect(),
+        }
+    }
+
+    /// The time that so many percent of the requests did not exceed, if it is kept.
+    pub fn at(&self, percent: f64) -> Option<f64> {
+        self.percentiles
+            .iter()
+            .find(|(p, _)| *p == percent)
+            .map(|&(_, us)| us)
+    }
+}
+
+/// Runs a load to its end; `tell` gets an event when there is one.
+///
+/// # Errors
+/// One line: a connection that cannot be made or is lost, bytes that are no reply, no file descriptors.
+pub fn run(load: &Load, tell: &mut dyn FnMut(Event)) -> Result<LoadResult, String> {
+    allow_descriptors(load.connections + load.idle + load.threads * 3 + 64)?;
+    let tape = Tape::new(&load.recipe);
+    let idle = open_idle(load)?;
+    let threads = load.threads.clamp(1, load.connections.max(1));
+    let mut workers = Vec::new();
+    for thread in 0..threads {
+        workers.push(Worker::new(load, &tape, thread, threads)?);
+    }
+    let shared = Shared {
+        phase: AtomicU8::new(WARMUP),
+        counts: (0..threads).map(|_| Count::default()).collect(),
+    };
+    let (window, outcomes) = std::thread::scope(|scope| {
+        let running: Vec<_> = workers
+            .into_iter()
+            .zip(&shared.counts)
+            .map(|(worker, count)| scope.spawn(|| worker.run(&shared.phase, &count.0)))
+            .collect();
+        let is_over = || {
+            running
+                .iter()
+                .any(std::thread::ScopedJoinHandle::is_finished)
+        };
+        let window = watch_window(load, &shared, &is_over, tell);
+        shared.phase.store(STOP, Ordering::Relaxed);
+        let outcomes: Vec<Result<Outcome, String>> = running
+            .into_iter()
+            .map(|thread| {
+                thread
+                    .join()
+                    .expect("a worker of the generator does not panic")
+            })
+            .collect();
+        (window, outcomes)
+    });
+    drop(idle);
+    let mut sum = Outcome::new();
+    for outcome in outcomes {
+        sum.add(outcome?);
+    }
+    let window = window?;
+    Ok(LoadResult {
+        target: load.target.to_string(),
+        verb: load.recipe.verb,
+        pipeline: load.recipe.pipeline,
+        connections: load.connections,
+        idle: load.idle,
+        threads,
+        rate: load.rate,
+        seconds: window.seconds,
+        requests: window.requests,
+        wrong: sum.wrong.count,
+        first_wrong: sum.wrong.first,
+        unfinished: sum.unfinished,
+        stalled: sum.stalled,
+        latency: Latency::of(&sum.histogram),
+        usage: window.usage,
+    })
+}
+
+/// Writes every key with its value, and checks the answers.
+///
+/// # Errors
+/// One line, when the target cannot be reached or refuses.
+pub fn preload(target: SocketAddr, recipe: &Recipe) -> Result<(), String> {
+    let recipe = Recipe {
+        verb: Verb::Set,
+        ..*recipe
+    };
+    let failed = |error: io::Error| format!("preload of {target}: {error}");
+    let mut stream = TcpStream::connect(target).map_err(failed)?;
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .map_err(failed)?;
+    // A thousand at a time: neither side has to hold more than it would for an ordinary pipeline.
+    for first in (0..recipe.keys).step_by(1000) {
+        let count = (recipe.keys - first).min(1000);
+        let mut requests = Vec::new();
+        for key in first..first + count {
+            tape::write_request(&mut requests, &recipe, key);
+        }
+        stream.write_all(&requests).map_err(failed)?;
+        let mut replies = vec![0; 5 * count as usize];
+        stream.read_exact(&mut replies).map_err(failed)?;
+        if let Some(other) = replies.chunks(5).find(|reply| *reply != b"+OK\r\n") {
+            return Err(format!(
+                "preload of {target}: SET was answered with {}",
+                quote(other)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Nanoseconds of the machine's monotonic clock: the same for every process.
+pub fn clock_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Allows this process so many file descriptors, if the hard limit does.
+///
+/// # Errors
+/// One line that says which limit to raise.
+pub fn allow_descriptors(count: usize) -> Result<(), String> {
+    let limit = getrlimit(Resource::Nofile);
+    let count = count as u64;
+    if limit.current.is_none_or(|current| current >= count) {
+        return Ok(());
+    }
+    if limit.maximum.is_some_and(|maximum| maximum < count) {
+        return Err(format!(
+            "{count} file descriptors are needed: raise `ulimit -Hn`"
+        ));
+    }
+    let wanted = Rlimit {
+        current: Some(count),
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, wanted).map_err(|error| format!("setrlimit: {error}"))
+}
+
+/// Connects and proves by PING that somebody serves the connection.
+///
+/// # Errors
+/// When nobody does.
+pub fn open_and_ping(target: SocketAddr) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(target)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.write_all(b"*1\r\n$4\r\nPING\r\n")?;
+    let mut answer = [0; 7];
+    stream.read_exact(&mut answer)?;
+    if &answer != b"+PONG\r\n" {
+        return Err(io::Error::other(format!(
+            "PING was answered with {}",
+            quote(&answer)
+        )));
+    }
+    Ok(stream)
+}
+
+const WARMUP: u8 = 0;
+const MEASURE: u8 = 1;
+const STOP: u8 = 2;
+
+/// How often the watching thread tells how far things are.
+const PROGRESS: Duration = Duration::from_millis(100);
+/// How long a target may take after the end to answer what it still owes.
+const DRAIN: Duration = Duration::from_secs(1);
+
+struct Shared {
+    phase: AtomicU8,
+    counts: Vec<Count>,
+}
+
+/// Requests answered by one worker, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Count(AtomicU64);
+
+struct Window {
+    seconds: f64,
+    requests: u64,
+    usage: Vec<(String, Usage)>,
+}
+
+/// Sleeps through the warm-up and the window; reads everything at both ends of it.
+fn watch_window(
+    load: &Load,
+    shared: &Shared,
+    is_over: &dyn Fn() -> bool,
+    tell: &mut dyn FnMut(Event),
+) -> Result<Window, String> {
+    let mut watched = load.watch.clone();
+    watched.push(("generator".to_owned(), std::process::id()));
+    let read_all = || -> Result<(u64, u64, Vec<cpu::Reading>), String> {
+        let mut readings = Vec::with_capacity(watched.len());
+        for (name, pid) in &watched {
+            readings.push(cpu::read(*pid).map_err(|error| format!("the CPU of {name}: {error}"))?);
+        }
+        let count = shared
+            .counts
+            .iter()
+            .map(|count| count.0.load(Ordering::Relaxed))
+            .sum();
+        Ok((clock_ns(), count, readings))
+    };
+    let sleep_until = |at_ns: u64| -> bool {
+        while let Some(left) = at_ns.checked_sub(clock_ns()).filter(|&left| left > 0) {
+            if is_over() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_nanos(left).min(PROGRESS));
+        }
+        !is_over()
+    };
+    let lost = || Err("the generator ended early".to_owned());
+    if !sleep_until(clock_ns() + (load.warmup_s * 1e9) as u64) {
+        return lost();
+    }
+    shared.phase.store(MEASURE, Ordering::Relaxed);
+    let (start_ns, start_count, start) = read_all()?;
+    tell(Event::Start { at_ns: start_ns });
+    let end_ns = start_ns + (load.seconds * 1e9) as u64;
+    let step = PROGRESS.as_nanos() as u64;
+    let mut next = start_ns + step;
+    // The last stretch belongs to the end of the window: no event just before it.
+    while next + step / 2 < end_ns {
+        if !sleep_until(next) {
+            return lost();
+        }
+        let count: u64 = shared
+            .counts
+            .iter()
+            .map(|count| count.0.load(Ordering::Relaxed))
+            .sum();
+        tell(Event::Progress {
+            at_ns: clock_ns(),
+            requests: count - start_count,
+        });
+        next += step;
+    }
+    if !sleep_until(end_ns) {
+        return lost();
+    }
+    let (end_ns, end_count, end) = read_all()?;
+    shared.phase.store(STOP, Ordering::Relaxed);
+    tell(Event::Progress {
+        at_ns: end_ns,
+        requests: end_count - start_count,
+    });
+    tell(Event::End { at_ns: end_ns });
+    let usage = watched.iter().zip(end.iter().zip(&start));
+    Ok(Window {
+        seconds: (end_ns - start_ns) as f64 / 1e9,
+        requests: end_count - start_count,
+        usage: usage
+            .map(|((name, _), (end, start))| (name.clone(), end.since(start)))
+            .collect(),
+    })
+}
+
+/// One thread, its connections and what it has seen.
+struct Worker<'t> {
+    tape: &'t Tape,
+    epoll: OwnedFd,
+    connections: Vec<Connection>,
+    open_loop: Option<OpenLoop>,
+    outcome: Outcome,
+    buffer: Vec<u8>,
+}
+
+struct OpenLoop {
+    schedule: Schedule,
+    /// Connections that wait for a batch to be due, the longest waiting first.
+    free: VecDeque<usize>,
+    timer: OwnedFd,
+    /// What the timer is set to.
+    armed_ns: u64,
+}
+
+/// What a worker has seen.
+struct Outcome {
+    histogram: Histogram<u64>,
+    wrong: Wrong,
+    unfinished: u64,
+    stalled: usize,
+}
+
+#[derive(Default)]
+struct Wrong {
+    count: u64,
+    first: Option<String>,
+}
+
+impl Outcome {
+    fn new() -> Outcome {
+        Outcome {
+            // A nanosecond to ten minutes in three digits.
+            histogram: Histogram::new_with_bounds(1, 600_000_000_000, 3)
+                .expect("the bounds of the histogram are legal"),
+            wrong: Wrong::default(),
+            unfinished: 0,
+            stalled: 0,
+        }
+    }
+
+    fn add(&mut self, other: Outcome) {
+        self.histogram
+            .add(&other.histogram)
+            .expect("all histograms have the same bounds");
+        self.wrong.count += other.wrong.count;
+        self.wrong.first = self.wrong.first.take().or(other.wrong.first);
+        self.unfinished += other.unfinished;
+        self.stalled += other.stalled;
+    }
+}
+
+/// The timer's place among the numbers of connections.
+const TIMER: u64 = u64::MAX;
+/// Wakes a worker that gets no replies, to see whether it should stop.
+const LOOK_UP: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+
+impl<'t> Worker<'t> {
+    fn new(
+        load: &Load,
+        tape: &'t Tape,
+        thread: usize,
+        threads: usize,
+    ) -> Result<Worker<'t>, String> {
+        let system = |error: Errno| format!("epoll: {error}");
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        let mut connections = Vec::new();
+        for place in (0..load.connections).skip(thread).step_by(threads) {
+            let failed =
+                |error: io::Error| format!("connection {place} to {}: {error}", load.target);
+            let stream = TcpStream::connect(load.target).map_err(failed)?;
+            stream.set_nodelay(true).map_err(failed)?;
+            stream.set_nonblocking(true).map_err(failed)?;
+            let number = EventData::new_u64(connections.len() as u64);
+            epoll::add(&epoll, &stream, number, EventFlags::IN).map_err(system)?;
+            // Spread over the tape, so that no two ask for the same keys at the same moment.
+            let batch = place * tape.batches() / load.connections;
+            connections.push(Connection::new(stream, batch));
+        }
+        let open_loop = match load.rate {
+            None => None,
+            Some(rate) => {
+                let timer = timerfd_create(
+                    TimerfdClockId::Monotonic,
+                    TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+                )
+                .map_err(|error| format!("timerfd: {error}"))?;
+                epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN)
+                    .map_err(system)?;
+                let batches_per_second = rate / load.recipe.pipeline as f64 / threads as f64;
+                // Threads take turns within an interval instead of sending all at once.
+                let offset = 1e9 / batches_per_second * thread as f64 / threads as f64;
+                Some(OpenLoop {
+                    schedule: Schedule::new(clock_ns() + offset as u64, batches_per_second),
+                    free: (0..connections.len()).collect(),
+                    timer,
+                    armed_ns: 0,
+                })
+            }
+        };
+        // Room for two whole batches of replies: then one read always empties an ordinary connection.
+        let buffer = vec![0; (2 * tape.replies(0).len()).max(16 << 10)];
+        Ok(Worker {
+            tape,
+            epoll,
+            connections,
+            open_loop,
+            outcome: Outcome::new(),
+            buffer,
+        })
+    }
+
+    fn run(mut self, phase: &AtomicU8, count: &AtomicU64) -> Result<Outcome, String> {
+        let mut answered = 0;
+        let mut events = Vec::with_capacity(1024);
+        if self.open_loop.is_none() {
+            for place in 0..self.connections.len() {
+                self.begin(place, clock_ns())?;
+            }
+        }
+        let mut phase_now = WARMUP;
+        while phase_now != STOP {
+            self.begin_what_is_due()?;
+            self.wait(&mut events)?;
+            phase_now = phase.load(Ordering::Relaxed);
+            for event in &events {
+                answered += self.handle_event(event, phase_now == MEASURE)?;
+            }
+            count.store(answered, Ordering::Relaxed);
+        }
+        self.account_for_the_rest();
+        self.drain(&mut events)?;
+        Ok(self.outcome)
+    }
+
+    fn wait(&self, events: &mut Vec<epoll::Event>) -> Result<(), String> {
+        events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(events), Some(&LOOK_UP)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(format!("epoll: {error}")),
+        }
+    }
+
+    /// Returns how many requests it completed.
+    fn handle_event(&mut self, event: &epoll::Event, is_measured: bool) -> Result<u64, String> {
+        if event.data.u64() == TIMER {
+            if let Some(open_loop) = &mut self.open_loop {
+                open_loop.armed_ns = 0;
+                // Nothing to read when it was set anew meanwhile.
+                let _ = rustix::io::read(&open_loop.timer, &mut [0; 8]);
+            }
+            return Ok(0);
+        }
+        let place = event.data.u64() as usize;
+        let connection = &mut self.connections[place];
+        let flags = event.flags;
+        if flags.contains(EventFlags::OUT) {
+            connection.flush(self.tape, &self.epoll, place)?;
+        }
+        if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            return Ok(0);
+        }
+        let length = match rustix::io::read(&connection.stream, &mut self.buffer) {
+            Ok(0) => return Err("the target closed a connection".to_owned()),
+            Ok(length) => length,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
+            Err(error) => return Err(format!("the target broke a connection: {error}")),
+        };
+        let bytes = &self.buffer[..length];
+        let completed = connection.receive(self.tape, bytes, &mut self.outcome.wrong)?;
+        let now = clock_ns();
+        if is_measured && completed > 0 {
+            let time = now.saturating_sub(connection.start_ns);
+            self.outcome.histogram.saturating_record_n(time, completed);
+        }
+        if !connection.is_busy {
+            match &mut self.open_loop {
+                None => self.begin(place, now)?,
+                Some(open_loop) => match open_loop.schedule.take(now) {
+                    Some(due) => self.begin(place, due)?,
+                    None => open_loop.free.push_back(place),
+                },
+            }
+        }
+        Ok(completed)
+    }
+
+    fn begin(&mut self, place: usize, start_ns: u64) -> Result<(), String> {
+        let connection = &mut self.connections[place];
+        connection.begin(self.tape, start_ns);
+        connection.flush(self.tape, &self.epoll, place)
+    }
+
+    /// Open loop: gives what is due to connections that are free, and sets the timer for what comes next.
+    fn begin_what_is_due(&mut self) -> Result<(), String> {
+        loop {
+            let Some(open_loop) = &mut self.open_loop else {
+                return Ok(());
+            };
+            let Some(&place) = open_loop.free.front() else {
+                return Ok(());
+            };
+            if let Some(due) = open_loop.schedule.take(clock_ns()) {
+                open_loop.free.pop_front();
+                self.begin(place, due)?;
+                continue;
+            }
+            let due = open_loop.schedule.due_ns();
+            if open_loop.armed_ns != due {
+                open_loop.armed_ns = due;
+                let at = Itimerspec {
+                    it_interval: Timespec::default(),
+                    it_value: Timespec {
+                        tv_sec: (due / 1_000_000_000) as i64,
+                        tv_nsec: (due % 1_000_000_000) as i64,
+                    },
+                };
+                timerfd_settime(&open_loop.timer, TimerfdTimerFlags::ABSTIME, &at)
+                    .map_err(|error| format!("timerfd: {error}"))?;
+            }
+            return Ok(());
+        }
+    }
+
+    /// What is on its way, and in an open loop what is overdue, when the window closes.
+    fn account_for_the_rest(&mut self) {
+        let now = clock_ns();
+        let batch = self.tape.batch_requests();
+        let mut waiting = Vec::new();
+        for connection in self
+            .connections
+            .iter()
+            .filter(|connection| connection.is_busy)
+        {
+            waiting.push((connection.start_ns, batch - connection.replied));
+        }
+        if let Some(open_loop) = &mut self.open_loop {
+            while let Some(due) = open_loop.schedule.take(now) {
+                waiting.push((due, batch));
+            }
+        }
+        for (start_ns, requests) in waiting {
+            self.outcome.unfinished += requests as u64;
+            // In a closed loop there is always a batch on its way: it would only be cut short.
+            if self.open_loop.is_some() {
+                let time = now.saturating_sub(start_ns);
+                self.outcome
+                    .histogram
+                    .saturating_record_n(time, requests as u64);
+            }
+        }
+    }
+
+    /// Takes the replies that are still owed, so that the next measurement finds a target at rest.
+    fn drain(&mut self, events: &mut Vec<epoll::Event>) -> Result<(), String> {
+        let deadline = clock_ns() + DRAIN.as_nanos() as u64;
+        if let Some(open_loop) = &mut self.open_loop {
+            epoll::delete(&self.epoll, &open_loop.timer)
+                .map_err(|error| format!("epoll: {error}"))?;
+        }
+        while self.connections.iter().any(|connection| connection.is_busy) && clock_ns() < deadline
+        {
+            self.wait(events)?;
+            for event in events.iter() {
+                let place = event.data.u64() as usize;
+                let connection = &mut self.connections[place];
+                let flags = event.flags;
+                if flags.contains(EventFlags::OUT) {
+                    connection.flush(self.tape, &self.epoll, place)?;
+                }
+                match rustix::io::read(&connection.stream, &mut self.buffer) {
+                    Ok(0) => return Err("the target closed a connection".to_owned()),
+                    Ok(length) => {
+                        let bytes = &self.buffer[..length];
+                        connection.receive(self.tape, bytes, &mut self.outcome.wrong)?;
+                    }
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(error) => return Err(format!("the target broke a connection: {error}")),
+                }
+            }
+        }
+        self.outcome.stalled = self.connections.iter().filter(|c| c.is_busy).count();
+        Ok(())
+    }
+}
+
+/// One connection: at most one batch is on its way.
+struct Connection {
+    stream: TcpStream,
+    /// Place on the tape of the batch on its way, or of the one that comes next.
+    batch: usize,
+    is_busy: bool,
+    /// When it was sent; in an open loop, when it was due.
+    start_ns: u64,
+    /// Bytes of its requests that the kernel took.
+    sent: usize,
+    /// Bytes of its replies that came and were as expected, while no other came.
+    matched: usize,
+    /// Its requests that were answered.
+    replied: usize,
+    /// Whether epoll also tells when there is room to write.
+    waits_for_room: bool,
+    /// Set from the first unexpected byte until a reply ends where a read ends.
+    astray: Option<Box<Astray>>,
+}
+
+/// A connection whose replies are not the expected bytes: they are cut by their own framing.
+#[derive(Default)]
+struct Astray {
+    scanner: ReplyScanner,
+    /// The reply so far, cut short, and its real length.
+    reply: Vec<u8>,
+    length: usize,
+}
+
+/// Of an unexpected reply, what is kept for the report.
+const QUOTED_BYTES_MAX: usize = 120;
+
+impl Connection {
+    fn new(stream: TcpStream, batch: usize) -> Connection {
+        Connection {
+            stream,
+            batch,
+            is_busy: false,
+            start_ns: 0,
+            sent: 0,
+            matched: 0,
+            replied: 0,
+            waits_for_room: false,
+            astray: None,
+        }
+    }
+
+    fn begin(&mut self, tape: &Tape, start_ns: u64) {
+        debug_assert!(!self.is_busy, "one batch at a time");
+        self.batch = if self.batch + 1 < tape.batches() {
+            self.batch + 1
+        } else {
+            0
+        };
+        self.is_busy = true;
+        self.start_ns = start_ns;
+        self.sent = 0;
+        self.matched = 0;
+        self.replied = 0;
+    }
+
+    /// Writes what is left of the batch. What the kernel has no room for waits for epoll's word.
+    fn flush(&mut self, tape: &Tape, epoll: &OwnedFd, place: usize) -> Result<(), String> {
+        let requests = tape.requests(self.batch);
+        if self.is_busy && self.sent < requests.len() {
+            match rustix::io::write(&self.stream, &requests[self.sent..]) {
+                Ok(length) => self.sent += length,
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(format!("the target broke a connection: {error}")),
+            }
+        }
+        let needs_room = self.is_busy && self.sent < requests.len();
+        if needs_room != self.waits_for_room {
+            self.waits_for_room = needs_room;
+            let flags = if needs_room {
+                EventFlags::IN | EventFlags::OUT
+            } else {
+                EventFlags::IN
+            };
+            epoll::modify(epoll, &self.stream, EventData::new_u64(place as u64), flags)
+                .map_err(|error| format!("epoll: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Takes bytes of replies; returns how many replies they complete. Not busy any more after the last one.
+    fn receive(&mut self, tape: &Tape, bytes: &[u8], wrong: &mut Wrong) -> Result<u64, String> {
+        if !self.is_busy {
+            return Err(format!("a reply that nobody asked for: {}", quote(bytes)));
+        }
+        let before = self.replied;
+        let expected = &tape.replies(self.batch)[self.matched..];
+        if self.astray.is_none() && expected.starts_with(bytes) {
+            self.matched += bytes.len();
+            self.replied = self.matched / tape.reply_bytes();
+        } else {
+            self.receive_astray(tape, bytes, wrong)?;
+        }
+        self.is_busy = self.replied < tape.batch_requests();
+        Ok((self.replied - before) as u64)
+    }
+
+    #[cold]
+    fn receive_astray(
+        &mut self,
+        tape: &Tape,
+        bytes: &[u8],
+        wrong: &mut Wrong,
+    ) -> Result<(), String> {
+        let size = tape.reply_bytes();
+        let mut astray = match self.astray.take() {
+            Some(astray) => astray,
+            None => {
+                // What came of this reply before was as expected, so it is on the tape.
+                let mut astray = Box::<Astray>::default();
+                let begun = &tape.replies(self.batch)[self.replied * size..self.matched];
+                astray.take(begun, size)?;
+                astray
+            }
+        };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.replied == tape.batch_requests() {
+                return Err(format!("a reply that nobody asked for: {}", quote(rest)));
+            }
+            let (taken, is_whole) = astray.take(rest, size)?;
+            rest = &rest[taken..];
+            if is_whole {
+                let expected = tape.reply(self.batch, self.replied);
+                if astray.length != expected.len() || astray.reply != expected {
+                    wrong.count += 1;
+                    let request = tape.request(self.batch, self.replied);
+                    wrong.first.get_or_insert_with(|| {
+                        format!(
+                            "{} was answered with {}, not with {}",
+                            quote(request),
+                            quote(&astray.reply),
+                            quote(expected)
+                        )
+                    });
+                }
+                astray.reply.clear();
+                astray.length = 0;
+                self.replied += 1;
+            }
+        }
+        self.matched = self.replied * size;
+        // Between two replies, comparing can go on.
+        self.astray = (astray.length > 0).then_some(astray);
+        Ok(())
+    }
+}
+
+impl Astray {
+    /// Takes bytes up to the end of the reply, one of `size` being expected; returns how many, and whether the
+    /// reply is whole.
+    fn take(&mut self, bytes: &[u8], size: usize) -> Result<(usize, bool), String> {
+        let end = self
+            .scanner
+            .feed(bytes)
+            .map_err(|_| format!("bytes that are no reply: {}", quote(bytes)))?;
+        let taken = end.unwrap_or(bytes.len());
+        // Enough to compare with the expected reply, and to quote.
+        let room = (size + QUOTED_BYTES_MAX).saturating_sub(self.reply.len());
+        self.reply.extend_from_slice(&bytes[..taken.min(room)]);
+        self.length += taken;
+        Ok((taken, end.is_some()))
+    }
+}
+
+/// Bytes of a peer for a message: readable, short.
+fn quote(bytes: &[u8]) -> String {
+    let cut = &bytes[..bytes.len().min(QUOTED_BYTES_MAX)];
+    let dots = if cut.len() < bytes.len() { "…" } else { "" };
+    format!("\"{}{dots}\"", cut.escape_ascii())
+}
+
+fn open_idle(load: &Load) -> Result<Vec<TcpStream>, String> {
+    (0..load.idle)
+        .map(|place| {
+            open_and_ping(load.target).map_err(|error| format!("idle connection {place}: {error}"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tape::Values;
+    use proptest::prelude::*;
+
+    fn tape(verb: Verb, pipeline: usize) -> Tape {
+        Tape::new(&Recipe {
+            verb,
+            pipeline,
+            keys: 3000,
+            value_bytes: 2,
+            values: Values::OfKey,
+        })
+    }
+
+    fn connection(tape: &Tape) -> Connection {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut connection = Connection::new(stream, 3);
+        connection.begin(tape, 0);
+        connection
+    }
+
+    /// Feeds a stream in pieces; returns how many replies were completed and how many were wrong.
+    fn feed(
+        connection: &mut Connection,
+        tape: &Tape,
+        stream: &[u8],
+        cuts: &[usize],
+    ) -> Result<(u64, u64, Option<String>), String> {
+        let mut wrong = Wrong::default();
+        let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (stream.len() + 1)).collect();
+        places.extend([0, stream.len()]);
+        places.sort_unstable();
+        places.dedup();
+        let mut completed = 0;
+        for pair in places.windows(2) {
+            completed += connection.receive(tape, &stream[pair[0]..pair[1]], &mut wrong)?;
+        }
+        Ok((completed, wrong.count, wrong.first))
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_counts_the_same_replies_and_the_same_wrong_ones(
+            spoilt in prop::collection::vec(0usize..60, 0..5),
+            cuts in prop::collection::vec(any::<usize>(), 0..30),
+        ) {
+            let tape = tape(Verb::Get, 20);
+            let mut connection = connection(&tape);
+            let mut stream = Vec::new();
+            let mut expected = 0;
+            for place in 0..20 {
+                if !spoilt.contains(&place) {
+                    stream.extend_from_slice(tape.reply(connection.batch, place));
+                    continue;
+                }
+                expected += 1;
+                // Of another size, of the same size, and an error.
+                stream.extend_from_slice(match place % 3 {
+                    0 => b"$-1\r\n",
+                    1 => b"$2\r\n!!\r\n",
+                    _ => b"-ERR no such thing\r\n",
+                });
+            }
+            let (completed, wrong, _) = feed(&mut connection, &tape, &stream, &cuts).unwrap();
+            prop_assert_eq!((completed, wrong), (20, expected));
+            prop_assert!(!connection.is_busy && connection.astray.is_none());
+        }
+    }
+
+    #[test]
+    fn a_reply_that_belongs_to_another_key_is_wrong_and_named() {
+        let tape = tape(Verb::Get, 1);
+        let mut connection = connection(&tape);
+        let other = (0..tape.batches())
+            .find(|&batch| tape.replies(batch) != tape.replies(connection.batch))
+            .unwrap();
+        let (completed, wrong, first) =
+            feed(&mut connection, &tape, tape.replies(other), &[]).unwrap();
+        assert_eq!((completed, wrong), (1, 1));
+        assert!(first.unwrap().contains("GET"));
+    }
+
+    #[test]
+    fn more_replies_than_requests_end_the_run() {
+        let tape = tape(Verb::Set, 2);
+        for extra in [&b"+OK\r\n+OK\r\n+OK\r\n"[..], b"+OK\r\n+NO\r\n+OK\r\n"] {
+            let problem = feed(&mut connection(&tape), &tape, extra, &[]).unwrap_err();
+            assert!(problem.contains("nobody asked for"), "{problem}");
+        }
+        let problem = feed(&mut connection(&tape), &tape, b"HTTP/1.1 400\r\n", &[]).unwrap_err();
+        assert!(problem.contains("no reply"), "{problem}");
+    }
+
+    #[test]
+    fn percentiles_are_what_so_many_requests_did_not_exceed() {
+        let mut outcome = Outcome::new();
+        for microsecond in 1..=1000u64 {
+            outcome.histogram.record(microsecond * 1000).unwrap();
+        }
+        let latency = Latency::of(&outcome.histogram);
+        assert_eq!(latency.count, 1000);
+        for (percent, expected) in [(50.0, 500.0), (99.0, 990.0), (99.9, 999.0), (100.0, 1000.0)] {
+            let found = latency.at(percent).unwrap();
+            assert!(
+                (found / expected - 1.0).abs() < 0.002,
+                "p{percent} is {found}"
+            );
+        }
+        assert_eq!(Latency::of(&Outcome::new().histogram), Latency::default());
+    }
+}

@@ -1,0 +1,553 @@
+//! One measurement: a workload against a target that is up, by one of the generators.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use serde::{Deserialize, Serialize};
+
+use crate::case::{Target, Verb, Workload};
+use crate::cpu::{self, Reading, Usage};
+use crate::load::{self, Event, Latency, LoadResult, clock_ns};
+use crate::report::{Round, Sample};
+use crate::servers;
+use crate::tape::{Recipe, Values};
+use crate::targets::{Backend, Inspector, Programs, Running};
+
+/// What makes the load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Generator {
+    /// `respool-lab load`, in a process of its own.
+    #[default]
+    Own,
+    /// Redis's. It does not check the values it gets, and tells the time only at a few percentiles.
+    RedisBenchmark,
+}
+
+/// How to measure, for all cases of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// What makes the load.
+    pub generator: Generator,
+    /// Threads that make it.
+    pub generator_threads: usize,
+    /// Seconds before the window.
+    pub warmup_s: f64,
+    /// Seconds of the window.
+    pub seconds: f64,
+    /// Different keys.
+    pub keys: u32,
+    /// Size of each value.
+    pub value_bytes: usize,
+    /// Requests a second; `None`: closed loop.
+    pub rate: Option<f64>,
+    /// When the run began, by [`clock_ns`].
+    pub origin_ns: u64,
+}
+
+/// Measures once.
+///
+/// # Errors
+/// One line: what broke, or that `stop` was set meanwhile.
+pub fn measure(
+    workload: Workload,
+    target: &Running,
+    server: &Backend,
+    programs: &Programs,
+    manner: &Manner,
+    stop: &AtomicBool,
+) -> Result<Round, String> {
+    let is_floor = target.target == Target::Floor;
+    let recipe = Recipe {
+        verb: workload.verb,
+        pipeline: workload.pipeline,
+        keys: manner.keys,
+        value_bytes: manner.value_bytes,
+        values: if is_floor {
+            Values::Filler
+        } else {
+            Values::OfKey
+        },
+    };
+    if !is_floor {
+        load::preload(server.address, &recipe)?;
+    }
+    let watched = Watched {
+        server: target.target.has_server().then_some(server.pid),
+        proxy: target.pid,
+        inspector: if is_floor {
+            None
+        } else {
+            Inspector::connect(server.address).ok()
+        },
+    };
+    match manner.generator {
+        Generator::Own => by_own(&recipe, workload, target, programs, manner, watched, stop),
+        Generator::RedisBenchmark => by_redis_benchmark(workload, target, manner, watched, stop),
+    }
+}
+
+/// Whose CPU is read, and who is asked how many commands it ran.
+struct Watched {
+    server: Option<u32>,
+    proxy: Option<u32>,
+    inspector: Option<Inspector>,
+}
+
+impl Watched {
+    /// Commands the server has executed by now, and when it said so.
+    fn commands(&mut self) -> Option<(u64, u64)> {
+        let count = self.inspector.as_mut()?.commands_processed().ok()?;
+        Some((clock_ns(), count))
+    }
+}
+
+fn commands_per_s(start: Option<(u64, u64)>, end: Option<(u64, u64)>) -> Option<f64> {
+    let ((start_ns, start), (end_ns, end)) = (start?, end?);
+    let seconds = end_ns.checked_sub(start_ns).filter(|&ns| ns > 0)? as f64 / 1e9;
+    // The question itself is a command, too.
+    Some(end.saturating_sub(start + 1) as f64 / seconds)
+}
+
+fn by_own(
+    recipe: &Recipe,
+    workload: Workload,
+    target: &Running,
+    programs: &Programs,
+    manner: &Manner,
+    mut watched: Watched,
+    stop: &AtomicBool,
+) -> Result<Round, String> {
+    let mut command = Command::new(&programs.lab);
+    command.args(["load", "--child", "--progress"]);
+    command.args(["--target", &target.address.to_string()]);
+    command.arg(match recipe.verb {
+        Verb::Get => "--get",
+        Verb::Set => "--set",
+    });
+    command.args([
+        "--values",
+        if recipe.values == Values::Filler {
+            "filler"
+        } else {
+            "key"
+        },
+    ]);
+    let rate = manner.rate.map(|rate| rate.to_string());
+    let watch = |name: &str, pid: Option<u32>| pid.map(|pid| format!("{name}={pid}"));
+    for (flag, value) in [
+        ("--connections", Some(workload.connections.to_string())),
+        ("--pipeline", Some(workload.pipeline.to_string())),
+        ("--keys", Some(manner.keys.to_string())),
+        ("--value-bytes", Some(manner.value_bytes.to_string())),
+        ("--warmup", Some(manner.warmup_s.to_string())),
+        ("--seconds", Some(manner.seconds.to_string())),
+        ("--threads", Some(manner.generator_threads.to_string())),
+        ("--rate", rate),
+        ("--watch", watch("server", watched.server)),
+        ("--watch", watch("proxy", watched.proxy)),
+    ] {
+        if let Some(value) = value {
+            command.args([flag, &value]);
+        }
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = Reaped(
+        command
+            .spawn()
+            .map_err(|error| format!("the generator: {error}"))?,
+    );
+    let stdout = child.0.stdout.take().ok_or("the generator has no output")?;
+    let mut sampler = Sampler::new(&watched, child.0.id(), manner.origin_ns);
+    let mut commands = (None, None);
+    let mut result: Option<LoadResult> = None;
+    for line in BufReader::new(stdout).lines() {
+        let line = line.map_err(|error| format!("the generator: {error}"))?;
+        if stop.load(Ordering::Relaxed) {
+            return Err(STOPPED.to_owned());
+        }
+        match serde_json::from_str(&line) {
+            Ok(Event::Start { at_ns }) => {
+                commands.0 = watched.commands();
+                sampler.start(at_ns);
+            }
+            Ok(Event::Progress { at_ns, requests }) => sampler.sample(at_ns, requests),
+            Ok(Event::End { .. }) => commands.1 = watched.commands(),
+            Ok(Event::Result(last)) => result = Some(*last),
+            Err(error) => return Err(format!("the generator said {line:?}: {error}")),
+        }
+    }
+    let complaint = child.complaint();
+    let status = child
+        .0
+        .wait()
+        .map_err(|error| format!("the generator: {error}"))?;
+    let Some(result) = result else {
+        return Err(if complaint.is_empty() {
+            format!("the generator ended with {status}")
+        } else {
+            complaint
+        });
+    };
+    let usage = |name: &str| {
+        let found = result.usage.iter().find(|(n, _)| n == name);
+        found.map(|(_, usage)| usage.clone())
+    };
+    Ok(Round {
+        number: 0,
+        start_s: sampler.start_s,
+        seconds: result.seconds,
+        requests: result.requests,
+        requests_per_s: result.requests as f64 / result.seconds,
+        wrong: result.wrong,
+        first_wrong: result.first_wrong.clone(),
+        unfinished: result.unfinished,
+        stalled: result.stalled,
+        latency: result.latency.clone(),
+        server: usage("server"),
+        proxy: usage("proxy"),
+        generator: usage("generator").ok_or("the generator does not say what it used itself")?,
+        server_commands_per_s: commands_per_s(commands.0, commands.1),
+        samples: sampler.samples,
+    })
+}
+
+/// What a run says that was told to stop.
+pub const STOPPED: &str = "stopped";
+
+/// A child that does not outlive its measurement.
+struct Reaped(Child);
+
+impl Reaped {
+    /// What it wrote to its standard error, once it has ended. Short: a line or two.
+    fn complaint(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(stderr) = &mut self.0.stderr {
+            let _ = stderr.take(64 << 10).read_to_string(&mut text);
+        }
+        text.trim().to_owned()
+    }
+}
+
+impl Drop for Reaped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Reads the CPU of everybody each time the generator says how far it is.
+struct Sampler {
+    pids: [Option<u32>; 3],
+    origin_ns: u64,
+    start_s: f64,
+    last_requests: (u64, u64),
+    last_cpu: (u64, [Option<Reading>; 3]),
+    samples: Vec<Sample>,
+}
+
+impl Sampler {
+    fn new(watched: &Watched, generator: u32, origin_ns: u64) -> Sampler {
+        Sampler {
+            pids: [watched.server, watched.proxy, Some(generator)],
+            origin_ns,
+            start_s: 0.0,
+            last_requests: (0, 0),
+            last_cpu: (0, [const { None }; 3]),
+            samples: Vec::new(),
+        }
+    }
+
+    fn start(&mut self, at_ns: u64) {
+        self.start_s = at_ns.saturating_sub(self.origin_ns) as f64 / 1e9;
+        self.last_requests = (at_ns, 0);
+        self.last_cpu = self.read();
+    }
+
+    fn read(&self) -> (u64, [Option<Reading>; 3]) {
+        (clock_ns(), self.pids.map(|pid| cpu::read(pid?).ok()))
+    }
+
+    /// Requests by the generator's clock, CPU by ours: each over its own stretch of time.
+    fn sample(&mut self, at_ns: u64, requests: u64) {
+        let (now_ns, now) = self.read();
+        let seconds = |from: u64, to: u64| to.saturating_sub(from).max(1) as f64 / 1e9;
+        let cpu_s = seconds(self.last_cpu.0, now_ns);
+        let cores = |place: usize| {
+            let usage = now[place].as_ref()?.since(self.last_cpu.1[place].as_ref()?);
+            Some(usage.used_s / cpu_s)
+        };
+        let new = requests.saturating_sub(self.last_requests.1);
+        self.samples.push(Sample {
+            at_s: at_ns.saturating_sub(self.origin_ns) as f64 / 1e9,
+            requests_per_s: new as f64 / seconds(self.last_requests.0, at_ns),
+            server: cores(0),
+            proxy: cores(1),
+            generator: cores(2),
+        });
+        self.last_requests = (at_ns, requests);
+        self.last_cpu = (now_ns, now);
+    }
+}
+
+/// `redis-benchmark` runs for a number of requests, not for a time: a short run before finds the number.
+/// What it used is read once it has ended and before it is reaped, so it is exact, but its connecting is
+/// in it.
+fn by_redis_benchmark(
+    workload: Workload,
+    target: &Running,
+    manner: &Manner,
+    mut watched: Watched,
+    stop: &AtomicBool,
+) -> Result<Round, String> {
+    let Workload {
+        verb,
+        pipeline,
+        connections,
+    } = workload;
+    let count = (2_000 * pipeline as u64).max(connections as u64 * pipeline as u64);
+    let trial = run_benchmark(workload, target, manner, count, &mut watched, stop)?;
+    let count = |seconds: f64| ((trial.requests_per_s * seconds) as u64).max(count);
+    let _warmup = run_benchmark(
+        workload,
+        target,
+        manner,
+        count(manner.warmup_s),
+        &mut watched,
+        stop,
+    )?;
+    let mut round = run_benchmark(
+        workload,
+        target,
+        manner,
+        count(manner.seconds),
+        &mut watched,
+        stop,
+    )?;
+    if round.requests_per_s == 0.0 {
+        return Err(format!("redis-benchmark said nothing of {verb}"));
+    }
+    round.latency.count = round.requests;
+    Ok(round)
+}
+
+fn run_benchmark(
+    workload: Workload,
+    target: &Running,
+    manner: &Manner,
+    count: u64,
+    watched: &mut Watched,
+    stop: &AtomicBool,
+) -> Result<Round, String> {
+    let program = servers::find_program("redis-benchmark")?;
+    let broken = |error: std::io::Error| format!("redis-benchmark: {error}");
+    let mut command = Command::new(program);
+    for (flag, value) in [
+        ("-h", target.address.ip().to_string()),
+        ("-p", target.address.port().to_string()),
+        ("-c", workload.connections.to_string()),
+        ("-P", workload.pipeline.to_string()),
+        ("-r", manner.keys.to_string()),
+        ("-d", manner.value_bytes.to_string()),
+        ("-n", count.to_string()),
+        ("-t", workload.verb.to_string().to_lowercase()),
+    ] {
+        command.args([flag, &value]);
+    }
+    if manner.generator_threads > 1 {
+        command.args(["--threads", &manner.generator_threads.to_string()]);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let server = watched.server.map(cpu::read).transpose().map_err(broken)?;
+    let proxy = watched.proxy.map(cpu::read).transpose().map_err(broken)?;
+    let commands = watched.commands();
+    let start_ns = clock_ns();
+    let mut child = Reaped(command.spawn().map_err(broken)?);
+    let pid = child.0.id();
+    let mut sampler = Sampler::new(watched, pid, manner.origin_ns);
+    sampler.start(start_ns);
+    let mut output = child
+        .0
+        .stdout
+        .take()
+        .ok_or("redis-benchmark has no output")?;
+    // It writes a line four times a second. Read by another thread, as it is silent for ever when it cannot connect.
+    let (sender, pieces) = std::sync::mpsc::channel::<Vec<u8>>();
+    let reader = std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = output.read(&mut buffer) {
+            if sender.send(buffer[..length].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut text = String::new();
+    let mut heard = Instant::now();
+    let mut requests = 0.0;
+    loop {
+        match pieces.recv_timeout(Duration::from_millis(100)) {
+            Ok(piece) => {
+                heard = Instant::now();
+                let piece = String::from_utf8_lossy(&piece).into_owned();
+                if let Some(rate) = current_rate(&piece) {
+                    let at_ns = clock_ns();
+                    requests += rate * (at_ns - sampler.last_requests.0) as f64 / 1e9;
+                    sampler.sample(at_ns, requests as u64);
+                }
+                text.push_str(&piece);
+            }
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(STOPPED.to_owned());
+                }
+                if heard.elapsed() > Duration::from_secs(10) {
+                    return Err("redis-benchmark has said nothing for ten seconds".to_owned());
+                }
+            }
+        }
+    }
+    let _ = reader.join();
+    // Ended, not reaped: its counters are still there.
+    let child_pid = Pid::from_child(&child.0);
+    waitid(
+        WaitId::Pid(child_pid),
+        WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+    )
+    .map_err(|error| format!("redis-benchmark: {error}"))?;
+    let end_ns = clock_ns();
+    let generator = cpu::read(pid).map_err(broken)?;
+    let since = |pid: Option<u32>, before: Option<&Reading>| -> Option<Usage> {
+        Some(cpu::read(pid?).ok()?.since(before?))
+    };
+    let (server, proxy) = (
+        since(watched.server, server.as_ref()),
+        since(watched.proxy, proxy.as_ref()),
+    );
+    let end_commands = watched.commands();
+    let status = child.0.wait().map_err(broken)?;
+    let (requests_per_s, latency) = parse_benchmark(&text);
+    if !status.success() {
+        return Err(format!(
+            "redis-benchmark ended with {status}: {}",
+            text.trim()
+        ));
+    }
+    Ok(Round {
+        number: 0,
+        start_s: sampler.start_s,
+        seconds: (end_ns - start_ns) as f64 / 1e9,
+        requests: count,
+        requests_per_s: requests_per_s.unwrap_or(0.0),
+        wrong: 0,
+        first_wrong: None,
+        unfinished: 0,
+        stalled: 0,
+        latency,
+        server,
+        proxy,
+        generator: generator.since(&Reading::default()),
+        server_commands_per_s: commands_per_s(commands, end_commands),
+        samples: sampler.samples,
+    })
+}
+
+/// The last `rps=` of a piece of its running commentary.
+fn current_rate(piece: &str) -> Option<f64> {
+    let rest = piece.rsplit_once(": rps=")?.1;
+    let rate = rest.split(' ').next()?.parse::<f64>().ok()?;
+    (rate.is_finite() && rate > 0.0).then_some(rate)
+}
+
+/// Throughput, and the percentiles of [`Latency::LADDER`] as far as it tells them: for each the first of its own
+/// percentiles that is not below.
+fn parse_benchmark(text: &str) -> (Option<f64>, Latency) {
+    let mut told: Vec<(f64, f64)> = Vec::new();
+    let mut rate = None;
+    let mut is_distribution = false;
+    for line in text.split(['\r', '\n']).map(str::trim) {
+        if line.starts_with("Latency by percentile") {
+            is_distribution = true;
+        } else if line.starts_with("Cumulative distribution") {
+            is_distribution = false;
+        } else if let Some(rest) = line.strip_prefix("throughput summary: ") {
+            rate = rest
+                .split(' ')
+                .next()
+                .and_then(|number| number.parse().ok());
+        } else if is_distribution
+            && let Some((percent, rest)) = line.split_once("% <= ")
+            && let (Ok(percent), Some(Ok(ms))) = (
+                percent.parse::<f64>(),
+                rest.split(' ').next().map(str::parse::<f64>),
+            )
+        {
+            told.push((percent, ms * 1e3));
+        }
+    }
+    let percentiles = Latency::LADDER
+        .iter()
+        .filter_map(|&percent| {
+            // 1 and 10 percent come before the first that it tells after the minimum.
+            let found = told.iter().find(|(p, _)| *p >= percent)?;
+            (percent >= 25.0).then_some((percent, found.1))
+        })
+        .collect();
+    (
+        rate,
+        Latency {
+            count: 0,
+            mean_us: None,
+            percentiles,
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_redis_benchmark_are_understood() {
+        let text = " \rGET: rps=61754.0 (overall: 61509.9) avg_msec=0.536 (overall: 0.536)\r   \r\
+            ====== GET ======\n  200000 requests completed in 3.19 seconds\n\n\
+            Latency by percentile distribution:\n0.000% <= 0.159 milliseconds (cumulative count 2)\n\
+            50.000% <= 0.527 milliseconds (cumulative count 102961)\n\
+            99.219% <= 0.927 milliseconds (cumulative count 198489)\n\
+            99.902% <= 1.375 milliseconds (cumulative count 199810)\n\
+            100.000% <= 2.551 milliseconds (cumulative count 200000)\n\n\
+            Cumulative distribution of latencies:\n99.9% <= 9.9 milliseconds (cumulative count 1)\n\n\
+            Summary:\n  throughput summary: 62696.61 requests per second\n";
+        let (rate, latency) = parse_benchmark(text);
+        assert_eq!(rate, Some(62696.61));
+        let near = |percent: f64, us: f64| {
+            let found = latency.at(percent).unwrap();
+            assert!((found - us).abs() < 1e-6, "p{percent} is {found}");
+        };
+        near(50.0, 527.0);
+        near(99.0, 927.0);
+        near(99.9, 1375.0);
+        near(100.0, 2551.0);
+        assert_eq!(latency.at(1.0), None);
+        assert_eq!(current_rate(text), Some(61754.0));
+        assert_eq!(current_rate("GET: rps=0.0 (overall: -nan)"), None);
+        assert_eq!(parse_benchmark("nothing").0, None);
+    }
+
+    #[test]
+    fn commands_a_second_leave_out_the_question() {
+        let rate = commands_per_s(Some((1_000_000_000, 10)), Some((3_000_000_000, 2_011)));
+        assert_eq!(rate, Some(1000.0));
+        assert_eq!(commands_per_s(None, Some((1, 1))), None);
+        assert_eq!(commands_per_s(Some((1, 1)), Some((1, 1))), None);
+    }
+}

@@ -1,0 +1,573 @@
+//! What a run found, and the files it is kept in.
+//!
+//! - `report.json`: everything, every round and every sample. What the other files show is computed from it.
+//! - `rounds.csv`: one line a case and round.
+//! - `report.html`: tables and charts, one file, nothing fetched: see [`crate::html`].
+//! - `table.txt`: what the terminal showed: see [`crate::table`].
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::case::{Case, Target, Workload};
+use crate::cpu::Usage;
+use crate::experiment::Options;
+use crate::load::Latency;
+use crate::machine::Machine;
+use crate::targets::Facts;
+use crate::{html, table};
+
+/// A whole run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// Of this shape; a reader that knows another number should refuse.
+    pub format: u32,
+    /// Name of the experiment: `eight`.
+    pub experiment: String,
+    /// Its headline.
+    pub title: String,
+    /// What it asks, in a few sentences.
+    pub about: String,
+    /// When it began, UTC.
+    pub started: String,
+    /// Seconds from beginning to end.
+    pub took_s: f64,
+    /// The command line that ran it.
+    pub command: Vec<String>,
+    /// All options, defaults included.
+    pub options: Options,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What made the load.
+    pub generator: String,
+    /// The server behind everything.
+    pub server: Facts,
+    /// What stood in front of it.
+    pub targets: Vec<Facts>,
+    /// Every case, in the order of the tables.
+    pub cases: Vec<CaseReport>,
+    /// What went wrong, one line each. Empty: every reply was right.
+    pub failures: Vec<String>,
+}
+
+/// One case and its rounds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CaseReport {
+    /// Fit for a file name or an anchor.
+    pub id: String,
+    /// What was measured.
+    pub case: Case,
+    /// In the order they ran.
+    pub rounds: Vec<Round>,
+    /// Over the rounds; `None` when there is none.
+    pub summary: Option<Summary>,
+}
+
+/// One measurement of one case.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Round {
+    /// From 1.
+    pub number: u32,
+    /// Seconds from the beginning of the run to that of the measured window.
+    pub start_s: f64,
+    /// Length of the window.
+    pub seconds: f64,
+    /// Requests answered in the window.
+    pub requests: u64,
+    /// Requests a second.
+    pub requests_per_s: f64,
+    /// Replies that were not the ones asked for.
+    pub wrong: u64,
+    /// The first of them.
+    pub first_wrong: Option<String>,
+    /// Requests on their way or overdue at the end of the window.
+    pub unfinished: u64,
+    /// Connections that still owed a reply a second later.
+    pub stalled: usize,
+    /// Time per request.
+    pub latency: Latency,
+    /// CPU of the server in the window; `None` when there is no server.
+    pub server: Option<Usage>,
+    /// CPU of what stands in front of it.
+    pub proxy: Option<Usage>,
+    /// CPU of what makes the load.
+    pub generator: Usage,
+    /// Commands a second that the server says it executed. Fewer than requests where a proxy answers or joins some.
+    pub server_commands_per_s: Option<f64>,
+    /// About ten a second.
+    pub samples: Vec<Sample>,
+}
+
+/// Rates over the time since the sample before.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds from the beginning of the run.
+    pub at_s: f64,
+    /// Requests a second.
+    pub requests_per_s: f64,
+    /// Cores that the server used.
+    pub server: Option<f64>,
+    /// Cores that the proxy used.
+    pub proxy: Option<f64>,
+    /// Cores that the generator used.
+    pub generator: Option<f64>,
+}
+
+/// A case over its rounds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Summary {
+    /// Requests a second.
+    pub requests_per_s: Spread,
+    /// Median time of a request.
+    pub p50_us: Option<Spread>,
+    /// 99 % took no longer.
+    pub p99_us: Option<Spread>,
+    /// 99.9 % took no longer.
+    pub p999_us: Option<Spread>,
+    /// What the server cost.
+    pub server: Option<Cost>,
+    /// What stood in front of it cost.
+    pub proxy: Option<Cost>,
+    /// What made the load cost.
+    pub generator: Cost,
+    /// Commands a second at the server.
+    pub server_commands_per_s: Option<Spread>,
+}
+
+/// CPU of one process in one case.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cost {
+    /// Cores, user and system together.
+    pub used: Spread,
+    /// Cores in its own code.
+    pub user: Option<Spread>,
+    /// Cores in the kernel on its behalf.
+    pub system: Option<Spread>,
+    /// Microseconds of CPU for each request.
+    pub us_per_request: Option<Spread>,
+}
+
+/// A figure over rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The middle one; between the two in the middle when their number is even.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of at least one figure.
+    pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Spread> {
+        let mut sorted: Vec<f64> = figures.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let (&min, &max) = (sorted.first()?, sorted.last()?);
+        let middle = sorted.len() / 2;
+        let median = if sorted.len() % 2 == 1 {
+            sorted[middle]
+        } else {
+            f64::midpoint(sorted[middle - 1], sorted[middle])
+        };
+        Some(Spread { median, min, max })
+    }
+
+    /// From the least to the largest, as a part of the median.
+    pub fn relative(&self) -> f64 {
+        if self.median > 0.0 {
+            (self.max - self.min) / self.median
+        } else {
+            0.0
+        }
+    }
+}
+
+impl Summary {
+    /// `None` when there are no rounds.
+    pub fn of(rounds: &[Round]) -> Option<Summary> {
+        let percentile =
+            |percent: f64| Spread::of(rounds.iter().filter_map(|r| r.latency.at(percent)));
+        let cost = |usage: &dyn Fn(&Round) -> Option<&Usage>| {
+            let each = |figure: &dyn Fn(&Round, &Usage) -> Option<f64>| {
+                Spread::of(
+                    rounds
+                        .iter()
+                        .filter_map(|round| figure(round, usage(round)?)),
+                )
+            };
+            Some(Cost {
+                used: each(&|round, usage| Some(usage.used_s / round.seconds))?,
+                user: each(&|round, usage| Some(usage.user_s? / round.seconds)),
+                system: each(&|round, usage| Some(usage.system_s? / round.seconds)),
+                us_per_request: each(&|round, usage| usage.us_per_request(round.requests)),
+            })
+        };
+        Some(Summary {
+            requests_per_s: Spread::of(rounds.iter().map(|round| round.requests_per_s))?,
+            p50_us: percentile(50.0),
+            p99_us: percentile(99.0),
+            p999_us: percentile(99.9),
+            server: cost(&|round| round.server.as_ref()),
+            proxy: cost(&|round| round.proxy.as_ref()),
+            generator: cost(&|round| Some(&round.generator))?,
+            server_commands_per_s: Spread::of(
+                rounds
+                    .iter()
+                    .filter_map(|round| round.server_commands_per_s),
+            ),
+        })
+    }
+}
+
+/// How a target compares with the direct server and the floor under the same workload.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Ratios {
+    /// Requests a second, to the direct server's.
+    pub throughput_to_direct: Option<f64>,
+    /// Median time, to the direct server's.
+    pub p50_to_direct: Option<f64>,
+    /// The server's CPU per request, to what it takes when asked directly.
+    pub server_cpu_to_direct: Option<f64>,
+    /// The proxy's CPU per request, to that of the floor.
+    pub proxy_cpu_to_floor: Option<f64>,
+}
+
+impl Report {
+    /// The shape of `report.json` that this program writes.
+    pub const FORMAT: u32 = 1;
+
+    /// The summary of a workload against a target.
+    pub fn find(&self, workload: Workload, target: &Target) -> Option<&Summary> {
+        let found = self
+            .cases
+            .iter()
+            .find(|c| c.case.workload == workload && c.case.target == *target);
+        found?.summary.as_ref()
+    }
+
+    /// Compares a case with the direct server and the floor, where both were measured.
+    pub fn ratios(&self, case: &CaseReport) -> Ratios {
+        let Some(own) = &case.summary else {
+            return Ratios::default();
+        };
+        let direct = self.find(case.case.workload, &Target::Direct);
+        let floor = self.find(case.case.workload, &Target::Floor);
+        let cpu = |cost: Option<&Cost>| Some(cost?.us_per_request?.median);
+        let ratio =
+            |own: Option<f64>, base: Option<f64>| Some(own? / base.filter(|&base| base > 0.0)?);
+        let p50 = |summary: &Summary| Some(summary.p50_us?.median);
+        Ratios {
+            throughput_to_direct: ratio(
+                Some(own.requests_per_s.median),
+                direct.map(|direct| direct.requests_per_s.median),
+            ),
+            p50_to_direct: ratio(p50(own), direct.and_then(p50)),
+            server_cpu_to_direct: ratio(
+                cpu(own.server.as_ref()),
+                direct.and_then(|direct| cpu(direct.server.as_ref())),
+            ),
+            proxy_cpu_to_floor: ratio(
+                cpu(own.proxy.as_ref()),
+                floor.and_then(|floor| cpu(floor.proxy.as_ref())),
+            ),
+        }
+    }
+
+    /// The workloads, in the order of the tables.
+    pub fn workloads(&self) -> Vec<Workload> {
+        let mut found = Vec::new();
+        for case in &self.cases {
+            if !found.contains(&case.case.workload) {
+                found.push(case.case.workload);
+            }
+        }
+        found
+    }
+
+    /// Whether every case was measured and every reply was right.
+    pub fn is_good(&self) -> bool {
+        self.failures.is_empty()
+    }
+
+    /// Writes all files into a folder, which is made; returns their paths.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn write(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        fs::create_dir_all(folder)?;
+        let json = serde_json::to_string(self)?;
+        let files = [
+            ("report.html", html::page(self)),
+            ("report.json", json),
+            ("rounds.csv", self.csv()),
+            ("table.txt", table::text(self, table::Style::Plain)),
+        ];
+        let mut paths = Vec::new();
+        for (name, text) in files {
+            let path = folder.join(name);
+            fs::write(&path, text)?;
+            paths.push(path);
+        }
+        Ok(paths)
+    }
+
+    /// One line a case and round; an empty field is a figure that there is not.
+    pub fn csv(&self) -> String {
+        let mut text = String::from(
+            "experiment,case,verb,pipeline,connections,target,threads,round,start_s,seconds,requests,\
+             requests_per_s,wrong,stalled,unfinished,p50_us,p90_us,p99_us,p99.9_us,max_us,\
+             server_commands_per_s,server_cores,server_user_cores,server_system_cores,\
+             server_us_per_request,proxy_cores,proxy_user_cores,proxy_system_cores,\
+             proxy_us_per_request,generator_cores,generator_user_cores,generator_system_cores,\
+             generator_us_per_request\n",
+        );
+        for case in &self.cases {
+            for round in &case.rounds {
+                let Workload {
+                    verb,
+                    pipeline,
+                    connections,
+                } = case.case.workload;
+                let threads = case.case.target.threads().map(f64::from);
+                let mut fields = vec![
+                    self.experiment.clone(),
+                    case.id.clone(),
+                    verb.to_string(),
+                    pipeline.to_string(),
+                    connections.to_string(),
+                    quoted(&case.case.target.name()),
+                    number(threads),
+                    round.number.to_string(),
+                    number(Some(round.start_s)),
+                    number(Some(round.seconds)),
+                    round.requests.to_string(),
+                    number(Some(round.requests_per_s)),
+                    round.wrong.to_string(),
+                    round.stalled.to_string(),
+                    round.unfinished.to_string(),
+                ];
+                for percent in [50.0, 90.0, 99.0, 99.9, 100.0] {
+                    fields.push(number(round.latency.at(percent)));
+                }
+                fields.push(number(round.server_commands_per_s));
+                for usage in [
+                    round.server.as_ref(),
+                    round.proxy.as_ref(),
+                    Some(&round.generator),
+                ] {
+                    let cores = |seconds: Option<f64>| number(seconds.map(|s| s / round.seconds));
+                    fields.push(cores(usage.map(|usage| usage.used_s)));
+                    fields.push(cores(usage.and_then(|usage| usage.user_s)));
+                    fields.push(cores(usage.and_then(|usage| usage.system_s)));
+                    fields.push(number(
+                        usage.and_then(|usage| usage.us_per_request(round.requests)),
+                    ));
+                }
+                text.push_str(&fields.join(","));
+                text.push('\n');
+            }
+        }
+        text
+    }
+}
+
+/// Four digits behind the point at most: finer than anything here is measured.
+fn number(figure: Option<f64>) -> String {
+    let Some(figure) = figure else {
+        return String::new();
+    };
+    let text = format!("{figure:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::case::Verb;
+    use crate::cpu::Clock;
+
+    fn usage(used_s: f64) -> Usage {
+        Usage {
+            used_s,
+            user_s: Some(used_s * 0.25),
+            system_s: Some(used_s * 0.75),
+            clock: Clock::Schedstat,
+        }
+    }
+
+    fn round(number: u32, target: &Target, requests: u64) -> Round {
+        let samples = (0..10).map(|step| Sample {
+            at_s: f64::from(number * 2) + f64::from(step) * 0.1,
+            requests_per_s: requests as f64,
+            server: target.has_server().then_some(0.5),
+            proxy: (*target != Target::Direct).then_some(0.6),
+            generator: Some(0.4),
+        });
+        Round {
+            number,
+            start_s: f64::from(number * 2),
+            seconds: 1.0,
+            requests,
+            requests_per_s: requests as f64,
+            wrong: 0,
+            first_wrong: None,
+            unfinished: 50,
+            stalled: 0,
+            latency: Latency {
+                count: requests,
+                mean_us: Some(10.0),
+                percentiles: Latency::LADDER.iter().map(|&p| (p, p * 2.0)).collect(),
+            },
+            server: target.has_server().then(|| usage(0.5)),
+            proxy: (*target != Target::Direct).then(|| usage(0.6)),
+            generator: usage(0.4),
+            server_commands_per_s: target.has_server().then_some(requests as f64),
+            samples: samples.collect(),
+        }
+    }
+
+    /// A report with direct, respool and floor under two workloads; the second one's respool has no round.
+    pub(crate) fn example() -> Report {
+        let facts = Facts {
+            name: "server".into(),
+            version: "redis 7.0.15".into(),
+            command: "redis-server --port 1 <&>".into(),
+            address: "127.0.0.1:1".into(),
+            pid: 7,
+            threads: 5,
+            configuration: Some("a: 1\n".into()),
+        };
+        let mut cases = Vec::new();
+        for pipeline in [1, 20] {
+            for target in [
+                Target::Direct,
+                Target::Respool { threads: 1 },
+                Target::Floor,
+            ] {
+                let workload = Workload {
+                    verb: Verb::Get,
+                    pipeline,
+                    connections: 50,
+                };
+                let failed = pipeline == 20 && target.is_proxy();
+                let counts: &[u64] = if failed {
+                    &[]
+                } else {
+                    &[100_000, 120_000, 90_000]
+                };
+                let rounds: Vec<Round> = (1..)
+                    .zip(counts)
+                    .map(|(number, &count)| round(number, &target, count))
+                    .collect();
+                let summary = Summary::of(&rounds);
+                let case = Case { workload, target };
+                cases.push(CaseReport {
+                    id: case.id(),
+                    case,
+                    rounds,
+                    summary,
+                });
+            }
+        }
+        Report {
+            format: Report::FORMAT,
+            experiment: "eight".into(),
+            title: "Eight & more".into(),
+            about: "What is it?".into(),
+            started: "2026-11-21T20:30:05Z".into(),
+            took_s: 12.5,
+            command: vec!["respool-lab".into(), "eight".into()],
+            options: Options::default(),
+            machine: Machine::look(),
+            generator: "own".into(),
+            server: facts.clone(),
+            targets: vec![facts],
+            cases,
+            failures: vec!["GET P20: <lost>".into()],
+        }
+    }
+
+    #[test]
+    fn a_spread_is_the_median_and_the_ends() {
+        let spread = |figures: &[f64]| Spread::of(figures.iter().copied());
+        assert_eq!(spread(&[]), None);
+        let odd = spread(&[3.0, 1.0, 2.0]).unwrap();
+        assert_eq!((odd.median, odd.min, odd.max), (2.0, 1.0, 3.0));
+        assert_eq!(odd.relative(), 1.0);
+        assert_eq!(spread(&[4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
+        assert_eq!(spread(&[0.0]).unwrap().relative(), 0.0);
+    }
+
+    #[test]
+    fn the_summary_is_of_medians_and_the_ratios_are_of_summaries() {
+        let report = example();
+        let case = &report.cases[1];
+        let summary = case.summary.as_ref().unwrap();
+        assert_eq!(summary.requests_per_s.median, 100_000.0);
+        assert_eq!(
+            summary
+                .proxy
+                .as_ref()
+                .unwrap()
+                .us_per_request
+                .unwrap()
+                .median,
+            6.0
+        );
+        assert_eq!(
+            summary.proxy.as_ref().unwrap().system.unwrap().median,
+            0.6 * 0.75
+        );
+        assert_eq!(summary.p999_us.unwrap().median, 199.8);
+        let ratios = report.ratios(case);
+        assert_eq!(ratios.throughput_to_direct, Some(1.0));
+        assert_eq!(ratios.proxy_cpu_to_floor, Some(1.0));
+        assert_eq!(ratios.server_cpu_to_direct, Some(1.0));
+        assert_eq!(report.ratios(&report.cases[4]), Ratios::default());
+    }
+
+    #[test]
+    fn the_csv_has_a_line_a_round_and_as_many_fields_as_names() {
+        let report = example();
+        let csv = report.csv();
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(lines.len(), 1 + 5 * 3);
+        let names: Vec<&str> = lines[0].split(',').collect();
+        for line in &lines {
+            assert_eq!(line.split(',').count(), names.len(), "{line}");
+        }
+        let field = |line: &'_ str, name: &str| {
+            let place = names.iter().position(|n| *n == name).unwrap();
+            line.split(',').nth(place).unwrap().to_owned()
+        };
+        assert_eq!(
+            field(lines[1], "proxy_cores"),
+            "",
+            "nothing stands in front of the direct server"
+        );
+        assert_eq!(field(lines[4], "proxy_us_per_request"), "6");
+        assert_eq!(field(lines[4], "p99.9_us"), "199.8");
+        assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+    }
+
+    #[test]
+    fn what_is_shown_can_be_made_from_the_json_alone() {
+        let report = example();
+        let text = serde_json::to_string(&report).unwrap();
+        let back: Report = serde_json::from_str(&text).unwrap();
+        assert_eq!(back.cases.len(), 6);
+        assert_eq!(back.csv(), report.csv());
+        assert!(html::page(&back) == html::page(&report), "the page differs");
+    }
+}

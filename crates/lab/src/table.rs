@@ -1,0 +1,286 @@
+//! The tables on the terminal: what the original experiment published, with percentiles and costs added.
+//!
+//! The original's columns were, for the server and the proxy each, CPU used, user and system in cores, and the
+//! throughput that either of them saw. They are all here; throughput and times stand in a table before
+//! the CPU so that both fit a terminal.
+
+use crate::figure;
+use crate::report::{CaseReport, Cost, Report, Spread};
+
+/// Where the text goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Into a file.
+    Plain,
+    /// To a terminal that shows bold.
+    Terminal,
+}
+
+/// A table as rows of cells; the head has one cell a column.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// What it shows.
+    pub caption: String,
+    /// Words over several columns: the text and how many columns it spans.
+    pub groups: Vec<(String, usize)>,
+    /// Names of the columns.
+    pub head: Vec<String>,
+    /// Cells; an empty one is a figure that there is not.
+    pub rows: Vec<Vec<String>>,
+    /// Columns from the left whose text is aligned to the left.
+    pub words: usize,
+}
+
+/// Throughput and times of every case.
+pub fn throughput(report: &Report) -> Table {
+    let rounds = report.options.rounds();
+    let rows = report.cases.iter().map(|case| {
+        let mut row = name(case);
+        let ratios = report.ratios(case);
+        let summary = case.summary.as_ref();
+        let rate = summary.map(|summary| summary.requests_per_s);
+        let us = |spread: Option<Spread>| spread.map_or(String::new(), |s| figure::fine(s.median));
+        row.push(rate.map_or("failed".to_owned(), |rate| figure::count(rate.median)));
+        row.push(rate.map_or(String::new(), |rate| figure::percent(rate.relative())));
+        row.push(fine(ratios.throughput_to_direct));
+        row.push(us(summary.and_then(|summary| summary.p50_us)));
+        row.push(us(summary.and_then(|summary| summary.p99_us)));
+        row.push(us(summary.and_then(|summary| summary.p999_us)));
+        row.push(fine(ratios.p50_to_direct));
+        let commands = summary.and_then(|summary| summary.server_commands_per_s);
+        row.push(commands.map_or(String::new(), |spread| figure::count(spread.median)));
+        row
+    });
+    Table {
+        caption: format!(
+            "Throughput and latency, medians of {rounds} rounds of {:.1} s",
+            report.options.seconds()
+        ),
+        groups: Vec::new(),
+        head: heads(&[
+            "case",
+            "conns",
+            "target",
+            "threads",
+            "requests/s",
+            "spread",
+            "÷ direct",
+            "p50 µs",
+            "p99 µs",
+            "p99.9 µs",
+            "p50 ÷ direct",
+            "server cmds/s",
+        ]),
+        rows: rows.collect(),
+        words: 3,
+    }
+}
+
+/// CPU of every process in every case.
+pub fn cpu(report: &Report) -> Table {
+    let rows = report.cases.iter().map(|case| {
+        let mut row = name(case);
+        let ratios = report.ratios(case);
+        let summary = case.summary.as_ref();
+        row.extend(cost(summary.and_then(|summary| summary.server.as_ref())));
+        row.push(fine(ratios.server_cpu_to_direct));
+        row.extend(cost(summary.and_then(|summary| summary.proxy.as_ref())));
+        row.push(fine(ratios.proxy_cpu_to_floor));
+        row.extend(cost(summary.map(|summary| &summary.generator)));
+        row
+    });
+    Table {
+        caption: "CPU in cores, and microseconds of CPU per request, medians".to_owned(),
+        groups: vec![
+            (String::new(), 4),
+            ("server".to_owned(), 5),
+            ("proxy".to_owned(), 5),
+            ("generator".to_owned(), 4),
+        ],
+        head: heads(&[
+            "case",
+            "conns",
+            "target",
+            "threads",
+            "used",
+            "user",
+            "sys",
+            "µs/req",
+            "÷ direct",
+            "used",
+            "user",
+            "sys",
+            "µs/req",
+            "÷ floor",
+            "used",
+            "user",
+            "sys",
+            "µs/req",
+        ]),
+        rows: rows.collect(),
+        words: 3,
+    }
+}
+
+/// Both tables and what went wrong, as text.
+pub fn text(report: &Report, style: Style) -> String {
+    let mut text = String::new();
+    let (bold, plain) = match style {
+        Style::Plain => ("", ""),
+        Style::Terminal => ("\x1b[1m", "\x1b[0m"),
+    };
+    text.push_str(&format!("{bold}{}{plain}\n", report.title));
+    text.push_str(&format!(
+        "{} · {} · {} cores · {} · generator: {}\n",
+        report.started,
+        report.machine.cpu,
+        report.machine.cores,
+        report.server.version,
+        report.generator
+    ));
+    for table in [throughput(report), cpu(report)] {
+        text.push_str(&format!("\n{bold}{}{plain}\n", table.caption));
+        text.push_str(&table.text());
+    }
+    for failure in &report.failures {
+        text.push_str(&format!("\n{bold}FAILED{plain} {failure}"));
+    }
+    if !report.failures.is_empty() {
+        text.push('\n');
+    }
+    text
+}
+
+impl Table {
+    /// Aligned columns, two blanks apart, an empty line between workloads.
+    fn text(&self) -> String {
+        let columns = self.head.len();
+        let width = |column: usize| {
+            let cells = self
+                .rows
+                .iter()
+                .chain([&self.head])
+                .map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        let mut from = 0;
+        for (name, span) in &self.groups {
+            let room: usize = widths[from..from + span]
+                .iter()
+                .map(|width| width + 2)
+                .sum();
+            if name.is_empty() {
+                text.push_str(&" ".repeat(room));
+            } else {
+                // Two blanks before it, as before each column, then a line over all of its columns.
+                let dashes = room - 2 - name.chars().count() - 1;
+                text.push_str(&format!("  {name} {}", "─".repeat(dashes)));
+            }
+            from += span;
+        }
+        if !self.groups.is_empty() {
+            // Columns begin with their gap here, and without it in the lines below the first.
+            text = format!("{}\n", text.strip_prefix("  ").unwrap_or(&text));
+        }
+        let mut last: Option<&str> = None;
+        for row in std::iter::once(&self.head).chain(&self.rows) {
+            if last.is_some_and(|last| last != row[0]) {
+                text.push('\n');
+            }
+            let mut line = String::new();
+            for (column, cell) in row.iter().enumerate() {
+                let blanks = " ".repeat(widths[column] - cell.chars().count());
+                let gap = if column == 0 { "" } else { "  " };
+                if column < self.words {
+                    line.push_str(&format!("{gap}{cell}{blanks}"));
+                } else {
+                    line.push_str(&format!("{gap}{blanks}{cell}"));
+                }
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+            last = (!std::ptr::eq(row, &self.head)).then_some(&row[0]);
+        }
+        text
+    }
+}
+
+fn heads(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+fn name(case: &CaseReport) -> Vec<String> {
+    let workload = case.case.workload;
+    vec![
+        format!("{} P{}", workload.verb, workload.pipeline),
+        workload.connections.to_string(),
+        case.case.target.name(),
+        case.case
+            .target
+            .threads()
+            .map_or(String::new(), |threads| threads.to_string()),
+    ]
+}
+
+fn cost(cost: Option<&Cost>) -> [String; 4] {
+    let median = |spread: Option<Spread>| spread.map(|spread| spread.median);
+    let cores = |figure: Option<f64>| figure.map_or(String::new(), |figure| format!("{figure:.2}"));
+    [
+        cores(cost.map(|cost| cost.used.median)),
+        cores(cost.and_then(|cost| median(cost.user))),
+        cores(cost.and_then(|cost| median(cost.system))),
+        fine(cost.and_then(|cost| median(cost.us_per_request))),
+    ]
+}
+
+fn fine(figure: Option<f64>) -> String {
+    figure.map_or(String::new(), figure::fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::example;
+
+    #[test]
+    fn the_text_has_every_case_and_fits_a_terminal() {
+        let report = example();
+        let text = text(&report, Style::Plain);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 160),
+            "{text}"
+        );
+        for word in [
+            "requests/s",
+            "p99.9 µs",
+            "÷ direct",
+            "÷ floor",
+            "generator ─",
+            "100,000",
+            "failed",
+        ] {
+            assert!(text.contains(word), "{word} is not in\n{text}");
+        }
+        assert!(text.contains("FAILED GET P20: <lost>"));
+        assert_eq!(
+            text.lines()
+                .filter(|line| line.contains("respool  "))
+                .count(),
+            4,
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn all_lines_of_a_table_with_every_cell_are_as_long() {
+        let mut report = example();
+        report.cases.truncate(2);
+        let text = throughput(&report).text();
+        let lengths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
+        // The direct server has no ratio left out, the head is as wide as its cells.
+        assert_eq!(lengths[0], lengths[1], "{text}");
+        assert_eq!(lengths[0], lengths[2], "{text}");
+    }
+}

@@ -1,0 +1,524 @@
+//! Starts what is measured: the server, respool, the peers, the floor.
+//!
+//! All of them are started before the first measurement and stay until the last, so that rounds can go
+//! from one to the other; the ones that are not asked do next to nothing meanwhile.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::case::Target;
+use crate::cpu;
+use crate::servers::{self, Flavour, Process, Proxy, Ready, ReservedPort, Server};
+
+/// Which server stands behind everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum ServerChoice {
+    /// `redis-server` or `valkey-server` from PATH, started and ended by the lab.
+    #[default]
+    Found,
+    /// This binary, started and ended by the lab.
+    Binary {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// One that runs already. Its keys `key:…` are overwritten.
+    Running {
+        /// HOST:PORT
+        address: SocketAddr,
+        /// Whose CPU to count.
+        pid: u32,
+    },
+}
+
+/// What is known of a process that took part.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Facts {
+    /// As tables call it.
+    pub name: String,
+    /// What it says of itself.
+    pub version: String,
+    /// How it was started, as one would type it.
+    pub command: String,
+    /// Where it listens.
+    pub address: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its threads once it ran, those that only wait included.
+    pub threads: usize,
+    /// The configuration that the lab wrote for it.
+    pub configuration: Option<String>,
+}
+
+/// The server behind everything.
+#[derive(Debug)]
+pub struct Backend {
+    /// What is known of it.
+    pub facts: Facts,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its process.
+    pub pid: u32,
+    _process: Option<Server>,
+}
+
+/// A target that is up.
+#[derive(Debug)]
+pub struct Running {
+    /// Which one.
+    pub target: Target,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The process between generator and server; `None` for the server itself.
+    pub pid: Option<u32>,
+    /// What is known of it; `None` for the server itself.
+    pub facts: Option<Facts>,
+    _process: Option<Held>,
+}
+
+/// Programs that targets are made of.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// The lab itself: it is also the floor and the load generator.
+    pub lab: PathBuf,
+    /// respool, or why there is none.
+    pub respool: Result<PathBuf, String>,
+    /// Size of the values that the floor answers with.
+    pub value_bytes: usize,
+}
+
+/// A child that is killed and reaped when dropped.
+#[derive(Debug)]
+enum Held {
+    Process(Process),
+    Proxy(Proxy),
+    /// With a port that must stay reserved as long.
+    WithPort(
+        Process,
+        #[expect(dead_code, reason = "held for its drop")] ReservedPort,
+    ),
+}
+
+impl Deref for Held {
+    type Target = Process;
+    fn deref(&self) -> &Process {
+        match self {
+            Held::Process(process) | Held::WithPort(process, _) => process,
+            Held::Proxy(proxy) => proxy,
+        }
+    }
+}
+
+impl Programs {
+    /// The lab that runs now, and respool: as named, or next to the lab, or from PATH.
+    ///
+    /// # Errors
+    /// When the lab cannot tell where it itself is.
+    pub fn find(respool: Option<&Path>, value_bytes: usize) -> Result<Programs, String> {
+        let lab = std::env::current_exe().map_err(|error| format!("where am I? {error}"))?;
+        let beside = lab.with_file_name("respool");
+        let respool = match respool {
+            Some(path) if path.is_file() => Ok(path.to_owned()),
+            Some(path) => Err(format!("--respool {}: there is no such file", path.display())),
+            None if beside.is_file() => Ok(beside),
+            None => servers::find_program("respool").map_err(|_| {
+                "respool is neither next to respool-lab nor in PATH: build it (cargo build --release), \
+                 or name it (--respool PATH), or measure without it (--no-respool)"
+                    .to_owned()
+            }),
+        };
+        Ok(Programs {
+            lab,
+            respool,
+            value_bytes,
+        })
+    }
+}
+
+impl Backend {
+    /// Starts the server, or finds out about the one that runs.
+    ///
+    /// # Errors
+    /// One line with what is missing and how to get it.
+    pub fn start(choice: &ServerChoice) -> Result<Backend, String> {
+        let binary = match choice {
+            ServerChoice::Running { address, pid } => return Backend::of_running(*address, *pid),
+            ServerChoice::Binary { path } => path.clone(),
+            ServerChoice::Found => servers::find(Flavour::Redis70)
+                .or_else(|missing| servers::find_program("valkey-server").map_err(|_| missing))?,
+        };
+        let version = servers::version(&binary).map_err(|error| error.to_string())?;
+        let server = Server::start::<&str>(&binary, &[]).map_err(|error| error.to_string())?;
+        let (address, pid) = (server.address(), server.pid());
+        let facts = Facts {
+            name: "server".to_owned(),
+            version,
+            command: format!(
+                "{} --port {} --save '' --appendonly no",
+                binary.display(),
+                address.port()
+            ),
+            address: address.to_string(),
+            pid,
+            threads: cpu::threads(pid),
+            configuration: None,
+        };
+        Ok(Backend {
+            facts,
+            address,
+            pid,
+            _process: Some(server),
+        })
+    }
+
+    fn of_running(address: SocketAddr, pid: u32) -> Result<Backend, String> {
+        let failed = |error: io::Error| format!("the server at {address}: {error}");
+        cpu::read(pid).map_err(failed)?;
+        let info = Inspector::connect(address).and_then(|mut inspector| inspector.info("server"));
+        let info = info.map_err(failed)?;
+        let field = |name: &str| info_field(&info, name).map(str::to_owned);
+        let version = match (field("valkey_version"), field("redis_version")) {
+            (Some(version), _) => format!("valkey {version}"),
+            (None, Some(version)) => format!("redis {version}"),
+            (None, None) => "unknown".to_owned(),
+        };
+        if field("process_id").is_some_and(|id| id != pid.to_string()) {
+            return Err(format!(
+                "the server at {address} is process {}, not {pid}",
+                field("process_id").unwrap_or_default()
+            ));
+        }
+        let facts = Facts {
+            name: "server".to_owned(),
+            version,
+            command: "started by somebody else".to_owned(),
+            address: address.to_string(),
+            pid,
+            threads: cpu::threads(pid),
+            configuration: None,
+        };
+        Ok(Backend {
+            facts,
+            address,
+            pid,
+            _process: None,
+        })
+    }
+}
+
+impl Running {
+    /// Starts a target in front of the server.
+    ///
+    /// # Errors
+    /// One line with what is missing and how to get it.
+    pub fn start(
+        target: &Target,
+        server: &Backend,
+        programs: &Programs,
+    ) -> Result<Running, String> {
+        let failed = |error: io::Error| format!("{target}: {error}");
+        let (held, version, configuration) = match target {
+            Target::Direct => {
+                return Ok(Running {
+                    target: target.clone(),
+                    address: server.address,
+                    pid: None,
+                    facts: None,
+                    _process: None,
+                });
+            }
+            Target::Other { address, pid, .. } => {
+                let address = crate::commands::load::address(address)?;
+                let _ = cpu::read(*pid).map_err(failed)?;
+                let facts = Facts {
+                    name: target.name(),
+                    version: "unknown".to_owned(),
+                    command: "started by somebody else".to_owned(),
+                    address: address.to_string(),
+                    pid: *pid,
+                    threads: cpu::threads(*pid),
+                    configuration: None,
+                };
+                return Ok(Running {
+                    target: target.clone(),
+                    address,
+                    pid: Some(*pid),
+                    facts: Some(facts),
+                    _process: None,
+                });
+            }
+            Target::Respool { threads } => {
+                let binary = programs.respool.clone()?;
+                let backend = format!("redis://{}", server.address);
+                let threads = threads.to_string();
+                let args = ["--backend", &backend, "--threads", &threads];
+                let proxy = Proxy::start(&binary, &args).map_err(failed)?;
+                (Held::Proxy(proxy), first_line(&binary, "--version"), None)
+            }
+            Target::Twemproxy => {
+                let binary = servers::find_program("nutcracker")?;
+                // It always has a statistics port; nobody asks it there.
+                let statistics = ReservedPort::new().map_err(failed)?;
+                let process = with_configuration("nutcracker.yml", &mut |port, file| {
+                    let mut command = Command::new(&binary);
+                    command.arg("--conf-file").arg(file);
+                    command.args(["--stats-addr", "127.0.0.1", "--stats-port"]);
+                    command.arg(statistics.port.to_string());
+                    (command, twemproxy_configuration(port, server.address))
+                });
+                let (process, text) = process.map_err(failed)?;
+                let version = first_line(&binary, "--version");
+                (Held::WithPort(process, statistics), version, Some(text))
+            }
+            Target::Envoy => {
+                let binary = servers::find_program("envoy")?;
+                let process = with_configuration("envoy.yaml", &mut |port, file| {
+                    let mut command = Command::new(&binary);
+                    command.arg("--config-path").arg(file);
+                    command.args(["--concurrency", "1", "--disable-hot-restart"]);
+                    command.args(["--log-level", "warning"]);
+                    (command, envoy_configuration(port, server.address))
+                });
+                let (process, text) = process.map_err(failed)?;
+                (
+                    Held::Process(process),
+                    first_line(&binary, "--version"),
+                    Some(text),
+                )
+            }
+            Target::Floor => {
+                let process = Process::start(Ready::Accept, &mut |port, _dir| {
+                    let mut command = Command::new(&programs.lab);
+                    command.args(["floor", "--child", "--listen", &format!("127.0.0.1:{port}")]);
+                    command.args(["--value-bytes", &programs.value_bytes.to_string()]);
+                    command
+                });
+                let version = format!("respool-lab {}", env!("CARGO_PKG_VERSION"));
+                (Held::Process(process.map_err(failed)?), version, None)
+            }
+        };
+        if target.has_server() {
+            wait_until_served(held.address()).map_err(failed)?;
+        }
+        let (address, pid) = (held.address(), held.pid());
+        let facts = Facts {
+            name: target.to_string(),
+            version,
+            command: held.command_line(),
+            address: address.to_string(),
+            pid,
+            threads: cpu::threads(pid),
+            configuration,
+        };
+        Ok(Running {
+            target: target.clone(),
+            address,
+            pid: Some(pid),
+            facts: Some(facts),
+            _process: Some(held),
+        })
+    }
+}
+
+/// Asks a server about itself.
+pub struct Inspector {
+    stream: TcpStream,
+}
+
+impl Inspector {
+    /// A connection of its own, without password.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn connect(address: SocketAddr) -> io::Result<Inspector> {
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.set_nodelay(true)?;
+        Ok(Inspector { stream })
+    }
+
+    /// A section of `INFO`.
+    ///
+    /// # Errors
+    /// When it does not answer with one.
+    pub fn info(&mut self, section: &str) -> io::Result<String> {
+        self.stream
+            .write_all(format!("INFO {section}\r\n").as_bytes())?;
+        let mut reply = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let length = self.stream.read(&mut buffer)?;
+            if length == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            reply.extend_from_slice(&buffer[..length]);
+            let text = String::from_utf8_lossy(&reply);
+            let Some((head, body)) = text.split_once("\r\n") else {
+                continue;
+            };
+            let size: usize = head
+                .strip_prefix('$')
+                .and_then(|digits| digits.parse().ok())
+                .ok_or_else(|| io::Error::other(format!("INFO was answered with {head}")))?;
+            if body.len() >= size + 2 {
+                return Ok(body[..size].to_owned());
+            }
+        }
+    }
+
+    /// Commands that the server has executed since it started.
+    ///
+    /// # Errors
+    /// When it does not say.
+    pub fn commands_processed(&mut self) -> io::Result<u64> {
+        let info = self.info("stats")?;
+        info_field(&info, "total_commands_processed")
+            .and_then(|number| number.parse().ok())
+            .ok_or_else(|| io::Error::other("INFO has no total_commands_processed"))
+    }
+}
+
+fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
+
+/// A proxy may accept before it can reach its server: what counts as started is an answered GET.
+fn wait_until_served(address: SocketAddr) -> io::Result<()> {
+    let ask = || -> io::Result<()> {
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"*2\r\n$3\r\nGET\r\n$9\r\nlab:ready\r\n")?;
+        let mut reply = [0; 5];
+        stream.read_exact(&mut reply)?;
+        match &reply {
+            b"$-1\r\n" => Ok(()),
+            other => Err(io::Error::other(format!(
+                "GET was answered with \"{}…\"",
+                other.escape_ascii()
+            ))),
+        }
+    };
+    let mut attempt = 0;
+    loop {
+        match ask() {
+            Ok(()) => return Ok(()),
+            Err(error) if attempt == 100 => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+        attempt += 1;
+    }
+}
+
+/// Starts a process whose command line names a file that is written first; returns what was written, too.
+fn with_configuration(
+    name: &str,
+    make: &mut dyn FnMut(u16, &Path) -> (Command, String),
+) -> io::Result<(Process, String)> {
+    let mut written = Ok(String::new());
+    let process = Process::start(Ready::Accept, &mut |port, dir| {
+        let file = dir.join(name);
+        let (command, text) = make(port, &file);
+        written = fs::write(&file, &text).map(|()| text);
+        command
+    });
+    let text = written?;
+    Ok((process?, text))
+}
+
+/// Its defaults, one server, and a link that is there before the first request, as respool has it.
+fn twemproxy_configuration(port: u16, server: SocketAddr) -> String {
+    format!(
+        "lab:\n  listen: 127.0.0.1:{port}\n  redis: true\n  hash: fnv1a_64\n  distribution: ketama\n  \
+         auto_eject_hosts: false\n  preconnect: true\n  servers:\n   - {server}:1\n"
+    )
+}
+
+/// Its defaults and one server; no administration port.
+fn envoy_configuration(port: u16, server: SocketAddr) -> String {
+    let (host, server_port) = (server.ip(), server.port());
+    format!(
+        "static_resources:
+  listeners:
+  - name: clients
+    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.redis_proxy
+        typed_config:
+          \"@type\": type.googleapis.com/envoy.extensions.filters.network.redis_proxy.v3.RedisProxy
+          stat_prefix: lab
+          settings: {{ op_timeout: 5s }}
+          prefix_routes: {{ catch_all_route: {{ cluster: server }} }}
+  clusters:
+  - name: server
+    type: STATIC
+    connect_timeout: 2s
+    load_assignment:
+      cluster_name: server
+      endpoints:
+      - lb_endpoints:
+        - endpoint: {{ address: {{ socket_address: {{ address: {host}, port_value: {server_port} }} }} }}
+"
+    )
+}
+
+/// What a program says when asked for its version: on either stream, the first line that says anything.
+pub fn first_line(program: &Path, argument: &str) -> String {
+    let output = Command::new(program)
+        .arg(argument)
+        .stdin(Stdio::null())
+        .output();
+    let Ok(output) = output else {
+        return "unknown".to_owned();
+    };
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty());
+    // Some repeat the path they were started by.
+    let line = line
+        .unwrap_or("unknown")
+        .replace(&program.display().to_string(), "");
+    line.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_of_info_is_found_by_its_whole_name() {
+        let info = "# Server\r\nredis_version:7.0.15\r\nredis_version_x:1\r\n";
+        assert_eq!(info_field(info, "redis_version"), Some("7.0.15"));
+        assert_eq!(info_field(info, "redis"), None);
+    }
+
+    #[test]
+    fn a_running_server_is_recognised_and_a_wrong_pid_refused() {
+        let own = Backend::start(&ServerChoice::Found).unwrap();
+        let choice = |pid| ServerChoice::Running {
+            address: own.address,
+            pid,
+        };
+        let found = Backend::start(&choice(own.pid)).unwrap();
+        assert_eq!(found.facts.version, own.facts.version);
+        let problem = Backend::start(&choice(std::process::id())).unwrap_err();
+        assert!(problem.contains("not"), "{problem}");
+        let before = Inspector::connect(own.address)
+            .unwrap()
+            .commands_processed()
+            .unwrap();
+        let after = Inspector::connect(own.address)
+            .unwrap()
+            .commands_processed()
+            .unwrap();
+        assert!(after > before);
+    }
+}
