@@ -45,6 +45,8 @@ pub struct TimeChart<'a> {
     pub height: f64,
     /// Seconds at the left edge and at the right edge.
     pub span_s: (f64, f64),
+    /// Seconds that the axis calls 0.
+    pub zero_s: f64,
     /// Cores at the top of the left axis, at least.
     pub cores: f64,
     /// Requests a second at the top of the right axis, at least.
@@ -99,13 +101,13 @@ impl TimeChart<'_> {
         }
         let span = self.span_s.1 - self.span_s.0;
         let (_, step) = nice(span.max(0.001), 8);
-        let mut tick = (self.span_s.0 / step).ceil() * step;
-        while tick <= self.span_s.1 + step * 1e-6 {
+        let mut tick = ((self.span_s.0 - self.zero_s) / step).ceil() * step;
+        while tick <= self.span_s.1 - self.zero_s + step * 1e-6 {
             let digits = usize::from(step < 1.0) + usize::from(step < 0.1);
             text(
                 &mut svg,
                 "tick middle",
-                x.at(tick),
+                x.at(self.zero_s + tick),
                 frame.bottom + 16.0,
                 &format!("{tick:.digits$}"),
             );
@@ -455,6 +457,7 @@ mod tests {
             width: 400.0,
             height: 200.0,
             span_s: (1.0, 2.0),
+            zero_s: 1.0,
             cores: 2.0,
             requests_per_s: 10.0,
             stretches: vec![Stretch {

@@ -11,7 +11,7 @@ pub struct Flag<T> {
     pub name: &'static str,
     /// What the value is called in the help; `None` for a switch.
     pub value: Option<&'static str>,
-    /// One or more lines of help.
+    /// Help, wrapped where it is shown.
     pub help: &'static str,
     /// Puts it into effect. A switch gets an empty value.
     pub set: fn(&mut T, &str) -> Result<(), String>,
@@ -57,7 +57,10 @@ pub fn parse<T>(
     Ok(Asked::Run)
 }
 
-/// The help text of all flags, aligned.
+/// Columns of a help text.
+pub const WIDTH: usize = 100;
+
+/// The help text of all flags, aligned and wrapped.
 pub fn help<T>(flags: &[&Flag<T>]) -> String {
     let left = |flag: &Flag<T>| match flag.value {
         Some(value) => format!("--{} {value}", flag.name),
@@ -65,15 +68,32 @@ pub fn help<T>(flags: &[&Flag<T>]) -> String {
     };
     let width = flags.iter().map(|flag| left(flag).len()).max().unwrap_or(0);
     let mut text = String::new();
+    let mut write = |left: &str, help: &str| {
+        for (row, line) in wrap(help, WIDTH - width - 4).iter().enumerate() {
+            let left = if row == 0 { left } else { "" };
+            text.push_str(&format!("  {left:<width$}  {line}\n"));
+        }
+    };
     for flag in flags {
-        for (row, line) in flag.help.lines().enumerate() {
-            let left = if row == 0 { left(flag) } else { String::new() };
-            text.push_str(&format!("  {left:<width$}  {}\n", line.trim()));
+        write(&left(flag), flag.help);
+    }
+    write("--help", "This text.");
+    text
+}
+
+/// The words of a text in lines of so many columns at most.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
         }
     }
-    let left = "--help";
-    text.push_str(&format!("  {left:<width$}  This text.\n"));
-    text
+    lines
 }
 
 /// A number of at least one.
@@ -126,7 +146,8 @@ mod tests {
     const ROUNDS: Flag<Settings> = Flag {
         name: "rounds",
         value: Some("N"),
-        help: "How often.\nMore is better.",
+        help: "How often. Of two runs of the same length, the one that has more and shorter rounds tells \
+               more of how far its figures can be trusted.",
         set: |settings, value| positive(value).map(|rounds| settings.rounds = rounds),
     };
     const QUICK: Flag<Settings> = Flag {
@@ -175,9 +196,11 @@ mod tests {
     fn the_help_has_every_option() {
         let text = help(&[&ROUNDS, &QUICK]);
         assert!(
-            text.contains("  --rounds N  How often.\n              More is better.\n"),
+            text.starts_with("  --rounds N  How often. Of two"),
             "{text}"
         );
+        assert_eq!(text.matches("\n              ").count(), 1, "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH));
         assert!(text.contains("--quick ") && text.contains("--help "));
     }
 

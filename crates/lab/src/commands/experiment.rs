@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::{fail, read};
 use crate::experiment::{self, Experiment, FLAGS, Options};
+use crate::flags::{WIDTH, wrap};
 use crate::report::Report;
 use crate::table;
 
@@ -70,29 +71,29 @@ pub fn run(experiment: &Experiment, args: &[OsString]) -> ExitCode {
 }
 
 fn about(experiment: &Experiment, options: &Options) -> String {
+    let Experiment {
+        name, title, about, ..
+    } = experiment;
+    let prose = |text: &str| wrap(text, WIDTH).join("\n");
     let cases: Vec<String> = options
         .cases()
         .iter()
         .map(|case| format!("  {case}"))
         .collect();
     format!(
-        "respool-lab {}: {}\n\n{}\n\n\
-         Cases (the number after P is how many requests a connection sends at once, the one after × how many\n\
-         connections there are):\n{}\n\n\
-         For each case: throughput, p50, p99 and p99.9, and the CPU of server, proxy and generator, in cores and in\n\
-         microseconds per request. Every reply is checked. All cases take turns, round by round; tables show medians.\n\
-         Exits with 1 when a reply was wrong or missing.\n\n\
-         Usage: respool-lab {} [OPTIONS]\n\
-         Examples:\n  \
-         respool-lab {} --quick\n  \
-         respool-lab {} --all --rounds 5 --seconds 10",
-        experiment.name,
-        experiment.title,
-        experiment.about,
+        "respool-lab {name}: {title}\n\n{}\n\n{}\n{}\n\n{}\n\nUsage: respool-lab {name} [OPTIONS]\n\
+         Examples:\n  respool-lab {name} --quick\n  respool-lab {name} --all --rounds 5 --seconds 10",
+        prose(about),
+        prose(
+            "Cases (the number after P is how many requests a connection sends at once, the one after × how many \
+             connections there are):"
+        ),
         cases.join("\n"),
-        experiment.name,
-        experiment.name,
-        experiment.name
+        prose(
+            "For each case: throughput, p50, p99 and p99.9, and the CPU of server, proxy and generator, in cores and in \
+             microseconds per request. Every reply is checked. All cases take turns, round by round; tables show \
+             medians. Exits with 1 when a reply was wrong or missing."
+        )
     )
 }
 

@@ -1,0 +1,297 @@
+//! The lab as a user runs it: a run leaves all of its files, with every case in them, and says so when something is
+//! wrong. Never how fast anything is.
+
+use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use respool_lab::report::Report;
+use respool_lab::servers::{self, Flavour, Server};
+
+const LAB: &str = env!("CARGO_BIN_EXE_respool-lab");
+
+fn lab(args: &[&str]) -> Output {
+    Command::new(LAB)
+        .args(args)
+        .output()
+        .expect("the lab starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// With respool where it is built next to the lab, and without it where it is not.
+fn with_or_without_respool<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    let mut args = args.to_vec();
+    if !Path::new(LAB).with_file_name("respool").is_file() {
+        eprintln!("without respool: it is not built next to {LAB}");
+        args.push("--no-respool");
+    }
+    args
+}
+
+fn read_report(folder: &Path) -> Report {
+    let json = std::fs::read_to_string(folder.join("report.json")).expect("report.json is there");
+    serde_json::from_str(&json).expect("report.json is what the lab writes")
+}
+
+/// Every file is there, parses, and has every case; and every reply was right.
+fn check_files(folder: &Path, output: &Output, cases: usize, rounds: usize) -> Report {
+    let said = format!("{}\n{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    let report = read_report(folder);
+    assert_eq!(report.cases.len(), cases, "{said}");
+    assert_eq!(report.failures, Vec::<String>::new());
+    let html = std::fs::read_to_string(folder.join("report.html")).expect("report.html is there");
+    let csv = std::fs::read_to_string(folder.join("rounds.csv")).expect("rounds.csv is there");
+    let table = std::fs::read_to_string(folder.join("table.txt")).expect("table.txt is there");
+    assert!(
+        said.contains(table.lines().last().unwrap_or("no table")),
+        "the terminal shows the table"
+    );
+    assert_eq!(csv.lines().count(), 1 + cases * rounds);
+    for case in &report.cases {
+        let id = &case.id;
+        assert_eq!(case.rounds.len(), rounds, "{id}");
+        assert!(
+            html.contains(&format!("<figure id=\"{id}\">")),
+            "{id} has a chart"
+        );
+        assert_eq!(
+            csv.lines()
+                .filter(|line| line.contains(&format!(",{id},")))
+                .count(),
+            rounds
+        );
+        for round in &case.rounds {
+            assert!(
+                round.requests > 0 && round.wrong == 0 && round.stalled == 0,
+                "{id}"
+            );
+            assert!(!round.samples.is_empty(), "{id}");
+            for percent in [50.0, 99.0, 99.9] {
+                assert!(
+                    round.latency.at(percent).is_some_and(|us| us > 0.0),
+                    "{id} p{percent}"
+                );
+            }
+            assert!(round.generator.used_s > 0.0, "{id}: the generator's CPU");
+            assert_eq!(
+                round.server.is_some(),
+                case.case.target.has_server(),
+                "{id}"
+            );
+            assert_eq!(
+                round.proxy.is_none(),
+                case.case.target == respool_lab::case::Target::Direct
+            );
+            let server = round.server.as_ref().map_or(1.0, |usage| usage.used_s);
+            let proxy = round.proxy.as_ref().map_or(1.0, |usage| usage.used_s);
+            assert!(
+                server > 0.0 && proxy > 0.0,
+                "{id}: nobody works for nothing"
+            );
+        }
+    }
+    report
+}
+
+const SMALL: [&str; 6] = ["--seconds", "0.2", "--warmup", "0.05", "--rounds", "2"];
+
+#[test]
+fn eight_leaves_every_file_with_every_case() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("new/folder");
+    let mut args = vec![
+        "eight",
+        "--quick",
+        "--floor",
+        "--out",
+        out.to_str().unwrap(),
+    ];
+    args.extend(SMALL);
+    let args = with_or_without_respool(&args);
+    let output = lab(&args);
+    let cases = if args.contains(&"--no-respool") {
+        4 * 2
+    } else {
+        4 * 3 + 2
+    };
+    let report = check_files(&out, &output, cases, 2);
+    let ids: HashSet<&str> = report.cases.iter().map(|case| case.id.as_str()).collect();
+    assert_eq!(ids.len(), cases, "no case twice");
+    for pipeline in [1, 20] {
+        for verb in ["set", "get"] {
+            for target in ["direct", "floor"] {
+                let id = format!("{verb}-p{pipeline}-c50-{target}");
+                assert!(ids.contains(id.as_str()), "{id} of {ids:?}");
+            }
+        }
+    }
+    // The server counts commands itself: as many as there were requests, give or take the ends of the window.
+    let direct = &report.cases[0].rounds[0];
+    let ratio = direct.server_commands_per_s.unwrap() / direct.requests_per_s;
+    assert!((0.5..2.0).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn the_other_experiments_and_redis_benchmark_do_too() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, extra, cases) in [
+        ("lone", &[][..], 2),
+        ("connections", &["--connections", "5,40"], 2),
+        (
+            "eight",
+            &["--generator", "redis-benchmark", "--pipeline", "1"],
+            2,
+        ),
+        ("lone", &["--open-loop", "500"], 2),
+    ] {
+        if extra.contains(&"redis-benchmark")
+            && let Err(missing) = servers::find_program("redis-benchmark")
+        {
+            eprintln!("skipped: {missing}");
+            continue;
+        }
+        let out = folder.path().join(format!("{name}-{}", extra.len()));
+        let mut args = vec![name, "--no-respool", "--out", out.to_str().unwrap()];
+        args.extend(SMALL);
+        args.extend(extra);
+        check_files(&out, &lab(&args), cases, 2);
+    }
+}
+
+#[test]
+fn an_open_loop_sends_at_its_rate_and_not_as_fast_as_it_can() {
+    let server = Server::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
+    let target = server.address().to_string();
+    let args = [
+        "load",
+        "--target",
+        &target,
+        "--preload",
+        "--rate",
+        "2000",
+        "--seconds",
+        "0.5",
+    ];
+    let output = lab(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let requests = found["requests"].as_u64().unwrap();
+    // Not a speed: a closed loop would send ten times as many, and one that forgets what it missed fewer.
+    assert!((500..=1500).contains(&requests), "{requests} of 1000");
+    assert_eq!(found["wrong"], 0);
+}
+
+#[test]
+fn a_wrong_reply_is_counted_named_and_fails_the_run() {
+    let server = Server::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
+    let target = server.address().to_string();
+    // Nothing was written, so every GET brings nil.
+    let args = [
+        "load",
+        "--target",
+        &target,
+        "--seconds",
+        "0.2",
+        "--warmup",
+        "0.05",
+    ];
+    let output = lab(&args);
+    assert_eq!(output.status.code(), Some(1));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(found["wrong"].as_u64().unwrap() > 0);
+    let first = found["first_wrong"].as_str().unwrap();
+    assert!(first.contains("GET") && first.contains("$-1"), "{first}");
+}
+
+#[test]
+fn an_experiment_with_wrong_replies_exits_with_1_and_still_has_its_report() {
+    // A proxy that answers every request with an error, one by one.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut bytes = [0; 65536];
+                // Until the client is gone.
+                while let Ok(length @ 1..) = stream.read(&mut bytes) {
+                    let requests = bytes[..length].iter().filter(|&&byte| byte == b'*').count();
+                    if stream.write_all(&b"-ERR no\r\n".repeat(requests)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let peer = format!("broken={address},{}", std::process::id());
+    let mut args = vec!["lone", "--no-respool", "--peer", &peer];
+    args.extend(SMALL);
+    args.extend(["--out", folder.path().to_str().unwrap()]);
+    let output = lab(&args);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("wrong replies") && said.contains("-ERR no"),
+        "{said}"
+    );
+    let report = read_report(folder.path());
+    assert_eq!(report.failures.len(), 2 * 2, "{:?}", report.failures);
+    assert!(
+        report
+            .failures
+            .iter()
+            .all(|failure| failure.contains("broken"))
+    );
+}
+
+#[test]
+fn what_is_missing_stops_the_run_at_once_with_a_line_that_helps() {
+    for (args, part) in [
+        (
+            &["eight", "--peer", "mcrouter"][..],
+            "twemproxy, envoy or NAME",
+        ),
+        (&["eight", "--respool", "/no/such/file"], "no such file"),
+        (
+            &["lone", "--no-respool", "--peer", "gone=127.0.0.1:1,4000000"],
+            "gone",
+        ),
+        (&["load"], "--target"),
+        (&["eigth"], "no command"),
+        (&["idle", "--no-respool"], "nothing to measure"),
+    ] {
+        let output = lab(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let said = text(&output.stderr);
+        assert!(
+            said.contains(part) && said.lines().count() == 1,
+            "{args:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn every_command_teaches() {
+    for command in ["eight", "lone", "connections", "idle", "load", "floor"] {
+        let output = lab(&[command, "--help"]);
+        let said = text(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("Usage: respool-lab"),
+            "{command}: {said}"
+        );
+        assert!(
+            said.lines().all(|line| line.chars().count() <= 110),
+            "{command}: {said}"
+        );
+        assert!(
+            text(&lab(&["help"]).stdout).contains(&format!("\n  {command}")),
+            "{command}"
+        );
+    }
+}
