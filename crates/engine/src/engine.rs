@@ -594,7 +594,9 @@ impl Engine {
             link.returns.came(session.expected);
             self.leave(session.link);
         }
-        if let Some(scanner) = session.partial.take() {
+        if let Some(mut scanner) = session.partial.take() {
+            // Half a request of this session is no business of the next one.
+            scanner.reset();
             self.scanners.push(scanner);
         }
         if let Some(large) = session.rare.as_mut().and_then(|rare| rare.large.take()) {

@@ -113,6 +113,8 @@ impl Engine {
         let partial = if keep_scanner {
             Some(scanner)
         } else {
+            // A session that has to wait may leave it in the middle of a request.
+            scanner.reset();
             self.scanners.push(scanner);
             None
         };

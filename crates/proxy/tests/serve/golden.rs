@@ -46,8 +46,10 @@ fn replies_have_the_types_of_the_protocol_that_the_client_chose() {
 /// Runs every case of a file directly and through respool, on every server; says all that differs, not the first alone.
 fn check(name: &str) {
     let file = File::read(&folder().join(name));
-    let mut options = Options::default();
-    options.password = file.password;
+    let options = Options {
+        password: file.password,
+        ..Options::default()
+    };
     let mut failures = Vec::new();
     let mut run = |target: &Target, versions: &[Version]| {
         for case in &file.cases {

@@ -254,3 +254,32 @@ fn command_says_what_commands_there_are() {
         assert_eq!(keys, Value::Array(vec![Value::bulk("a"), Value::bulk("b")]));
     });
 }
+
+#[test]
+fn half_a_request_of_a_session_that_is_gone_is_not_part_of_another_one() {
+    on_every_target(&Options::with(&["--threads=1"]), |target| {
+        for half in [
+            "*1048576\r\n$4\r\n",
+            "*2\r\n$4\r\nECHO\r\n$1",
+            "*3\r\n$3\r\nSET\r\n$100\r\nabc",
+            "ECHO a",
+        ] {
+            let mut gone = target.client();
+            assert_eq!(gone.call("PING"), Value::Simple("PONG".into()));
+            gone.send(half.as_bytes());
+            assert!(
+                gone.is_quiet(std::time::Duration::from_millis(20)),
+                "{half:?} is no request"
+            );
+            drop(gone);
+            for _ in 0..3 {
+                let mut next = target.client();
+                assert_eq!(
+                    next.call("ECHO mine"),
+                    Value::bulk("mine"),
+                    "behind {half:?}"
+                );
+            }
+        }
+    });
+}
