@@ -125,7 +125,9 @@ fn plain(bytes: &[u8], trusted: bool) -> Vec<(usize, Event)> {
 
 fn plain_request(bytes: &[u8], trusted: bool) -> Result<Option<(usize, Event)>, Violation> {
     if bytes[0] != b'*' {
-        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+        // To Redis the bytes are a C string, in which nothing is found behind a zero byte.
+        let end = bytes.iter().position(|byte| b"\n\0".contains(byte));
+        let Some(end) = end.filter(|end| bytes[*end] == b'\n') else {
             return Ok(None);
         };
         let is_blank = bytes[..end]

@@ -354,7 +354,9 @@ fn odd_header(bytes: &[u8], start: usize) -> Header {
 
 #[cold]
 fn scan_inline(bytes: &[u8]) -> Result<Found, Violation> {
-    match bytes.iter().position(|&byte| byte == b'\n') {
+    // Redis looks for the end of the line with `strchr`: it never finds one behind a zero byte.
+    let end = bytes.iter().position(|&byte| byte == b'\n' || byte == 0);
+    match end.filter(|&end| bytes[end] == b'\n') {
         None if bytes.len() > LINE_BYTES_MAX => Err(Violation::LongLine),
         None => Ok(Found::More),
         Some(end) => {
@@ -396,7 +398,8 @@ pub fn split_inline(line: &[u8]) -> Result<Vec<Vec<u8>>, Violation> {
                     at = single_quoted(line, at + 1, &mut word)?;
                     break;
                 }
-                Some(space) if is_space(space) => break,
+                // Fewer than what counts as space between two words: a vertical tab is part of one.
+                Some(b' ' | b'\t' | b'\r' | b'\n') => break,
                 Some(other) => {
                     word.push(other);
                     at += 1;
