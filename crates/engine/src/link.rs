@@ -273,6 +273,7 @@ impl Link {
         }
         self.open = 0;
         self.allowed = self.out.len();
+        self.returns.end_wait();
     }
 
     /// Appends a part of a request that is cut through; it may be written at once.
@@ -346,6 +347,7 @@ impl Link {
             (unsent < untouched).then(|| gone.pop().expect("the half-written entry is the last"));
         self.open = self.ledger.len() as u32;
         self.allowed = 0;
+        self.returns.end_wait();
         self.scanner = reply::Scanner::default();
         self.partial = Vec::new();
         self.cutting = false;
@@ -488,6 +490,27 @@ mod tests {
             at_ms: 0,
         };
         link.push(entry, &vec![b'x'; len]);
+    }
+
+    #[test]
+    fn a_full_batch_takes_its_wait_with_it() {
+        let mut link = link();
+        link.returns.expect(Time(300), 0);
+        for seq in 0..5 {
+            push(&mut link, seq, 10);
+        }
+        link.open_batch(Time(300));
+        assert_eq!(
+            link.decide(&RULE, Time(300)),
+            Decision::HoldUntil(Time(500))
+        );
+        push(&mut link, 5, BATCH_BYTES_MAX);
+        assert_eq!(link.decide(&RULE, Time(310)), Decision::Flush(Why::Full));
+        link.flush(Time(310));
+        push(&mut link, 6, 10);
+        link.open_batch(Time(320));
+        // Fewer requests than the batch before it had when its wait began.
+        assert_eq!(link.decide(&RULE, Time(520)), Decision::Flush(Why::Late));
     }
 
     #[test]

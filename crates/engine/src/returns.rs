@@ -116,6 +116,11 @@ impl Returns {
         true
     }
 
+    /// The batch that waited is gone, by whatever way: the next one has a wait of its own.
+    pub(crate) fn end_wait(&mut self) {
+        self.wait = None;
+    }
+
     /// The longest wait is over, and the batch leaves with `gathered` requests.
     pub(crate) fn waited(&mut self, gathered: u32) {
         if let Some((awaited, before)) = self.wait.take() {
