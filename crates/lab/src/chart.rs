@@ -211,7 +211,7 @@ pub struct CostRow {
 
 /// Bars of CPU per request, one a target, made of the processes' shares.
 pub fn costs(label: &str, rows: &[CostRow]) -> String {
-    let (width, row_height, left) = (560.0, 30.0, 128.0);
+    let (width, row_height, left) = (460.0, 30.0, 118.0);
     let top = 8.0;
     let bottom = top + rows.len() as f64 * row_height;
     let height = bottom + 38.0;
@@ -219,11 +219,11 @@ pub fn costs(label: &str, rows: &[CostRow]) -> String {
         .iter()
         .map(|row| row.parts.iter().flatten().sum())
         .fold(0.01, f64::max);
-    let (most, step) = nice(most, 4);
+    let (most, step) = nice(most, 5);
     // Room for the note behind the longest bar.
     let x = Scale {
         from: (0.0, most),
-        to: (left, width - 130.0),
+        to: (left, width - 82.0),
     };
     let mut svg = open(width, height, label);
     for tick in ticks(most, step) {
@@ -280,7 +280,7 @@ pub struct TimeRow {
 
 /// Times of requests on a logarithmic axis: for each target its median, 99 % and 99.9 %.
 pub fn times(label: &str, rows: &[TimeRow]) -> String {
-    let (width, row_height, left) = (560.0, 30.0, 128.0);
+    let (width, row_height, left) = (460.0, 30.0, 118.0);
     let top = 8.0;
     let bottom = top + rows.len() as f64 * row_height;
     let height = bottom + 38.0;

@@ -128,6 +128,29 @@ impl Usage {
     }
 }
 
+/// What all cores of the machine had done when it was read, seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MachineReading {
+    /// Anything but idling, by anybody; what the hypervisor took away is not in it.
+    pub busy_s: f64,
+    /// Taken away by the hypervisor for its other machines.
+    pub stolen_s: f64,
+}
+
+/// Reads the machine as a whole. It counts in hundredths of a second.
+///
+/// # Errors
+/// When the kernel's text is not what it is documented to be.
+pub fn read_machine() -> io::Result<MachineReading> {
+    let text = fs::read_to_string("/proc/stat")?;
+    parse_machine(&text).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "/proc/stat is not as documented",
+        )
+    })
+}
+
 /// The memory of a process, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
@@ -200,6 +223,21 @@ fn parse_stat(text: &str) -> Option<(u64, u64)> {
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
+fn parse_machine(text: &str) -> Option<MachineReading> {
+    // cpu  user nice system idle iowait irq softirq steal ...
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<u64> = line
+        .split_whitespace()
+        .map_while(|word| word.parse().ok())
+        .collect();
+    let at = |place: usize| ticks.get(place).copied().map(ticks_s);
+    let busy_s = at(0)? + at(1)? + at(2)? + at(5)? + at(6)?;
+    Some(MachineReading {
+        busy_s,
+        stolen_s: at(7)?,
+    })
+}
+
 fn parse_schedstat(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
@@ -265,6 +303,15 @@ mod tests {
         );
         assert_eq!(memory.anonymous_bytes, 116 << 10);
         assert_eq!(parse_rollup("Rss: many kB"), None);
+    }
+
+    #[test]
+    fn the_machine_is_busy_with_everything_but_idling() {
+        let text = "cpu  100 20 300 99999 55555 4 6 70 1 1\ncpu0 1 2 3\n";
+        let found = parse_machine(text).unwrap();
+        assert!((found.busy_s - 4.3).abs() < 1e-9 && (found.stolen_s - 0.7).abs() < 1e-9);
+        assert_eq!(parse_machine("cpu 1 2 3"), None);
+        assert!(read_machine().unwrap().busy_s > 0.0);
     }
 
     fn reading(threads: &[(u32, u64)], user: u64, system: u64) -> Reading {

@@ -150,12 +150,13 @@ fn time_row(case: &CaseReport) -> TimeRow {
 
 fn tables(page: &mut String, report: &Report) {
     page.push_str("<section><h2>Figures</h2>");
-    for table in [table::throughput(report), table::cpu(report)] {
+    for table in table::all(report) {
         write_table(page, &table);
     }
     page.push_str(
-        "<p class=\"hint\">Spread: from the least to the largest round, as a part of the median. ÷ direct: to the server \
-         asked directly, same workload. ÷ floor: to the lab's echo server, same workload. Cores: 1.00 is one core fully \
+        "<p class=\"hint\">Spread: from the least to the largest round, as a part of the median. ÷ direct and ÷ floor: to the server asked \
+         directly and to the lab's echo server under the same workload, the median of the ratios within each round. \
+         Others: cores that everybody else on the machine used meanwhile. Cores: 1.00 is one core fully \
          used. User and system are split by where the kernel found the process at its ticks, a few percent off over a \
          second; the total is counted in nanoseconds. Server cmds/s: what the server itself counted.</p></section>\n",
     );
@@ -305,8 +306,8 @@ fn each_case(page: &mut String, report: &Report) {
         };
         let chart = TimeChart {
             label: format!("{title}: CPU and throughput over time"),
-            width: 560.0,
-            height: 250.0,
+            width: 460.0,
+            height: 230.0,
             span_s: (round.start_s, round.start_s + round.seconds),
             zero_s: round.start_s,
             cores: samples().map(most_cores).fold(0.0, f64::max),
@@ -454,6 +455,18 @@ fn sentences(report: &Report) -> Vec<String> {
             machine.load_before
         ));
     }
+    let others = report
+        .cases
+        .iter()
+        .filter_map(|case| Some(case.summary.as_ref()?.others?.median));
+    let others = others.fold(0.0, f64::max);
+    if others > 0.1 {
+        said.push(format!(
+            "Other processes ran meanwhile: in the most disturbed case they used {others:.1} of the {} cores. Throughput \
+             and times suffer from that first, ratios within a round least.",
+            machine.cores
+        ));
+    }
     if options.seconds() < 2.0 {
         said.push(format!(
             "Windows of {:.1} s are short: p99.9 rests on few requests, and the split of CPU into user and system is rough.",
@@ -547,7 +560,7 @@ p,li{max-width:75ch}
 figure{margin:0;background:var(--raised);border-radius:8px;padding:.8rem 1rem;min-width:0}
 figure.wide{padding:.8rem}
 figcaption{font-weight:600;margin-bottom:.4rem}
-.cards svg{max-width:100%;min-width:440px;height:auto;display:block}
+.cards svg{max-width:100%;min-width:320px;height:auto;display:block}
 .wide svg,details svg{max-width:100%;min-width:860px;height:auto;display:block}
 .sum,.hint{color:var(--soft);font-size:.88rem}.sum{margin:.3rem 0 0}
 .legend{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.6rem 0;font-size:.9rem}

@@ -9,7 +9,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Target, Verb, Workload};
-use crate::cpu::{self, Reading, Usage};
+use crate::cpu::{self, MachineReading, Reading, Usage};
 use crate::load::{self, Event, Latency, LoadResult, clock_ns};
 use crate::report::{Round, Sample};
 use crate::servers;
@@ -90,6 +90,28 @@ pub fn measure(
     }
 }
 
+/// Cores that everybody else on the machine used, and that the hypervisor took away, between two looks at the machine.
+fn others(
+    start: Option<(u64, MachineReading)>,
+    end: Option<(u64, MachineReading)>,
+    ours: f64,
+) -> (Option<f64>, Option<f64>) {
+    let (Some((start_ns, start)), Some((end_ns, end))) = (start, end) else {
+        return (None, None);
+    };
+    let seconds = end_ns.saturating_sub(start_ns).max(1) as f64 / 1e9;
+    let busy = (end.busy_s - start.busy_s) / seconds;
+    // Ticks against nanoseconds: a little below nothing is nothing.
+    (
+        Some((busy - ours).max(0.0)),
+        Some((end.stolen_s - start.stolen_s) / seconds),
+    )
+}
+
+fn look_at_machine() -> Option<(u64, MachineReading)> {
+    Some((clock_ns(), cpu::read_machine().ok()?))
+}
+
 /// Whose CPU is read, and who is asked how many commands it ran.
 struct Watched {
     server: Option<u32>,
@@ -166,6 +188,7 @@ fn by_own(
     let stdout = child.0.stdout.take().ok_or("the generator has no output")?;
     let mut sampler = Sampler::new(&watched, child.0.id(), manner.origin_ns);
     let mut commands = (None, None);
+    let mut machine = (None, None);
     let mut result: Option<LoadResult> = None;
     for line in BufReader::new(stdout).lines() {
         let line = line.map_err(|error| format!("the generator: {error}"))?;
@@ -175,10 +198,14 @@ fn by_own(
         match serde_json::from_str(&line) {
             Ok(Event::Start { at_ns }) => {
                 commands.0 = watched.commands();
+                machine.0 = look_at_machine();
                 sampler.start(at_ns);
             }
             Ok(Event::Progress { at_ns, requests }) => sampler.sample(at_ns, requests),
-            Ok(Event::End { .. }) => commands.1 = watched.commands(),
+            Ok(Event::End { .. }) => {
+                machine.1 = look_at_machine();
+                commands.1 = watched.commands();
+            }
             Ok(Event::Result(last)) => result = Some(*last),
             Err(error) => return Err(format!("the generator said {line:?}: {error}")),
         }
@@ -199,8 +226,12 @@ fn by_own(
         let found = result.usage.iter().find(|(n, _)| n == name);
         found.map(|(_, usage)| usage.clone())
     };
+    let ours: f64 = result.usage.iter().map(|(_, usage)| usage.used_s).sum();
+    let (others, stolen) = others(machine.0, machine.1, ours / result.seconds);
     Ok(Round {
         number: 0,
+        others,
+        stolen,
         start_s: sampler.start_s,
         seconds: result.seconds,
         requests: result.requests,
@@ -370,6 +401,7 @@ fn run_benchmark(
     let server = watched.server.map(cpu::read).transpose().map_err(broken)?;
     let proxy = watched.proxy.map(cpu::read).transpose().map_err(broken)?;
     let commands = watched.commands();
+    let machine = look_at_machine();
     let start_ns = clock_ns();
     let mut child = Reaped(command.spawn().map_err(broken)?);
     let pid = child.0.id();
@@ -425,7 +457,8 @@ fn run_benchmark(
     )
     .map_err(|error| format!("redis-benchmark: {error}"))?;
     let end_ns = clock_ns();
-    let generator = cpu::read(pid).map_err(broken)?;
+    let generator = cpu::read(pid).map_err(broken)?.since(&Reading::default());
+    let end_machine = look_at_machine();
     let since = |pid: Option<u32>, before: Option<&Reading>| -> Option<Usage> {
         Some(cpu::read(pid?).ok()?.since(before?))
     };
@@ -446,10 +479,16 @@ fn run_benchmark(
             text.trim()
         ));
     }
+    let seconds = (end_ns - start_ns) as f64 / 1e9;
+    let ours = [server.as_ref(), proxy.as_ref(), Some(&generator)];
+    let ours: f64 = ours.into_iter().flatten().map(|usage| usage.used_s).sum();
+    let (others, stolen) = others(machine, end_machine, ours / seconds);
     Ok(Round {
         number: 0,
+        others,
+        stolen,
         start_s: sampler.start_s,
-        seconds: (end_ns - start_ns) as f64 / 1e9,
+        seconds,
         requests: count,
         requests_per_s: requests_per_s.unwrap_or(0.0),
         wrong: 0,
@@ -459,7 +498,7 @@ fn run_benchmark(
         latency,
         server,
         proxy,
-        generator: generator.since(&Reading::default()),
+        generator,
         server_commands_per_s: commands_per_s(commands, end_commands),
         samples: sampler.samples,
     })

@@ -94,6 +94,10 @@ pub struct Round {
     pub proxy: Option<Usage>,
     /// CPU of what makes the load.
     pub generator: Usage,
+    /// Cores that everybody else on the machine used meanwhile: what disturbed the measurement.
+    pub others: Option<f64>,
+    /// Cores that a hypervisor took away meanwhile.
+    pub stolen: Option<f64>,
     /// Commands a second that the server says it executed. Fewer than requests where a proxy answers or joins some.
     pub server_commands_per_s: Option<f64>,
     /// About ten a second.
@@ -134,6 +138,8 @@ pub struct Summary {
     pub generator: Cost,
     /// Commands a second at the server.
     pub server_commands_per_s: Option<Spread>,
+    /// Cores that everybody else on the machine used.
+    pub others: Option<Spread>,
 }
 
 /// CPU of one process in one case.
@@ -218,61 +224,70 @@ impl Summary {
                     .iter()
                     .filter_map(|round| round.server_commands_per_s),
             ),
+            others: Spread::of(rounds.iter().filter_map(|round| round.others)),
         })
     }
 }
 
-/// How a target compares with the direct server and the floor under the same workload.
+/// How a case compares with another one. Each is the median over the rounds of the ratio *within* a round: the two were
+/// measured within seconds of each other, so what slows the machine down for a while slows both.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ratios {
-    /// Requests a second, to the direct server's.
+    /// Requests a second, to the direct server's under the same workload.
     pub throughput_to_direct: Option<f64>,
     /// Median time, to the direct server's.
     pub p50_to_direct: Option<f64>,
     /// The server's CPU per request, to what it takes when asked directly.
     pub server_cpu_to_direct: Option<f64>,
-    /// The proxy's CPU per request, to that of the floor.
+    /// The proxy's CPU per request, to that of the floor under the same workload.
     pub proxy_cpu_to_floor: Option<f64>,
+    /// The proxy's CPU per request (or the server's, asked directly), to the same with the fewest connections.
+    pub cpu_to_fewest: Option<f64>,
+}
+
+impl Round {
+    fn server_us(&self) -> Option<f64> {
+        self.server.as_ref()?.us_per_request(self.requests)
+    }
+
+    fn proxy_us(&self) -> Option<f64> {
+        self.proxy.as_ref()?.us_per_request(self.requests)
+    }
 }
 
 impl Report {
     /// The shape of `report.json` that this program writes.
     pub const FORMAT: u32 = 1;
 
-    /// The summary of a workload against a target.
-    pub fn find(&self, workload: Workload, target: &Target) -> Option<&Summary> {
-        let found = self
-            .cases
-            .iter()
-            .find(|c| c.case.workload == workload && c.case.target == *target);
-        found?.summary.as_ref()
+    /// A workload against a target.
+    pub fn find(&self, workload: Workload, target: &Target) -> Option<&CaseReport> {
+        let is_it = |case: &Case| case.workload == workload && case.target == *target;
+        self.cases.iter().find(|found| is_it(&found.case))
     }
 
-    /// Compares a case with the direct server and the floor, where both were measured.
+    /// Compares a case with the direct server, the floor and fewer connections, where they were measured.
     pub fn ratios(&self, case: &CaseReport) -> Ratios {
-        let Some(own) = &case.summary else {
-            return Ratios::default();
-        };
-        let direct = self.find(case.case.workload, &Target::Direct);
-        let floor = self.find(case.case.workload, &Target::Floor);
-        let cpu = |cost: Option<&Cost>| Some(cost?.us_per_request?.median);
-        let ratio =
-            |own: Option<f64>, base: Option<f64>| Some(own? / base.filter(|&base| base > 0.0)?);
-        let p50 = |summary: &Summary| Some(summary.p50_us?.median);
+        let workload = case.case.workload;
+        let target = &case.case.target;
+        let direct = self.find(workload, &Target::Direct);
+        let floor = self.find(workload, &Target::Floor);
+        let fewest = self.options.connections.iter().copied().min().unwrap_or(0);
+        let fewest = self.find(
+            Workload {
+                connections: fewest,
+                ..workload
+            },
+            target,
+        );
+        let rate = |round: &Round| Some(round.requests_per_s);
+        let p50 = |round: &Round| round.latency.at(50.0);
+        let cpu = |round: &Round| round.proxy_us().or_else(|| round.server_us());
         Ratios {
-            throughput_to_direct: ratio(
-                Some(own.requests_per_s.median),
-                direct.map(|direct| direct.requests_per_s.median),
-            ),
-            p50_to_direct: ratio(p50(own), direct.and_then(p50)),
-            server_cpu_to_direct: ratio(
-                cpu(own.server.as_ref()),
-                direct.and_then(|direct| cpu(direct.server.as_ref())),
-            ),
-            proxy_cpu_to_floor: ratio(
-                cpu(own.proxy.as_ref()),
-                floor.and_then(|floor| cpu(floor.proxy.as_ref())),
-            ),
+            throughput_to_direct: paired(case, direct, &rate),
+            p50_to_direct: paired(case, direct, &p50),
+            server_cpu_to_direct: paired(case, direct, &Round::server_us),
+            proxy_cpu_to_floor: paired(case, floor, &Round::proxy_us),
+            cpu_to_fewest: paired(case, fewest, &cpu),
         }
     }
 
@@ -319,7 +334,7 @@ impl Report {
         let mut text = String::from(
             "experiment,case,verb,pipeline,connections,target,threads,round,start_s,seconds,requests,\
              requests_per_s,wrong,stalled,unfinished,p50_us,p90_us,p99_us,p99.9_us,max_us,\
-             server_commands_per_s,server_cores,server_user_cores,server_system_cores,\
+             server_commands_per_s,others_cores,stolen_cores,server_cores,server_user_cores,server_system_cores,\
              server_us_per_request,proxy_cores,proxy_user_cores,proxy_system_cores,\
              proxy_us_per_request,generator_cores,generator_user_cores,generator_system_cores,\
              generator_us_per_request\n",
@@ -353,6 +368,8 @@ impl Report {
                     fields.push(number(round.latency.at(percent)));
                 }
                 fields.push(number(round.server_commands_per_s));
+                fields.push(number(round.others));
+                fields.push(number(round.stolen));
                 for usage in [
                     round.server.as_ref(),
                     round.proxy.as_ref(),
@@ -372,6 +389,23 @@ impl Report {
         }
         text
     }
+}
+
+/// The median over the rounds that both have of the ratio within the round.
+fn paired(
+    case: &CaseReport,
+    base: Option<&CaseReport>,
+    figure: &dyn Fn(&Round) -> Option<f64>,
+) -> Option<f64> {
+    let base = base?;
+    let ratios = case.rounds.iter().filter_map(|round| {
+        let other = base
+            .rounds
+            .iter()
+            .find(|other| other.number == round.number)?;
+        Some(figure(round)? / figure(other).filter(|&figure| figure > 0.0)?)
+    });
+    Some(Spread::of(ratios)?.median)
 }
 
 /// Four digits behind the point at most: finer than anything here is measured.
@@ -432,6 +466,8 @@ pub(crate) mod tests {
             server: target.has_server().then(|| usage(0.5)),
             proxy: (*target != Target::Direct).then(|| usage(0.6)),
             generator: usage(0.4),
+            others: Some(0.25),
+            stolen: Some(0.0),
             server_commands_per_s: target.has_server().then_some(requests as f64),
             samples: samples.collect(),
         }
@@ -510,7 +546,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_summary_is_of_medians_and_the_ratios_are_of_summaries() {
+    fn the_summary_is_of_medians_and_the_ratios_are_of_pairs() {
         let report = example();
         let case = &report.cases[1];
         let summary = case.summary.as_ref().unwrap();
@@ -535,6 +571,20 @@ pub(crate) mod tests {
         assert_eq!(ratios.proxy_cpu_to_floor, Some(1.0));
         assert_eq!(ratios.server_cpu_to_direct, Some(1.0));
         assert_eq!(report.ratios(&report.cases[4]), Ratios::default());
+        // A machine that is slow for a round is slow for both: the ratio does not see it.
+        let mut report = report;
+        for place in [0, 1] {
+            report.cases[place].rounds[2].requests_per_s /= 10.0;
+        }
+        report.cases[1].rounds[0].requests_per_s *= 3.0;
+        let case = &report.cases[1];
+        assert_eq!(report.ratios(case).throughput_to_direct, Some(1.0));
+        // And a round that the other has not is left out.
+        report.cases[0].rounds.truncate(1);
+        assert_eq!(
+            report.ratios(&report.cases[1]).throughput_to_direct,
+            Some(3.0)
+        );
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub fn throughput(report: &Report) -> Table {
         row.push(fine(ratios.p50_to_direct));
         let commands = summary.and_then(|summary| summary.server_commands_per_s);
         row.push(commands.map_or(String::new(), |spread| figure::count(spread.median)));
+        let others = summary.and_then(|summary| summary.others);
+        row.push(others.map_or(String::new(), |spread| format!("{:.2}", spread.median)));
         row
     });
     Table {
@@ -66,6 +68,7 @@ pub fn throughput(report: &Report) -> Table {
             "p99.9 µs",
             "p50 ÷ direct",
             "server cmds/s",
+            "others",
         ]),
         rows: rows.collect(),
         words: 3,
@@ -130,7 +133,37 @@ pub fn cpu(report: &Report) -> Table {
     }
 }
 
-/// Both tables and what went wrong, as text.
+/// How CPU per request grows with connections; `None` where there is but one number of them.
+pub fn growth(report: &Report) -> Option<Table> {
+    let fewest = report.options.connections.iter().min()?;
+    let rows = report
+        .cases
+        .iter()
+        .filter(|case| case.case.workload.connections != *fewest);
+    let rows: Vec<Vec<String>> = rows
+        .map(|case| {
+            let mut row = name(case);
+            row.push(fine(report.ratios(case).cpu_to_fewest));
+            row
+        })
+        .collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: format!("CPU per request of the proxy, or of the server asked directly, to the same at {fewest} connections"),
+        groups: Vec::new(),
+        head: heads(&["case", "conns", "target", "threads", "ratio"]),
+        rows,
+        words: 3,
+    })
+}
+
+/// Every table of a report.
+pub fn all(report: &Report) -> Vec<Table> {
+    let mut tables = vec![throughput(report), cpu(report)];
+    tables.extend(growth(report));
+    tables
+}
+
+/// All tables and what went wrong, as text.
 pub fn text(report: &Report, style: Style) -> String {
     let mut text = String::new();
     let (bold, plain) = match style {
@@ -146,10 +179,14 @@ pub fn text(report: &Report, style: Style) -> String {
         report.server.version,
         report.generator
     ));
-    for table in [throughput(report), cpu(report)] {
+    for table in all(report) {
         text.push_str(&format!("\n{bold}{}{plain}\n", table.caption));
         text.push_str(&table.text());
     }
+    text.push_str(
+        "\nSpread: least to largest round, as a part of the median. ÷: the median of the ratios within each round.\n\
+         Others: cores that everybody else on the machine used meanwhile.\n",
+    );
     for failure in &report.failures {
         text.push_str(&format!("\n{bold}FAILED{plain} {failure}"));
     }
