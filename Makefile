@@ -23,7 +23,7 @@ help: ## This list
 .PHONY: demo
 demo: ready-build ## One minute of the experiment: a private Redis, a respool before it, a table, a report
 	cargo build --release --locked
-	$(TARGET)/release/respool-lab eight --brief --out lab-out/demo
+	$(TARGET)/release/respool-lab eight --quick --out lab-out/demo
 
 .PHONY: bench
 bench: ready-peers ## The whole experiment, with peers and the floor; about half an hour

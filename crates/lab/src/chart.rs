@@ -87,7 +87,7 @@ impl TimeChart<'_> {
                 "tick end",
                 frame.left - 6.0,
                 y + 4.0,
-                &format!("{tick:.1}"),
+                &format!("{tick:.*}", decimals(cores_step)),
             );
         }
         for tick in ticks(rate, rate_step) {
@@ -103,7 +103,7 @@ impl TimeChart<'_> {
         let (_, step) = nice(span.max(0.001), 8);
         let mut tick = ((self.span_s.0 - self.zero_s) / step).ceil() * step;
         while tick <= self.span_s.1 - self.zero_s + step * 1e-6 {
-            let digits = usize::from(step < 1.0) + usize::from(step < 0.1);
+            let digits = decimals(step);
             text(
                 &mut svg,
                 "tick middle",
@@ -395,6 +395,16 @@ fn nice(most: f64, parts: u32) -> (f64, f64) {
     ((most / step - 1e-9).ceil() * step, step)
 }
 
+/// Digits behind the point that tell multiples of a step apart.
+fn decimals(step: f64) -> usize {
+    (0..4)
+        .find(|&digits| {
+            let scaled = step * 10f64.powi(digits);
+            (scaled - scaled.round()).abs() < 1e-6
+        })
+        .unwrap_or(4) as usize
+}
+
 fn ticks(most: f64, step: f64) -> impl Iterator<Item = f64> {
     let count = (most / step).round() as u32;
     (0..=count).map(move |place| f64::from(place) * step)
@@ -440,6 +450,13 @@ mod tests {
                 (found_step - step).abs() < 1e-9,
                 "{most}: step {found_step}"
             );
+        }
+    }
+
+    #[test]
+    fn the_marks_of_an_axis_are_told_apart() {
+        for (step, digits) in [(1.0, 0), (2.5, 1), (0.25, 2), (0.5, 1), (20.0, 0), (0.1, 1)] {
+            assert_eq!(decimals(step), digits, "{step}");
         }
     }
 

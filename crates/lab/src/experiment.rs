@@ -116,7 +116,7 @@ pub struct Options {
     pub peers: Vec<Target>,
     /// The echo server, in the same rounds.
     pub has_floor: bool,
-    /// Where the files go; `None`: a new folder in `lab-results`.
+    /// Where the files go; `None`: a new folder in `lab-out`.
     pub out: Option<PathBuf>,
 }
 
@@ -408,7 +408,7 @@ pub const FLAGS: [&Flag<Options>; 20] = [
     &Flag {
         name: "out",
         value: Some("DIR"),
-        help: "Where the files go [a new folder in lab-results].",
+        help: "Where the files go [a new folder in lab-out].",
         set: |options, value| {
             options.out = Some(PathBuf::from(value));
             Ok(())

@@ -104,5 +104,5 @@ fn new_folder(report: &Report) -> PathBuf {
         .chars()
         .filter(|c| c.is_ascii_alphanumeric())
         .collect();
-    PathBuf::from("lab-results").join(format!("{}-{when}", report.experiment))
+    PathBuf::from("lab-out").join(format!("{}-{when}", report.experiment))
 }
