@@ -112,6 +112,13 @@ pub fn start(setup: Setup, notify: Notify) -> io::Result<Running> {
             });
         }
     }
+    let tcp_port = addresses
+        .iter()
+        .find_map(|address| match address {
+            Address::Tcp { port, .. } => Some(*port),
+            Address::Unix(_) => None,
+        })
+        .unwrap_or(0);
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -129,6 +136,7 @@ pub fn start(setup: Setup, notify: Notify) -> io::Result<Running> {
             count,
             seed: (now.as_nanos() as u64).wrapping_mul(index as u64 * 2 + 1),
             process_id: std::process::id(),
+            tcp_port,
             started_at: now.as_secs(),
         };
         let worker = Worker::new(

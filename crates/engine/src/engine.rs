@@ -113,6 +113,8 @@ pub struct Worker {
     pub seed: u64,
     /// Of the process; for INFO.
     pub process_id: u32,
+    /// Where clients reach us, 0 if only by sockets in the file system; for INFO.
+    pub tcp_port: u16,
     /// Seconds since 1970 at the engine's time 0; for INFO.
     pub started_at: u64,
 }

@@ -80,10 +80,13 @@ impl Engine {
     }
 
     fn select(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let Some(index) = number::parse(request.arg(1)).and_then(|index| i32::try_from(index).ok())
-        else {
+        let Some(index) = number::parse(request.arg(1)) else {
             return self.answer_error(key, b"ERR value is not an integer or out of range");
         };
+        if i32::try_from(index).is_err() {
+            let text = b"ERR value is out of range, value must between -2147483648 and 2147483647";
+            return self.answer_error(key, text);
+        }
         let Ok(db) = u32::try_from(index) else {
             return self.answer_error(key, b"ERR DB index is out of range");
         };
@@ -497,6 +500,7 @@ impl Engine {
                     u128::from(self.worker.started_at) << 32 | u128::from(self.worker.process_id)
                 ),
             ),
+            ("tcp_port", self.worker.tcp_port.to_string()),
             (
                 "server_time_usec",
                 (self.worker.started_at * 1_000_000 + self.now.0).to_string(),

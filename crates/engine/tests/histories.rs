@@ -57,6 +57,7 @@ impl World {
             count: 1,
             seed,
             process_id: 1,
+            tcp_port: 0,
             started_at: 0,
         };
         let mut world = World {

@@ -10,8 +10,9 @@
 //!            spans[0]       spans[1]       spans[2]
 //! ```
 //!
-//! The bytes of a request are forwarded as they came; like Redis, the scanner skips the two bytes
-//! that end a line or a bulk without comparing them, so both read the same request.
+//! The bytes of a request are forwarded as they came. Redis skips the two bytes that end a line or a
+//! bulk without looking at them; Valkey 9.1 compares them, and closes the connection. Ours is shared,
+//! so the stricter reading is the one for all.
 
 use crate::number;
 
@@ -82,6 +83,8 @@ pub enum Violation {
     BulkLength,
     /// Too long an argument before AUTH.
     UnauthenticatedBulkLength,
+    /// A line or a bulk does not end with CR LF.
+    LineEnd,
     /// A line without end.
     LongLine,
     /// A line whose quotes do not match.
@@ -100,6 +103,7 @@ impl Violation {
             Violation::NotABulk(_) => b"expected '$', got '",
             Violation::BulkLength => b"invalid bulk length",
             Violation::UnauthenticatedBulkLength => b"unauthenticated bulk length",
+            Violation::LineEnd => b"invalid CRLF in request",
             Violation::LongLine => b"too big inline request",
             Violation::Quotes => b"unbalanced quotes in request",
         });
@@ -191,6 +195,7 @@ impl Scanner {
                 Header::Number(count, next) => (count, next),
                 Header::More => return Ok(Found::More),
                 Header::Long => return Err(Violation::LongArrayHeader),
+                Header::LineEnd => return Err(Violation::LineEnd),
                 Header::Bad => return Err(Violation::ArrayLength),
             };
             if count > ARGS_MAX {
@@ -220,6 +225,7 @@ impl Scanner {
                         Header::More => break,
                         Header::Long => return Err(Violation::LongBulkHeader),
                         _ if bytes[pos] != b'$' => return Err(Violation::NotABulk(bytes[pos])),
+                        Header::LineEnd => return Err(Violation::LineEnd),
                         Header::Bad => return Err(Violation::BulkLength),
                         Header::Number(len, next) => (len, next),
                     };
@@ -237,6 +243,9 @@ impl Scanner {
             if end + 2 > bytes.len() {
                 self.bulk = Some(len);
                 break;
+            }
+            if bytes[end] != b'\r' || bytes[end + 1] != b'\n' {
+                return Err(Violation::LineEnd);
             }
             self.spans.push(Span {
                 start: pos as u32,
@@ -270,25 +279,41 @@ impl Tail {
     pub fn scan(&mut self, bytes: &[u8]) -> Result<(usize, bool), Violation> {
         let mut at = 0;
         loop {
-            let step = self.bulk_left.min((bytes.len() - at) as u64);
+            let step = self
+                .bulk_left
+                .saturating_sub(2)
+                .min((bytes.len() - at) as u64);
             at += step as usize;
             self.bulk_left -= step;
-            if self.bulk_left > 0 {
-                return Ok((at, false));
-            }
-            if self.args_left == 0 {
+            if self.bulk_left == 0 && self.args_left == 0 {
                 return Ok((at, true));
             }
             let Some(&byte) = bytes.get(at) else {
                 return Ok((at, false));
             };
+            if self.bulk_left > 0 {
+                // The two bytes that end it.
+                if byte != if self.bulk_left == 2 { b'\r' } else { b'\n' } {
+                    return Err(Violation::LineEnd);
+                }
+                at += 1;
+                self.bulk_left -= 1;
+                continue;
+            }
             // A header is a few bytes of a large request: one at a time is soon enough.
             self.header.push(byte);
             at += 1;
+            // Nothing can be said before the byte behind the first CR; looking at all of them again
+            // with every byte would let a client make us work for nothing.
+            let ended = matches!(self.header[..], [_, .., b'\r', _]);
+            if !ended && self.header.len() <= LINE_BYTES_MAX {
+                continue;
+            }
             let (len, _) = match header(&self.header, 1) {
                 Header::More => continue,
                 Header::Long => return Err(Violation::LongBulkHeader),
                 _ if self.header[0] != b'$' => return Err(Violation::NotABulk(self.header[0])),
+                Header::LineEnd => return Err(Violation::LineEnd),
                 Header::Bad => return Err(Violation::BulkLength),
                 Header::Number(len, next) => (len, next),
             };
@@ -309,6 +334,8 @@ enum Header {
     More,
     /// It has not come and never may.
     Long,
+    /// Something else follows its CR than LF.
+    LineEnd,
     /// The line is no number.
     Bad,
 }
@@ -330,6 +357,7 @@ fn header(bytes: &[u8], start: usize) -> Header {
     }
     if at + 1 < bytes.len()
         && bytes[at] == b'\r'
+        && bytes[at + 1] == b'\n'
         && at > start
         && (bytes[start] != b'0' || at == start + 1)
     {
@@ -345,6 +373,7 @@ fn odd_header(bytes: &[u8], start: usize) -> Header {
         None if line.len() + 1 > LINE_BYTES_MAX => Header::Long,
         None => Header::More,
         Some(end) if end + 1 >= line.len() => Header::More,
+        Some(end) if line[end + 1] != b'\n' => Header::LineEnd,
         Some(end) => match number::parse(&line[..end]) {
             Some(value) => Header::Number(value, start + end + 2),
             None => Header::Bad,
@@ -583,6 +612,9 @@ mod tests {
             Some(Violation::BulkLength)
         );
         assert_eq!(violation(b"*1\r\n$03\r\n"), Some(Violation::BulkLength));
+        assert_eq!(violation(b"*1\r\n$4\r\nPINGxx"), Some(Violation::LineEnd));
+        assert_eq!(violation(b"*1\r\n$4\rxPING"), Some(Violation::LineEnd));
+        assert_eq!(violation(b"*1\rx"), Some(Violation::LineEnd));
         assert_eq!(violation(b"GET \"a\r\n"), Some(Violation::Quotes));
         let long = vec![b'1'; LINE_BYTES_MAX + 1];
         assert_eq!(violation(&long), Some(Violation::LongLine));
