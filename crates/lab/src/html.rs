@@ -463,7 +463,8 @@ fn sentences(report: &Report) -> Vec<String> {
     if others > 0.1 {
         said.push(format!(
             "Other processes ran meanwhile: in the most disturbed case they used {others:.1} of the {} cores. Throughput \
-             and times suffer from that first, ratios within a round least.",
+             and times suffer from that, and CPU per request moves, too: processes that are pushed onto one core wake each \
+             other more cheaply. Ratios within a round move least.",
             machine.cores
         ));
     }
