@@ -53,6 +53,71 @@ impl Outgoing {
     }
 }
 
+/// Bytes of a link: they are kept until they are answered, so that what was lost with a connection
+/// and did no harm can be sent again.
+///
+/// ```text
+///   | answered | written, unanswered | unwritten | room |
+///              answered              written     len
+/// ```
+#[derive(Debug, Default)]
+pub(crate) struct Unanswered {
+    bytes: Vec<u8>,
+    answered: usize,
+    written: usize,
+}
+
+impl Unanswered {
+    /// Everything that was not answered.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.answered..]
+    }
+
+    /// What the kernel has not taken.
+    #[inline]
+    pub(crate) fn unwritten(&self) -> &[u8] {
+        &self.bytes[self.written..]
+    }
+
+    #[inline]
+    pub(crate) fn append(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    #[inline]
+    pub(crate) fn write(&mut self, count: usize) {
+        self.written += count;
+        debug_assert!(self.written <= self.bytes.len());
+    }
+
+    /// The first `count` bytes were answered, or will never be asked.
+    #[inline]
+    pub(crate) fn answer(&mut self, count: usize) {
+        self.answered += count;
+        self.written = self.written.max(self.answered);
+        debug_assert!(self.answered <= self.bytes.len());
+        if self.answered == self.bytes.len() {
+            self.answered = 0;
+            self.written = 0;
+            self.bytes.clear();
+            self.bytes.shrink_to(KEPT_BYTES_MAX);
+        } else if self.answered >= COMPACT_BYTES && self.answered * 2 >= self.bytes.len() {
+            self.bytes.drain(..self.answered);
+            self.written -= self.answered;
+            self.answered = 0;
+        }
+    }
+
+    /// Starts anew with these bytes, none of them written.
+    pub(crate) fn replace(&mut self, bytes: Vec<u8>) {
+        *self = Unanswered {
+            bytes,
+            answered: 0,
+            written: 0,
+        };
+    }
+}
+
 const COMPACT_BYTES: usize = 64 << 10;
 
 /// Buffers that nobody uses. Whoever becomes idle gives its buffer back, so an idle session holds

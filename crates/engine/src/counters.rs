@@ -67,6 +67,8 @@ counters! {
     failed_not_sent,
     /// Requests that failed after they were sent.
     failed_unknown,
+    /// Reads that were sent again, after a link was lost or captured.
+    reads_sent_again,
     /// Requests refused because we do not pass such on.
     refused,
     /// Requests too large to hold, cut through on a link of their own.

@@ -30,9 +30,10 @@ pub struct Limits {
     pub links_max: u32,
     /// Requests on one link that are not answered yet. At it: the sessions that add more wait.
     pub link_ledger_max: u32,
-    /// Bytes on one link that the server has not taken. At it: the sessions that add more wait.
-    pub link_unsent_bytes_max: u32,
-    /// Bytes that one worker holds for its sessions and links. At it: the session that owes most
+    /// Bytes of requests on one link that are not answered yet; they are kept until then. At it: the
+    /// sessions that add more wait.
+    pub link_unanswered_bytes_max: u32,
+    /// Bytes that one worker holds for its sessions. At it: the session that owes most
     /// is not read; an eighth above, it is closed.
     pub worker_memory_bytes_max: u64,
 }
@@ -45,12 +46,12 @@ impl Default for Limits {
             session_output_soft_bytes: 1 << 20,
             session_output_hard_bytes: 32 << 20,
             session_stall_ms: 10_000,
-            stranger_stall_ms: 1_000,
+            stranger_stall_ms: 5_000,
             request_held_bytes_max: 256 << 10,
             streaming_links_max: 16,
             links_max: 64,
             link_ledger_max: 65_536,
-            link_unsent_bytes_max: 4 << 20,
+            link_unanswered_bytes_max: 4 << 20,
             worker_memory_bytes_max: 1 << 30,
         }
     }

@@ -3,22 +3,23 @@
 //!
 //! ```text
 //!            written, unanswered            flushed      open batch
-//! ledger   [ e0 e1 e2 | e3 e4 e5        |  e6 e7      |  e8 e9   ]   requests, first in first out
-//! out                          [ half of e5, e6 e7    |  e8 e9   ]   bytes
-//!                              ^ next byte to write   ^ allowed
+//! ledger   [ e0 e1 e2 e3 e4 e5          |  e6 e7      |  e8 e9   ]   requests, first in first out
+//! out      [ e0 e1 e2 e3 e4 half of e5 . half, e6 e7  |  e8 e9   ]   bytes
+//!                                      ^ next to write           ^ `allowed` ends before the open batch
 //! ```
 //!
 //! The ledger has an entry for every request whose reply has not come, whoever still wants it: a
 //! reply belongs to the entry in front and to nothing else. An entry leaves only when its reply ends
-//! or the connection does.
+//! or the connection does. Its bytes are kept as long: a read that was lost can be sent again.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use respool_protocol::encode::{self, Version};
 use respool_protocol::reply;
 use respool_protocol::value::Value;
 
-use crate::buffer::{Outgoing, Spare};
+use crate::buffer::Unanswered;
+use crate::failure::Fate;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::pool::ServerId;
 use crate::returns::Returns;
@@ -85,6 +86,21 @@ pub(crate) struct Entry {
     pub(crate) len: u32,
     /// When it came, [`Time::stamp_ms`].
     pub(crate) at_ms: u32,
+    /// It changes nothing: to run it twice does no harm.
+    pub(crate) reads: bool,
+    /// It was sent before, on a connection that was lost or that a slow session held up.
+    pub(crate) again: bool,
+}
+
+impl Entry {
+    /// What became of it when it was not written whole to the present connection.
+    pub(crate) fn fate_unsent(&self) -> Fate {
+        if self.again {
+            Fate::Unknown
+        } else {
+            Fate::NotSent
+        }
+    }
 }
 
 /// What the flush rule says of an open batch.
@@ -106,10 +122,8 @@ pub(crate) struct Link {
     pub(crate) accepting: bool,
     /// Whether the engine has it on its list of links with an open batch.
     pub(crate) listed: bool,
-    pub(crate) out: Outgoing,
-    /// Of its own: a batch is larger than what sessions need, and comes again and again.
-    spare: Spare,
-    /// Bytes of `out` that may be written.
+    pub(crate) out: Unanswered,
+    /// Unwritten bytes that may be written.
     allowed: usize,
     pub(crate) ledger: VecDeque<Entry>,
     /// Entries of the open batch, at the back of the ledger.
@@ -164,8 +178,7 @@ impl Link {
         Link {
             accepting: true,
             listed: false,
-            out: Outgoing::default(),
-            spare: Spare::default(),
+            out: Unanswered::default(),
             allowed: 0,
             ledger: VecDeque::new(),
             open: 0,
@@ -212,11 +225,12 @@ impl Link {
     /// The request in front is answered. `None` if nothing is in flight: then the server talks to itself.
     #[inline]
     pub(crate) fn pop_answered(&mut self) -> Option<Entry> {
-        if self.in_flight() > 0 {
-            self.ledger.pop_front()
-        } else {
-            None
+        if self.in_flight() == 0 {
+            return None;
         }
+        let entry = self.ledger.pop_front()?;
+        self.out.answer(entry.len as usize);
+        Some(entry)
     }
 
     /// Whether a reply for this session is still to come.
@@ -233,7 +247,7 @@ impl Link {
     #[inline]
     pub(crate) fn push(&mut self, entry: Entry, request: &[u8]) {
         debug_assert_eq!(entry.len as usize, request.len());
-        self.out.tail(&mut self.spare).extend_from_slice(request);
+        self.out.append(request);
         self.ledger.push_back(entry);
         self.open += 1;
     }
@@ -251,7 +265,7 @@ impl Link {
         if !rule.hold {
             return Decision::Flush(Why::Idle);
         }
-        if self.out.len() - self.allowed >= BATCH_BYTES_MAX {
+        if self.out.unwritten().len() - self.allowed >= BATCH_BYTES_MAX {
             return Decision::Flush(Why::Full);
         }
         if self.in_flight() == 0 && !self.returns.worth_waiting(now, self.open) {
@@ -272,21 +286,21 @@ impl Link {
             self.progress = now;
         }
         self.open = 0;
-        self.allowed = self.out.len();
+        self.allowed = self.out.unwritten().len();
         self.returns.end_wait();
     }
 
     /// Appends a part of a request that is cut through; it may be written at once.
     pub(crate) fn stream(&mut self, bytes: &[u8]) {
-        self.out.tail(&mut self.spare).extend_from_slice(bytes);
-        self.allowed = self.out.len();
+        self.out.append(bytes);
+        self.allowed = self.out.unwritten().len();
     }
 
     /// What may be written now.
     pub(crate) fn pending(&self) -> &[u8] {
         match &self.state {
             State::Greeting { greeting, .. } => &greeting.unsent,
-            State::Up => &self.out.pending()[..self.allowed],
+            State::Up => &self.out.unwritten()[..self.allowed],
             _ => &[],
         }
     }
@@ -299,7 +313,11 @@ impl Link {
             }
             _ => {
                 self.allowed -= count;
-                self.out.take(count, &mut self.spare);
+                self.out.write(count);
+                if let Role::Streaming { .. } = self.role {
+                    // A large request is not held, and so cannot be sent again.
+                    self.out.answer(count);
+                }
             }
         }
     }
@@ -312,39 +330,46 @@ impl Link {
         };
     }
 
-    /// The first entry of the ledger whose request was not written whole, and the first of which no
-    /// byte was written. Between them there is at most one: the half-written.
-    fn first_unsent(&self) -> (usize, usize) {
-        let mut unwritten = self.out.len();
-        let mut untouched = self.ledger.len();
-        while untouched > 0 {
-            let len = self.ledger[untouched - 1].len as usize;
-            if len == 0 || unwritten == 0 {
-                break;
-            }
-            if len > unwritten {
-                return (untouched - 1, untouched);
-            }
-            unwritten -= len;
-            untouched -= 1;
+    /// How many requests, from the front, were written whole.
+    fn sent(&self) -> usize {
+        let mut unwritten = self.out.unwritten().len();
+        let mut sent = self.ledger.len();
+        while sent > 0 && unwritten > 0 {
+            unwritten = unwritten.saturating_sub(self.ledger[sent - 1].len as usize);
+            sent -= 1;
         }
-        (untouched, untouched)
+        sent
     }
 
-    /// The connection is gone. Gives back the requests that may have been executed and the one that
-    /// was half written; requests of which no byte was written stay, for the next connection.
-    pub(crate) fn disconnect(&mut self) -> (Vec<Entry>, Option<Entry>) {
-        let (unsent, untouched) = self.first_unsent();
-        let kept: usize = self
-            .ledger
-            .range(untouched..)
-            .map(|entry| entry.len as usize)
-            .sum();
-        let half = self.out.len() - kept;
-        self.out.take(half, &mut self.spare);
-        let mut gone: Vec<Entry> = self.ledger.drain(..untouched).collect();
-        let half_written =
-            (unsent < untouched).then(|| gone.pop().expect("the half-written entry is the last"));
+    /// The connection is gone. Gives back the requests that may have been executed. Those that were not
+    /// written whole stay, for the next connection; so do, if there is to be one at once (`again`), reads
+    /// that were sent once, unless their session asked for a change behind them: they would see it.
+    pub(crate) fn disconnect(&mut self, again: bool) -> Vec<Entry> {
+        let sent = self.sent();
+        let mut changed = HashSet::new();
+        let mut stays = vec![true; self.ledger.len()];
+        for (index, entry) in self.ledger.iter().enumerate().take(sent).rev() {
+            let harmless = entry.reads && !entry.again && !changed.contains(&entry.session);
+            stays[index] = again && harmless && entry.session != Key::NOBODY;
+            if !entry.reads {
+                changed.insert(entry.session);
+            }
+        }
+        let mut gone = Vec::new();
+        let mut kept = Vec::new();
+        let mut at = 0;
+        for (index, mut entry) in std::mem::take(&mut self.ledger).into_iter().enumerate() {
+            let behind = at + entry.len as usize;
+            if stays[index] {
+                kept.extend_from_slice(&self.out.bytes()[at..behind]);
+                entry.again |= index < sent;
+                self.ledger.push_back(entry);
+            } else {
+                gone.push(entry);
+            }
+            at = behind;
+        }
+        self.out.replace(kept);
         self.open = self.ledger.len() as u32;
         self.allowed = 0;
         self.returns.end_wait();
@@ -352,14 +377,45 @@ impl Link {
         self.partial = Vec::new();
         self.cutting = false;
         self.paused = None;
-        (gone, half_written)
+        gone
+    }
+
+    /// Takes what can go another way: the requests of sessions, other than `captor`, that only read here.
+    /// Their replies will be dropped; a session that also writes here must wait, or its order is lost.
+    pub(crate) fn take_reads_of_others(&mut self, captor: Key) -> Vec<(Entry, Vec<u8>)> {
+        let bound = |entry: &Entry| !entry.reads || entry.again;
+        let staying: HashSet<Key> = self
+            .ledger
+            .iter()
+            .filter(|entry| bound(entry))
+            .map(|entry| entry.session)
+            .collect();
+        let mut taken = Vec::new();
+        let mut at = 0;
+        for entry in &mut self.ledger {
+            let behind = at + entry.len as usize;
+            let others = entry.session != captor && entry.session != Key::NOBODY;
+            if others && !staying.contains(&entry.session) {
+                let request = self.out.bytes()[at..behind].to_vec();
+                taken.push((
+                    Entry {
+                        again: true,
+                        ..*entry
+                    },
+                    request,
+                ));
+                entry.session = Key::NOBODY;
+            }
+            at = behind;
+        }
+        taken
     }
 
     /// The oldest unsent request leaves the open batch of a link that is not connected.
     pub(crate) fn pop_unsent(&mut self) -> Option<Entry> {
         debug_assert!(!self.is_up());
         let entry = self.ledger.pop_front()?;
-        self.out.take(entry.len as usize, &mut self.spare);
+        self.out.answer(entry.len as usize);
         self.open -= 1;
         Some(entry)
     }
@@ -488,6 +544,8 @@ mod tests {
             seq,
             len: len as u32,
             at_ms: 0,
+            reads: seq % 2 == 1,
+            again: false,
         };
         link.push(entry, &vec![b'x'; len]);
     }
@@ -550,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_whole_is_unknown_what_was_half_written_is_not_and_the_rest_stays() {
+    fn what_was_written_whole_is_gone_and_what_was_not_stays_whole() {
         for written in 0..=40 {
             let mut link = link();
             for seq in 0..4 {
@@ -558,21 +616,45 @@ mod tests {
             }
             link.flush(Time(0));
             link.written(written);
-            let (gone, half) = link.disconnect();
+            let gone = link.disconnect(false);
             let seqs: Vec<u32> = gone.iter().map(|entry| entry.seq).collect();
-            let whole = (written / 10) as u32;
+            let whole = written / 10;
             assert_eq!(
                 seqs,
-                (0..whole).collect::<Vec<_>>(),
+                (0..whole as u32).collect::<Vec<_>>(),
                 "{written} bytes written"
             );
-            assert_eq!(
-                half.map(|entry| entry.seq),
-                (written % 10 > 0).then_some(whole)
-            );
-            let kept = 4 - whole as usize - usize::from(half.is_some());
-            assert_eq!((link.ledger.len(), link.out.len()), (kept, kept * 10));
+            assert_eq!(link.ledger.len(), 4 - whole);
+            assert_eq!(link.out.unwritten().len(), (4 - whole) * 10);
+            assert!(link.ledger.iter().all(|entry| !entry.again));
         }
+    }
+
+    #[test]
+    fn a_read_goes_again_once_unless_a_change_was_sent_behind_it() {
+        let mut link = link();
+        // Odd ones read: 1 has the change 2 behind it, 3 and 5 have 4 behind them, which was not sent.
+        for seq in 0..6 {
+            push(&mut link, seq, 10);
+        }
+        link.flush(Time(0));
+        link.written(45);
+        let seqs = |entries: &mut dyn Iterator<Item = &Entry>| {
+            entries
+                .map(|entry| (entry.seq, entry.again))
+                .collect::<Vec<_>>()
+        };
+        let gone = link.disconnect(true);
+        assert_eq!(seqs(&mut gone.iter()), [(0, false), (1, false), (2, false)]);
+        assert_eq!(
+            seqs(&mut link.ledger.iter()),
+            [(3, true), (4, false), (5, false)]
+        );
+        link.flush(Time(0));
+        link.written(30);
+        let gone = link.disconnect(true);
+        assert_eq!(seqs(&mut gone.iter()), [(3, true), (4, false)]);
+        assert_eq!(seqs(&mut link.ledger.iter()), [(5, true)]);
     }
 
     #[test]

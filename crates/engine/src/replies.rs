@@ -288,18 +288,32 @@ impl Engine {
         }
     }
 
-    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it.
+    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it. Reads of
+    /// others that wait behind the slow session's replies are asked again on another link.
     fn capture(&mut self, link: Key, by: Key) {
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
         state.role = Role::Captured { by };
         state.accepting = false;
-        self.shared.remove(&state.key);
-        self.counters.captured_links += 1;
+        let kind = state.key;
+        let reads = state.take_reads_of_others(by);
         for waiter in std::mem::take(&mut state.waiters) {
             self.release(waiter, Flags::HOLD_LINK);
         }
+        self.shared.remove(&kind);
+        self.counters.captured_links += 1;
+        let Some(other) = self.shared_link(kind) else {
+            return;
+        };
+        self.connect(other);
+        self.counters.reads_sent_again += reads.len() as u64;
+        if let Some(state) = self.links.get_mut(other) {
+            for (entry, request) in &reads {
+                state.push(*entry, request);
+            }
+        }
+        self.list_link(other);
     }
 
     /// A session took output, or is gone: the link it held up is read again.
@@ -338,7 +352,7 @@ impl Engine {
                 self.act(Action::CloseLink(LinkId(key)));
                 self.remove_link(key);
             }
-            Role::Streaming { .. } if link.out.is_empty() => {
+            Role::Streaming { .. } if link.out.bytes().is_empty() => {
                 link.role = Role::Spare;
                 link.unused_since = self.now;
                 self.next_streaming();

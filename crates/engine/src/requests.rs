@@ -1,6 +1,6 @@
 //! From a client's bytes to a place on a link: steps 2 to 4 in the life of a GET.
 
-use respool_protocol::commands::{self, Answer, Command, CommandId, Refusal};
+use respool_protocol::commands::{self, Answer, Command, CommandId, Refusal, Retry};
 use respool_protocol::encode;
 use respool_protocol::request::{self, Found, Scanner, Span, Violation};
 
@@ -136,7 +136,8 @@ impl Engine {
         };
         if let Some(link) = self.links.get_mut(session.link)
             && (link.ledger.len() >= self.settings.limits.link_ledger_max as usize
-                || link.out.len() >= self.settings.limits.link_unsent_bytes_max as usize)
+                || link.out.bytes().len()
+                    >= self.settings.limits.link_unanswered_bytes_max as usize)
         {
             link.accepting = false;
         }
@@ -176,6 +177,8 @@ impl Engine {
                 seq,
                 len: bytes.len() as u32,
                 at_ms: self.now.stamp_ms(),
+                reads: command.retry == Retry::Read,
+                again: false,
             };
             link.push(entry, bytes);
             self.counters.link_requests += 1;
@@ -212,7 +215,7 @@ impl Engine {
         }
         let placed = match request.command.answer {
             Answer::Session => self.answer_here(key, &request),
-            _ => self.place_on_link(key, bytes),
+            _ => self.place_on_link(key, bytes, request.command.retry == Retry::Read),
         };
         if placed == Placed::Done {
             self.counters.requests += 1;
@@ -258,7 +261,7 @@ impl Engine {
     }
 
     /// A request that the fast path could not place: its link is not there, full, or lost to others.
-    pub(crate) fn place_on_link(&mut self, key: Key, bytes: &[u8]) -> Placed {
+    pub(crate) fn place_on_link(&mut self, key: Key, bytes: &[u8], reads: bool) -> Placed {
         let link = match self.usable_link(key) {
             Ok(link) => link,
             Err(Blocked::Wait) => return Placed::Wait,
@@ -279,6 +282,8 @@ impl Engine {
             seq,
             len: bytes.len() as u32,
             at_ms: self.now.stamp_ms(),
+            reads,
+            again: false,
         };
         link_state.push(entry, bytes);
         self.counters.link_requests += 1;
@@ -524,10 +529,12 @@ impl Engine {
                     seq,
                     len: 0,
                     at_ms: self.now.stamp_ms(),
+                    reads: false,
+                    again: false,
                 });
                 self.counters.link_requests += 1;
                 self.counters.batches += 1;
-            } else if state.out.len() >= STREAM_BYTES_MAX {
+            } else if state.out.bytes().len() >= STREAM_BYTES_MAX {
                 state.waiters.push(key);
                 self.hold(key, Flags::HOLD_LINK);
             }

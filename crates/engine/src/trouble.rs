@@ -75,9 +75,15 @@ impl Engine {
         } else {
             None
         };
-        let was_sent = link.out.is_empty();
         let role = link.role;
-        let (gone, half_written) = link.disconnect();
+        let gone = link.disconnect(stable && role == Role::Shared);
+        // What stays waits for the next connection; only a shared link gets one.
+        let stranded: Vec<Entry> = match role {
+            Role::Shared => Vec::new(),
+            _ => link.ledger.drain(..).collect(),
+        };
+        self.counters.reads_sent_again +=
+            link.ledger.iter().filter(|entry| entry.again).count() as u64;
         link.state = State::Down;
         link.failures = if stable {
             0
@@ -104,19 +110,13 @@ impl Engine {
             reason,
         };
         for entry in gone {
-            let cut_through = entry.len == 0;
-            let fate = if cut_through && !was_sent {
-                Fate::NotSent
-            } else {
-                Fate::Unknown
-            };
-            self.fail(entry, fate, lost);
+            self.fail(entry, Fate::Unknown, lost);
         }
-        if let Some(entry) = half_written {
-            self.fail(entry, Fate::NotSent, lost);
+        for entry in stranded {
+            self.fail(entry, entry.fate_unsent(), lost);
         }
         match role {
-            // Requests of which nothing was written stay, and leave when the link is back.
+            // What stayed leaves when the link is back.
             Role::Shared if stable => self.connect(key),
             Role::Shared => self.rest(key),
             Role::Streaming { by } => {
@@ -157,7 +157,7 @@ impl Engine {
         for entry in failed {
             self.fail(
                 entry,
-                Fate::NotSent,
+                entry.fate_unsent(),
                 Cause::NoLink {
                     server: &server,
                     reason: &reason,
@@ -185,6 +185,8 @@ impl Engine {
                 seq,
                 len: 0,
                 at_ms: 0,
+                reads: false,
+                again: false,
             };
             self.fail(entry, Fate::NotSent, cause);
             self.release(session, Flags::HOLD_LINK);
@@ -221,7 +223,7 @@ impl Engine {
             return;
         };
         let room = link.ledger.len() <= limits.link_ledger_max as usize / 2
-            && link.out.len() <= limits.link_unsent_bytes_max as usize / 2;
+            && link.out.bytes().len() <= limits.link_unanswered_bytes_max as usize / 2;
         if !room || matches!(link.state, State::Down | State::Resting { .. }) {
             return;
         }
@@ -297,7 +299,7 @@ impl Engine {
         };
         let unused = link.riders == 0
             && link.ledger.is_empty()
-            && link.out.is_empty()
+            && link.out.bytes().is_empty()
             && link.waiters.is_empty();
         let may_go = link.role == Role::Spare
             || link.role == Role::Shared && link.key != self.first_link(link.key.server);
@@ -331,7 +333,7 @@ impl Engine {
                 break;
             };
             self.counters.timeouts += 1;
-            self.fail(entry, Fate::NotSent, cause);
+            self.fail(entry, entry.fate_unsent(), cause);
         }
         let Some(link) = self.links.get_mut(key) else {
             return;

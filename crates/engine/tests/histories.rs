@@ -19,6 +19,8 @@ enum Expected {
     Here(Vec<u8>),
     /// The echo of this key by the server, or an error that says what became of it.
     Server(String),
+    /// The same, of a command that changes nothing and may run twice.
+    Read(String),
 }
 
 struct Client {
@@ -45,7 +47,8 @@ struct World {
     clients: Vec<Client>,
     connections: HashMap<LinkId, Connection>,
     connecting: Vec<LinkId>,
-    executed: HashMap<String, u32>,
+    /// The keys of everything that was executed, in that order.
+    executed: Vec<String>,
     /// How many of a hundred links survive a step.
     link_luck: u64,
 }
@@ -67,7 +70,7 @@ impl World {
             clients: Vec::new(),
             connections: HashMap::new(),
             connecting: Vec::new(),
-            executed: HashMap::new(),
+            executed: Vec::new(),
             link_luck: 100,
         };
         world.engine.begin_turn(Time(0));
@@ -126,6 +129,10 @@ impl World {
                     to_send.extend_from_slice(format!("INCR {key}\r\n").as_bytes());
                     expected.push(Expected::Server(key));
                 }
+                3..=5 => {
+                    encode::request(to_send, &["GET", &key]);
+                    expected.push(Expected::Read(key));
+                }
                 _ => {
                     encode::request(to_send, &["INCR", &key]);
                     expected.push(Expected::Server(key));
@@ -136,7 +143,11 @@ impl World {
 
     /// One turn: a random part of everything that is under way arrives.
     fn turn(&mut self) {
-        self.now += 1 + self.random(300);
+        // Mostly microseconds; now and then long enough for a link to count as a good one.
+        self.now += match self.random(8) {
+            0 => self.random(600_000),
+            _ => 1 + self.random(300),
+        };
         self.engine.begin_turn(Time(self.now));
         for link in std::mem::take(&mut self.connecting) {
             if self.random(100) < self.link_luck {
@@ -244,8 +255,8 @@ impl World {
                             .to_send
                             .extend_from_slice(b"*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n");
                     }
-                    "INCR" => {
-                        *self.executed.entry(args[1].clone()).or_default() += 1;
+                    "INCR" | "GET" => {
+                        self.executed.push(args[1].clone());
                         encode::bulk(&mut connection.to_send, args[1].as_bytes());
                     }
                     other => panic!("the server got {other}"),
@@ -327,25 +338,44 @@ proptest! {
         }
         world.settle();
         let mut seen = HashSet::new();
+        let ran = |key: &String| {
+            let runs = world.executed.iter().enumerate().filter(|(_, other)| *other == key);
+            runs.map(|(at, _)| at).collect()
+        };
         for client in &world.clients {
             prop_assert!(client.open);
             let answers = answers(&client.got);
             prop_assert_eq!(answers.len(), client.expected.len());
+            let mut changed_at = 0;
+            let mut reads_before: Vec<usize> = Vec::new();
             for (answer, expected) in answers.iter().zip(&client.expected) {
-                match expected {
-                    Expected::Here(reply) => prop_assert_eq!(answer, reply),
-                    Expected::Server(key) => {
-                        let ran = world.executed.get(key).copied().unwrap_or(0);
-                        prop_assert!(seen.insert(key.clone()));
-                        prop_assert!(ran <= 1, "{} ran {} times", key, ran);
-                        if answer.starts_with(b"-NOTSENT ") {
-                            prop_assert_eq!(ran, 0, "{} ran, and its client was told that it did not", key);
-                        } else if !answer.starts_with(b"-UNKNOWN ") {
-                            let mut echo = Vec::new();
-                            encode::bulk(&mut echo, key.as_bytes());
-                            prop_assert_eq!(*answer, &echo[..]);
-                            prop_assert_eq!(ran, 1);
-                        }
+                let (key, is_read) = match expected {
+                    Expected::Here(reply) => {
+                        prop_assert_eq!(answer, reply);
+                        continue;
+                    }
+                    Expected::Server(key) => (key, false),
+                    Expected::Read(key) => (key, true),
+                };
+                prop_assert!(seen.insert(key.clone()));
+                let runs: Vec<usize> = ran(key);
+                prop_assert!(runs.len() <= if is_read { 2 } else { 1 }, "{} ran at {:?}", key, runs);
+                if answer.starts_with(b"-NOTSENT ") {
+                    prop_assert!(runs.is_empty(), "{} ran, and its client was told that it did not", key);
+                } else if !answer.starts_with(b"-UNKNOWN ") {
+                    let mut echo = Vec::new();
+                    encode::bulk(&mut echo, key.as_bytes());
+                    prop_assert_eq!(*answer, &echo[..]);
+                    prop_assert!(!runs.is_empty());
+                }
+                // What a session asked runs in the order in which it asked, as far as changes are seen.
+                if let (Some(first), Some(last)) = (runs.first(), runs.last()) {
+                    prop_assert!(*first >= changed_at, "{} ran before a change that was asked before it", key);
+                    if !is_read {
+                        prop_assert!(reads_before.iter().all(|read| read < first), "a read ran after {}, which was asked behind it", key);
+                        changed_at = *last;
+                    } else {
+                        reads_before.push(*last);
                     }
                 }
             }

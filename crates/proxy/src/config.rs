@@ -370,7 +370,10 @@ impl Resolved {
         ordered(held, memory, false, "one request must fit into a worker");
         ordered(
             held,
-            ("link-unsent-bytes-max", limits.link_unsent_bytes_max.into()),
+            (
+                "link-unanswered-bytes-max",
+                limits.link_unanswered_bytes_max.into(),
+            ),
             false,
             "a request that was held must fit into what its link may owe the server",
         );
@@ -716,7 +719,7 @@ mod tests {
                 vec![
                     "--request-held-bytes-max",
                     "8MiB",
-                    "--link-unsent-bytes-max",
+                    "--link-unanswered-bytes-max",
                     "8MiB",
                 ],
                 "`request-held-bytes-max` = 8388608 (command line) must be at most \
@@ -726,7 +729,7 @@ mod tests {
                 "request-held-bytes-max = '8MiB'",
                 vec![],
                 "r.toml:1:1: `request-held-bytes-max` = 8388608 (r.toml:1:1) must be at most \
-                 `link-unsent-bytes-max` = 4194304 (default): a request that was held",
+                 `link-unanswered-bytes-max` = 4194304 (default): a request that was held",
             ),
             (
                 "links-max = 16",

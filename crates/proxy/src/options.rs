@@ -764,17 +764,17 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ..OPTION
     },
     Opt {
-        name: "link-unsent-bytes-max",
+        name: "link-unanswered-bytes-max",
         topic: Topic::Limits,
         kind: number(
             Unit::Bytes,
             respool_engine::limits::BATCH_BYTES_MAX as u64,
             u32::MAX as u64,
-            |values| &mut values.limits.link_unsent_bytes_max,
+            |values| &mut values.limits.link_unanswered_bytes_max,
         ),
         value: "SIZE",
-        brief: "Bytes on one link that the server has not taken",
-        more: "At it, the sessions that add more wait.",
+        brief: "Bytes of requests on one link that are not answered yet",
+        more: "They are kept until then. At it, the sessions that add more wait.",
         example: "16MiB",
         ..OPTION
     },
@@ -789,7 +789,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
             field: Field::U64(|values| &mut values.limits.worker_memory_bytes_max),
         }),
         value: "SIZE",
-        brief: "Bytes that one worker holds for its sessions and links",
+        brief: "Bytes that one worker holds for its sessions",
         more: "At it, the session that owes most is not read; an eighth above, it is closed.",
         example: "512MiB",
         ..OPTION
@@ -1099,7 +1099,7 @@ mod tests {
             streaming_links_max: _,
             links_max: _,
             link_ledger_max: _,
-            link_unsent_bytes_max: _,
+            link_unanswered_bytes_max: _,
             worker_memory_bytes_max: _,
         } = Limits::default();
         let Timeouts {
