@@ -22,8 +22,9 @@ use rustix::io::Errno;
 
 use crate::tape;
 
-/// Requests that one write answers at most.
+/// Requests that one write answers at most, and bytes of such an answer, about.
 const REPLIES_MAX: usize = 4096;
+const REPLIES_BYTES_MAX: usize = 1 << 20;
 const LISTENER: u64 = u64::MAX;
 
 /// Serves until it is killed. `value_bytes` is the size of the value in a GET's reply.
@@ -106,7 +107,7 @@ impl Client {
         let replies = &replies[usize::from(self.is_get)];
         let mut left = count;
         while left > 0 {
-            let part = left.min(REPLIES_MAX);
+            let part = left.min(replies.count);
             let reply = replies.of(part);
             let written = rustix::io::write(&self.stream, reply)?;
             if written < reply.len() {
@@ -135,13 +136,16 @@ impl Client {
 struct Replies {
     bytes: Vec<u8>,
     size: usize,
+    count: usize,
 }
 
 impl Replies {
     fn new(reply: &[u8]) -> Replies {
+        let count = (REPLIES_BYTES_MAX / reply.len()).clamp(1, REPLIES_MAX);
         Replies {
-            bytes: reply.repeat(REPLIES_MAX),
+            bytes: reply.repeat(count),
             size: reply.len(),
+            count,
         }
     }
 

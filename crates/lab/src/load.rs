@@ -246,9 +246,10 @@ pub fn preload(target: SocketAddr, recipe: &Recipe) -> Result<(), String> {
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
         .map_err(failed)?;
-    // A thousand at a time: neither side has to hold more than it would for an ordinary pipeline.
-    for first in (0..recipe.keys).step_by(1000) {
-        let count = (recipe.keys - first).min(1000);
+    // A thousand at a time, fewer when they are large: neither side has to hold more than for an ordinary pipeline.
+    let step = ((1 << 20) / (recipe.value_bytes + 64)).clamp(1, 1000) as u32;
+    for first in (0..recipe.keys).step_by(step as usize) {
+        let count = (recipe.keys - first).min(step);
         let mut requests = Vec::new();
         for key in first..first + count {
             tape::write_request(&mut requests, &recipe, key);

@@ -167,28 +167,10 @@ impl Proxy {
     /// # Errors
     /// When it cannot be started, ends at once or does not accept; the text carries its log.
     pub fn start<A: AsRef<OsStr>>(binary: &Path, args: &[A]) -> io::Result<Proxy> {
-        Proxy::start_under::<&str, A>(&[], binary, args)
-    }
-
-    /// The same, run by another program that becomes it: `["prlimit", "--nofile=64"]`.
-    ///
-    /// # Errors
-    /// As [`Proxy::start`].
-    pub fn start_under<W, A>(wrapper: &[W], binary: &Path, args: &[A]) -> io::Result<Proxy>
-    where
-        W: AsRef<OsStr>,
-        A: AsRef<OsStr>,
-    {
-        let mut words: Vec<OsString> = wrapper.iter().map(|w| w.as_ref().to_owned()).collect();
-        words.push(binary.as_os_str().to_owned());
-        words.push("serve".into());
         let args: Vec<OsString> = args.iter().map(|a| a.as_ref().to_owned()).collect();
         let process = Process::start(Ready::Accept, &mut |port, _dir| {
-            let mut command = Command::new(&words[0]);
-            command
-                .args(&words[1..])
-                .arg("--listen")
-                .arg(format!("127.0.0.1:{port}"));
+            let mut command = Command::new(binary);
+            command.args(["serve", "--listen", &format!("127.0.0.1:{port}")]);
             command.args(&args);
             command
         })?;
@@ -252,7 +234,7 @@ pub struct CpuTime {
 pub(crate) enum Ready {
     /// It answers PING, or refuses it for want of a password.
     Ping,
-    /// It accepts a connection.
+    /// It accepts a connection and answers QUIT.
     Accept,
 }
 
@@ -427,7 +409,7 @@ impl Process {
                 Ready::Ping => {
                     self.log().contains("eady to accept connections") && self.answers_ping()
                 }
-                Ready::Accept => TcpStream::connect_timeout(&self.address(), POLL_TCP).is_ok(),
+                Ready::Accept => self.takes_sessions(),
             };
             if is_ready {
                 return Ok(());
@@ -443,6 +425,17 @@ impl Process {
             }
             std::thread::sleep(POLL);
         }
+    }
+
+    /// Whether it accepts; the session that asked is gone again when this returns.
+    fn takes_sessions(&self) -> bool {
+        let ask = || -> io::Result<usize> {
+            let mut stream = TcpStream::connect_timeout(&self.address(), POLL_TCP)?;
+            stream.set_read_timeout(Some(POLL_TCP))?;
+            stream.write_all(b"QUIT\r\n")?;
+            stream.read_to_end(&mut Vec::new())
+        };
+        ask().is_ok()
     }
 
     fn answers_ping(&self) -> bool {

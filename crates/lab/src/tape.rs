@@ -47,15 +47,18 @@ pub struct Recipe {
     pub values: Values,
 }
 
-/// Requests on a tape at least; larger pipelines make it longer. Enough that the order of keys does not
-/// matter, little enough to stay in the second-level cache.
-const REQUESTS_MIN: usize = 4096;
+/// Requests on a tape; large pipelines make it longer. Enough that the order of keys does not matter, little enough to
+/// stay in the second-level cache.
+const REQUESTS: usize = 4096;
+/// Bytes of a tape, about; large values make it shorter, down to two batches.
+const BYTES_MAX: usize = 64 << 20;
 
 impl Tape {
     /// Records a tape. The same recipe makes the same tape.
     pub fn new(recipe: &Recipe) -> Tape {
         let batch = recipe.pipeline.max(1);
-        let batches = REQUESTS_MIN.div_ceil(batch).max(16);
+        let requests = (BYTES_MAX / (recipe.value_bytes + 64)).min(REQUESTS);
+        let batches = requests.div_ceil(batch).max(2);
         let mut tape = Tape {
             requests: Vec::new(),
             replies: Vec::new(),
@@ -234,6 +237,15 @@ mod tests {
             .map(|key| value_of(key, 2, Values::OfKey))
             .collect();
         assert_eq!(values.len(), 3000);
+    }
+
+    #[test]
+    fn large_values_make_a_short_tape() {
+        let large = Recipe {
+            value_bytes: 16 << 20,
+            ..recipe(Verb::Set, 1)
+        };
+        assert_eq!(Tape::new(&large).batches(), 3);
     }
 
     #[test]
