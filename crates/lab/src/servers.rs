@@ -236,6 +236,8 @@ pub(crate) enum Ready {
     Ping,
     /// It accepts a connection and answers QUIT.
     Accept,
+    /// It accepts a connection: all that can be asked of a program that knows no QUIT without arrays.
+    Listen,
 }
 
 impl Process {
@@ -410,6 +412,7 @@ impl Process {
                     self.log().contains("eady to accept connections") && self.answers_ping()
                 }
                 Ready::Accept => self.takes_sessions(),
+                Ready::Listen => TcpStream::connect_timeout(&self.address(), POLL_TCP).is_ok(),
             };
             if is_ready {
                 return Ok(());

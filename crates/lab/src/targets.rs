@@ -294,7 +294,7 @@ impl Running {
                 )
             }
             Target::Floor => {
-                let process = Process::start(Ready::Accept, &mut |port, _dir| {
+                let process = Process::start(Ready::Listen, &mut |port, _dir| {
                     let mut command = Command::new(&programs.lab);
                     command.args(["floor", "--child", "--listen", &format!("127.0.0.1:{port}")]);
                     command.args(["--value-bytes", &programs.value_bytes.to_string()]);
@@ -423,7 +423,7 @@ fn with_configuration(
     make: &mut dyn FnMut(u16, &Path) -> (Command, String),
 ) -> io::Result<(Process, String)> {
     let mut written = Ok(String::new());
-    let process = Process::start(Ready::Accept, &mut |port, dir| {
+    let process = Process::start(Ready::Listen, &mut |port, dir| {
         let file = dir.join(name);
         let (command, text) = make(port, &file);
         written = fs::write(&file, &text).map(|()| text);
