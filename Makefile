@@ -26,9 +26,9 @@ demo: ready-build ## One minute of the experiment: a private Redis, a respool be
 	$(TARGET)/release/respool-lab eight --quick --out lab-out/demo
 
 .PHONY: bench
-bench: ready-peers ## The whole experiment, with peers and the floor; about half an hour
+bench: ready-peers ## The whole experiment at length, with peers and the floor
 	cargo build --release --locked
-	$(TARGET)/release/respool-lab eight --peer twemproxy --peer envoy --floor --out lab-out/bench
+	$(TARGET)/release/respool-lab eight --all --out lab-out/bench
 
 .PHONY: build
 build: ready-build ## The programs as they ship: target/release/respool and respool-lab
