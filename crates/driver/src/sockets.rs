@@ -13,6 +13,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 /// What an event is about, packed into the 64 bits that epoll keeps for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
+    Tick,
     Mailbox,
     Listener(usize),
     Session(usize),
@@ -23,6 +24,7 @@ impl Token {
     pub(crate) fn pack(self) -> EventData {
         let (kind, index) = match self {
             Token::Mailbox => (0, 0),
+            Token::Tick => (4, 0),
             Token::Listener(index) => (1, index),
             Token::Session(index) => (2, index),
             Token::Link(index) => (3, index),
@@ -36,7 +38,8 @@ impl Token {
             0 => Token::Mailbox,
             1 => Token::Listener(index),
             2 => Token::Session(index),
-            _ => Token::Link(index),
+            3 => Token::Link(index),
+            _ => Token::Tick,
         }
     }
 }
@@ -167,6 +170,7 @@ mod tests {
     #[test]
     fn a_token_survives_its_packing() {
         for token in [
+            Token::Tick,
             Token::Mailbox,
             Token::Listener(3),
             Token::Session(0),

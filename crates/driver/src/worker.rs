@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, Settings};
 use respool_engine::{
-    Action, Counters, Engine, Event, LinkId, Peer, SessionId, Time, Worker as WorkerId,
+    Action, Counters, Engine, Event, LinkId, Peer, SessionId, TICK_MS, Time, Worker as WorkerId,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, SendFlags, Shutdown, SocketAddrAny, SocketFlags};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::listen::Listener;
 use crate::mailbox::{Mailbox, Order};
@@ -48,7 +49,7 @@ const LINK_READ_BYTES: usize = 256 << 10;
 const EVENTS_MAX: usize = 1024;
 /// Clients accepted from one socket in one turn.
 const ACCEPTS_MAX: usize = 128;
-/// How often a worker looks after what is not urgent; the engine wakes it as often.
+/// How often a worker looks after what is not urgent; it ticks as often.
 const HOUSEKEEP_EVERY: Duration = Duration::from_millis(50);
 /// How often a worker reports its counters.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
@@ -67,6 +68,8 @@ pub(crate) struct Worker {
     settings: Arc<Settings>,
     engine: Engine,
     epoll: OwnedFd,
+    /// Rings every [`TICK_MS`]. Most waits are then without a timeout, and arm no timer of their own.
+    tick: OwnedFd,
     /// Whether the kernel takes waits shorter than a millisecond; some sandboxes forbid the call.
     short_waits: bool,
     mailbox: Arc<Mailbox>,
@@ -103,11 +106,14 @@ impl Worker {
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*mailbox, Token::Mailbox.pack(), EventFlags::IN)?;
+        let tick = tick()?;
+        epoll::add(&epoll, &tick, Token::Tick.pack(), EventFlags::IN)?;
         let worker = Worker {
             id,
             engine: Engine::new(settings.clone(), id, Time(0)),
             settings,
             epoll,
+            tick,
             short_waits: true,
             mailbox,
             listeners,
@@ -167,6 +173,10 @@ impl Worker {
                 Token::Link(index) => self.link_event(index, flags),
                 Token::Listener(index) => self.ready_listeners.push(index),
                 Token::Mailbox => orders = self.mailbox.take(),
+                Token::Tick => {
+                    let mut count = [0; 8];
+                    let _ = rustix::io::read(&self.tick, &mut count);
+                }
             }
         }
         for order in orders {
@@ -231,19 +241,17 @@ impl Worker {
     }
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<()> {
-        let now = self.now();
-        let mut wait = Duration::from_micros(self.engine.deadline().since_us(now));
-        if !self.short_waits && !wait.is_zero() {
-            wait = wait.max(Duration::from_millis(1));
-        }
-        let timeout = Timespec {
-            tv_sec: wait.as_secs() as i64,
-            tv_nsec: i64::from(wait.subsec_nanos()),
-        };
+        let timeout = self.engine.deadline().map(|deadline| {
+            let mut wait = Duration::from_micros(deadline.since_us(self.now()));
+            if !self.short_waits && !wait.is_zero() {
+                wait = wait.max(Duration::from_millis(1));
+            }
+            timespec(wait)
+        });
         match epoll::wait(
             &self.epoll,
             rustix::buffer::spare_capacity(events),
-            Some(&timeout),
+            timeout.as_ref(),
         ) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(Errno::NOSYS | Errno::PERM) if self.short_waits => {
@@ -746,6 +754,25 @@ impl Worker {
             }
         }
         self.engine.handle_fleet(others);
+    }
+}
+
+fn tick() -> io::Result<OwnedFd> {
+    let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+    let tick = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+    let every = timespec(Duration::from_millis(TICK_MS.into()));
+    let timer = Itimerspec {
+        it_interval: every,
+        it_value: every,
+    };
+    rustix::time::timerfd_settime(&tick, TimerfdTimerFlags::empty(), &timer)?;
+    Ok(tick)
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: duration.as_secs() as i64,
+        tv_nsec: duration.subsec_nanos().into(),
     }
 }
 

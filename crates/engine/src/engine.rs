@@ -8,7 +8,7 @@
 //!    [`Engine::link_output`] and [`Engine::session_output`] show and reporting what was taken; links
 //!    first, so that servers work while clients are being answered;
 //! 5. [`Engine::poll_action`] and [`Engine::poll_event`] until they are empty;
-//! 6. then it waits for events, until [`Engine::deadline`] at the most.
+//! 6. then it waits for events: until [`Engine::deadline`] at the most, and for [`TICK_MS`] at the most.
 //!
 //! Requests are taken in `requests`, answered without a server in `here`, replies handed out in
 //! `replies`, and what goes wrong with links is settled in `trouble`.
@@ -155,6 +155,8 @@ pub struct Engine {
     /// When the earliest held batch must leave.
     flush_at: Option<Time>,
     tick_at: Time,
+    /// Where a tick lists the links.
+    pub(crate) ticking: Vec<Key>,
     /// Bytes held for sessions.
     pub(crate) held_bytes: usize,
     pub(crate) next_session: u64,
@@ -165,8 +167,9 @@ pub struct Engine {
     pub(crate) draining: bool,
 }
 
-/// How often deadlines are looked at: the precision of every one in milliseconds.
-const TICK_MS: u32 = 50;
+/// How often a turn must be taken though nothing happens: the precision of every deadline in
+/// milliseconds.
+pub const TICK_MS: u32 = 50;
 
 /// Getters.
 impl Engine {
@@ -180,13 +183,13 @@ impl Engine {
         }
     }
 
-    /// When [`Engine::begin_turn`] must be called though nothing happened.
-    pub fn deadline(&self) -> Time {
-        if !self.resume.is_empty() {
-            return self.now;
+    /// When the next turn must be taken though nothing happens, if that is sooner than the next tick.
+    pub fn deadline(&self) -> Option<Time> {
+        if self.resume.is_empty() {
+            self.flush_at
+        } else {
+            Some(self.now)
         }
-        self.flush_at
-            .map_or(self.tick_at, |flush_at| flush_at.min(self.tick_at))
     }
 
     /// The bytes that this session is to be sent.
@@ -237,6 +240,7 @@ impl Engine {
             events: VecDeque::new(),
             flush_at: None,
             tick_at: now,
+            ticking: Vec::new(),
             held_bytes: 0,
             next_session: worker.index as u64 + 1,
             counters: Counters::default(),

@@ -21,7 +21,7 @@ mod time;
 mod trouble;
 
 pub use counters::Counters;
-pub use engine::{Action, Engine, Event, LinkId, SessionId, Worker};
+pub use engine::{Action, Engine, Event, LinkId, SessionId, TICK_MS, Worker};
 pub use failure::Fate;
 pub use session::Peer;
 pub use time::Time;

@@ -242,9 +242,13 @@ impl Engine {
 
     /// Looks at every deadline.
     pub(crate) fn tick(&mut self) {
-        for key in self.links.keys() {
+        // Borrowed for the moment: a tick, too, comes often enough not to allocate.
+        let mut keys = std::mem::take(&mut self.ticking);
+        keys.extend(self.links.iter().map(|(key, _)| key));
+        for key in keys.drain(..) {
             self.tick_link(key);
         }
+        self.ticking = keys;
         let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);
         if idle_ms > 0 {
             let idle = |(key, session): (Key, &crate::session::Session)| {
@@ -317,47 +321,49 @@ impl Engine {
         }
         let now = self.now.stamp_ms();
         let expired = |entry: &Entry| now.wrapping_sub(entry.at_ms) >= request_ms;
-        let server = self.label(key).to_owned();
-        let cause = Cause::Deadline {
-            server: &server,
-            limit_ms: request_ms,
-        };
-        loop {
-            let Some(link) = self.links.get_mut(key) else {
-                return;
-            };
-            if link.is_up() || !link.ledger.front().is_some_and(expired) {
-                break;
-            }
-            let Some(entry) = link.pop_unsent() else {
-                break;
-            };
-            self.counters.timeouts += 1;
-            self.fail(entry, entry.fate_unsent(), cause);
+        while let Some(link) = self.links.get_mut(key)
+            && !link.is_up()
+            && link.ledger.front().is_some_and(expired)
+            && let Some(entry) = link.pop_unsent()
+        {
+            self.give_up(key, entry, entry.fate_unsent());
         }
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
-        if !link.is_up() || link.paused.is_some() {
+        if !link.is_up() {
             return;
         }
+        // Who takes its replies slowly is not late for that. And the reply in front may be half with its
+        // client: that one is being answered.
+        let captor = match link.role {
+            Role::Captured { by } | Role::Streaming { by } => by,
+            Role::Shared | Role::Spare => Key::NOBODY,
+        };
         let mut late = Vec::new();
-        // The reply in front may be half with its client: that one is being answered.
         for entry in link
             .ledger
             .iter_mut()
             .skip(usize::from(link.cutting))
             .take_while(|entry| expired(entry))
         {
-            if entry.session != Key::NOBODY {
+            if entry.session != Key::NOBODY && entry.session != captor {
                 late.push(*entry);
                 entry.session = Key::NOBODY;
             }
         }
         for entry in late {
-            self.counters.timeouts += 1;
-            self.fail(entry, Fate::Unknown, cause);
+            self.give_up(key, entry, Fate::Unknown);
         }
+    }
+
+    /// A request has had its time.
+    fn give_up(&mut self, link: Key, entry: Entry, fate: Fate) {
+        self.counters.timeouts += 1;
+        let server = self.label(link).to_owned();
+        let limit_ms = self.settings.timeouts.request_ms;
+        let server = &server;
+        self.fail(entry, fate, Cause::Deadline { server, limit_ms });
     }
 
     /// A link that is not read because of its captor: not for ever, and less long while others wait.
