@@ -389,9 +389,9 @@ impl Engine {
             );
         };
         if !is_plain(value) {
-            let text =
-                format!("ERR {library} cannot contain spaces, newlines or special characters.");
-            return self.answer_error(key, text.as_bytes());
+            // Named as the client wrote it.
+            let why = b" cannot contain spaces, newlines or special characters.";
+            return self.answer_error(key, &[b"ERR ", attribute, why].concat());
         }
         if let Some(session) = self.sessions.get_mut(key) {
             let rare = session.rare();

@@ -220,7 +220,7 @@ fn servers_wait_only_when_the_table_says_so() {
             watcher.ask(&words(&format!("XGROUP CREATE {stream} g $ MKSTREAM")));
         }
         let (mut waited, mut answered) = (0, 0);
-        for nth in 0..300 {
+        for nth in 0..1_000 {
             let (name, end) = if nth % 2 == 0 {
                 ("XREAD", ["STREAMS s $", "STREAMS BLOCK $"])
             } else {

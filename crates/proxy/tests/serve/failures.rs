@@ -284,6 +284,8 @@ fn a_reply_that_comes_after_its_deadline_reaches_nobody() {
                 })
             })
             .collect();
+        // Each worker has its link by then.
+        thread::sleep(Duration::from_millis(300));
         let before = connections(&target);
         let direct = 1;
         for _ in 0..3 {
