@@ -14,7 +14,7 @@
 //! same pipeline and connections, as what is compared with it.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -30,13 +30,12 @@ const LISTENER: u64 = u64::MAX;
 /// Serves until it is killed. `value_bytes` is the size of the value in a GET's reply.
 ///
 /// # Errors
-/// When it cannot listen, or a client does not take its replies.
-pub fn serve(listen: SocketAddr, value_bytes: usize) -> io::Result<()> {
-    let listener = TcpListener::bind(listen)?;
+/// When it cannot accept, or a client does not take its replies.
+pub fn serve(listener: &TcpListener, value_bytes: usize) -> io::Result<()> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(
         &epoll,
-        &listener,
+        listener,
         EventData::new_u64(LISTENER),
         EventFlags::IN,
     )?;
@@ -81,18 +80,23 @@ pub fn serve(listen: SocketAddr, value_bytes: usize) -> io::Result<()> {
             let Some(client) = &mut clients[place] else {
                 continue;
             };
-            match rustix::io::read(&client.stream, &mut buffer) {
-                Ok(length) if length > 0 => client.answer(&buffer[..length], &replies)?,
-                Err(Errno::AGAIN | Errno::INTR) => {}
+            let is_gone = match rustix::io::read(&client.stream, &mut buffer) {
+                Ok(0) => true,
+                Ok(length) => client.answer(&buffer[..length], &replies)?.is_err(),
+                Err(Errno::AGAIN | Errno::INTR) => false,
+                Err(_) => true,
+            };
+            if is_gone {
                 // Closing takes it out of the epoll, too.
-                _ => {
-                    clients[place] = None;
-                    free.push(place);
-                }
+                clients[place] = None;
+                free.push(place);
             }
         }
     }
 }
+
+/// The client is not there any more.
+struct Gone;
 
 struct Client {
     stream: TcpStream,
@@ -102,20 +106,24 @@ struct Client {
 }
 
 impl Client {
-    fn answer(&mut self, bytes: &[u8], replies: &[Replies; 2]) -> io::Result<()> {
+    /// An error ends the floor: it does not keep what a client does not take.
+    fn answer(&mut self, bytes: &[u8], replies: &[Replies; 2]) -> io::Result<Result<(), Gone>> {
         let count = self.count(bytes);
         let replies = &replies[usize::from(self.is_get)];
         let mut left = count;
         while left > 0 {
             let part = left.min(replies.count);
             let reply = replies.of(part);
-            let written = rustix::io::write(&self.stream, reply)?;
-            if written < reply.len() {
-                return Err(io::Error::other("a client does not take its replies"));
+            match rustix::io::write(&self.stream, reply) {
+                Ok(written) if written == reply.len() => {}
+                Ok(_) | Err(Errno::AGAIN) => {
+                    return Err(io::Error::other("a client does not take its replies"));
+                }
+                Err(_) => return Ok(Err(Gone)),
             }
             left -= part;
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// How many requests begin in these bytes; notes of which kind they are by the first of them.
@@ -127,8 +135,11 @@ impl Client {
         if let Some(kind) = kind {
             self.is_get = *kind == b'2';
         }
+        // One whose kind is still to come counts with the next read.
+        let carried = usize::from(self.ends_in_star);
         self.ends_in_star = bytes.last() == Some(&b'*');
-        bytes.iter().filter(|&&byte| byte == b'*').count()
+        let begun = bytes.iter().filter(|&&byte| byte == b'*').count();
+        carried + begun - usize::from(self.ends_in_star)
     }
 }
 
@@ -151,5 +162,45 @@ impl Replies {
 
     fn of(&self, count: usize) -> &[u8] {
         &self.bytes[..count * self.size]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn it_answers_as_often_as_asked_however_the_bytes_are_cut_and_outlives_clients_that_leave() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || serve(&listener, 3));
+        let connect = || {
+            let stream = TcpStream::connect(address).unwrap();
+            let limit = std::time::Duration::from_secs(10);
+            stream.set_read_timeout(Some(limit)).unwrap();
+            stream
+        };
+        let get = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n";
+        // Gone with its replies on their way.
+        connect().write_all(&get.repeat(10)).unwrap();
+        for cut in 1..get.len() {
+            let mut client = connect();
+            client.set_nodelay(true).unwrap();
+            let bytes = get.repeat(2);
+            client.write_all(&bytes[..cut]).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            client.write_all(&bytes[cut..]).unwrap();
+            let mut replies = [0; 18];
+            client.read_exact(&mut replies).unwrap();
+            assert_eq!(&replies, b"$3\r\nxxx\r\n$3\r\nxxx\r\n", "cut at {cut}");
+        }
+        let mut client = connect();
+        client
+            .write_all(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\nb\r\n")
+            .unwrap();
+        let mut reply = [0; 5];
+        client.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, b"+OK\r\n");
     }
 }

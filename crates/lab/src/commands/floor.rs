@@ -1,7 +1,7 @@
 //! `respool-lab floor`
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 
 use super::{end_with_parent, fail, read};
@@ -68,7 +68,9 @@ pub fn run(args: &[OsString]) -> ExitCode {
     if settings.is_child {
         end_with_parent();
     }
-    match floor::serve(listen, settings.value_bytes) {
+    let served = TcpListener::bind(listen)
+        .and_then(|listener| floor::serve(&listener, settings.value_bytes));
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(NAME, &format!("{listen}: {error}")),
     }
