@@ -61,11 +61,12 @@ generated: ready-test ## What is generated from a table and checked in is what t
 	cargo build --workspace --bins $(QUICK)
 	$(TARGET)/quick/respool-lab commands --check
 	$(TARGET)/quick/respool docs --check
+	$(VENV)/bin/python -B tests/guarantees.py
 
 .PHONY: python
 python: ready-test ## redis-py, as it is, through respool
 	cargo build -p respool --bins $(QUICK)
-	$(VENV)/bin/python -m unittest discover --verbose --start-directory tests/redis_py
+	$(VENV)/bin/python -B -m unittest discover --verbose --start-directory tests/redis_py
 
 .PHONY: fuzz-smoke
 fuzz-smoke: ready-test ## The fuzz targets, a few seconds each
@@ -78,7 +79,7 @@ fuzz: ready-test ## The fuzz targets, ten minutes each; SECONDS_EACH=N for anoth
 .PHONY: lab-smoke
 lab-smoke: ready-test ## The experiment at its smallest writes its files and they hold what they should
 	cargo build --workspace --bins $(QUICK)
-	$(VENV)/bin/python tests/lab_smoke.py $(TARGET)/quick/respool-lab
+	$(VENV)/bin/python -B tests/lab_smoke.py $(TARGET)/quick/respool-lab
 
 # --- what each needs on the machine ---
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::thread;
 
 use super::client::{Client, Value, request};
-use super::target::{Options, Random, Target, direct_only, on_every_target, proxied, seed};
+use super::target::{Options, Random, Target, on_every_target, proxied, seed};
 
 /// One client's life: pipelines of random requests whose values carry its name, and now and then a
 /// disconnect in the middle of one. `name` is nobody else's.
@@ -157,9 +157,6 @@ fn crowd(target: &Target, clients: usize, pipelines: usize) {
 
 #[test]
 fn three_hundred_clients_of_one_worker_each_get_their_own_replies_in_order() {
-    if direct_only() {
-        return crowd(&proxied(&Options::default()), 50, 10);
-    }
     crowd(&proxied(&Options::with(&["--threads=1"])), 300, 40);
 }
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::client::{Client, Value, words};
-use super::target::{Options, Target, direct_only, proxied};
+use super::target::{Options, Target, installed, proxied};
 
 fn ends_well(mut target: Target) {
     let proxy = target.proxy.as_mut().expect("the test asked for a respool");
@@ -47,11 +47,9 @@ fn count_until_closed(mut client: Client, key: &str, begun: &Barrier) -> i64 {
 
 #[test]
 fn under_load_every_request_that_was_executed_is_answered_and_no_reply_is_cut() {
-    if direct_only() {
-        return;
-    }
-    for threads in ["--threads=1", "--threads=3"] {
-        let target = proxied(&Options::with(&[threads]));
+    for binary in installed() {
+        let options = Options::with(&["--threads=3"]);
+        let target = Target::proxied(&binary, &options);
         let clients = 50;
         let begun = Barrier::new(clients + 1);
         let counts: Vec<i64> = thread::scope(|scope| {
@@ -88,9 +86,6 @@ fn under_load_every_request_that_was_executed_is_answered_and_no_reply_is_cut() 
 
 #[test]
 fn what_waits_for_the_server_is_answered_before_the_end() {
-    if direct_only() {
-        return;
-    }
     let target = proxied(&Options::default());
     let mut clients: Vec<Client> = (0..10).map(|_| target.client()).collect();
     for client in &mut clients {
@@ -120,9 +115,6 @@ fn what_waits_for_the_server_is_answered_before_the_end() {
 
 #[test]
 fn idle_sessions_do_not_hold_up_the_end() {
-    if direct_only() {
-        return;
-    }
     let target = proxied(&Options::with(&["--threads=2"]));
     let mut clients: Vec<Client> = (0..50).map(|_| target.client()).collect();
     for client in &mut clients {
@@ -139,9 +131,6 @@ fn idle_sessions_do_not_hold_up_the_end() {
 
 #[test]
 fn a_server_that_never_answers_delays_the_end_by_the_drain_timeout_and_no_longer() {
-    if direct_only() {
-        return;
-    }
     let mut target = proxied(&Options::with(&["--drain-timeout-ms=700"]));
     let mut client = target.client();
     assert_eq!(client.call("SET key value"), Value::ok());

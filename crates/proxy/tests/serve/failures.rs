@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::client::{Client, Value, request, words};
 use super::relay::{Mode, Relay};
-use super::target::{Options, Random, Target, any_server, direct_only, proxied, seed, wait_until};
+use super::target::{Options, Random, Target, any_server, before_every_server, seed, wait_until};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,74 +145,67 @@ fn counters_stay_true(target: &mut Target, clients: usize, trouble: impl FnOnce(
 
 #[test]
 fn when_the_server_is_killed_no_write_is_doubled_and_no_acknowledged_one_is_lost() {
-    if direct_only() {
-        return;
-    }
     for threads in ["--threads=1", "--threads=3"] {
-        let mut target = proxied(&durable(Options::with(&[threads])));
-        counters_stay_true(&mut target, 24, |target| {
-            for _ in 0..3 {
-                thread::sleep(Duration::from_millis(400));
-                target.server.kill9();
-                thread::sleep(Duration::from_millis(100));
-                target.server.restart().expect("the server starts again");
-            }
-            thread::sleep(Duration::from_millis(800));
+        before_every_server(&durable(Options::with(&[threads])), |target| {
+            counters_stay_true(target, 24, |target| {
+                for _ in 0..2 {
+                    thread::sleep(Duration::from_millis(300));
+                    target.server.kill9();
+                    thread::sleep(Duration::from_millis(100));
+                    target.server.restart().expect("the server starts again");
+                }
+                thread::sleep(Duration::from_millis(600));
+            });
         });
     }
 }
 
 #[test]
 fn after_a_restart_of_the_server_every_session_of_every_worker_works_again_as_it_is() {
-    if direct_only() {
-        return;
-    }
-    let mut target = proxied(&Options::with(&["--threads=3"]));
-    // Enough that each worker has some, in both protocols and more than one database.
-    let mut clients: Vec<Client> = (0..30).map(|_| target.client()).collect();
-    for (number, client) in clients.iter_mut().enumerate() {
-        if number % 2 == 0 {
-            client.call("HELLO 3");
-        }
-        assert_eq!(client.call(&format!("SELECT {}", number % 3)), Value::ok());
-        assert_eq!(
-            client.call(&format!("SET key:{number} before")),
-            Value::ok()
-        );
-    }
-    for _ in 0..2 {
-        target.server.kill9();
-        for client in &mut clients {
-            let reply = client.call("GET key");
-            assert_ne!(fate(&reply), Fate::Replied, "{reply:?}");
-        }
-        target.server.restart().expect("the server starts again");
-        let deadline = Instant::now() + Duration::from_secs(10);
+    before_every_server(&Options::with(&["--threads=3"]), |target| {
+        // Enough that each worker has some, in both protocols and more than one database.
+        let mut clients: Vec<Client> = (0..30).map(|_| target.client()).collect();
         for (number, client) in clients.iter_mut().enumerate() {
-            let set = format!("SET key:{number} after");
-            while fate(&client.call(&set)) != Fate::Replied {
-                assert!(Instant::now() < deadline, "client {number} does not heal");
-                thread::sleep(Duration::from_millis(20));
+            if number % 2 == 0 {
+                client.call("HELLO 3");
             }
+            assert_eq!(client.call(&format!("SELECT {}", number % 3)), Value::ok());
             assert_eq!(
-                client.call(&format!("GET key:{number}")),
-                Value::bulk("after")
+                client.call(&format!("SET key:{number} before")),
+                Value::ok()
             );
         }
-        // Each is still in its database: the new link was told.
-        for db in 0..3 {
-            let mut direct = target.direct_client();
-            direct.call(&format!("SELECT {db}"));
-            assert_eq!(direct.call("DBSIZE"), Value::Integer(10), "database {db}");
+        for _ in 0..2 {
+            target.server.kill9();
+            for client in &mut clients {
+                let reply = client.call("GET key");
+                assert_ne!(fate(&reply), Fate::Replied, "{reply:?}");
+            }
+            target.server.restart().expect("the server starts again");
+            let deadline = Instant::now() + Duration::from_secs(10);
+            for (number, client) in clients.iter_mut().enumerate() {
+                let set = format!("SET key:{number} after");
+                while fate(&client.call(&set)) != Fate::Replied {
+                    assert!(Instant::now() < deadline, "client {number} does not heal");
+                    thread::sleep(Duration::from_millis(20));
+                }
+                assert_eq!(
+                    client.call(&format!("GET key:{number}")),
+                    Value::bulk("after")
+                );
+            }
+            // Each is still in its database: the new link was told.
+            for db in 0..3 {
+                let mut direct = target.direct_client();
+                direct.call(&format!("SELECT {db}"));
+                assert_eq!(direct.call("DBSIZE"), Value::Integer(10), "database {db}");
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn a_respool_that_starts_before_its_server_works_once_that_is_there() {
-    if direct_only() {
-        return;
-    }
     let binary = any_server();
     let options = Options::default();
     let target = Target::direct(&binary, &options);
@@ -235,132 +228,127 @@ fn a_respool_that_starts_before_its_server_works_once_that_is_there() {
 
 #[test]
 fn a_reply_that_comes_after_its_deadline_reaches_nobody() {
-    if direct_only() {
-        return;
-    }
-    let target = proxied(&Options::with(&["--request-timeout-ms=200", "--threads=2"]));
-    let connections = |target: &Target| {
-        let Value::Bulk(text) = target.direct_client().call("INFO stats") else {
-            panic!("a text")
-        };
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("total_connections_received:"));
-        line.and_then(|number| number.trim().parse::<i64>().ok())
-            .expect("the server counts")
-    };
-    let seed = seed();
-    let ended = AtomicBool::new(false);
-    let timed_out = thread::scope(|scope| {
-        let clients: Vec<_> = (0..40)
-            .map(|number| {
-                let (target, ended) = (&target, &ended);
-                scope.spawn(move || {
-                    let mut random = Random::new(seed.wrapping_add(number));
-                    let mut client = target.client();
-                    let (mut step, mut timed_out) = (0, 0);
-                    while !ended.load(Ordering::SeqCst) {
-                        let depth = 1 + random.below(8);
-                        let mut bytes = Vec::new();
-                        let first = step;
-                        for _ in 0..depth {
-                            step += 1;
-                            let token = format!("{number}/{step}");
-                            bytes.extend(request(&["EVAL", "return ARGV[1]", "0", &token]));
-                        }
-                        client.send(&bytes);
-                        for at in first + 1..=step {
-                            let reply = client.reply();
-                            match fate(&reply) {
-                                Fate::Replied => {
-                                    assert_eq!(reply, Value::bulk(format!("{number}/{at}")))
+    before_every_server(
+        &Options::with(&["--request-timeout-ms=200", "--threads=2"]),
+        |target| {
+            let target = &*target;
+            let connections = |target: &Target| {
+                let Value::Bulk(text) = target.direct_client().call("INFO stats") else {
+                    panic!("a text")
+                };
+                let text = String::from_utf8_lossy(&text).into_owned();
+                let line = text
+                    .lines()
+                    .find_map(|line| line.strip_prefix("total_connections_received:"));
+                line.and_then(|number| number.trim().parse::<i64>().ok())
+                    .expect("the server counts")
+            };
+            let seed = seed();
+            let ended = AtomicBool::new(false);
+            let timed_out = thread::scope(|scope| {
+                let clients: Vec<_> = (0..40)
+                    .map(|number| {
+                        let (target, ended) = (target, &ended);
+                        scope.spawn(move || {
+                            let mut random = Random::new(seed.wrapping_add(number));
+                            let mut client = target.client();
+                            let (mut step, mut timed_out) = (0, 0);
+                            while !ended.load(Ordering::SeqCst) {
+                                let depth = 1 + random.below(8);
+                                let mut bytes = Vec::new();
+                                let first = step;
+                                for _ in 0..depth {
+                                    step += 1;
+                                    let token = format!("{number}/{step}");
+                                    bytes.extend(request(&["EVAL", "return ARGV[1]", "0", &token]));
                                 }
-                                _ => timed_out += 1,
+                                client.send(&bytes);
+                                for at in first + 1..=step {
+                                    let reply = client.reply();
+                                    match fate(&reply) {
+                                        Fate::Replied => {
+                                            assert_eq!(reply, Value::bulk(format!("{number}/{at}")))
+                                        }
+                                        _ => timed_out += 1,
+                                    }
+                                }
                             }
-                        }
-                    }
-                    timed_out
-                })
-            })
-            .collect();
-        // Each worker has its link by then.
-        thread::sleep(Duration::from_millis(300));
-        let before = connections(&target);
-        let direct = 1;
-        for _ in 0..3 {
-            thread::sleep(Duration::from_millis(300));
-            target.server.stop();
-            thread::sleep(Duration::from_millis(700));
-            target.server.cont();
-        }
-        thread::sleep(Duration::from_millis(500));
-        let after = connections(&target);
-        ended.store(true, Ordering::SeqCst);
-        let timed_out: i64 = clients
-            .into_iter()
-            .map(|c| c.join().expect("only its own replies"))
-            .sum();
-        // The links live on: one slow server is no reason to fail what strangers wait for.
-        assert_eq!(
-            after,
-            before + direct,
-            "respool connected again, RESPOOL_TEST_SEED={seed}"
-        );
-        timed_out
-    });
-    assert!(timed_out > 40, "the deadline passed for many: {timed_out}");
+                            timed_out
+                        })
+                    })
+                    .collect();
+                // Each worker has its link by then.
+                thread::sleep(Duration::from_millis(300));
+                let before = connections(target);
+                let direct = 1;
+                for _ in 0..2 {
+                    thread::sleep(Duration::from_millis(300));
+                    target.server.stop();
+                    thread::sleep(Duration::from_millis(700));
+                    target.server.cont();
+                }
+                thread::sleep(Duration::from_millis(500));
+                let after = connections(target);
+                ended.store(true, Ordering::SeqCst);
+                let timed_out: i64 = clients
+                    .into_iter()
+                    .map(|c| c.join().expect("only its own replies"))
+                    .sum();
+                // The links live on: one slow server is no reason to fail what strangers wait for.
+                assert_eq!(
+                    after,
+                    before + direct,
+                    "respool connected again, RESPOOL_TEST_SEED={seed}"
+                );
+                timed_out
+            });
+            assert!(timed_out > 40, "the deadline passed for many: {timed_out}");
+        },
+    );
 }
 
 #[test]
 fn a_write_that_missed_its_deadline_is_executed_once_at_the_most() {
-    if direct_only() {
-        return;
-    }
-    let mut target = proxied(&Options::with(&["--request-timeout-ms=150"]));
-    counters_stay_true(&mut target, 10, |target| {
-        for _ in 0..3 {
-            thread::sleep(Duration::from_millis(200));
-            target.server.stop();
-            thread::sleep(Duration::from_millis(500));
-            target.server.cont();
-        }
-        thread::sleep(Duration::from_millis(300));
+    before_every_server(&Options::with(&["--request-timeout-ms=150"]), |target| {
+        counters_stay_true(target, 10, |target| {
+            for _ in 0..3 {
+                thread::sleep(Duration::from_millis(200));
+                target.server.stop();
+                thread::sleep(Duration::from_millis(500));
+                target.server.cont();
+            }
+            thread::sleep(Duration::from_millis(300));
+        });
     });
 }
 
 #[test]
 fn a_request_that_is_never_answered_fails_at_its_deadline_and_says_that_it_was_sent() {
-    if direct_only() {
-        return;
-    }
-    let target = proxied(&Options::with(&["--request-timeout-ms=200"]));
-    let mut client = target.client();
-    assert_eq!(client.call("SET key 1"), Value::ok());
-    target.server.stop();
-    let reply = client.call("INCR key");
-    let text = reply.error().expect("nobody answers");
-    assert_eq!(fate(&reply), Fate::Unknown, "{text}");
-    assert!(text.contains("200 ms"), "{text}");
-    // Its place in the order is kept: the next reply is the next request's.
-    client.send(&words("ECHO still-here"));
-    assert_eq!(client.reply(), Value::bulk("still-here"));
-    target.server.cont();
-    wait_until("the link works again", Duration::from_secs(5), || {
-        fate(&client.call("EXISTS key")) == Fate::Replied
+    before_every_server(&Options::with(&["--request-timeout-ms=200"]), |target| {
+        let mut client = target.client();
+        assert_eq!(client.call("SET key 1"), Value::ok());
+        target.server.stop();
+        let reply = client.call("INCR key");
+        let text = reply.error().expect("nobody answers");
+        assert_eq!(fate(&reply), Fate::Unknown, "{text}");
+        assert!(text.contains("200 ms"), "{text}");
+        // Its place in the order is kept: the next reply is the next request's.
+        client.send(&words("ECHO still-here"));
+        assert_eq!(client.reply(), Value::bulk("still-here"));
+        target.server.cont();
+        wait_until("the link works again", Duration::from_secs(5), || {
+            fate(&client.call("EXISTS key")) == Fate::Replied
+        });
+        assert_eq!(
+            client.call("GET key"),
+            Value::bulk("2"),
+            "executed once, its late reply dropped"
+        );
     });
-    assert_eq!(
-        client.call("GET key"),
-        Value::bulk("2"),
-        "executed once, its late reply dropped"
-    );
 }
 
 #[test]
 fn a_connection_reset_in_mid_reply_gives_nobody_half_a_reply() {
-    if direct_only() {
-        return;
-    }
     let binary = any_server();
     let options = Options::default();
     let target = Target::direct(&binary, &options);
@@ -422,9 +410,6 @@ fn a_connection_reset_in_mid_reply_gives_nobody_half_a_reply() {
 
 #[test]
 fn bytes_that_are_no_reply_end_the_link_and_reach_nobody() {
-    if direct_only() {
-        return;
-    }
     let binary = any_server();
     let options = Options::default();
     let target = Target::direct(&binary, &options);
@@ -457,9 +442,6 @@ fn bytes_that_are_no_reply_end_the_link_and_reach_nobody() {
 
 #[test]
 fn a_reply_that_nobody_asked_for_ends_the_link_and_reaches_nobody() {
-    if direct_only() {
-        return;
-    }
     let binary = any_server();
     let options = Options::default();
     let target = Target::direct(&binary, &options);
@@ -524,23 +506,16 @@ fn heals_from(mode: Mode) {
 
 #[test]
 fn a_server_that_closes_what_it_accepts_fails_requests_as_not_sent_until_it_heals() {
-    if !direct_only() {
-        heals_from(Mode::CloseOnAccept);
-    }
+    heals_from(Mode::CloseOnAccept);
 }
 
 #[test]
 fn a_server_that_never_answers_the_handshake_fails_requests_as_not_sent_until_it_heals() {
-    if !direct_only() {
-        heals_from(Mode::Silent);
-    }
+    heals_from(Mode::Silent);
 }
 
 #[test]
 fn a_server_that_refuses_our_password_fails_requests_as_not_sent() {
-    if direct_only() {
-        return;
-    }
     let binary = any_server();
     let locked = Target::direct(&binary, &Options::default().password("secret"));
     let address = locked.server.address();

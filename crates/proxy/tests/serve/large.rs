@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::client::{Client, Value, request, words};
-use super::target::{Options, Target, direct_only, on_every_target, proxied};
+use super::target::{Options, Target, on_every_target, proxied};
 
 const MIB: usize = 1 << 20;
 
@@ -71,7 +71,7 @@ impl Bystander {
 #[test]
 fn a_value_of_512_mib_is_cut_through_in_bounded_memory_while_others_go_on() {
     let target = proxied(&Options::default());
-    let blocks = if direct_only() { 16 } else { 512 };
+    let blocks = 512;
     let beside = Bystander::beside(&target, |bystander| {
         let mut client = target.client();
         client.send(format!("*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n${}\r\n", blocks * MIB).as_bytes());
@@ -102,10 +102,9 @@ fn a_value_of_512_mib_is_cut_through_in_bounded_memory_while_others_go_on() {
         assert_eq!(client.reply(), Value::Simple("PONG".into()));
     });
     assert!(beside > 40);
-    if let Some(proxy) = &target.proxy {
-        let peak = proxy.rss_peak();
-        assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);
-    }
+    let proxy = target.proxy();
+    let peak = proxy.rss_peak();
+    assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);
 }
 
 #[test]
@@ -220,27 +219,25 @@ fn slow_reader(size: usize) -> (Target, Result<(), std::io::Error>) {
 
 #[test]
 fn who_reads_a_large_value_slowly_holds_up_nobody_and_gets_it_whole() {
-    let size = if direct_only() { MIB } else { 20 * MIB };
+    let size = 20 * MIB;
     let (target, result) = slow_reader(size);
     result.expect("what respool can hold is held until it is read");
-    if let Some(proxy) = &target.proxy {
-        let peak = proxy.rss_peak();
-        assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);
-    }
+    let proxy = target.proxy();
+    let peak = proxy.rss_peak();
+    assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);
 }
 
 #[test]
 fn who_reads_more_than_can_be_held_slowly_holds_up_nobody() {
-    let size = if direct_only() { MIB } else { 200 * MIB };
+    let size = 200 * MIB;
     let (target, result) = slow_reader(size);
-    if let Some(proxy) = &target.proxy {
-        if let Err(error) = result {
-            // Strangers behind it had waited long enough: it was closed, and the operator is told why.
-            assert!(proxy.log().contains("stall_ms"), "{error}: {}", proxy.log());
-        }
-        let peak = proxy.rss_peak();
-        assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);
+    let proxy = target.proxy();
+    if let Err(error) = result {
+        // Strangers behind it had waited long enough: it was closed, and the operator is told why.
+        assert!(proxy.log().contains("stall_ms"), "{error}: {}", proxy.log());
     }
+    let peak = proxy.rss_peak();
+    assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);
 }
 
 #[test]
@@ -264,11 +261,7 @@ fn who_sends_a_request_slowly_holds_up_nobody_and_has_it_executed_whole() {
 #[test]
 fn many_large_values_at_once_pass_in_bounded_memory() {
     let target = proxied(&Options::default());
-    let (clients, size) = if direct_only() {
-        (3, MIB)
-    } else {
-        (40, 10 * MIB)
-    };
+    let (clients, size) = (40, 10 * MIB);
     thread::scope(|scope| {
         for number in 0..clients {
             let target = &target;
@@ -288,15 +281,14 @@ fn many_large_values_at_once_pass_in_bounded_memory() {
             });
         }
     });
-    if let Some(proxy) = &target.proxy {
-        // 400 MiB are on their way at once; the part of each that is held is bounded.
-        let peak = proxy.rss_peak();
-        assert!(
-            peak < 2 * RESIDENT_BYTES_MAX,
-            "respool held {} MiB",
-            peak >> 20
-        );
-    }
+    let proxy = target.proxy();
+    // 400 MiB are on their way at once; the part of each that is held is bounded.
+    let peak = proxy.rss_peak();
+    assert!(
+        peak < 2 * RESIDENT_BYTES_MAX,
+        "respool held {} MiB",
+        peak >> 20
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::client::{Client, Value, request, words};
-use super::target::{Options, Target, direct_only, on_every_target, proxied, wait_until};
+use super::target::{Options, Target, on_every_target, proxied, wait_until};
 
 const MIB: u64 = 1 << 20;
 
@@ -39,7 +39,7 @@ fn clients_that_vanish_at_any_moment_leave_nothing_behind() {
     let target = proxied(&Options::default());
     let mut steady = target.client();
     steady.call("SET steady value");
-    let fds = |target: &Target| target.proxy.as_ref().map_or(0, |proxy| proxy.fds());
+    let fds = |target: &Target| target.proxy().fds();
     let before = fds(&target);
     for round in 0..200_usize {
         let mut client = target.client();
@@ -67,10 +67,7 @@ fn clients_that_vanish_at_any_moment_leave_nothing_behind() {
 
 #[test]
 fn one_client_too_many_is_told_so_in_the_words_of_redis() {
-    let mut options = Options::with(&["--sessions-max=10", "--threads=3"]);
-    if direct_only() {
-        options.server.extend(["--maxclients".into(), "10".into()]);
-    }
+    let options = Options::with(&["--sessions-max=10", "--threads=3"]);
     let target = proxied(&options);
     let mut clients: Vec<Client> = (0..10).map(|_| target.client()).collect();
     for client in &mut clients {
@@ -107,9 +104,6 @@ fn one_client_too_many_is_told_so_in_the_words_of_redis() {
 
 #[test]
 fn headers_that_announce_gigabytes_take_no_memory() {
-    if direct_only() {
-        return;
-    }
     let target = proxied(&Options::default());
     let mut steady = target.client();
     steady.call("SET steady value");
@@ -137,9 +131,6 @@ fn headers_that_announce_gigabytes_take_no_memory() {
 
 #[test]
 fn who_asks_without_end_and_reads_nothing_is_bounded_and_gets_its_replies_in_the_end() {
-    if direct_only() {
-        return;
-    }
     let target = proxied(&Options::with(&["--session-stall-ms=60000"]));
     let mut steady = target.client();
     steady.call_args(&["SET", "value", &"v".repeat(10_000)]);
@@ -184,9 +175,6 @@ fn who_asks_without_end_and_reads_nothing_is_bounded_and_gets_its_replies_in_the
 
 #[test]
 fn who_reads_nothing_for_too_long_is_closed_and_the_link_goes_on() {
-    if direct_only() {
-        return;
-    }
     let options = [
         "--session-stall-ms=500",
         "--stranger-stall-ms=300",
@@ -219,9 +207,6 @@ fn who_reads_nothing_for_too_long_is_closed_and_the_link_goes_on() {
 
 #[test]
 fn two_hundred_clients_that_read_nothing_are_bounded_together() {
-    if direct_only() {
-        return;
-    }
     let options = [
         "--worker-memory-bytes-max=64MiB",
         "--session-stall-ms=60000",
@@ -273,9 +258,6 @@ fn two_hundred_clients_that_read_nothing_are_bounded_together() {
 
 #[test]
 fn without_file_descriptors_respool_waits_and_then_goes_on() {
-    if direct_only() {
-        return;
-    }
     let target = proxied(&Options::default());
     let proxy = target.proxy();
     let mut steady = Client::connect(proxy.address());

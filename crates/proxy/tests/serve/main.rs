@@ -1,8 +1,7 @@
 //! `respool serve`, the binary itself, before real servers of every version at hand.
 //!
 //! Each module is a topic, the name of each test its claim. A body runs against every installed server, and where
-//! that means something also with no respool in between: a test that fails there is itself wrong.
-//! `RESPOOL_TEST_TARGETS=direct` runs only those.
+//! that means something first with no respool in between: a test that fails there is itself wrong.
 
 mod client;
 mod relay;

@@ -87,13 +87,8 @@ impl Target {
         target.behind(address, options)
     }
 
-    /// The same, where an address leads to the server by some other way; where only servers are tried, that way
-    /// without a respool.
+    /// A respool before an address that leads to this server by some other way.
     pub(crate) fn behind(mut self, address: SocketAddr, options: &Options) -> Target {
-        if direct_only() {
-            self.address = address;
-            return self;
-        }
         let mut args = options.respool.clone();
         match options.password {
             None => args.push(format!("--backend=redis://{address}")),
@@ -203,15 +198,15 @@ pub(crate) fn installed() -> Vec<PathBuf> {
 pub(crate) fn on_every_target(options: &Options, body: impl Fn(&Target)) {
     for binary in installed() {
         body(&Target::direct(&binary, options));
-        if !direct_only() {
-            body(&Target::proxied(&binary, options));
-        }
+        body(&Target::proxied(&binary, options));
     }
 }
 
-/// Whether the tests themselves are being tried, without a respool.
-pub(crate) fn direct_only() -> bool {
-    std::env::var_os("RESPOOL_TEST_TARGETS").is_some_and(|targets| targets == "direct")
+/// Runs the body through respool, on every server at hand.
+pub(crate) fn before_every_server(options: &Options, body: impl Fn(&mut Target)) {
+    for binary in installed() {
+        body(&mut Target::proxied(&binary, options));
+    }
 }
 
 /// To the terminal, also from a test that passes.
