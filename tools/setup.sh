@@ -136,12 +136,13 @@ without_service() {
 # --- Rust ---
 
 rust_ready() {
-    if have rustup && ! rustup show active-toolchain >/dev/null 2>&1; then
+    # A rustup that is fresh from its package has no Rust yet.
+    if have rustup && ! cargo --version >/dev/null 2>&1; then
         say "rustup default stable"
         rustup --quiet set profile minimal
         rustup --quiet default stable
     fi
-    found=$(cargo --version | cut -d' ' -f2)
+    found=$(cargo --version 2>&1 | cut -d' ' -f2)
     oldest=$(printf '%s\n%s\n' "$found" "$rust_min" | sort -V | head -n1)
     [ "$oldest" = "$rust_min" ] ||
         fail "Rust $rust_min or newer is needed, here is $found; with rustup: rustup update stable"

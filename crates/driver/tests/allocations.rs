@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const REQUEST: &[u8] = b"*2\r\n$3\r\nGET\r\n$7\r\nkey:001\r\n";
-const REPLY: &[u8] = b"$5\r\nvalue\r\n";
+const REPLY: &[u8; 11] = b"$5\r\nvalue\r\n";
 const CLIENTS: usize = 20;
 const PIPELINE: usize = 20;
 
@@ -58,8 +58,8 @@ fn serve(listener: &TcpListener) {
                 read += count;
                 while answered < read / REQUEST.len() {
                     let due = (read / REQUEST.len() - answered).min(bytes.len() / REPLY.len());
-                    for reply in bytes.chunks_exact_mut(REPLY.len()).take(due) {
-                        reply.copy_from_slice(REPLY);
+                    for reply in bytes.as_chunks_mut().0.iter_mut().take(due) {
+                        *reply = *REPLY;
                     }
                     link.write_all(&bytes[..due * REPLY.len()])
                         .expect("a reply leaves");
@@ -81,9 +81,8 @@ fn round(clients: &mut [TcpStream], requests: &[u8], replies: &mut [u8]) {
     for client in clients.iter_mut() {
         client.read_exact(replies).expect("replies come");
         assert!(
-            replies
-                .chunks_exact(REPLY.len())
-                .all(|reply| reply == REPLY)
+            replies.as_chunks().0.iter().all(|reply| reply == REPLY),
+            "every reply is right"
         );
     }
 }

@@ -43,10 +43,11 @@ impl Value {
         let Value::List(values) = self else {
             return None;
         };
-        values
-            .chunks_exact(2)
-            .find(|pair| pair[0].text() == Some(key.as_bytes()))
-            .map(|pair| &pair[1])
+        let (pairs, _) = values.as_chunks();
+        pairs
+            .iter()
+            .find(|[name, _]| name.text() == Some(key.as_bytes()))
+            .map(|[_, value]| value)
     }
 }
 

@@ -48,10 +48,9 @@ impl Value {
         let (Value::Map(items) | Value::Array(items)) = self else {
             return None;
         };
-        let pair = items
-            .chunks_exact(2)
-            .find(|pair| pair[0] == Value::bulk(key))?;
-        Some(&pair[1])
+        let (pairs, _) = items.as_chunks();
+        let pair = pairs.iter().find(|[name, _]| *name == Value::bulk(key));
+        pair.map(|[_, value]| value)
     }
 }
 
