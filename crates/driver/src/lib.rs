@@ -125,6 +125,7 @@ pub fn start(setup: Setup, notify: Notify) -> io::Result<Running> {
     let shared = Arc::new(Shared {
         started: Instant::now(),
         sessions: AtomicUsize::new(0),
+        resolvers: AtomicUsize::new(0),
         reports: (0..count).map(|_| Default::default()).collect(),
         notify,
     });
@@ -174,7 +175,7 @@ impl Running {
     }
 
     /// Stops accepting, lets every request that has arrived be answered, closes. Returns at once; see
-    /// [`Running::join`].
+    /// [`Running::join`]. A session that is not read because of a bound loses what it sent beyond it.
     pub fn drain(&self) {
         for (mailbox, _) in &self.workers {
             mailbox.send(Order::Drain);

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use respool_engine::settings::Address;
@@ -113,6 +114,12 @@ fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
             // Left behind by a process that is gone, or in use? Only the first may be replaced.
             if net::connect(&new()?, &address) != Err(rustix::io::Errno::CONNREFUSED) {
                 return Err(rustix::io::Errno::ADDRINUSE.into());
+            }
+            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "there is a file of that name, and it is no socket",
+                ));
             }
             std::fs::remove_file(path)?;
             net::bind(&socket, &address)?;

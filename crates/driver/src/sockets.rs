@@ -14,6 +14,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     Tick,
+    Alarm,
     Mailbox,
     Listener(usize),
     Session(usize),
@@ -25,6 +26,7 @@ impl Token {
         let (kind, index) = match self {
             Token::Mailbox => (0, 0),
             Token::Tick => (4, 0),
+            Token::Alarm => (5, 0),
             Token::Listener(index) => (1, index),
             Token::Session(index) => (2, index),
             Token::Link(index) => (3, index),
@@ -39,7 +41,8 @@ impl Token {
             1 => Token::Listener(index),
             2 => Token::Session(index),
             3 => Token::Link(index),
-            _ => Token::Tick,
+            4 => Token::Tick,
+            _ => Token::Alarm,
         }
     }
 }
@@ -155,6 +158,17 @@ pub(crate) fn prepare_tcp(socket: impl AsFd) -> io::Result<()> {
     sockopt::set_tcp_keepidle(&socket, KEEPALIVE)
 }
 
+/// Whether a connected socket is connected to itself: TCP allows it.
+pub(crate) fn is_own_peer(socket: &OwnedFd) -> bool {
+    match (net::getsockname(socket), net::getpeername(socket)) {
+        (Ok(own), Ok(Some(peer))) => {
+            let tcp = |address| SocketAddr::try_from(address).ok();
+            tcp(own).is_some_and(|own| tcp(peer) == Some(own))
+        }
+        _ => false,
+    }
+}
+
 /// The address of a server as the kernel wants it, if it needs no look-up.
 pub(crate) fn literal(address: &Address) -> Option<SocketAddr> {
     match address {
@@ -171,6 +185,7 @@ mod tests {
     fn a_token_survives_its_packing() {
         for token in [
             Token::Tick,
+            Token::Alarm,
             Token::Mailbox,
             Token::Listener(3),
             Token::Session(0),

@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     /// Sessions of all workers.
     pub(crate) sessions: AtomicUsize,
+    /// Look-ups of host names under way.
+    pub(crate) resolvers: AtomicUsize,
     /// What each worker last reported.
     pub(crate) reports: Vec<Mutex<Counters>>,
     pub(crate) notify: Notify,
@@ -47,6 +49,12 @@ const SESSION_READ_BYTES: usize = 64 << 10;
 const LINK_READ_BYTES: usize = 256 << 10;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 1024;
+/// Reads of one session when a drain begins: who keeps sending must not keep us.
+const DRAIN_READS_MAX: usize = 1024;
+/// Reads for nothing of one session that was closed, at one time.
+const DISCARDS_MAX: usize = 16;
+/// Look-ups of host names under way at once: a resolver that hangs must not collect threads.
+const RESOLVERS_MAX: usize = 8;
 /// Clients accepted from one socket in one turn.
 const ACCEPTS_MAX: usize = 128;
 /// How often a worker looks after what is not urgent; it ticks as often.
@@ -70,8 +78,10 @@ pub(crate) struct Worker {
     epoll: OwnedFd,
     /// Rings every [`TICK_MS`]. Most waits are then without a timeout, and arm no timer of their own.
     tick: OwnedFd,
-    /// Whether the kernel takes waits shorter than a millisecond; some sandboxes forbid the call.
-    short_waits: bool,
+    /// Rings when a held batch must leave: a timeout of the wait would be armed and disarmed by every
+    /// wait, and `epoll_wait` counts in milliseconds.
+    alarm: OwnedFd,
+    alarm_at: Option<Time>,
     mailbox: Arc<Mailbox>,
     shared: Arc<Shared>,
     listeners: Vec<Listener>,
@@ -106,15 +116,20 @@ impl Worker {
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*mailbox, Token::Mailbox.pack(), EventFlags::IN)?;
-        let tick = tick()?;
+        let tick = timer()?;
+        let every = Duration::from_millis(TICK_MS.into());
+        set_timer(&tick, every, every)?;
         epoll::add(&epoll, &tick, Token::Tick.pack(), EventFlags::IN)?;
+        let alarm = timer()?;
+        epoll::add(&epoll, &alarm, Token::Alarm.pack(), EventFlags::IN)?;
         let worker = Worker {
             id,
             engine: Engine::new(settings.clone(), id, Time(0)),
             settings,
             epoll,
             tick,
-            short_waits: true,
+            alarm,
+            alarm_at: None,
             mailbox,
             listeners,
             ready_listeners: Vec::new(),
@@ -139,8 +154,6 @@ impl Worker {
 
     /// Works until it is told to end; returns the number of sessions that were cut.
     pub(crate) fn run(mut self) -> usize {
-        // Held batches leave within microseconds: the kernel must not round our waits up.
-        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
             match self.turn(&mut events) {
@@ -169,13 +182,16 @@ impl Worker {
             // Copied out: the struct is packed.
             let (data, flags) = (event.data, event.flags);
             match Token::unpack(data) {
-                Token::Session(index) => self.session_event(index, flags),
+                Token::Session(index) => {
+                    self.session_event(index, flags);
+                }
                 Token::Link(index) => self.link_event(index, flags),
                 Token::Listener(index) => self.ready_listeners.push(index),
                 Token::Mailbox => orders = self.mailbox.take(),
-                Token::Tick => {
-                    let mut count = [0; 8];
-                    let _ = rustix::io::read(&self.tick, &mut count);
+                Token::Tick => silence(&self.tick),
+                Token::Alarm => {
+                    silence(&self.alarm);
+                    self.alarm_at = None;
                 }
             }
         }
@@ -210,6 +226,10 @@ impl Worker {
         while let Some(action) = self.engine.poll_action() {
             self.act(action);
         }
+        // A connection that failed at once has answered some already.
+        while let Some(session) = self.engine.poll_session() {
+            self.write_session(session);
+        }
         while let Some(event) = self.engine.poll_event() {
             let worker = self.id.index;
             self.say(match event {
@@ -241,23 +261,26 @@ impl Worker {
     }
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<()> {
-        let timeout = self.engine.deadline().map(|deadline| {
-            let mut wait = Duration::from_micros(deadline.since_us(self.now()));
-            if !self.short_waits && !wait.is_zero() {
-                wait = wait.max(Duration::from_millis(1));
-            }
-            timespec(wait)
-        });
-        match epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(events),
-            timeout.as_ref(),
-        ) {
+        let now = self.now();
+        let due = self.engine.deadline();
+        let poll = due.is_some_and(|due| due <= now);
+        if let Some(due) = due
+            && !poll
+            && self.alarm_at != Some(due)
+        {
+            // Set once for a batch, however often the worker wakes until then. One that is not needed
+            // any more costs at worst a turn with nothing to do.
+            set_timer(
+                &self.alarm,
+                Duration::from_micros(due.since_us(now)),
+                Duration::ZERO,
+            )?;
+            self.alarm_at = Some(due);
+        }
+        let at_once = timespec(Duration::ZERO);
+        let timeout = poll.then_some(&at_once);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(Errno::NOSYS | Errno::PERM) if self.short_waits => {
-                self.short_waits = false;
-                Ok(())
-            }
             Err(error) => Err(error.into()),
         }
     }
@@ -265,31 +288,37 @@ impl Worker {
 
 /// Sessions.
 impl Worker {
-    fn session_event(&mut self, index: usize, flags: EventFlags) {
+    /// Whether there may be more to read.
+    fn session_event(&mut self, index: usize, flags: EventFlags) -> bool {
         let Some(Some(session)) = self.sessions.get(index) else {
-            return;
+            return false;
         };
         let id = session.id;
         if flags.contains(EventFlags::OUT) {
             self.write_session(id);
         }
         let Some(Some(session)) = self.sessions.get(index) else {
-            return;
+            return false;
         };
         if !session.socket.is_watched_for(EventFlags::IN) {
             if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
                 self.engine.handle_session_lost(id);
             }
-            return;
+            return false;
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
-            match rustix::io::read(&session.socket.fd, &mut self.buffer[..SESSION_READ_BYTES]) {
+            let buffer = &mut self.buffer[..SESSION_READ_BYTES];
+            match rustix::io::read(&session.socket.fd, buffer) {
                 Ok(0) => self.engine.handle_session_end(id),
-                Ok(count) => self.engine.handle_session_bytes(id, &self.buffer[..count]),
+                Ok(count) => {
+                    self.engine.handle_session_bytes(id, &self.buffer[..count]);
+                    return count == SESSION_READ_BYTES;
+                }
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(_) => self.engine.handle_session_lost(id),
             }
         }
+        false
     }
 
     fn write_session(&mut self, id: SessionId) {
@@ -325,7 +354,9 @@ impl Worker {
         let Some(slot) = self.sessions.get_mut(id.index()) else {
             return;
         };
-        let Some(session) = slot.take() else { return };
+        let Some(session) = slot.take_if(|session| session.id == id) else {
+            return;
+        };
         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
         if !gently || net::shutdown(&session.socket.fd, Shutdown::Write).is_err() {
             return;
@@ -341,13 +372,14 @@ impl Worker {
 
     /// Reads for nothing; whether the client has closed, too.
     fn discard(&mut self, fd: &OwnedFd) -> bool {
-        loop {
+        for _ in 0..DISCARDS_MAX {
             match rustix::io::read(fd, &mut self.buffer[..]) {
                 Ok(0) => return true,
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return error != Errno::AGAIN,
             }
         }
+        false
     }
 
     fn accept_clients(&mut self) {
@@ -475,7 +507,14 @@ impl Worker {
         match &mut link.stage {
             Stage::Resolving => {}
             Stage::Connecting(socket) => match net::sockopt::socket_error(&socket.fd) {
-                Ok(Ok(())) if flags.contains(EventFlags::OUT) => self.link_connected(id),
+                Ok(Ok(())) if flags.contains(EventFlags::OUT) => {
+                    if sockets::is_own_peer(&socket.fd) {
+                        // Nobody listens, and the kernel chose the server's port for our end.
+                        self.try_next_address(id, "nobody listens there");
+                    } else {
+                        self.link_connected(id);
+                    }
+                }
                 Ok(Ok(())) => {}
                 Ok(Err(error)) | Err(error) => self.try_next_address(id, &describe(error)),
             },
@@ -569,11 +608,17 @@ impl Worker {
                 None => {
                     // The resolver of the system blocks: it gets a thread of its own.
                     let (mailbox, name) = (self.mailbox.clone(), (host.clone(), *port));
+                    let resolvers = self.shared.clone();
+                    if resolvers.resolvers.fetch_add(1, Ordering::Relaxed) >= RESOLVERS_MAX {
+                        resolvers.resolvers.fetch_sub(1, Ordering::Relaxed);
+                        return self.link_lost(id, "earlier look-ups of its name have not ended");
+                    }
                     let look_up = move || {
                         let addresses = name
                             .to_socket_addrs()
                             .map(Iterator::collect)
                             .map_err(|error| error.to_string());
+                        resolvers.resolvers.fetch_sub(1, Ordering::Relaxed);
                         mailbox.send(Order::Resolved {
                             link: id,
                             attempt,
@@ -606,6 +651,9 @@ impl Worker {
         match addresses {
             Err(error) => self.link_lost(id, &format!("its name cannot be looked up: {error}")),
             Ok(mut addresses) => {
+                // Each attempt begins with another one: the first may be one that never answers.
+                let first = attempt as usize % addresses.len().max(1);
+                addresses.rotate_left(first);
                 addresses.reverse();
                 link.untried = addresses;
                 self.try_next_address(id, "its name has no address");
@@ -704,13 +752,22 @@ impl Worker {
         if std::mem::replace(&mut self.draining, true) {
             return;
         }
+        // What this turn closed must be closed before its places are given to others.
+        self.finish_turn();
         // Who is in the queue already was promised a connection.
         self.ready_listeners = (0..self.listeners.len()).collect();
         self.accept_clients();
-        self.listeners.clear();
-        // What has arrived is asked; what has not is not.
+        for listener in self.listeners.drain(..) {
+            // Other workers may hold the same socket: closing ours does not end its watch.
+            let _ = epoll::delete(&self.epoll, &listener.socket);
+        }
+        // What has arrived is asked; what has not is not. A session that is being held is not read.
         for index in 0..self.sessions.len() {
-            self.session_event(index, EventFlags::IN);
+            for _ in 0..DRAIN_READS_MAX {
+                if !self.session_event(index, EventFlags::IN) {
+                    break;
+                }
+            }
         }
         self.engine.handle_drain();
     }
@@ -757,16 +814,27 @@ impl Worker {
     }
 }
 
-fn tick() -> io::Result<OwnedFd> {
+fn timer() -> io::Result<OwnedFd> {
     let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-    let tick = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
-    let every = timespec(Duration::from_millis(TICK_MS.into()));
-    let timer = Itimerspec {
-        it_interval: every,
-        it_value: every,
+    Ok(rustix::time::timerfd_create(
+        TimerfdClockId::Monotonic,
+        flags,
+    )?)
+}
+
+fn set_timer(timer: &OwnedFd, first: Duration, every: Duration) -> io::Result<()> {
+    let times = Itimerspec {
+        it_interval: timespec(every),
+        it_value: timespec(first),
     };
-    rustix::time::timerfd_settime(&tick, TimerfdTimerFlags::empty(), &timer)?;
-    Ok(tick)
+    rustix::time::timerfd_settime(timer, TimerfdTimerFlags::empty(), &times)?;
+    Ok(())
+}
+
+/// A timer that has rung is readable until it is read.
+fn silence(timer: &OwnedFd) {
+    let mut count = [0; 8];
+    let _ = rustix::io::read(timer, &mut count);
 }
 
 fn timespec(duration: Duration) -> Timespec {

@@ -362,9 +362,7 @@ impl Engine {
         };
         session.flags |= Flags::ENDED;
         if session.flags.any(Flags::STREAMING | Flags::SWALLOWING) {
-            // The rest of its request never comes.
-            self.close(key, true);
-            return;
+            self.forget_large(key);
         }
         self.reading_changed(key);
         self.finish_if_done(key);
@@ -396,6 +394,9 @@ impl Engine {
             return;
         };
         state.written(count);
+        if let Role::Streaming { .. } = state.role {
+            state.progress = self.now;
+        }
         self.counters.link_bytes_out += count as u64;
         if !state.accepting || !state.waiters.is_empty() {
             self.reopen(link.0);
@@ -701,6 +702,7 @@ impl Engine {
             for waiter in link.waiters {
                 self.release(waiter, Flags::HOLD_LINK);
             }
+            self.next_streaming();
         }
     }
 

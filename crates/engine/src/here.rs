@@ -9,6 +9,7 @@ use respool_protocol::number;
 use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
+use crate::limits::NAME_BYTES_MAX;
 use crate::link::{LinkKey, State};
 use crate::requests::{Placed, Request};
 use crate::session::{Flags, Session};
@@ -244,6 +245,9 @@ impl Engine {
                 if !is_plain(request.arg(at + 1)) {
                     return self.answer_error(key, BAD_NAME);
                 }
+                if request.arg(at + 1).len() > NAME_BYTES_MAX {
+                    return self.answer_error(key, LONG_NAME);
+                }
                 name = Some(request.arg(at + 1));
                 at += 2;
             } else {
@@ -370,6 +374,9 @@ impl Engine {
         if !is_plain(name) {
             return Err(BAD_NAME);
         }
+        if name.len() > NAME_BYTES_MAX {
+            return Err(LONG_NAME);
+        }
         if let Some(session) = self.sessions.get_mut(key) {
             session.rare().name = name.to_vec();
         }
@@ -392,6 +399,9 @@ impl Engine {
             // Named as the client wrote it.
             let why = b" cannot contain spaces, newlines or special characters.";
             return self.answer_error(key, &[b"ERR ", attribute, why].concat());
+        }
+        if value.len() > NAME_BYTES_MAX {
+            return self.answer_error(key, LONG_NAME);
         }
         if let Some(session) = self.sessions.get_mut(key) {
             let rare = session.rare();
@@ -594,6 +604,8 @@ enum Moved {
 }
 
 const OK: &[u8] = b"+OK\r\n";
+const LONG_NAME: &[u8] = b"ERR respool: a name may have 1024 bytes at the most";
+const _: () = assert!(NAME_BYTES_MAX == 1024, "the error text says so");
 const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";
 
 /// What Redis takes for a client's name or library: printable ASCII without space.

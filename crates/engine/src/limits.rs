@@ -57,6 +57,9 @@ impl Default for Limits {
     }
 }
 
+/// The longest name that a client may give itself or its library: every session may keep three.
+pub const NAME_BYTES_MAX: usize = 1 << 10;
+
 /// Bytes of an open batch at which it leaves although the link is busy: what Redis reads at once
 /// (its `PROTO_IOBUF_LEN`), so a larger batch would save the server nothing.
 pub const BATCH_BYTES_MAX: usize = 16 << 10;

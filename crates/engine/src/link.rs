@@ -384,12 +384,16 @@ impl Link {
     /// Their replies will be dropped; a session that also writes here must wait, or its order is lost.
     pub(crate) fn take_reads_of_others(&mut self, captor: Key) -> Vec<(Entry, Vec<u8>)> {
         let bound = |entry: &Entry| !entry.reads || entry.again;
-        let staying: HashSet<Key> = self
+        let mut staying: HashSet<Key> = self
             .ledger
             .iter()
             .filter(|entry| bound(entry))
             .map(|entry| entry.session)
             .collect();
+        if self.cutting {
+            // Half of the reply in front is with its client.
+            staying.extend(self.ledger.front().map(|entry| entry.session));
+        }
         let mut taken = Vec::new();
         let mut at = 0;
         for entry in &mut self.ledger {

@@ -258,7 +258,7 @@ impl Engine {
             return;
         };
         match state.role {
-            Role::Shared if state.owes(key) => {
+            Role::Shared if state.is_up() && state.owes(key) => {
                 if self.links.len() < self.settings.limits.links_max as usize {
                     self.capture(link, key);
                 } else if output >= self.settings.limits.session_output_hard_bytes as usize {
@@ -363,8 +363,11 @@ impl Engine {
 
     /// A link for a large request may be had again.
     pub(crate) fn next_streaming(&mut self) {
-        if let Some(waiter) = self.streaming_waiters.pop_front() {
-            self.release(waiter, Flags::HOLD_LINK);
+        while let Some(waiter) = self.streaming_waiters.pop_front() {
+            if self.sessions.get(waiter).is_some() {
+                self.release(waiter, Flags::HOLD_LINK);
+                return;
+            }
         }
     }
 
@@ -374,15 +377,18 @@ impl Engine {
         if self.held_bytes as u64 <= max {
             return;
         }
-        let owed = self
+        while let Some((key, session)) = self
             .sessions
             .iter()
-            .max_by_key(|(_, session)| session.held_bytes());
-        let Some((key, session)) = owed else { return };
-        if self.held_bytes as u64 > max + max / 8 {
+            .max_by_key(|(_, session)| session.held_bytes())
+        {
+            if self.held_bytes as u64 <= max + max / 8 {
+                if !session.out.is_empty() && !session.flags.any(Flags::HOLD_MEMORY) {
+                    self.hold(key, Flags::HOLD_MEMORY);
+                }
+                return;
+            }
             self.close_for(key, "worker_memory_bytes_max: it owed most".to_owned());
-        } else if !session.out.is_empty() && !session.flags.any(Flags::HOLD_MEMORY) {
-            self.hold(key, Flags::HOLD_MEMORY);
         }
     }
 }

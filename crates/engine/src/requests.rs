@@ -52,6 +52,7 @@ impl Engine {
             .take()
             .or_else(|| self.scanners.pop())
             .unwrap_or_default();
+        self.held_bytes -= scanner.held_bytes();
         if session.is_caught_up() {
             self.note_return(key);
         }
@@ -82,7 +83,8 @@ impl Engine {
                 Ok(Found::More) => {
                     let rest = &input[at..];
                     let held_max = self.settings.limits.request_held_bytes_max as usize;
-                    let large = scanner.len_at_least() > held_max as u64 || rest.len() > held_max;
+                    let large = scanner.argc() > 0
+                        && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
                     match if large {
                         self.begin_large(key, &scanner, rest)
                     } else {
@@ -127,6 +129,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
+        self.held_bytes += partial.as_ref().map_or(0, |scanner| scanner.held_bytes());
         session.partial = partial;
         if session.depth() >= self.settings.limits.session_depth_max {
             self.hold(key, Flags::HOLD_DEPTH);
@@ -382,6 +385,15 @@ impl Engine {
 
     fn refuse_unknown(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
         let args: Vec<&[u8]> = spans.iter().map(|span| span.of(bytes)).collect();
+        if args[0].eq_ignore_ascii_case(b"post") || args[0].eq_ignore_ascii_case(b"host:") {
+            // A browser was made to speak to us: what follows in its request is not the client's will.
+            // Redis closes, too (`securityWarningCommand`).
+            self.close_for(
+                key,
+                "it speaks HTTP: possibly an attack by way of a browser".to_owned(),
+            );
+            return Placed::Done;
+        }
         self.answer_error(key, &unknown_command(&args))
     }
 }
@@ -404,12 +416,20 @@ impl Engine {
                 self.answer_error(key, &text);
                 (Flags::SWALLOWING, None)
             }
-            Ok(()) => {
-                let link = self.streaming_link(key)?;
-                self.counters.requests += 1;
-                self.counters.streamed_requests += 1;
-                (Flags::STREAMING, Some(link))
-            }
+            Ok(()) => match self.streaming_link(key) {
+                Ok(link) => {
+                    self.counters.requests += 1;
+                    self.counters.streamed_requests += 1;
+                    (Flags::STREAMING, Some(link))
+                }
+                Err(Blocked::Wait) => return None,
+                Err(Blocked::Refused(reply)) => {
+                    self.counters.requests += 1;
+                    self.counters.failed_not_sent += 1;
+                    self.answer_reply(key, &reply);
+                    (Flags::SWALLOWING, None)
+                }
+            },
         };
         let used = scanner.scanned();
         let session = self.sessions.get_mut(key)?;
@@ -448,11 +468,15 @@ impl Engine {
         Ok(())
     }
 
-    /// A link for one large request of this session; `None` if it has to wait for one.
-    fn streaming_link(&mut self, key: Key) -> Option<Key> {
-        let session = self.sessions.get(key)?;
+    /// A link for one large request of this session.
+    fn streaming_link(&mut self, key: Key) -> Result<Key, Blocked> {
+        let Some(session) = self.sessions.get(key) else {
+            return Err(Blocked::Wait);
+        };
         let (version, db, pool) = (session.version, session.db, session.pool);
-        let server = self.pools[pool as usize].only_server()?;
+        let server = self.pools[pool as usize]
+            .only_server()
+            .expect("every kind of pool has one server");
         let kind = LinkKey {
             server,
             version,
@@ -465,30 +489,26 @@ impl Engine {
             .find(|(_, link)| link.role == Role::Spare && link.key == kind)
             .map(|(key, _)| key);
         if let Some(spare) = spare {
-            self.links.get_mut(spare)?.role = role;
-            return Some(spare);
+            if let Some(link) = self.links.get_mut(spare) {
+                link.role = role;
+            }
+            return Ok(spare);
         }
         let streaming = self
             .links
             .iter()
             .filter(|(_, link)| matches!(link.role, Role::Streaming { .. }))
             .count();
-        let fresh = if streaming < self.settings.limits.streaming_links_max as usize {
-            self.add_link(kind, role)
-        } else {
-            None
-        };
-        match fresh {
-            Some(link) => {
-                self.connect(link);
-                Some(link)
-            }
-            None => {
-                self.streaming_waiters.push_back(key);
-                self.hold(key, Flags::HOLD_LINK);
-                None
-            }
+        if streaming >= self.settings.limits.streaming_links_max as usize {
+            self.streaming_waiters.push_back(key);
+            self.hold(key, Flags::HOLD_LINK);
+            return Err(Blocked::Wait);
         }
+        let Some(link) = self.add_link(kind, role) else {
+            return Err(Blocked::Refused(bound_reply("links_max")));
+        };
+        self.connect(link);
+        Ok(link)
     }
 
     /// More bytes of a large request; returns how many belong to it.
@@ -548,6 +568,22 @@ impl Engine {
             }
         }
         used
+    }
+
+    /// The rest of a large request never comes. It was not executed, and is answered by nobody.
+    pub(crate) fn forget_large(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let link = session.rare().large.take().and_then(|large| large.link);
+        session.flags.remove(Flags::STREAMING | Flags::SWALLOWING);
+        if let Some(link) = link {
+            // It had the last place in the order of replies.
+            session.next_seq = session.next_seq.wrapping_sub(1);
+            self.abandon(link);
+            self.release(key, Flags::HOLD_LINK);
+        }
+        self.close_when_answered(key);
     }
 
     fn end_large(&mut self, key: Key) {

@@ -224,13 +224,18 @@ impl Session {
     /// Whether the session is done: nothing more comes, nothing is owed, nothing is left to write.
     pub(crate) fn is_finished(&self) -> bool {
         let ending = self.flags.any(Flags::CLOSING)
-            || self.flags.any(Flags::ENDED) && !self.flags.any(Flags::HOLD);
+            || self.flags.any(Flags::ENDED) && !self.flags.any(Flags::HOLD | Flags::RESUMING);
         ending && self.is_caught_up() && self.out.is_empty()
     }
 
     /// Bytes it makes us hold.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.out.len() + self.held.len()
+        let parked = |rare: &Rare| rare.parked.iter().map(|parked| parked.bytes.len()).sum();
+        let scanned = self
+            .partial
+            .as_ref()
+            .map_or(0, |scanner| scanner.held_bytes());
+        self.out.len() + self.held.len() + scanned + self.rare.as_deref().map_or(0, parked)
     }
 }
 

@@ -54,6 +54,7 @@ impl Engine {
             self.write_link(key);
         }
         self.counters.link_ups += 1;
+        self.reopen(key);
         self.wake_waiters(key);
         let Some(link) = self.links.get(key) else {
             return;
@@ -82,8 +83,10 @@ impl Engine {
             Role::Shared => Vec::new(),
             _ => link.ledger.drain(..).collect(),
         };
-        self.counters.reads_sent_again +=
-            link.ledger.iter().filter(|entry| entry.again).count() as u64;
+        if stable {
+            let again = link.ledger.iter().filter(|entry| entry.again).count();
+            self.counters.reads_sent_again += again as u64;
+        }
         link.state = State::Down;
         link.failures = if stable {
             0
@@ -91,13 +94,17 @@ impl Engine {
             link.failures.saturating_add(1)
         };
         link.reason = reason.to_owned();
+        // What nobody rides on yet was asked for by a client, and the refusal is the client's alone.
+        let theirs = refusal.is_some() && link.riders == 0 && !link.waiters.is_empty();
         link.refusal = refusal;
         let server = self.label(key).to_owned();
         self.counters.link_downs += 1;
-        self.tell(Event::LinkDown {
-            server: server.clone(),
-            reason: reason.to_owned(),
-        });
+        if !theirs {
+            self.tell(Event::LinkDown {
+                server: server.clone(),
+                reason: reason.to_owned(),
+            });
+        }
         if let Some(session) = cut_off {
             // Half a reply is with the client: whatever follows would be taken for the rest of it.
             self.close_for(
@@ -275,17 +282,15 @@ impl Engine {
                 return self
                     .lose_link(key, &format!("no answer within {} ms", timeouts.connect_ms));
             }
-            State::Resting { until } if now >= until => {
-                // Somebody waits for this server, or will: the first link of a server is never given up.
-                if link.riders > 0 || link.key == self.first_link(link.key.server) {
-                    self.connect(key);
-                } else {
-                    self.remove_link(key);
-                }
-                return;
+            // A database that does not exist, say: nobody rides on it, and who asked was told.
+            State::Resting { .. }
+                if link.riders == 0 && link.key != self.first_link(link.key.server) =>
+            {
+                return self.remove_link(key);
             }
+            State::Resting { until } if now >= until => return self.connect(key),
             State::Up
-                if link.in_flight() > 0
+                if (link.in_flight() > 0 || !link.out.unwritten().is_empty())
                     && link.paused.is_none()
                     && over(now, link.progress, timeouts.link_stall_ms) =>
             {
@@ -298,6 +303,7 @@ impl Engine {
         }
         self.tick_requests(key, timeouts.request_ms);
         self.tick_paused(key);
+        self.tick_upload(key);
         let Some(link) = self.links.get(key) else {
             return;
         };
@@ -321,6 +327,16 @@ impl Engine {
         }
         let now = self.now.stamp_ms();
         let expired = |entry: &Entry| now.wrapping_sub(entry.at_ms) >= request_ms;
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        if matches!(link.role, Role::Streaming { .. })
+            && !link.is_up()
+            && link.ledger.front().is_some_and(expired)
+        {
+            // Its bytes cannot be told from each other: the only way not to send them is not to connect.
+            return self.lose_link(key, &format!("not connected within {request_ms} ms"));
+        }
         while let Some(link) = self.links.get_mut(key)
             && !link.is_up()
             && link.ledger.front().is_some_and(expired)
@@ -401,6 +417,26 @@ impl Engine {
                 limits.session_stall_ms
             );
             self.close_for(captor, reason);
+        }
+    }
+
+    /// A large request whose client stopped in the middle of it: its link is one of few.
+    fn tick_upload(&mut self, key: Key) {
+        let Some(Role::Streaming { by }) = self.links.get(key).map(|link| link.role) else {
+            return;
+        };
+        let Some(session) = self.sessions.get(by) else {
+            return;
+        };
+        let limit_ms = self.settings.limits.session_stall_ms;
+        let ours_to_send = session.flags.any(Flags::HOLD);
+        if session.flags.any(Flags::STREAMING)
+            && !ours_to_send
+            && over(self.now, session.active_at, limit_ms)
+        {
+            let reason =
+                format!("session_stall_ms: it sent nothing of its request for {limit_ms} ms");
+            self.close_for(by, reason);
         }
     }
 

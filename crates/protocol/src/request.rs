@@ -20,8 +20,8 @@ use crate::number;
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// Redis's `proto-max-bulk-len` by default: the longest argument.
 pub const BULK_BYTES_MAX: i64 = 512 << 20;
-/// The most arguments of a request, Redis's own bound up to 6.2.
-pub const ARGS_MAX: i64 = 1 << 20;
+/// The most arguments of a request, as Redis has it since 7.0; 6.2 took 1,048,576.
+pub const ARGS_MAX: i64 = i32::MAX as i64;
 /// What a client that has to authenticate first may send: this many arguments ...
 pub const UNAUTHENTICATED_ARGS_MAX: i64 = 10;
 /// ... of this many bytes.
@@ -144,6 +144,11 @@ impl Scanner {
     #[inline]
     pub fn argc(&self) -> usize {
         self.argc as usize
+    }
+
+    /// Bytes of memory that the arguments found so far take.
+    pub fn held_bytes(&self) -> usize {
+        size_of_val(self.spans.as_slice())
     }
 
     /// How many bytes from its start the request is known to have.
@@ -602,7 +607,7 @@ mod tests {
     #[test]
     fn violations_are_found_in_the_order_redis_finds_them() {
         let violation = |bytes: &[u8]| events(bytes, &[]).1;
-        assert_eq!(violation(b"*1048577\r\n"), Some(Violation::ArrayLength));
+        assert_eq!(violation(b"*2147483648\r\n"), Some(Violation::ArrayLength));
         assert_eq!(violation(b"*1x\r\n"), Some(Violation::ArrayLength));
         assert_eq!(violation(b"*1\r\n:5\r\n"), Some(Violation::NotABulk(b':')));
         assert_eq!(violation(b"*1\r\n:5"), None);
