@@ -1,6 +1,7 @@
 //! What `respool-lab` can be asked to do, one module a command that is no experiment.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use crate::flags::{self, Asked, Flag};
@@ -21,11 +22,16 @@ fn read<T>(
     match flags::parse(args.iter().cloned(), flags, into) {
         Ok(Asked::Run) => Ok(()),
         Ok(Asked::Help) => {
-            print!("{about}\n\nOptions:\n{}", flags::help(flags));
+            say(&format!("{about}\n\nOptions:\n{}", flags::help(flags)));
             Err(ExitCode::SUCCESS)
         }
         Err(problem) => Err(fail(name, &problem)),
     }
+}
+
+/// Writes to standard output. A reader that has left, as `head` does, is no failure.
+pub fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 /// Says what went wrong, in one place and one form.

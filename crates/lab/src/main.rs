@@ -39,11 +39,11 @@ fn main() -> ExitCode {
         "floor" => commands::floor::run(&args),
         "commands" => respool_lab::command_table::run(&args),
         "help" | "--help" | "-h" => {
-            println!("{HELP}");
+            commands::say(HELP);
             ExitCode::SUCCESS
         }
         "--version" | "-V" => {
-            println!("respool-lab {}", env!("CARGO_PKG_VERSION"));
+            commands::say(concat!("respool-lab ", env!("CARGO_PKG_VERSION"), "\n"));
             ExitCode::SUCCESS
         }
         other => {

@@ -326,8 +326,9 @@ pub(crate) static OPTIONS: &[Opt] = &[
         value: "URL",
         brief: "The Redis or Valkey server behind respool",
         more: "redis://[USER:PASSWORD@]HOST[:PORT][/DB] or unix://[USER:PASSWORD@]/path[?db=N]. \
-               Reserved characters in a part are written %XX. DB is what clients see as their \
-               database 0. The port is 6379 unless given. TLS (rediss://) is not supported.\n\nThe \
+               Reserved characters in a part are written %XX. Sessions start in the \
+               database DB and reach the others by SELECT: numbers, also those in MOVE, COPY and \
+               SWAPDB, are the server's. The port is 6379 unless given. TLS (rediss://) is not supported.\n\nThe \
                server need not be up when respool starts: respool keeps trying, and clients get an \
                error that says so until it answers. The host name is resolved at every attempt to \
                connect.",
@@ -554,7 +555,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
             &mut values.timeouts.request_ms
         }),
         value: "TIME",
-        brief: "From the arrival of a request to its reply",
+        brief: "From when a request gets its place on a link to its reply",
         more: "At it, the client gets an error that says whether the request was sent to the \
                server. A reply that comes later is dropped; the link that it comes on lives on.",
         example: "2s",

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use respool_driver::{Notice, Notify, Running, Setup};
 use respool_engine::settings::Address;
@@ -16,6 +17,9 @@ use crate::config::{Backend, Config};
 use crate::descriptors::{self, Granted, Need};
 use crate::logs::{self, NoticeWriter};
 use crate::spawn::SpawnedServer;
+
+/// How long a repeated signal is taken for the same wish.
+const SAME_WISH: Duration = Duration::from_millis(500);
 
 /// Runs until a signal ends it, or what it depends on has ended. Called on the main thread, which
 /// then does nothing but wait for signals.
@@ -134,7 +138,11 @@ fn run(config: &Config) -> Result<Ending, String> {
             "stopping: requests that have arrived are answered first"
         );
     }
-    let drained = drain(running, config, &mut signals, &mut spawned);
+    let asked = match event {
+        Event::Stop(signal) => signal,
+        Event::ServerEnded | Event::WorkerFailed => "",
+    };
+    let drained = drain(running, config, asked, &mut signals, &mut spawned);
     let ending = match (drained, event) {
         (Ending::AtOnce, _) => Ending::AtOnce,
         _ if failed.load(Ordering::Acquire) => Ending::WorkerFailed,
@@ -163,12 +171,19 @@ fn watching(notify: Notify, failed: Arc<AtomicBool>) -> Notify {
     })
 }
 
+fn signal_name(signal: i32) -> &'static str {
+    if signal == SIGINT {
+        "SIGINT"
+    } else {
+        "SIGTERM"
+    }
+}
+
 /// Blocks until something happens that ends us.
 fn wait(signals: &mut Signals, spawned: &mut Option<SpawnedServer>, failed: &AtomicBool) -> Event {
     for signal in signals.forever() {
         match signal {
-            SIGTERM => return Event::Stop("SIGTERM"),
-            SIGINT => return Event::Stop("SIGINT"),
+            SIGTERM | SIGINT => return Event::Stop(signal_name(signal)),
             _ => {}
         }
         if failed.load(Ordering::Acquire) {
@@ -187,9 +202,11 @@ fn wait(signals: &mut Signals, spawned: &mut Option<SpawnedServer>, failed: &Ato
 fn drain(
     running: Running,
     config: &Config,
+    asked: &str,
     signals: &mut Signals,
     spawned: &mut Option<SpawnedServer>,
 ) -> Ending {
+    let began = Instant::now();
     let (limit, closer) = (config.drain_timeout, signals.handle());
     let joiner = thread::Builder::new().name("drain".into()).spawn(move || {
         let cut = running.join(limit);
@@ -208,6 +225,8 @@ fn drain(
             SIGCHLD => {
                 server_ended(spawned);
             }
+            // `timeout`, and some supervisors, signal the process and then its group: the same wish twice.
+            _ if signal_name(signal) == asked && began.elapsed() < SAME_WISH => {}
             _ => return Ending::AtOnce,
         }
     }
