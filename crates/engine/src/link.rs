@@ -12,7 +12,7 @@
 //! reply belongs to the entry in front and to nothing else. An entry leaves only when its reply ends
 //! or the connection does. Its bytes are kept as long: a read that was lost can be sent again.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use respool_protocol::encode::{self, Version};
 use respool_protocol::reply;
@@ -380,16 +380,19 @@ impl Link {
         gone
     }
 
-    /// Takes what can go another way: the requests of sessions, other than `captor`, that only read here.
-    /// Their replies will be dropped; a session that also writes here must wait, or its order is lost.
+    /// Takes what can go another way: the requests of sessions, other than `captor`, that only read here,
+    /// and not much. Their replies will be dropped. A session that also writes here must wait, or its order
+    /// is lost; one that asks for much would make the server do much twice.
     pub(crate) fn take_reads_of_others(&mut self, captor: Key) -> Vec<(Entry, Vec<u8>)> {
-        let bound = |entry: &Entry| !entry.reads || entry.again;
-        let mut staying: HashSet<Key> = self
-            .ledger
-            .iter()
-            .filter(|entry| bound(entry))
-            .map(|entry| entry.session)
-            .collect();
+        let mut asked: HashMap<Key, usize> = HashMap::new();
+        for entry in &self.ledger {
+            *asked.entry(entry.session).or_default() +=
+                if entry.reads { 1 } else { ASKED_AGAIN_MAX + 1 };
+        }
+        let much = asked
+            .into_iter()
+            .filter(|(_, asked)| *asked > ASKED_AGAIN_MAX);
+        let mut staying: HashSet<Key> = much.map(|(session, _)| session).collect();
         if self.cutting {
             // Half of the reply in front is with its client.
             staying.extend(self.ledger.front().map(|entry| entry.session));
@@ -515,6 +518,9 @@ pub(crate) enum Greeted {
     /// This is no server that we can speak to.
     Broken(String),
 }
+
+/// Reads of one session that are asked again elsewhere when a slow session captures the link.
+const ASKED_AGAIN_MAX: usize = 16;
 
 /// A greeting's replies are a few hundred bytes.
 const GREETING_BYTES_MAX: usize = 64 << 10;
@@ -659,6 +665,41 @@ mod tests {
         let gone = link.disconnect(true);
         assert_eq!(seqs(&mut gone.iter()), [(3, true), (4, false)]);
         assert_eq!(seqs(&mut link.ledger.iter()), [(5, true)]);
+    }
+
+    #[test]
+    fn who_reads_a_little_leaves_a_captured_link_and_who_writes_or_reads_much_does_not() {
+        let mut link = link();
+        let session = |index| Key {
+            index,
+            generation: 1,
+        };
+        let [captor, reader, writer, greedy] = [1, 2, 3, 4].map(session);
+        let mut put = |session, seq, reads| {
+            let entry = Entry {
+                session,
+                seq,
+                len: 3,
+                at_ms: 0,
+                reads,
+                again: false,
+            };
+            link.push(entry, format!("{}{seq:02}", session.index).as_bytes());
+        };
+        put(captor, 0, true);
+        put(reader, 0, true);
+        put(writer, 0, true);
+        put(writer, 1, false);
+        put(reader, 1, true);
+        (0..=ASKED_AGAIN_MAX as u32).for_each(|seq| put(greedy, seq, true));
+        let taken = link.take_reads_of_others(captor);
+        let taken: Vec<_> = taken
+            .iter()
+            .map(|(entry, request)| (entry.session, &request[..]))
+            .collect();
+        assert_eq!(taken, [(reader, &b"200"[..]), (reader, b"201")]);
+        let left: HashSet<Key> = link.ledger.iter().map(|entry| entry.session).collect();
+        assert_eq!(left, HashSet::from([captor, writer, greedy, Key::NOBODY]));
     }
 
     #[test]
