@@ -267,9 +267,7 @@ impl Engine {
 
     /// A client has connected; its requests go to the pool of that index.
     pub fn handle_accept(&mut self, peer: Peer, pool: usize) -> SessionId {
-        let server = self.pools[pool]
-            .only_server()
-            .expect("every kind of pool there is has one server");
+        let server = self.pools[pool].only_server();
         let key = self.first_link(server);
         let link = self.shared_link(key).unwrap_or(Key::NOBODY);
         let flags = if self.settings.users.is_empty() {

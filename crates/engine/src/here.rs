@@ -115,9 +115,7 @@ impl Engine {
             self.hold(key, Flags::HOLD_DRAIN);
             return Moved::Wait;
         }
-        let server = self.pools[session.pool as usize]
-            .only_server()
-            .expect("every kind of pool has one server");
+        let server = self.pools[session.pool as usize].only_server();
         let Some(link) = self.shared_link(LinkKey {
             server,
             version,
@@ -305,7 +303,7 @@ impl Engine {
     /// The server that a session speaks to, by its own words: name and version.
     fn identity_of(&self, key: Key) -> Option<(String, String)> {
         let session = self.sessions.get(key)?;
-        let server = self.pools[session.pool as usize].only_server()?;
+        let server = self.pools[session.pool as usize].only_server();
         let identity = self.identity(server)?;
         Some((identity.server.clone(), identity.version.clone()))
     }
@@ -349,9 +347,7 @@ impl Engine {
             self.hold(key, Flags::HOLD_DRAIN);
             return Placed::Wait;
         }
-        let server = self.pools[session.pool as usize]
-            .only_server()
-            .expect("every kind of pool has one server");
+        let server = self.pools[session.pool as usize].only_server();
         let first = self.first_link(server);
         let link = self.shared_link(first).unwrap_or(Key::NOBODY);
         self.ride(key, link);

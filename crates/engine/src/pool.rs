@@ -50,10 +50,11 @@ impl Pool {
         (pools, servers)
     }
 
-    /// The server that owns everything, where there is one: then a request need not be looked at.
-    pub(crate) fn only_server(&self) -> Option<ServerId> {
+    /// The server that owns everything, as every kind of pool has one so far: a request need not be
+    /// looked at.
+    pub(crate) fn only_server(&self) -> ServerId {
         match self.topology {
-            Topology::Single(server) => Some(server),
+            Topology::Single(server) => server,
         }
     }
 }

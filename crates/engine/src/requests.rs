@@ -316,9 +316,7 @@ impl Engine {
                 self.hold(key, Flags::HOLD_DRAIN);
                 return Err(Blocked::Wait);
             }
-            let server = self.pools[pool as usize]
-                .only_server()
-                .expect("every kind of pool has one server");
+            let server = self.pools[pool as usize].only_server();
             let Some(fresh) = self.shared_link(LinkKey {
                 server,
                 version,
@@ -474,9 +472,7 @@ impl Engine {
             return Err(Blocked::Wait);
         };
         let (version, db, pool) = (session.version, session.db, session.pool);
-        let server = self.pools[pool as usize]
-            .only_server()
-            .expect("every kind of pool has one server");
+        let server = self.pools[pool as usize].only_server();
         let kind = LinkKey {
             server,
             version,
