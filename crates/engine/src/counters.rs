@@ -73,6 +73,12 @@ counters! {
     refused,
     /// Requests too large to hold, cut through on a link of their own.
     streamed_requests,
+    /// Sessions that were given a link of their own.
+    pins,
+    /// Transactions sent.
+    transactions,
+    /// Scripts sent along because their server had forgotten them.
+    scripts_sent_along,
     /// Links taken out of sharing because a slow session held them up.
     captured_links,
     /// Bytes held for sessions and links, now.

@@ -16,6 +16,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use respool_protocol::commands;
 use respool_protocol::encode::Version;
 use respool_protocol::request::Scanner;
 
@@ -24,10 +25,12 @@ use crate::counters::Counters;
 use crate::link::{Decision, Identity, Link, LinkKey, Role, State, Why};
 use crate::pool::{Pool, Server, ServerId};
 use crate::returns::Expected;
-use crate::session::{Flags, Peer, Session};
+use crate::scripts::Scripts;
+use crate::session::{Flags, Peer, Pins, Session};
 use crate::settings::{Address, Settings};
 use crate::slots::{Key, Slots};
 use crate::time::Time;
+use crate::unknown::Learned;
 
 /// A session, as driver and engine call it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,6 +135,17 @@ pub struct Engine {
     pub(crate) shared: HashMap<LinkKey, Key>,
     /// Large requests that wait for a link of their own.
     pub(crate) streaming_waiters: VecDeque<Key>,
+    /// Links that one session each has for itself, how many there are, and who waits for one.
+    pub(crate) spares: HashMap<LinkKey, Vec<Key>>,
+    pub(crate) pinned_links: u32,
+    pub(crate) pinned_waiters: VecDeque<Key>,
+    /// Of each command, whether any request for it with the right number of arguments goes to a server.
+    pub(crate) straight: Box<[bool]>,
+    /// Scripts that were seen, and what servers said of commands that the table does not have.
+    pub(crate) scripts: Scripts,
+    pub(crate) learned: Learned,
+    /// Where the reply to a request goes that is executed in the middle of something else.
+    pub(crate) aside: Option<Vec<u8>>,
     pub(crate) spare: Spare,
     /// Scanners that nobody uses.
     #[expect(
@@ -170,6 +184,13 @@ pub struct Engine {
 /// How often a turn must be taken though nothing happens: the precision of every deadline in
 /// milliseconds.
 pub const TICK_MS: u32 = 50;
+
+/// What the table says goes straight, except what the configuration refuses.
+fn straight(settings: &Settings) -> Box<[bool]> {
+    commands::all()
+        .map(|id| id.get().goes_straight() && !settings.refused.contains(&id))
+        .collect()
+}
 
 /// Getters.
 impl Engine {
@@ -228,6 +249,13 @@ impl Engine {
             links: Slots::new(),
             shared: HashMap::new(),
             streaming_waiters: VecDeque::new(),
+            spares: HashMap::new(),
+            pinned_links: 0,
+            pinned_waiters: VecDeque::new(),
+            straight: straight(&settings),
+            scripts: Scripts::default(),
+            learned: Learned::default(),
+            aside: None,
             spare: Spare::default(),
             scanners: Vec::new(),
             scratch: Vec::new(),
@@ -278,6 +306,7 @@ impl Engine {
         let session = Session {
             flags,
             version: Version::Resp2,
+            pins: Pins::default(),
             link: Key::NOBODY,
             next_seq: 0,
             head_seq: 0,
@@ -359,6 +388,14 @@ impl Engine {
             return;
         };
         session.flags |= Flags::ENDED;
+        let waits = self
+            .links
+            .get(session.link)
+            .is_some_and(|link| link.waits || link.tunnel);
+        if waits {
+            // It waits for something at the server: nobody is there any more who could take it.
+            return self.close(key, false);
+        }
         if session.flags.any(Flags::STREAMING | Flags::SWALLOWING) {
             self.forget_large(key);
         }
@@ -392,7 +429,7 @@ impl Engine {
             return;
         };
         state.written(count);
-        if let Role::Streaming { .. } = state.role {
+        if state.streaming {
             state.progress = self.now;
         }
         self.counters.link_bytes_out += count as u64;
@@ -598,6 +635,13 @@ impl Engine {
         if let Some(link) = self.links.get_mut(session.link) {
             link.returns.came(session.expected);
             self.leave(session.link);
+            if !session.pins.is_empty() {
+                // The server's side of it knows things about somebody who is gone.
+                if let Some(link) = self.links.get_mut(session.link) {
+                    link.tainted = true;
+                }
+                self.give_back(session.link);
+            }
         }
         if let Some(mut scanner) = session.partial.take() {
             // Half a request of this session is no business of the next one.
@@ -666,12 +710,19 @@ impl Engine {
     }
 
     pub(crate) fn add_link(&mut self, key: LinkKey, role: Role) -> Option<Key> {
-        if self.links.len() >= self.settings.limits.links_max as usize {
+        if !matches!(role, Role::Pinned { .. }) && !self.has_room_for_link() {
             return None;
         }
         let mut link = Link::new(key, role, self.settings.flush.max_delay_us, self.now);
         link.accepting = false;
         Some(self.links.insert(link))
+    }
+
+    /// Whether there may be one more link that is not a session's own. Those have a bound of their own.
+    pub(crate) fn has_room_for_link(&self) -> bool {
+        let counts =
+            |(_, link): &(Key, &Link)| !matches!(link.role, Role::Pinned { .. } | Role::Spare);
+        self.links.iter().filter(counts).count() < self.settings.limits.links_max as usize
     }
 
     /// Starts connecting a link that is not.
@@ -680,7 +731,7 @@ impl Engine {
             return;
         };
         link.state = State::Connecting { since: self.now };
-        link.accepting = link.role == Role::Shared;
+        link.accepting = link.role.takes_requests();
         let to = self.servers[link.key.server.0 as usize]
             .settings
             .address
@@ -696,6 +747,11 @@ impl Engine {
         if let Some(link) = self.links.remove(key) {
             if self.shared.get(&link.key) == Some(&key) {
                 self.shared.remove(&link.key);
+            }
+            if link.role == Role::Spare
+                && let Some(spares) = self.spares.get_mut(&link.key)
+            {
+                spares.retain(|spare| *spare != key);
             }
             for waiter in link.waiters {
                 self.release(waiter, Flags::HOLD_LINK);

@@ -2,17 +2,19 @@
 
 use std::fmt::Write as _;
 
-use respool_protocol::commands::id;
+use respool_protocol::commands::{self, id};
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
+use respool_protocol::request::{Found, Scanner};
 
 use crate::counters::Counters;
+use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
 use crate::limits::NAME_BYTES_MAX;
-use crate::link::{LinkKey, State};
-use crate::requests::{Placed, Request};
-use crate::session::{Flags, Session};
+use crate::link::{LinkKey, Role, State};
+use crate::requests::{Blocked, Placed, Request};
+use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 
 impl Engine {
@@ -47,6 +49,16 @@ impl Engine {
                 Err(text) => self.answer_error(key, text),
             },
             id::CLIENT_SETINFO => self.set_info(key, request),
+            id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::UNWATCH => {
+                self.answer_transaction(key, request)
+            }
+            id::MONITOR => self.monitor(key, request),
+            id::CLIENT_REPLY => self.client_reply(key, request),
+            id::CLIENT_TRACKING => self.client_tracking(key, request),
+            id::CLIENT_NO_TOUCH => self.switch(key, request, Pins::NO_TOUCH),
+            id::CLIENT_IMPORT_SOURCE => self.switch(key, request, Pins::IMPORT),
+            // What a client is capable of (to be redirected, say) is never asked of it here.
+            id::CLIENT_CAPA => self.answer_reply(key, OK),
             id::CLIENT_INFO => {
                 let line = self.client_line(key);
                 self.answer_with(key, |out, session| {
@@ -95,6 +107,11 @@ impl Engine {
             return Placed::Done;
         };
         let version = session.version;
+        if !session.pins.is_empty() {
+            let placed = self.place_on_link(key, request.bytes, false, Some(Duty::Select(db)));
+            self.hold_until_caught_up(key);
+            return placed;
+        }
         match self.move_to(key, version, db) {
             Moved::Done => self.answer_reply(key, OK),
             Moved::Wait => Placed::Wait,
@@ -114,6 +131,25 @@ impl Engine {
         if !session.is_caught_up() {
             self.hold(key, Flags::HOLD_DRAIN);
             return Moved::Wait;
+        }
+        if !session.pins.is_empty() {
+            // Its own link follows it.
+            let mut request = Vec::new();
+            let text = if version == Version::Resp3 { "3" } else { "2" };
+            encode::request(&mut request, &["HELLO", text]);
+            return match self.ask_for_ourselves(key, &request, Duty::Pass) {
+                Ok(link) => {
+                    if let Some(link) = self.links.get_mut(link) {
+                        link.key.version = version;
+                    }
+                    if let Some(session) = self.sessions.get_mut(key) {
+                        session.version = version;
+                    }
+                    Moved::Done
+                }
+                Err(Blocked::Wait) => Moved::Wait,
+                Err(Blocked::Refused(reply)) => Moved::Failed(reply),
+            };
         }
         let server = self.pools[session.pool as usize].only_server();
         let Some(link) = self.shared_link(LinkKey {
@@ -301,7 +337,7 @@ impl Engine {
     }
 
     /// The server that a session speaks to, by its own words: name and version.
-    fn identity_of(&self, key: Key) -> Option<(String, String)> {
+    pub(crate) fn identity_of(&self, key: Key) -> Option<(String, String)> {
         let session = self.sessions.get(key)?;
         let server = self.pools[session.pool as usize].only_server();
         let identity = self.identity(server)?;
@@ -339,7 +375,66 @@ impl Engine {
         }
     }
 
-    fn reset(&mut self, key: Key) -> Placed {
+    /// CLIENT REPLY: what goes to the client is between it and us.
+    fn client_reply(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let mode = request.arg(2).to_ascii_lowercase();
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Placed::Done;
+        };
+        match &mode[..] {
+            b"on" => {
+                session.flags.remove(Flags::SILENT | Flags::SILENT_ONCE);
+                self.answer_reply(key, OK)
+            }
+            b"off" => {
+                session.flags |= Flags::SILENT;
+                Placed::Done
+            }
+            b"skip" => {
+                if !session.flags.any(Flags::SILENT) {
+                    session.flags |= Flags::SILENT_NEXT;
+                }
+                Placed::Done
+            }
+            _ => self.answer_error(key, b"ERR syntax error"),
+        }
+    }
+
+    fn client_tracking(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        if request
+            .args()
+            .any(|arg| arg.eq_ignore_ascii_case(b"REDIRECT"))
+        {
+            let text = b"ERR respool: CLIENT TRACKING with REDIRECT is not supported: use RESP3, where what \
+                         has changed comes on the connection that asked";
+            return self.answer_error(key, text);
+        }
+        self.switch(key, request, Pins::TRACKING)
+    }
+
+    /// Executes a request that is answered here, and gives back the reply instead of sending it.
+    pub(crate) fn answer_aside(&mut self, key: Key, bytes: &[u8]) -> Vec<u8> {
+        let mut scanner = Scanner::default();
+        let Ok(Found::Request { .. }) = scanner.scan(bytes, true) else {
+            unreachable!("it was scanned before it was put aside");
+        };
+        let spans = scanner.spans();
+        let Some(id) = commands::resolve(spans.len(), |index| spans[index].of(bytes)) else {
+            unreachable!("its command was found before it was put aside");
+        };
+        let command = id.get();
+        self.aside = Some(Vec::new());
+        let request = Request {
+            bytes,
+            spans,
+            id,
+            command,
+        };
+        self.answer_here(key, &request);
+        self.aside.take().unwrap_or_default()
+    }
+
+    pub(crate) fn reset(&mut self, key: Key) -> Placed {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
@@ -350,7 +445,20 @@ impl Engine {
         let server = self.pools[session.pool as usize].only_server();
         let first = self.first_link(server);
         let link = self.shared_link(first).unwrap_or(Key::NOBODY);
+        self.end_transaction(key);
+        let own = self.sessions.get_mut(key).and_then(|session| {
+            let state = Flags::SILENT | Flags::SILENT_ONCE | Flags::TUNNEL | Flags::UNPINNING;
+            session.flags.remove(state);
+            let pinned = !std::mem::take(&mut session.pins).is_empty();
+            pinned.then_some(session.link)
+        });
         self.ride(key, link);
+        if let Some(own) = own {
+            if let Some(link) = self.links.get_mut(own) {
+                link.tainted = true;
+            }
+            self.give_back(own);
+        }
         let protected = !self.settings.users.is_empty();
         if let Some(session) = self.sessions.get_mut(key) {
             session.version = first.version;
@@ -358,6 +466,7 @@ impl Engine {
             session.user = 0;
             if let Some(rare) = &mut session.rare {
                 rare.name.clear();
+                rare.watch_lost = false;
             }
             if protected {
                 session.flags |= Flags::UNAUTHENTICATED;
@@ -447,116 +556,39 @@ impl Engine {
         )
     }
 
+    /// INFO: the server's, with a section of ours; that one alone if nothing else is asked for.
     fn info(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        if self.identity_of(key).is_none()
-            && let Some(session) = self.sessions.get(key)
-            && let Some(link) = self.links.get(session.link)
-            && matches!(
-                link.state,
-                State::Down | State::Connecting { .. } | State::Greeting { .. }
-            )
-        {
-            return self.wait_for_identity(key);
+        let asked = || request.args().skip(1).map(<[u8]>::to_ascii_lowercase);
+        let is_ours = |section: &Vec<u8>| section == b"respool";
+        if request.spans.len() > 1 && asked().all(|section| is_ours(&section)) {
+            let text = self.our_section();
+            return self.answer_with(key, |out, session| {
+                encode::verbatim(out, session.version, &text)
+            });
         }
-        let asked: Vec<String> = request
-            .args()
-            .skip(1)
-            .map(|section| String::from_utf8_lossy(section).to_lowercase())
-            .collect();
-        let text = self.info_text(key, &asked);
-        self.answer_with(key, |out, session| {
-            encode::verbatim(out, session.version, &text)
-        })
+        let everything = |section: Vec<u8>| {
+            is_ours(&section) || [&b"all"[..], b"everything", b"default"].contains(&&section[..])
+        };
+        let with_ours = request.spans.len() == 1 || asked().any(everything);
+        self.place_on_link(key, request.bytes, true, with_ours.then_some(Duty::Info))
     }
 
-    /// INFO: the fields by which clients and monitors know a server, about the proxy; and our own.
-    fn info_text(&self, key: Key, asked: &[String]) -> String {
-        let everything = asked.is_empty()
-            || asked
-                .iter()
-                .any(|name| ["all", "everything", "default"].contains(&name.as_str()));
-        let mut text = String::new();
-        let mut section = |name: &str, fields: &[(&str, String)]| {
-            if everything || asked.iter().any(|asked| *asked == name.to_lowercase()) {
-                let gap = if text.is_empty() { "" } else { "\r\n" };
-                let _ = write!(text, "{gap}# {name}\r\n");
-                for (field, value) in fields {
-                    let _ = write!(text, "{field}:{value}\r\n");
-                }
-            }
+    /// Our section of INFO.
+    pub(crate) fn our_section(&self) -> String {
+        let mut text = String::from("# Respool\r\n");
+        let mut field = |name: &str, value: &dyn std::fmt::Display| {
+            let _ = write!(text, "{name}:{value}\r\n");
         };
-        let uptime = self.now.0 / 1_000_000;
-        let fleet = self.fleet_now();
-        // A version field with nothing behind it would be read as a number by clients.
-        let (server, version) = self
-            .identity_of(key)
-            .unwrap_or((String::from("redis"), String::from("0.0.0")));
-        let version_field = format!("{server}_version");
-        let mut fields = vec![
-            ("redis_version", version.clone()),
-            ("redis_mode", String::from("standalone")),
-            ("respool_version", env!("CARGO_PKG_VERSION").to_owned()),
-            ("os", std::env::consts::OS.to_owned()),
-            ("arch_bits", usize::BITS.to_string()),
-            ("process_id", self.worker.process_id.to_string()),
-            (
-                "run_id",
-                format!(
-                    "{:040x}",
-                    u128::from(self.worker.started_at) << 32 | u128::from(self.worker.process_id)
-                ),
-            ),
-            ("tcp_port", self.worker.tcp_port.to_string()),
-            (
-                "server_time_usec",
-                (self.worker.started_at * 1_000_000 + self.now.0).to_string(),
-            ),
-            ("uptime_in_seconds", uptime.to_string()),
-            ("uptime_in_days", (uptime / 86_400).to_string()),
-        ];
-        if server != "redis" {
-            fields.insert(0, (&version_field, version));
+        field("respool_version", &env!("CARGO_PKG_VERSION"));
+        field("respool_process_id", &self.worker.process_id);
+        field("respool_tcp_port", &self.worker.tcp_port);
+        field("respool_uptime_in_seconds", &(self.now.0 / 1_000_000));
+        field("respool_worker", &self.worker.index);
+        field("respool_workers", &self.worker.count);
+        for (name, value) in self.fleet_now().each() {
+            field(&format!("respool_{name}"), &value);
         }
-        section("Server", &fields);
-        section(
-            "Clients",
-            &[
-                ("connected_clients", fleet.sessions.to_string()),
-                ("maxclients", self.settings.limits.sessions_max.to_string()),
-                ("blocked_clients", String::from("0")),
-            ],
-        );
-        section("Memory", &[("used_memory", fleet.held_bytes.to_string())]);
-        section("Persistence", &[("loading", String::from("0"))]);
-        section(
-            "Stats",
-            &[
-                (
-                    "total_connections_received",
-                    fleet.sessions_total.to_string(),
-                ),
-                ("total_commands_processed", fleet.requests.to_string()),
-                ("total_net_input_bytes", fleet.session_bytes_in.to_string()),
-                (
-                    "total_net_output_bytes",
-                    fleet.session_bytes_out.to_string(),
-                ),
-            ],
-        );
-        section(
-            "Replication",
-            &[
-                ("role", String::from("master")),
-                ("connected_slaves", String::from("0")),
-            ],
-        );
-        section("Cluster", &[("cluster_enabled", String::from("0"))]);
-        let mut ours = vec![
-            ("worker", self.worker.index.to_string()),
-            ("workers", self.worker.count.to_string()),
-        ];
-        ours.extend(fleet.each().map(|(name, value)| (name, value.to_string())));
-        for (_, link) in self.links.iter() {
+        for (index, (_, link)) in self.links.iter().enumerate() {
             let state = match link.state {
                 State::Down => "down",
                 State::Connecting { .. } => "connecting",
@@ -564,23 +596,27 @@ impl Engine {
                 State::Up => "up",
                 State::Resting { .. } => "resting",
             };
+            let role = match link.role {
+                Role::Shared => "shared",
+                Role::Captured { .. } => "captured",
+                Role::Streaming { .. } => "streaming",
+                Role::Pinned { .. } => "pinned",
+                Role::Spare => "spare",
+            };
             let version = if link.key.version == Version::Resp3 {
                 3
             } else {
                 2
             };
-            ours.push((
-                "link",
-                format!(
-                    "server={},db={},resp={version},state={state},in_flight={},riders={}",
-                    self.server(link.key.server).label,
-                    link.key.db,
-                    link.in_flight(),
-                    link.riders,
-                ),
-            ));
+            let described = format!(
+                "server={},db={},resp={version},role={role},state={state},in_flight={},riders={}",
+                self.server(link.key.server).label,
+                link.key.db,
+                link.in_flight(),
+                link.riders,
+            );
+            field(&format!("respool_link_{index}"), &described);
         }
-        section("Respool", &ours);
         text
     }
 

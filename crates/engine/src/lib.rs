@@ -5,20 +5,25 @@
 
 mod buffer;
 mod counters;
+mod duty;
 mod engine;
 mod failure;
 mod here;
 pub mod limits;
 mod link;
+mod pinned;
 mod pool;
 mod replies;
 mod requests;
 mod returns;
+mod scripts;
 mod session;
 pub mod settings;
 mod slots;
 mod time;
+mod transaction;
 mod trouble;
+mod unknown;
 
 pub use counters::Counters;
 pub use engine::{Action, Engine, Event, LinkId, SessionId, TICK_MS, Worker};

@@ -26,8 +26,15 @@ pub struct Limits {
     pub request_held_bytes_max: u32,
     /// Links of one worker on which one large request each travels. At it: the next one waits.
     pub streaming_links_max: u32,
-    /// Links of one worker to all servers, of all kinds. At it: what needs one more is refused.
+    /// Links of one worker to all servers, except those that sessions have for themselves. At it: what
+    /// needs one more is refused.
     pub links_max: u32,
+    /// Links of one worker that one session each has for itself: because it waits there (BLPOP), or for
+    /// what the server knows about it (WATCH, CLIENT TRACKING, MONITOR). At it: as
+    /// [`Settings::pinned_links_full`](crate::settings::Settings::pinned_links_full) says.
+    pub pinned_links_max: u32,
+    /// Bytes that a session may queue between MULTI and EXEC. At it: the transaction is refused.
+    pub transaction_bytes_max: u32,
     /// Requests on one link that are not answered yet. At it: the sessions that add more wait.
     pub link_ledger_max: u32,
     /// Bytes of requests on one link that are not answered yet; they are kept until then. At it: the
@@ -50,6 +57,8 @@ impl Default for Limits {
             request_held_bytes_max: 256 << 10,
             streaming_links_max: 16,
             links_max: 64,
+            pinned_links_max: 1_024,
+            transaction_bytes_max: 64 << 20,
             link_ledger_max: 65_536,
             link_unanswered_bytes_max: 4 << 20,
             worker_memory_bytes_max: 1 << 30,
@@ -63,3 +72,10 @@ pub const NAME_BYTES_MAX: usize = 1 << 10;
 /// Bytes of an open batch at which it leaves although the link is busy: what Redis reads at once
 /// (its `PROTO_IOBUF_LEN`), so a larger batch would save the server nothing.
 pub const BATCH_BYTES_MAX: usize = 16 << 10;
+
+/// Bodies of scripts that one worker remembers. At it: all are forgotten, and the next ones remembered.
+pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
+
+/// Commands that the table does not have of which one worker remembers what a server said. At it: all
+/// are forgotten, and asked for again.
+pub const LEARNED_COMMANDS_MAX: usize = 1 << 10;

@@ -19,6 +19,7 @@ use respool_protocol::reply;
 use respool_protocol::value::Value;
 
 use crate::buffer::Unanswered;
+use crate::duty::Duty;
 use crate::failure::Fate;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::pool::ServerId;
@@ -44,8 +45,25 @@ pub(crate) enum Role {
     Captured { by: Key },
     /// One large request of `by`.
     Streaming { by: Key },
-    /// Nobody's: was streaming, and waits for the next large request.
+    /// All requests of `by`: the server's side of the connection knows something about it.
+    Pinned { by: Key },
+    /// Nobody's: it was streaming or pinned, carries no trace of that, and waits for the next one.
     Spare,
+}
+
+impl Role {
+    /// The session whose slowness stops the link.
+    pub(crate) fn captor(self) -> Key {
+        match self {
+            Role::Captured { by } | Role::Streaming { by } | Role::Pinned { by } => by,
+            Role::Shared | Role::Spare => Key::NOBODY,
+        }
+    }
+
+    /// Whether requests are appended to its open batch.
+    pub(crate) fn takes_requests(self) -> bool {
+        matches!(self, Role::Shared | Role::Pinned { .. })
+    }
 }
 
 /// How far the connection is.
@@ -90,9 +108,30 @@ pub(crate) struct Entry {
     pub(crate) reads: bool,
     /// It was sent before, on a connection that was lost or that a slow session held up.
     pub(crate) again: bool,
+    /// Its reply is not simply passed on: see [`Link::duties`].
+    pub(crate) duty: bool,
+    /// Its session wants no reply to it.
+    pub(crate) silent: bool,
 }
 
+// A hundred thousand of them wait on a busy link.
+const _: () = assert!(size_of::<Entry>() == 24);
+
 impl Entry {
+    /// A request that may change something.
+    pub(crate) fn of(session: Key, seq: u32, at_ms: u32) -> Entry {
+        Entry {
+            session,
+            seq,
+            len: 0,
+            at_ms,
+            reads: false,
+            again: false,
+            duty: false,
+            silent: false,
+        }
+    }
+
     /// What became of it when it was not written whole to the present connection.
     pub(crate) fn fate_unsent(&self) -> Fate {
         if self.again {
@@ -126,6 +165,8 @@ pub(crate) struct Link {
     /// Unwritten bytes that may be written.
     allowed: usize,
     pub(crate) ledger: VecDeque<Entry>,
+    /// What becomes of the replies to the entries that have a duty, in their order.
+    pub(crate) duties: VecDeque<Duty>,
     /// Entries of the open batch, at the back of the ledger.
     open: u32,
     /// The turn in which the open batch got its first request.
@@ -143,6 +184,14 @@ pub(crate) struct Link {
     /// Not read, because its captor takes nothing; since when, and for how long before that.
     pub(crate) paused: Option<Time>,
     pub(crate) paused_us: u64,
+    /// A large request is being cut through: its bytes are not kept.
+    pub(crate) streaming: bool,
+    /// What is in flight may rightly take for ever: the server waits for something.
+    pub(crate) waits: bool,
+    /// Its bytes are the session's as they come (MONITOR).
+    pub(crate) tunnel: bool,
+    /// It may carry a trace of what was done on it, and is closed after use.
+    pub(crate) tainted: bool,
 
     pub(crate) state: State,
     pub(crate) role: Role,
@@ -159,6 +208,8 @@ pub(crate) struct Link {
     pub(crate) refusal: Option<Vec<u8>>,
     /// What the server said of itself.
     pub(crate) identity: Option<Identity>,
+    /// What the server calls this connection.
+    pub(crate) client_id: i64,
     /// Since when it has been up.
     pub(crate) up_since: Time,
     /// Since when nobody has ridden on it.
@@ -181,6 +232,7 @@ impl Link {
             out: Unanswered::default(),
             allowed: 0,
             ledger: VecDeque::new(),
+            duties: VecDeque::new(),
             open: 0,
             open_since: now,
             returns: Returns::new(max_delay_us),
@@ -190,6 +242,10 @@ impl Link {
             progress: now,
             paused: None,
             paused_us: 0,
+            streaming: false,
+            waits: false,
+            tunnel: false,
+            tainted: false,
             state: State::Down,
             role,
             key,
@@ -199,6 +255,7 @@ impl Link {
             reason: String::from("not connected yet"),
             refusal: None,
             identity: None,
+            client_id: 0,
             up_since: now,
             unused_since: now,
         }
@@ -214,6 +271,7 @@ impl Link {
     }
 
     /// The request that the next reply answers.
+    #[inline]
     pub(crate) fn first_in_flight(&self) -> Option<Entry> {
         if self.in_flight() > 0 {
             self.ledger.front().copied()
@@ -222,15 +280,18 @@ impl Link {
         }
     }
 
-    /// The request in front is answered. `None` if nothing is in flight: then the server talks to itself.
+    /// The request in front, which is in flight, is answered.
     #[inline]
-    pub(crate) fn pop_answered(&mut self) -> Option<Entry> {
-        if self.in_flight() == 0 {
-            return None;
-        }
-        let entry = self.ledger.pop_front()?;
+    pub(crate) fn pop_answered(&mut self, entry: Entry) {
+        debug_assert!(self.in_flight() > 0, "what is answered is in flight");
+        self.ledger.pop_front();
         self.out.answer(entry.len as usize);
-        Some(entry)
+    }
+
+    /// The bytes of the request in front.
+    pub(crate) fn first_bytes(&self) -> &[u8] {
+        let len = self.ledger.front().map_or(0, |entry| entry.len as usize);
+        &self.out.bytes()[..len]
     }
 
     /// Whether a reply for this session is still to come.
@@ -252,6 +313,13 @@ impl Link {
         self.open += 1;
     }
 
+    /// The same for a request whose reply has a duty.
+    pub(crate) fn push_with(&mut self, entry: Entry, request: &[u8], duty: Duty) {
+        debug_assert!(entry.duty, "an entry with a duty says so");
+        self.duties.push_back(duty);
+        self.push(entry, request);
+    }
+
     /// The open batch got its first request in the turn at `now`.
     pub(crate) fn open_batch(&mut self, now: Time) {
         self.open_since = now;
@@ -262,7 +330,8 @@ impl Link {
     /// enough. Replies announce requests: who was answered and is about to ask again is waited for,
     /// within the same bound, so the requests of one crowd stay one batch.
     pub(crate) fn decide(&mut self, rule: &FlushRule, now: Time) -> Decision {
-        if !rule.hold {
+        // On a link of its own, a session waits for nobody.
+        if !rule.hold || self.role != Role::Shared {
             return Decision::Flush(Why::Idle);
         }
         if self.out.unwritten().len() - self.allowed >= BATCH_BYTES_MAX {
@@ -314,7 +383,7 @@ impl Link {
             _ => {
                 self.allowed -= count;
                 self.out.write(count);
-                if let Role::Streaming { .. } = self.role {
+                if self.streaming {
                     // A large request is not held, and so cannot be sent again.
                     self.out.answer(count);
                 }
@@ -349,7 +418,9 @@ impl Link {
         let mut changed = HashSet::new();
         let mut stays = vec![true; self.ledger.len()];
         for (index, entry) in self.ledger.iter().enumerate().take(sent).rev() {
-            let harmless = entry.reads && !entry.again && !changed.contains(&entry.session);
+            let simple = !entry.duty || entry.silent;
+            let harmless =
+                entry.reads && simple && !entry.again && !changed.contains(&entry.session);
             stays[index] = again && harmless && entry.session != Key::NOBODY;
             if !entry.reads {
                 changed.insert(entry.session);
@@ -357,10 +428,13 @@ impl Link {
         }
         let mut gone = Vec::new();
         let mut kept = Vec::new();
+        let mut duties = std::mem::take(&mut self.duties).into_iter();
         let mut at = 0;
         for (index, mut entry) in std::mem::take(&mut self.ledger).into_iter().enumerate() {
             let behind = at + entry.len as usize;
+            let duty = if entry.duty { duties.next() } else { None };
             if stays[index] {
+                self.duties.extend(duty);
                 kept.extend_from_slice(&self.out.bytes()[at..behind]);
                 entry.again |= index < sent;
                 self.ledger.push_back(entry);
@@ -376,6 +450,7 @@ impl Link {
         self.scanner = reply::Scanner::default();
         self.partial = Vec::new();
         self.cutting = false;
+        self.streaming = false;
         self.paused = None;
         gone
     }
@@ -386,8 +461,9 @@ impl Link {
     pub(crate) fn take_reads_of_others(&mut self, captor: Key) -> Vec<(Entry, Vec<u8>)> {
         let mut asked: HashMap<Key, usize> = HashMap::new();
         for entry in &self.ledger {
+            let simple = entry.reads && !entry.duty;
             *asked.entry(entry.session).or_default() +=
-                if entry.reads { 1 } else { ASKED_AGAIN_MAX + 1 };
+                if simple { 1 } else { ASKED_AGAIN_MAX + 1 };
         }
         let much = asked
             .into_iter()
@@ -422,6 +498,9 @@ impl Link {
     pub(crate) fn pop_unsent(&mut self) -> Option<Entry> {
         debug_assert!(!self.is_up());
         let entry = self.ledger.pop_front()?;
+        if entry.duty {
+            self.duties.pop_front();
+        }
         self.out.answer(entry.len as usize);
         self.open -= 1;
         Some(entry)
@@ -460,7 +539,12 @@ impl Greeting {
     }
 
     /// Takes bytes of the server; says what they come to.
-    pub(crate) fn read(&mut self, bytes: &[u8], identity: &mut Option<Identity>) -> Greeted {
+    pub(crate) fn read(
+        &mut self,
+        bytes: &[u8],
+        identity: &mut Option<Identity>,
+        client_id: &mut i64,
+    ) -> Greeted {
         let mut at = 0;
         while self.replies > 0 && at < bytes.len() {
             let (len, whole) = match self.scanner.scan(&bytes[at..]) {
@@ -481,6 +565,9 @@ impl Greeting {
             match Value::read(&self.got) {
                 Some(Value::Error(text)) => return Greeted::Refused(text),
                 Some(value) => {
+                    if let Some(Value::Integer(id)) = value.field("id") {
+                        *client_id = *id;
+                    }
                     if let Some(version) = value.field("version").and_then(Value::text) {
                         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                         let server = value
@@ -553,9 +640,8 @@ mod tests {
             },
             seq,
             len: len as u32,
-            at_ms: 0,
             reads: seq % 2 == 1,
-            again: false,
+            ..Entry::of(Key::NOBODY, 0, 0)
         };
         link.push(entry, &vec![b'x'; len]);
     }
@@ -682,9 +768,8 @@ mod tests {
                 session,
                 seq,
                 len: 3,
-                at_ms: 0,
                 reads,
-                again: false,
+                ..Entry::of(Key::NOBODY, 0, 0)
             };
             link.push(entry, format!("{}{seq:02}", session.index).as_bytes());
         };
@@ -717,10 +802,13 @@ mod tests {
             let mut greeting = Greeting::new(key, None);
             let mut identity = None;
             assert_eq!(
-                greeting.read(&bytes[..cut], &mut identity),
+                greeting.read(&bytes[..cut], &mut identity, &mut 0),
                 Greeted::Waiting
             );
-            assert_eq!(greeting.read(&bytes[cut..], &mut identity), Greeted::Done);
+            assert_eq!(
+                greeting.read(&bytes[cut..], &mut identity, &mut 0),
+                Greeted::Done
+            );
             let expected = Identity {
                 server: "valkey".into(),
                 version: "9.1.0".into(),
@@ -729,6 +817,6 @@ mod tests {
         }
         let mut greeting = Greeting::new(key, None);
         let refused = Greeted::Refused(b"NOAUTH no".to_vec());
-        assert_eq!(greeting.read(b"-NOAUTH no\r\n", &mut None), refused);
+        assert_eq!(greeting.read(b"-NOAUTH no\r\n", &mut None, &mut 0), refused);
     }
 }

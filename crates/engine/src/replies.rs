@@ -2,6 +2,7 @@
 
 use respool_protocol::reply::Scanned;
 
+use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::link::{Role, State};
 use crate::returns::Expected;
@@ -41,12 +42,16 @@ impl Engine {
         link.progress = self.now;
         self.counters.link_bytes_in += bytes.len() as u64;
         match &mut link.state {
+            State::Up if link.tunnel => {
+                let by = link.role.captor();
+                self.push_to(by, bytes);
+            }
             State::Up => {
                 self.take_replies(key, bytes);
                 self.after_replies(key);
             }
             State::Greeting { greeting, .. } => {
-                let greeted = greeting.read(bytes, &mut link.identity);
+                let greeted = greeting.read(bytes, &mut link.identity, &mut link.client_id);
                 self.greeted(key, greeted);
             }
             // It was given up in this very turn.
@@ -68,13 +73,20 @@ impl Engine {
                     if inside {
                         self.end_partial(key, &bytes[at..end]);
                     } else if link.scanner.kind() == b'>' {
-                        // A push answers nobody.
                         self.deliver_run(&mut run, &bytes[..at]);
+                        self.take_push(key, &bytes[at..end]);
                     } else {
-                        let Some(entry) = link.pop_answered() else {
+                        let Some(entry) = link.first_in_flight() else {
                             self.deliver_run(&mut run, &bytes[..at]);
                             return self.lose_link(key, UNASKED);
                         };
+                        if entry.duty {
+                            self.deliver_run(&mut run, &bytes[..at]);
+                            self.settle(key, &bytes[at..end], false);
+                            at = end;
+                            continue;
+                        }
+                        link.pop_answered(entry);
                         self.counters.link_replies += 1;
                         if entry.session == run.session
                             && entry.seq == run.seq.wrapping_add(run.count)
@@ -151,7 +163,10 @@ impl Engine {
             return;
         };
         session.answered_at = self.now;
-        if session.flags.any(Flags::HOLD_DRAIN | Flags::HOLD_DEPTH) {
+        if session.flags.any(Flags::AWAITS_LAST) {
+            if session.flags.any(Flags::UNPINNING) {
+                self.finish_unpinning(key);
+            }
             self.release(key, Flags::HOLD_DRAIN | Flags::HOLD_DEPTH);
         } else if session.expected == Expected::NOT
             && !session.flags.any(Flags::CLOSING | Flags::ENDED)
@@ -166,22 +181,83 @@ impl Engine {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
-        if link.scanner.kind() == b'>' {
-            return;
-        }
         let mut partial = std::mem::take(&mut link.partial);
-        let cutting = std::mem::take(&mut link.cutting);
-        let Some(entry) = link.pop_answered() else {
-            return self.lose_link(key, UNASKED);
-        };
-        self.counters.link_replies += 1;
-        if cutting {
-            self.deliver(entry.session, entry.seq, 1, bytes);
+        let cut = std::mem::take(&mut link.cutting);
+        let whole = if cut {
+            bytes
         } else {
             partial.extend_from_slice(bytes);
-            self.deliver(entry.session, entry.seq, 1, &partial);
+            &partial
+        };
+        if link.scanner.kind() == b'>' {
+            self.take_push(key, whole);
+        } else {
+            let Some(entry) = link.first_in_flight() else {
+                return self.lose_link(key, UNASKED);
+            };
+            if entry.duty {
+                self.settle(key, whole, cut);
+            } else {
+                link.pop_answered(entry);
+                self.counters.link_replies += 1;
+                self.deliver(entry.session, entry.seq, 1, whole);
+            }
+            if cut {
+                self.end_mid_reply(entry.session);
+            }
         }
         self.spare.give(partial);
+    }
+
+    /// A push answers nobody. On a session's own link it is the session's.
+    fn take_push(&mut self, key: Key, push: &[u8]) {
+        if let Some(Role::Pinned { by }) = self.links.get(key).map(|link| link.role) {
+            self.push_to(by, push);
+        }
+    }
+
+    /// Out-of-band bytes for a session: between two replies, in the order in which they come. Who takes them
+    /// too slowly is closed.
+    pub(crate) fn push_to(&mut self, key: Key, bytes: &[u8]) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        self.held_bytes += bytes.len();
+        let mid_reply = session.flags.any(Flags::MID_REPLY);
+        let waiting = if mid_reply {
+            let pushes = &mut session.rare().pushes;
+            pushes.extend_from_slice(bytes);
+            pushes.len()
+        } else {
+            session.out.tail(&mut self.spare).extend_from_slice(bytes);
+            Engine::mark_dirty(&mut self.dirty, key, session);
+            session.out.len()
+        };
+        let limits = &self.settings.limits;
+        if waiting > limits.session_output_hard_bytes as usize {
+            let reason = "session_output_hard_bytes: it took its messages too slowly";
+            self.close_for(key, reason.to_owned());
+        } else if waiting > limits.session_output_soft_bytes as usize
+            && !session.flags.any(Flags::HOLD_OUTPUT)
+            && !mid_reply
+        {
+            self.hold(key, Flags::HOLD_OUTPUT);
+        }
+    }
+
+    /// A large reply is in a session's output whole: what had to wait for that follows it.
+    fn end_mid_reply(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.flags.remove(Flags::MID_REPLY);
+        if let Some(rare) = &mut session.rare
+            && !rare.pushes.is_empty()
+        {
+            let pushes = std::mem::take(&mut rare.pushes);
+            session.out.tail(&mut self.spare).extend_from_slice(&pushes);
+            Engine::mark_dirty(&mut self.dirty, key, session);
+        }
     }
 
     /// The bytes of a reply that does not end in them.
@@ -189,19 +265,39 @@ impl Engine {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
+        if link.partial.capacity() == 0 && !link.cutting {
+            link.partial = self.spare.take();
+        }
+        let whole_bytes_max = self.settings.limits.session_output_hard_bytes as usize;
         if link.scanner.kind() == b'>' {
+            link.partial.extend_from_slice(bytes);
+            if link.partial.len() > whole_bytes_max {
+                self.lose_link(key, "it sent a push larger than session_output_hard_bytes");
+            }
             return;
         }
         let Some(entry) = link.first_in_flight() else {
             return self.lose_link(key, UNASKED);
         };
         if !link.cutting {
-            if link.partial.capacity() == 0 {
-                link.partial = self.spare.take();
-            }
             link.partial.extend_from_slice(bytes);
             if link.partial.len() <= PARTIAL_BYTES_MAX {
                 return;
+            }
+            if entry.silent {
+                // The session wants none of it.
+                link.partial = Vec::new();
+                link.cutting = true;
+                return;
+            }
+            if entry.duty && link.duties.front().is_some_and(Duty::needs_whole) {
+                if link.partial.len() <= whole_bytes_max {
+                    return;
+                }
+                link.partial = Vec::new();
+                link.cutting = true;
+                let reason = "session_output_hard_bytes: a reply that has to be held whole";
+                return self.close_for(entry.session, reason.to_owned());
             }
         }
         // A large reply is not held whole: what has come of it goes on, once it is its turn.
@@ -209,8 +305,10 @@ impl Engine {
         let bytes = if link.cutting { bytes } else { &partial };
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
+            Some(_) if entry.silent => {}
             Some(session) if session.head_seq == entry.seq => {
                 link.cutting = true;
+                session.flags |= Flags::MID_REPLY;
                 session.out.tail(&mut self.spare).extend_from_slice(bytes);
                 self.held_bytes += bytes.len();
                 let much =
@@ -259,7 +357,7 @@ impl Engine {
         };
         match state.role {
             Role::Shared if state.is_up() && state.owes(key) => {
-                if self.links.len() < self.settings.limits.links_max as usize {
+                if self.has_room_for_link() {
                     self.capture(link, key);
                 } else if output >= self.settings.limits.session_output_hard_bytes as usize {
                     return self
@@ -274,7 +372,7 @@ impl Engine {
                 }
                 return;
             }
-            Role::Captured { .. } | Role::Streaming { .. } => {}
+            Role::Captured { .. } | Role::Streaming { .. } | Role::Pinned { .. } => {}
             Role::Shared | Role::Spare => return,
         }
         let Some(state) = self.links.get_mut(link) else {
@@ -325,11 +423,7 @@ impl Engine {
             let Some(state) = self.links.get_mut(link) else {
                 continue;
             };
-            let captor = match state.role {
-                Role::Captured { by } | Role::Streaming { by } => by,
-                Role::Shared | Role::Spare => continue,
-            };
-            if captor == key
+            if state.role.captor() == key
                 && let Some(since) = state.paused.take()
             {
                 state.paused_us += self.now.since_us(since);
@@ -345,16 +439,19 @@ impl Engine {
             return;
         };
         match link.role {
-            Role::Shared if link.accepting => {}
-            Role::Shared => self.reopen(key),
+            Role::Shared | Role::Pinned { .. } if link.accepting && !link.streaming => {}
+            Role::Pinned { .. } if link.ledger.is_empty() => {
+                link.streaming = false;
+                self.reopen(key);
+            }
+            Role::Shared | Role::Pinned { .. } => self.reopen(key),
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
             Role::Captured { .. } => {
                 self.act(Action::CloseLink(LinkId(key)));
                 self.remove_link(key);
             }
             Role::Streaming { .. } if link.out.bytes().is_empty() => {
-                link.role = Role::Spare;
-                link.unused_since = self.now;
+                self.keep_spare(key);
                 self.next_streaming();
             }
             Role::Streaming { .. } | Role::Spare => {}

@@ -1,14 +1,15 @@
 //! From a client's bytes to a place on a link: steps 2 to 4 in the life of a GET.
 
-use respool_protocol::commands::{self, Answer, Command, CommandId, Refusal, Retry};
+use respool_protocol::commands::{self, Answer, Command, CommandId, Condition, Refusal, Retry, id};
 use respool_protocol::encode;
 use respool_protocol::request::{self, Found, Scanner, Span, Violation};
 
+use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
 use crate::link::{Entry, LinkKey, Role, State};
 use crate::returns::Expected;
-use crate::session::{Flags, Large};
+use crate::session::{Flags, Large, Pins};
 use crate::slots::Key;
 
 /// A whole request whose command is known and whose number of arguments is right.
@@ -82,7 +83,12 @@ impl Engine {
                 }
                 Ok(Found::More) => {
                     let rest = &input[at..];
-                    let held_max = self.settings.limits.request_held_bytes_max as usize;
+                    let limits = &self.settings.limits;
+                    let held_max = if flags.any(Flags::IN_MULTI) {
+                        limits.transaction_bytes_max
+                    } else {
+                        limits.request_held_bytes_max
+                    } as usize;
                     let large = scanner.argc() > 0
                         && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
                     match if large {
@@ -162,26 +168,23 @@ impl Engine {
     /// A whole request. The short way: its server's link takes it, no question asked.
     #[inline]
     fn place(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
+        self.counters.requests += 1;
         let Some(id) = commands::lookup(spans[0].of(bytes)) else {
-            return self.refuse_unknown(key, bytes, spans);
+            return self.place_slowly(key, bytes, spans);
         };
         let command = id.get();
-        self.counters.requests += 1;
-        if command.goes_straight()
+        if self.straight[id.index()]
             && command.arity_ok(spans.len())
             && let Some(session) = self.sessions.get_mut(key)
-            && !session.flags.any(Flags::UNAUTHENTICATED)
+            && !session.flags.any(Flags::OFF_PATH)
             && let Some(link) = self.links.get_mut(session.link)
             && link.accepting
         {
             let seq = session.take_seq();
             let entry = Entry {
-                session: key,
-                seq,
                 len: bytes.len() as u32,
-                at_ms: self.now.stamp_ms(),
                 reads: command.retry == Retry::Read,
-                again: false,
+                ..Entry::of(key, seq, self.now.stamp_ms())
             };
             link.push(entry, bytes);
             self.counters.link_requests += 1;
@@ -202,28 +205,101 @@ impl Engine {
 
     fn place_slowly(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
         self.counters.requests -= 1;
-        let arg = |index: usize| spans[index].of(bytes);
-        let Some(id) = commands::resolve(spans.len(), arg) else {
-            return self.refuse_unknown(key, bytes, spans);
+        let flags = self
+            .sessions
+            .get(key)
+            .map_or(Flags::default(), |session| session.flags);
+        let placed = if flags.any(Flags::TUNNEL) {
+            self.place_in_tunnel(key, bytes, spans)
+        } else {
+            let arg = |index: usize| spans[index].of(bytes);
+            match commands::resolve(spans.len(), arg) {
+                Some(id) => self.place_known(key, bytes, spans, id),
+                None => self.place_unknown(key, bytes, spans),
+            }
         };
+        if placed == Placed::Done {
+            self.counters.requests += 1;
+            self.count_down_silence(key);
+        }
+        placed
+    }
+
+    /// CLIENT REPLY SKIP is for one request: the one behind it.
+    fn count_down_silence(&mut self, key: Key) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            let next = session.flags.any(Flags::SILENT_NEXT);
+            session
+                .flags
+                .remove(Flags::SILENT_ONCE | Flags::SILENT_NEXT);
+            if next {
+                session.flags |= Flags::SILENT_ONCE;
+            }
+        }
+    }
+
+    /// A request whose command the table has.
+    pub(crate) fn place_known(
+        &mut self,
+        key: Key,
+        bytes: &[u8],
+        spans: &[Span],
+        id: CommandId,
+    ) -> Placed {
+        let arg = |index: usize| spans[index].of(bytes);
         let request = Request {
             bytes,
             spans,
             id,
             command: id.get(),
         };
-        if let Err(text) = self.check(key, request.command, id, spans.len(), arg) {
-            self.counters.requests += 1;
-            return self.answer_error(key, &text);
+        let command = request.command;
+        if let Err(text) = self.check(key, command, id, spans.len(), arg) {
+            return self.refuse_queued(key, &text);
         }
-        let placed = match request.command.answer {
-            Answer::Session => self.answer_here(key, &request),
-            _ => self.place_on_link(key, bytes, request.command.retry == Retry::Read),
+        let ends_multi = matches!(
+            id,
+            id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::QUIT | id::RESET
+        );
+        let in_multi = |session: &crate::session::Session| session.flags.any(Flags::IN_MULTI);
+        if !ends_multi && self.sessions.get(key).is_some_and(in_multi) {
+            return self.queue(key, &request);
+        }
+        let alone = match command.answer {
+            Answer::Session | Answer::Pinned => return self.answer_here(key, &request),
+            Answer::Alone => true,
+            Answer::Conditional(Condition::Block) => commands::asks_to_block(spans.len(), arg),
+            _ => false,
         };
-        if placed == Placed::Done {
-            self.counters.requests += 1;
+        let reads = command.retry == Retry::Read;
+        match command.answer {
+            Answer::Alone if matches!(id, id::WAIT | id::WAITAOF) => self.place_wait(key, &request),
+            _ if alone => self.place_alone(key, bytes, reads, Pins::ONCE, None),
+            Answer::Conditional(Condition::Script) => self.place_script(key, &request),
+            _ => self.place_on_link(key, bytes, reads, None),
         }
-        placed
+    }
+
+    /// What a session that is a tunnel sends: to the server as it is.
+    fn place_in_tunnel(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
+        match commands::lookup(spans[0].of(bytes)) {
+            Some(id::QUIT) => {
+                self.answer_reply(key, b"+OK\r\n");
+                self.close_when_answered(key);
+                Placed::Done
+            }
+            Some(id::RESET) => self.reset(key),
+            _ => {
+                let link = self.sessions.get(key).map(|session| session.link);
+                if let Some(link) = link {
+                    if let Some(link) = self.links.get_mut(link) {
+                        link.stream(bytes);
+                    }
+                    self.write_link(link);
+                }
+                Placed::Done
+            }
+        }
     }
 
     /// What can be said of a request by its command and the number of its arguments: in the order
@@ -246,6 +322,14 @@ impl Engine {
             )
             .into_bytes());
         }
+        if self.settings.refused.contains(&id) {
+            self.counters.refused += 1;
+            return Err(format!(
+                "ERR respool: '{}' is refused by the configuration (refuse-commands)",
+                command.name.replace('|', " ")
+            )
+            .into_bytes());
+        }
         let unauthenticated = self
             .sessions
             .get(key)
@@ -263,35 +347,122 @@ impl Engine {
         Ok(())
     }
 
-    /// A request that the fast path could not place: its link is not there, full, or lost to others.
-    pub(crate) fn place_on_link(&mut self, key: Key, bytes: &[u8], reads: bool) -> Placed {
+    /// A request that the fast path could not place: its link is not there, full, or lost to others, or its
+    /// reply is not simply passed on.
+    pub(crate) fn place_on_link(
+        &mut self,
+        key: Key,
+        bytes: &[u8],
+        reads: bool,
+        duty: Option<Duty>,
+    ) -> Placed {
+        let simple = duty.is_none();
+        match self.place_entry(key, bytes, reads, duty.unwrap_or(Duty::Pass), simple) {
+            Ok(placed) => placed,
+            Err(_) => Placed::Wait,
+        }
+    }
+
+    /// The same; a duty that has to wait with its request is given back.
+    pub(crate) fn place_with(
+        &mut self,
+        key: Key,
+        bytes: &[u8],
+        reads: bool,
+        duty: Duty,
+    ) -> Result<Placed, Duty> {
+        self.place_entry(key, bytes, reads, duty, false)
+    }
+
+    fn place_entry(
+        &mut self,
+        key: Key,
+        bytes: &[u8],
+        reads: bool,
+        duty: Duty,
+        simple: bool,
+    ) -> Result<Placed, Duty> {
         let link = match self.usable_link(key) {
             Ok(link) => link,
-            Err(Blocked::Wait) => return Placed::Wait,
-            Err(Blocked::Refused(reply)) => {
-                self.counters.failed_not_sent += 1;
-                return self.answer_reply(key, &reply);
-            }
+            Err(Blocked::Wait) => return Err(duty),
+            Err(blocked) => return Ok(self.blocked(key, blocked)),
         };
-        let Some(session) = self.sessions.get_mut(key) else {
-            return Placed::Done;
-        };
-        let Some(link_state) = self.links.get_mut(link) else {
-            return Placed::Done;
+        let (Some(session), Some(state)) = (self.sessions.get_mut(key), self.links.get_mut(link))
+        else {
+            return Ok(Placed::Done);
         };
         let seq = session.take_seq();
+        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
         let entry = Entry {
-            session: key,
-            seq,
             len: bytes.len() as u32,
-            at_ms: self.now.stamp_ms(),
             reads,
-            again: false,
+            duty: silent || !simple,
+            silent,
+            ..Entry::of(key, seq, self.now.stamp_ms())
         };
-        link_state.push(entry, bytes);
+        if entry.duty {
+            state.push_with(entry, bytes, duty);
+        } else {
+            state.push(entry, bytes);
+        }
         self.counters.link_requests += 1;
         self.list_link(link);
-        Placed::Done
+        Ok(Placed::Done)
+    }
+
+    /// A request found no link.
+    pub(crate) fn blocked(&mut self, key: Key, blocked: Blocked) -> Placed {
+        match blocked {
+            Blocked::Wait => Placed::Wait,
+            Blocked::Refused(reply) => {
+                self.counters.failed_not_sent += 1;
+                self.answer_reply(key, &reply)
+            }
+        }
+    }
+
+    /// A request of our own, on a session's link, whose reply is nobody's.
+    pub(crate) fn ask_for_ourselves(
+        &mut self,
+        key: Key,
+        bytes: &[u8],
+        duty: Duty,
+    ) -> Result<Key, Blocked> {
+        let link = self.usable_link(key)?;
+        if let Some(state) = self.links.get_mut(link) {
+            let entry = Entry {
+                len: bytes.len() as u32,
+                duty: true,
+                ..Entry::of(Key::NOBODY, 0, self.now.stamp_ms())
+            };
+            state.push_with(entry, bytes, duty);
+        }
+        self.list_link(link);
+        Ok(link)
+    }
+
+    /// A session that has no link of its own rides on the shared one of its kind, from now on.
+    pub(crate) fn ride_shared(&mut self, key: Key) {
+        if let Some(session) = self.sessions.get(key) {
+            let kind = LinkKey {
+                server: self.pools[session.pool as usize].only_server(),
+                version: session.version,
+                db: session.db,
+            };
+            let shared = self.shared_link(kind).unwrap_or(Key::NOBODY);
+            self.ride(key, shared);
+        }
+    }
+
+    /// What a session sends next waits until everything that it asked is answered.
+    pub(crate) fn hold_until_caught_up(&mut self, key: Key) {
+        if self
+            .sessions
+            .get(key)
+            .is_some_and(|session| !session.is_caught_up())
+        {
+            self.hold(key, Flags::HOLD_DRAIN);
+        }
     }
 
     /// The link that a session's next request goes on, ready to take it.
@@ -309,7 +480,7 @@ impl Engine {
         let usable = self
             .links
             .get(link)
-            .is_some_and(|link| link.role == Role::Shared);
+            .is_some_and(|link| link.role == Role::Shared || link.role == Role::Pinned { by: key });
         if !usable {
             // Captured by a slow session, or never had: go on with another, after what is in flight.
             if !caught_up {
@@ -380,20 +551,6 @@ impl Engine {
         self.answer_reply(key, &reply);
         self.close_when_answered(key);
     }
-
-    fn refuse_unknown(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
-        let args: Vec<&[u8]> = spans.iter().map(|span| span.of(bytes)).collect();
-        if args[0].eq_ignore_ascii_case(b"post") || args[0].eq_ignore_ascii_case(b"host:") {
-            // A browser was made to speak to us: what follows in its request is not the client's will.
-            // Redis closes, too (`securityWarningCommand`).
-            self.close_for(
-                key,
-                "it speaks HTTP: possibly an attack by way of a browser".to_owned(),
-            );
-            return Placed::Done;
-        }
-        self.answer_error(key, &unknown_command(&args))
-    }
 }
 
 /// Requests too large to hold: they are cut through to the server on a link of their own, so that a
@@ -411,7 +568,7 @@ impl Engine {
         let (flag, link) = match refused {
             Err(text) => {
                 self.counters.requests += 1;
-                self.answer_error(key, &text);
+                self.refuse_queued(key, &text);
                 (Flags::SWALLOWING, None)
             }
             Ok(()) => match self.streaming_link(key) {
@@ -439,6 +596,7 @@ impl Engine {
         if let Some(link) = link {
             session.take_seq();
             if let Some(link) = self.links.get_mut(link) {
+                link.streaming = true;
                 link.stream(&rest[..used]);
             }
             self.write_link(link);
@@ -454,9 +612,18 @@ impl Engine {
         };
         let command = id.get();
         self.check(key, command, id, argc, arg)?;
+        let flags = self
+            .sessions
+            .get(key)
+            .map_or(Flags::default(), |session| session.flags);
+        if flags.any(Flags::IN_MULTI) {
+            return Err(
+                b"ERR respool: the transaction is larger than transaction_bytes_max".to_vec(),
+            );
+        }
         // What two commands say here, the server says as well, and it need not be held for that.
-        if command.answer == Answer::Session && id != commands::id::ECHO && id != commands::id::PING
-        {
+        let ours = matches!(command.answer, Answer::Session | Answer::Pinned);
+        if ours && id != id::ECHO && id != id::PING || flags.any(Flags::OFF_PATH) {
             return Err(format!(
                 "ERR respool: the arguments of '{}' are too large",
                 command.name
@@ -472,6 +639,10 @@ impl Engine {
             return Err(Blocked::Wait);
         };
         let (version, db, pool) = (session.version, session.db, session.pool);
+        if !session.pins.is_empty() {
+            // Its own link it is, with what the server knows there.
+            return self.usable_link(key);
+        }
         let server = self.pools[pool as usize].only_server();
         let kind = LinkKey {
             server,
@@ -479,15 +650,7 @@ impl Engine {
             db,
         };
         let role = Role::Streaming { by: key };
-        let spare = self
-            .links
-            .iter()
-            .find(|(_, link)| link.role == Role::Spare && link.key == kind)
-            .map(|(key, _)| key);
-        if let Some(spare) = spare {
-            if let Some(link) = self.links.get_mut(spare) {
-                link.role = role;
-            }
+        if let Some(spare) = self.take_spare(kind, role) {
             return Ok(spare);
         }
         let streaming = self
@@ -540,14 +703,9 @@ impl Engine {
             state.stream(&input[..used]);
             if ends {
                 state.progress = self.now;
-                state.ledger.push_back(Entry {
-                    session: key,
-                    seq,
-                    len: 0,
-                    at_ms: self.now.stamp_ms(),
-                    reads: false,
-                    again: false,
-                });
+                state
+                    .ledger
+                    .push_back(Entry::of(key, seq, self.now.stamp_ms()));
                 self.counters.link_requests += 1;
                 self.counters.batches += 1;
             } else if state.out.bytes().len() >= STREAM_BYTES_MAX {
@@ -593,19 +751,22 @@ impl Engine {
 /// Bytes of a large request that wait for its server; at it the client is not read.
 const STREAM_BYTES_MAX: usize = 1 << 20;
 
-enum Blocked {
+/// Why a request has no link.
+pub(crate) enum Blocked {
+    /// The session holds until it can have one.
     Wait,
+    /// It cannot have one: this is its reply.
     Refused(Vec<u8>),
 }
 
-fn bound_reply(name: &'static str) -> Vec<u8> {
+pub(crate) fn bound_reply(name: &'static str) -> Vec<u8> {
     let mut reply = Vec::new();
     failure::append_reply(&mut reply, Fate::NotSent, Cause::Bound { name });
     reply
 }
 
 /// Redis's text (`commandCheckExistence`, 7.0): 128 bytes of the name, then of the arguments.
-fn unknown_command(args: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn unknown_command(args: &[&[u8]]) -> Vec<u8> {
     const SHOWN: usize = 128;
     let cut = |arg: &'_ [u8], len: usize| c_string(arg)[..c_string(arg).len().min(len)].to_vec();
     let mut shown = Vec::new();
@@ -629,7 +790,7 @@ fn unknown_command(args: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Redis's text (`commandCheckExistence`, 7.0).
-fn unknown_subcommand(container: &Command, sub: &[u8]) -> Vec<u8> {
+pub(crate) fn unknown_subcommand(container: &Command, sub: &[u8]) -> Vec<u8> {
     let sub = &c_string(sub)[..c_string(sub).len().min(128)];
     let help = format!("'. Try {} HELP.", container.name.to_uppercase());
     [b"ERR unknown subcommand '", sub, help.as_bytes()].concat()
@@ -642,14 +803,7 @@ fn c_string(arg: &[u8]) -> &[u8] {
 
 fn refusal(command: &Command, why: Refusal) -> Vec<u8> {
     let why = match why {
-        Refusal::Transaction => "transactions need a server connection of their own",
-        Refusal::Blocking => "it would block a server connection that others share",
         Refusal::PubSub => "subscriptions need a server connection of their own",
-        Refusal::Monitor => "it would turn a server connection that others share into a log",
-        Refusal::Tracking => "client-side caching needs a server connection of its own",
-        Refusal::ReplyMode => {
-            "replies of a server connection that others share cannot be switched off"
-        }
         Refusal::Replication => "it is spoken between servers",
         Refusal::ConnectionState => "it is about the server's connection, which others share",
     };

@@ -11,6 +11,7 @@ use crate::buffer::Outgoing;
 use crate::returns::Expected;
 use crate::slots::Key;
 use crate::time::Time;
+use crate::transaction::Transaction;
 
 /// Where a client connects from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ impl std::fmt::Display for Peer {
 /// A set of things that keep a session off the fast path. None of them: whole requests go straight
 /// to its link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags(u16);
+pub(crate) struct Flags(u32);
 
 impl Flags {
     /// Nothing but AUTH and HELLO is allowed yet.
@@ -64,11 +65,30 @@ impl Flags {
     pub(crate) const RESUMING: Flags = Flags(1 << 12);
     /// The driver was told not to read it.
     pub(crate) const UNREAD: Flags = Flags(1 << 13);
+    /// It queues a transaction: MULTI was there, EXEC was not.
+    pub(crate) const IN_MULTI: Flags = Flags(1 << 14);
+    /// It wants no replies (CLIENT REPLY OFF) ...
+    pub(crate) const SILENT: Flags = Flags(1 << 15);
+    /// ... or none to its next request (CLIENT REPLY SKIP).
+    pub(crate) const SILENT_ONCE: Flags = Flags(1 << 16);
+    /// What it sends goes to its own link as it is, and comes back as it is (MONITOR).
+    pub(crate) const TUNNEL: Flags = Flags(1 << 17);
+    /// It gives its own link back once everything it asked is answered.
+    pub(crate) const UNPINNING: Flags = Flags(1 << 18);
+    /// Half of a large reply is in its output: nothing may come in between.
+    pub(crate) const MID_REPLY: Flags = Flags(1 << 19);
+    /// CLIENT REPLY SKIP is being answered: what comes next gets no reply.
+    pub(crate) const SILENT_NEXT: Flags = Flags(1 << 20);
 
     /// Any reason to leave its bytes alone for now.
     pub(crate) const HOLD: Flags = Flags(0b11_1110);
     /// Why its bytes are not scanned for requests.
     pub(crate) const NOT_SCANNED: Flags = Flags(0b11_1110 | 1 << 6 | 1 << 8 | 1 << 9);
+    /// Why its requests do not go the short way: the one question that the hot path asks a session.
+    pub(crate) const OFF_PATH: Flags = Flags(1 | 0b1111 << 14);
+    /// What the last reply that it was owed sets going.
+    pub(crate) const AWAITS_LAST: Flags =
+        Flags(Flags::HOLD_DEPTH.0 | Flags::HOLD_DRAIN.0 | Flags::UNPINNING.0);
 
     #[inline]
     pub(crate) fn any(self, of: Flags) -> bool {
@@ -77,6 +97,48 @@ impl Flags {
 
     pub(crate) fn remove(&mut self, flags: Flags) {
         self.0 &= !flags.0;
+    }
+}
+
+/// Why a session holds a link of its own: what the server's side of that connection knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pins(u8);
+
+impl Pins {
+    /// One request that may have to wait there, or must not wait behind others. Nothing of it stays.
+    pub(crate) const ONCE: Pins = Pins(1);
+    /// Keys that it watches.
+    pub(crate) const WATCH: Pins = Pins(1 << 1);
+    /// The server tells it what changed of what it has read.
+    pub(crate) const TRACKING: Pins = Pins(1 << 2);
+    /// Its reads do not count as use of a key.
+    pub(crate) const NO_TOUCH: Pins = Pins(1 << 3);
+    /// The server sends it everything that it executes.
+    pub(crate) const MONITOR: Pins = Pins(1 << 4);
+    /// Something that we do not know to leave no trace: the link is closed, not given to another.
+    pub(crate) const UNKNOWN: Pins = Pins(1 << 5);
+
+    /// Its writes are those of an import.
+    pub(crate) const IMPORT: Pins = Pins(1 << 6);
+
+    /// What leaves a trace on the connection. The link is closed after it, and if it is lost, only a new
+    /// connection of the client can bring back what it was.
+    pub(crate) const STATE: Pins = Pins(0b1_1100 | 1 << 6 | Pins::UNKNOWN.0);
+
+    pub(crate) fn any(self, of: Pins) -> bool {
+        self.0 & of.0 != 0
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn add(&mut self, pins: Pins) {
+        self.0 |= pins.0;
+    }
+
+    pub(crate) fn remove(&mut self, pins: Pins) {
+        self.0 &= !pins.0;
     }
 }
 
@@ -107,6 +169,8 @@ impl Not for Flags {
 pub(crate) struct Session {
     pub(crate) flags: Flags,
     pub(crate) version: Version,
+    /// Why the link below is its own; empty: it is shared.
+    pub(crate) pins: Pins,
     /// The link its requests ride on, by its index: `riders` there counts us, so it stays.
     pub(crate) link: Key,
     /// The place of the next request in the order of replies, and of the first that is unanswered.
@@ -148,6 +212,12 @@ pub(crate) struct Rare {
     pub(crate) parked: VecDeque<Parked>,
     /// The rest of a large request, and the link it is cut through to.
     pub(crate) large: Option<Large>,
+    /// What it has queued since MULTI.
+    pub(crate) transaction: Option<Transaction>,
+    /// The link on which it watched keys was lost: whether they changed will never be known.
+    pub(crate) watch_lost: bool,
+    /// Out-of-band bytes that wait for the end of a large reply.
+    pub(crate) pushes: Vec<u8>,
 }
 
 /// A reply, or several neighbouring ones, before their turn.
@@ -230,12 +300,17 @@ impl Session {
 
     /// Bytes it makes us hold.
     pub(crate) fn held_bytes(&self) -> usize {
-        let parked = |rare: &Rare| rare.parked.iter().map(|parked| parked.bytes.len()).sum();
+        let parked =
+            |rare: &Rare| -> usize { rare.parked.iter().map(|parked| parked.bytes.len()).sum() };
         let scanned = self
             .partial
             .as_ref()
             .map_or(0, |scanner| scanner.held_bytes());
-        self.out.len() + self.held.len() + scanned + self.rare.as_deref().map_or(0, parked)
+        let rare = self.rare.as_deref().map_or(0, |rare| {
+            let queued = rare.transaction.as_ref().map_or(0, Transaction::held_bytes);
+            parked(rare) + rare.pushes.len() + queued
+        });
+        self.out.len() + self.held.len() + scanned + rare
     }
 }
 
@@ -268,6 +343,13 @@ mod tests {
             F::LISTED,
             F::RESUMING,
             F::UNREAD,
+            F::IN_MULTI,
+            F::SILENT,
+            F::SILENT_ONCE,
+            F::TUNNEL,
+            F::UNPINNING,
+            F::MID_REPLY,
+            F::SILENT_NEXT,
         ] {
             assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));
         }

@@ -1,6 +1,9 @@
 //! What an engine is told before it starts. Plain data: reading it does nothing.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
+
+use respool_protocol::commands::CommandId;
 
 use crate::limits::Limits;
 
@@ -17,6 +20,20 @@ pub struct Settings {
     pub users: Vec<User>,
     /// The pools behind us; listeners name them by index.
     pub pools: Vec<PoolSettings>,
+    /// What becomes of a request that needs a link of its own when there is none to be had.
+    pub pinned_links_full: WhenFull,
+    /// Commands that nobody may use.
+    pub refused: HashSet<CommandId>,
+}
+
+/// What happens at a bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The session waits until there is room.
+    #[default]
+    Wait,
+    /// It gets an error.
+    Refuse,
 }
 
 /// Deadlines, in milliseconds; 0 switches one off where its text says so.

@@ -62,8 +62,10 @@ impl Engine {
         let identity = link.identity.as_ref().map_or(String::new(), |identity| {
             format!("{} {}", identity.server, identity.version)
         });
-        let server = self.label(key).to_owned();
-        self.tell(Event::LinkUp { server, identity });
+        if link.role == Role::Shared {
+            let server = self.label(key).to_owned();
+            self.tell(Event::LinkUp { server, identity });
+        }
     }
 
     fn link_down(&mut self, key: Key, reason: &str, refusal: Option<Vec<u8>>) {
@@ -76,12 +78,17 @@ impl Engine {
         } else {
             None
         };
+        self.learned.asking.retain(|_, asked_on| *asked_on != key);
         let role = link.role;
+        let was_up = link.is_up();
         let gone = link.disconnect(stable && role == Role::Shared);
         // What stays waits for the next connection; only a shared link gets one.
         let stranded: Vec<Entry> = match role {
             Role::Shared => Vec::new(),
-            _ => link.ledger.drain(..).collect(),
+            _ => {
+                link.duties.clear();
+                link.ledger.drain(..).collect()
+            }
         };
         if stable {
             let again = link.ledger.iter().filter(|entry| entry.again).count();
@@ -96,10 +103,12 @@ impl Engine {
         link.reason = reason.to_owned();
         // What nobody rides on yet was asked for by a client, and the refusal is the client's alone.
         let theirs = refusal.is_some() && link.riders == 0 && !link.waiters.is_empty();
+        // A session's own link says nothing that the shared one does not.
+        let told = !theirs && role == Role::Shared;
         link.refusal = refusal;
         let server = self.label(key).to_owned();
         self.counters.link_downs += 1;
-        if !theirs {
+        if told {
             self.tell(Event::LinkDown {
                 server: server.clone(),
                 reason: reason.to_owned(),
@@ -116,6 +125,9 @@ impl Engine {
             server: &server,
             reason,
         };
+        if let Role::Pinned { by } = role {
+            self.lose_pins(by, key, was_up, lost);
+        }
         for entry in gone {
             self.fail(entry, Fate::Unknown, lost);
         }
@@ -131,6 +143,10 @@ impl Engine {
                 self.remove_link(key);
                 self.next_streaming();
                 return;
+            }
+            Role::Pinned { by } => {
+                self.fail_large(by, key, lost);
+                return self.remove_link(key);
             }
             Role::Captured { .. } | Role::Spare => return self.remove_link(key),
         }
@@ -187,15 +203,7 @@ impl Engine {
             large.link = None;
             state.flags.remove(Flags::STREAMING);
             state.flags |= Flags::SWALLOWING;
-            let entry = Entry {
-                session,
-                seq,
-                len: 0,
-                at_ms: 0,
-                reads: false,
-                again: false,
-            };
-            self.fail(entry, Fate::NotSent, cause);
+            self.fail(Entry::of(session, seq, 0), Fate::NotSent, cause);
             self.release(session, Flags::HOLD_LINK);
         }
     }
@@ -203,12 +211,21 @@ impl Engine {
     /// The session of a half-sent large request is gone: its link can carry nothing else.
     pub(crate) fn abandon(&mut self, link: Key) {
         self.act(Action::CloseLink(LinkId(link)));
+        if let Some(Role::Pinned { by }) = self.links.get(link).map(|link| link.role) {
+            let server = self.label(link).to_owned();
+            let reason = "a request was broken off";
+            let lost = Cause::LinkLost {
+                server: &server,
+                reason,
+            };
+            self.lose_pins(by, link, true, lost);
+        }
         self.remove_link(link);
         self.next_streaming();
     }
 
     /// A request gets no reply; its client gets an error in its place.
-    fn fail(&mut self, entry: Entry, fate: Fate, cause: Cause<'_>) {
+    pub(crate) fn fail(&mut self, entry: Entry, fate: Fate, cause: Cause<'_>) {
         if self.sessions.get(entry.session).is_none() {
             return;
         }
@@ -219,7 +236,7 @@ impl Engine {
         let mut reply = std::mem::take(&mut self.scratch);
         reply.clear();
         failure::append_reply(&mut reply, fate, cause);
-        self.deliver(entry.session, entry.seq, 1, &reply);
+        self.pass_on(entry, &reply);
         self.scratch = reply;
     }
 
@@ -234,11 +251,11 @@ impl Engine {
         if !room || matches!(link.state, State::Down | State::Resting { .. }) {
             return;
         }
-        link.accepting = link.role == Role::Shared;
+        link.accepting = link.role.takes_requests();
         self.wake_waiters(key);
     }
 
-    fn wake_waiters(&mut self, key: Key) {
+    pub(crate) fn wake_waiters(&mut self, key: Key) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -292,6 +309,8 @@ impl Engine {
             State::Up
                 if (link.in_flight() > 0 || !link.out.unwritten().is_empty())
                     && link.paused.is_none()
+                    && !link.waits
+                    && !link.tunnel
                     && over(now, link.progress, timeouts.link_stall_ms) =>
             {
                 return self.lose_link(
@@ -347,14 +366,14 @@ impl Engine {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
-        if !link.is_up() {
+        if !link.is_up() || link.waits {
             return;
         }
         // Who takes its replies slowly is not late for that. And the reply in front may be half with its
         // client: that one is being answered.
         let captor = match link.role {
-            Role::Captured { by } | Role::Streaming { by } => by,
-            Role::Shared | Role::Spare => Key::NOBODY,
+            Role::Pinned { .. } if link.paused.is_none() => Key::NOBODY,
+            role => role.captor(),
         };
         let mut late = Vec::new();
         for entry in link
@@ -388,10 +407,7 @@ impl Engine {
             return;
         };
         let Some(since) = link.paused else { return };
-        let captor = match link.role {
-            Role::Captured { by } | Role::Streaming { by } => by,
-            Role::Shared | Role::Spare => return,
-        };
+        let captor = link.role.captor();
         let limits = &self.settings.limits;
         let paused_us = link.paused_us + self.now.since_us(since);
         let strangers = link
@@ -422,9 +438,10 @@ impl Engine {
 
     /// A large request whose client stopped in the middle of it: its link is one of few.
     fn tick_upload(&mut self, key: Key) {
-        let Some(Role::Streaming { by }) = self.links.get(key).map(|link| link.role) else {
+        let Some(link) = self.links.get(key).filter(|link| link.streaming) else {
             return;
         };
+        let by = link.role.captor();
         let Some(session) = self.sessions.get(by) else {
             return;
         };
@@ -457,10 +474,13 @@ fn over(now: Time, since: Time, limit_ms: u32) -> bool {
 impl Engine {
     /// A reply of ours takes its place in the session's order.
     pub(crate) fn answer_reply(&mut self, key: Key, reply: &[u8]) -> crate::requests::Placed {
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(aside) = &mut self.aside {
+            aside.extend_from_slice(reply);
+        } else if let Some(session) = self.sessions.get_mut(key) {
             let seq = session.take_seq();
+            let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
             self.counters.requests_answered_here += 1;
-            self.deliver(key, seq, 1, reply);
+            self.deliver(key, seq, 1, if silent { &[] } else { reply });
         }
         crate::requests::Placed::Done
     }

@@ -585,10 +585,15 @@ impl Row {
         let answer = match &self.answer {
             AnswerColumn::Server => "server".to_owned(),
             AnswerColumn::Session => "respool".to_owned(),
+            AnswerColumn::Alone => "server, on a link of its own while it runs".to_owned(),
+            AnswerColumn::Pinned => "server, on a link that the session keeps".to_owned(),
             AnswerColumn::Refused { why } => format!("refused: {}", why.shown()),
             AnswerColumn::Conditional {
                 condition: When::Block,
-            } => "server; refused with BLOCK".to_owned(),
+            } => "server; with BLOCK on a link of its own while it runs".to_owned(),
+            AnswerColumn::Conditional {
+                condition: When::Script,
+            } => "server; a script it has forgotten is sent along".to_owned(),
             AnswerColumn::Conditional {
                 condition: When::DebugProtocol,
             } => "server; refused with PROTOCOL".to_owned(),
@@ -715,7 +720,7 @@ macro_rules! key {
     };
 }
 
-use Answer::{Conditional, Refused, Server, Session};
+use Answer::{Alone, Conditional, Pinned, Refused, Server, Session};
 use Begin::{Index, Keyword};
 use Find::{Count, Range};
 

@@ -63,25 +63,20 @@ pub enum Answer {
     Session,
     /// Nobody: passed on, it would do to our shared link what was meant for the client's connection.
     Refused(Refusal),
-    /// The server, unless the arguments ask for what must be refused: see [`Command::refusal`].
+    /// The server, on a link of its own for this one request: it may wait there, or must not wait behind
+    /// others.
+    Alone,
+    /// The server, on a link that the session then keeps: the connection itself is what it changes.
+    Pinned,
+    /// The server, unless the arguments ask for something else: see [`Condition`].
     Conditional(Condition),
 }
 
 /// Why a command is not passed on.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Refusal {
-    /// It opens, guards or ends a transaction of its connection.
-    Transaction,
-    /// It makes its connection wait, and everybody on it.
-    Blocking,
     /// It turns its connection into a subscriber.
     PubSub,
-    /// It turns its connection into a stream of all commands.
-    Monitor,
-    /// It makes the server watch what its connection reads.
-    Tracking,
-    /// It switches replies off: the next reply would go to the wrong client.
-    ReplyMode,
     /// It is spoken between servers.
     Replication,
     /// It reads or changes something else of the server's connection, which is ours and shared.
@@ -91,10 +86,12 @@ pub enum Refusal {
 /// What the arguments are asked for.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Condition {
-    /// `XREAD` and `XREADGROUP` wait if they carry BLOCK.
+    /// `XREAD` and `XREADGROUP` may wait if they carry BLOCK, and then are as [`Answer::Alone`].
     Block,
+    /// Scripts: a body that was seen heals a NOSCRIPT.
+    Script,
     /// `DEBUG PROTOCOL` makes the server send replies that break the rules of its protocol, a push in
-    /// place of a reply for one.
+    /// place of a reply for one: that is refused.
     DebugProtocol,
 }
 
@@ -282,11 +279,9 @@ impl Command {
     #[inline]
     pub fn refusal<'a>(&self, argc: usize, arg: impl Fn(usize) -> &'a [u8]) -> Option<Refusal> {
         match self.answer {
-            Answer::Server | Answer::Session => None,
+            Answer::Server | Answer::Session | Answer::Alone | Answer::Pinned => None,
             Answer::Refused(why) => Some(why),
-            Answer::Conditional(Condition::Block) => {
-                asks_to_block(argc, arg).then_some(Refusal::Blocking)
-            }
+            Answer::Conditional(Condition::Block | Condition::Script) => None,
             Answer::Conditional(Condition::DebugProtocol) => {
                 (argc > 1 && is_word(arg(1), b"protocol")).then_some(Refusal::ConnectionState)
             }
@@ -296,7 +291,7 @@ impl Command {
 
 /// Whether XREAD or XREADGROUP carries BLOCK where the server's own parser looks for it: among the
 /// options in front of STREAMS, where COUNT and CLAIM take one argument and GROUP two.
-fn asks_to_block<'a>(argc: usize, arg: impl Fn(usize) -> &'a [u8]) -> bool {
+pub fn asks_to_block<'a>(argc: usize, arg: impl Fn(usize) -> &'a [u8]) -> bool {
     let mut at = 1;
     while at < argc {
         let word = arg(at);

@@ -87,6 +87,8 @@ impl Config {
                 flush: values.flush.clone(),
                 users,
                 pools: Vec::new(),
+                pinned_links_full: values.pinned_links_full,
+                refused: values.refused.iter().copied().collect(),
             },
             drain_timeout: std::time::Duration::from_millis(values.drain_timeout_ms.into()),
             log_format: values.log_format,

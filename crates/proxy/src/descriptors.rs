@@ -19,6 +19,8 @@ pub(crate) struct Need {
     pub(crate) workers: usize,
     /// Of one worker.
     pub(crate) links_max: u32,
+    /// Of one worker: room for them is asked for, but sessions come first.
+    pub(crate) pinned_links_max: u32,
     /// Of one worker.
     pub(crate) listeners: usize,
 }
@@ -31,7 +33,8 @@ impl Need {
     }
 
     fn total(self) -> u64 {
-        self.reserve() + u64::from(self.sessions_max)
+        let pinned = self.workers as u64 * u64::from(self.pinned_links_max);
+        self.reserve() + pinned + u64::from(self.sessions_max)
     }
 }
 
@@ -123,6 +126,7 @@ mod tests {
         sessions_max: 1_000,
         workers: 2,
         links_max: 64,
+        pinned_links_max: 0,
         listeners: 1,
     };
 

@@ -8,7 +8,8 @@
 use std::path::PathBuf;
 
 use respool_engine::limits::Limits;
-use respool_engine::settings::{Address, FlushRule, Timeouts, User};
+use respool_engine::settings::{Address, FlushRule, Timeouts, User, WhenFull};
+use respool_protocol::commands::{self, CommandId, id};
 
 use crate::address::{BackendUrl, parse_backend, parse_listener};
 
@@ -184,10 +185,12 @@ pub(crate) struct Values {
     pub(crate) users: Vec<User>,
     pub(crate) backend_password: Option<String>,
     pub(crate) backend_password_file: Option<PathBuf>,
+    pub(crate) refused: Vec<CommandId>,
     pub(crate) flush: FlushRule,
     pub(crate) timeouts: Timeouts,
     pub(crate) drain_timeout_ms: u32,
     pub(crate) limits: Limits,
+    pub(crate) pinned_links_full: WhenFull,
     pub(crate) log_format: LogFormat,
     pub(crate) log_level: LogLevel,
 }
@@ -210,15 +213,28 @@ impl Default for Values {
             users: Vec::new(),
             backend_password: None,
             backend_password_file: None,
+            refused: DANGEROUS.to_vec(),
             flush: FlushRule::default(),
             timeouts: Timeouts::default(),
             drain_timeout_ms: 10_000,
             limits: Limits::default(),
+            pinned_links_full: WhenFull::default(),
             log_format: LogFormat::Text,
             log_level: LogLevel::Info,
         }
     }
 }
+
+/// What one client can do to all others, or to the server itself: refused unless the operator decides
+/// otherwise.
+const DANGEROUS: [CommandId; 6] = [
+    id::SHUTDOWN,
+    id::REPLICAOF,
+    id::SLAVEOF,
+    id::FAILOVER,
+    id::DEBUG,
+    id::CLUSTER_FAILOVER,
+];
 
 /// How many workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -479,6 +495,30 @@ pub(crate) static OPTIONS: &[Opt] = &[
                server, every client is the one user that --backend names.",
         example: "alice:a-long-one",
         secret: true,
+        ..OPTION
+    },
+    Opt {
+        name: "refuse-commands",
+        topic: Topic::Access,
+        kind: Kind::List {
+            push: |values, text| {
+                if text != "none" {
+                    values.refused.extend(parse_commands(text)?);
+                }
+                Ok(())
+            },
+            clear: |values| values.refused.clear(),
+            get: |values| match &values.refused[..] {
+                [] => vec!["none".into()],
+                refused => refused.iter().map(|id| id.get().name.to_owned()).collect(),
+            },
+        },
+        value: "COMMAND",
+        brief: "A command that no client may use; may be given several times, `none` for no such command",
+        more: "Names as in `config|set`; the name of a command that has subcommands stands for all of \
+               them. Several names may be given at once, with commas between them. What is given \
+               replaces the default, which is what one client could do to all others.",
+        example: "shutdown,flushall,config",
         ..OPTION
     },
     Opt {
@@ -747,9 +787,60 @@ pub(crate) static OPTIONS: &[Opt] = &[
             &mut values.limits.links_max
         }),
         value: "COUNT",
-        brief: "Links of one worker to all servers, of all kinds",
+        brief: "Links of one worker to all servers, except those that sessions have for themselves",
         more: "At it, what needs one more is refused with an error.",
         example: "128",
+        ..OPTION
+    },
+    Opt {
+        name: "pinned-links-max",
+        topic: Topic::Limits,
+        kind: number(Unit::Count, 1, 100_000, |values| {
+            &mut values.limits.pinned_links_max
+        }),
+        value: "COUNT",
+        brief: "Links of one worker that one session each has for itself",
+        more: "A session has one while it waits in a blocking command, from WATCH to EXEC, and while \
+               CLIENT TRACKING, CLIENT NO-TOUCH or MONITOR is on.",
+        example: "4096",
+        ..OPTION
+    },
+    Opt {
+        name: "pinned-links-full",
+        topic: Topic::Limits,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.pinned_links_full = match text {
+                    "wait" => WhenFull::Wait,
+                    "refuse" => WhenFull::Refuse,
+                    _ => return Err("must be `wait` or `refuse`".into()),
+                };
+                Ok(())
+            },
+            get: |values| {
+                Some(match values.pinned_links_full {
+                    WhenFull::Wait => "wait".into(),
+                    WhenFull::Refuse => "refuse".into(),
+                })
+            },
+            or_number: false,
+        },
+        value: "wait|refuse",
+        brief: "What becomes of a request that needs such a link when there is none left",
+        more: "It waits until another session gives its own back, or it is refused with an error.",
+        example: "refuse",
+        ..OPTION
+    },
+    Opt {
+        name: "transaction-bytes-max",
+        topic: Topic::Limits,
+        kind: number(Unit::Bytes, 1 << 10, 1 << 30, |values| {
+            &mut values.limits.transaction_bytes_max
+        }),
+        value: "BYTES",
+        brief: "Bytes of requests that a session may queue between MULTI and EXEC",
+        more: "At it, the request is refused, and so is the EXEC behind it.",
+        example: "256MiB",
         ..OPTION
     },
     Opt {
@@ -1065,6 +1156,26 @@ fn parse_user(text: &str) -> Result<User, String> {
     })
 }
 
+/// Names of commands with commas between them; a container stands for its subcommands, too.
+fn parse_commands(text: &str) -> Result<Vec<CommandId>, String> {
+    let mut found = Vec::new();
+    for name in text.split(',') {
+        let name = name.trim().to_lowercase().replace(' ', "|");
+        let before = found.len();
+        found.extend(commands::all().filter(|id| {
+            let row = id.get().name;
+            row == name
+                || row
+                    .split_once('|')
+                    .is_some_and(|(container, _)| container == name)
+        }));
+        if found.len() == before {
+            return Err(format!("no command is called `{name}`"));
+        }
+    }
+    Ok(found)
+}
+
 fn parse_path(text: &str) -> Result<PathBuf, String> {
     match text {
         "" => Err("is empty: it must be a path".into()),
@@ -1099,6 +1210,8 @@ mod tests {
             request_held_bytes_max: _,
             streaming_links_max: _,
             links_max: _,
+            pinned_links_max: _,
+            transaction_bytes_max: _,
             link_ledger_max: _,
             link_unanswered_bytes_max: _,
             worker_memory_bytes_max: _,

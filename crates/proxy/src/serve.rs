@@ -255,6 +255,7 @@ fn sessions_max(config: &Config) -> Result<u32, String> {
         sessions_max: limits.sessions_max,
         workers: config.workers,
         links_max: limits.links_max,
+        pinned_links_max: limits.pinned_links_max,
         listeners: config.listen.len(),
     });
     match granted {

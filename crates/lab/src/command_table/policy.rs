@@ -30,6 +30,8 @@ pub(super) struct Rule<T> {
 pub(super) enum AnswerColumn {
     Server,
     Session,
+    Alone,
+    Pinned,
     Refused { why: Why },
     Conditional { condition: When },
 }
@@ -37,13 +39,8 @@ pub(super) enum AnswerColumn {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Why {
-    Transaction,
-    Blocking,
     #[serde(rename = "pubsub")]
     PubSub,
-    Monitor,
-    Tracking,
-    ReplyMode,
     Replication,
     ConnectionState,
 }
@@ -52,6 +49,7 @@ pub(super) enum Why {
 #[serde(rename_all = "snake_case")]
 pub(super) enum When {
     Block,
+    Script,
     DebugProtocol,
 }
 
@@ -167,12 +165,7 @@ impl Why {
     /// As the page shows it.
     pub(super) fn shown(self) -> &'static str {
         match self {
-            Why::Transaction => "transaction",
-            Why::Blocking => "blocking",
             Why::PubSub => "subscription",
-            Why::Monitor => "monitor",
-            Why::Tracking => "tracking",
-            Why::ReplyMode => "reply mode",
             Why::Replication => "replication",
             Why::ConnectionState => "connection state",
         }

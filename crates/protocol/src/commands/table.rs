@@ -31,7 +31,7 @@ macro_rules! key {
     };
 }
 
-use Answer::{Conditional, Refused, Server, Session};
+use Answer::{Alone, Conditional, Pinned, Refused, Server, Session};
 use Begin::{Index, Keyword};
 use Find::{Count, Range};
 
@@ -63,33 +63,33 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("bitfield_ro" -2 [READONLY FAST] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; 0 0),
     row!("bitop" -4 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([OW UPDATE] Index(2), Range { last: 0, step: 1, limit: 0 }), key!([RO ACCESS] Index(3), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Write; Owner One; None; 0 0),
     row!("bitpos" -3 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; 0 0),
-    row!("blmove" 6 [WRITE DENYOOM BLOCKING] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: 0, step: 1, limit: 0 }), key!([RW INSERT] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 0 | Refused(Refusal::Blocking); Write; Owner One; None; 0 0),
-    row!("blmpop" -5 [WRITE BLOCKING MOVABLEKEYS] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Refused(Refusal::Blocking); Write; Owner One; None; 0 0),
-    row!("blpop" -3 [WRITE BLOCKING] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: -2, step: 1, limit: 0 })] Specs 0 | Refused(Refusal::Blocking); Write; Owner One; None; 0 0),
-    row!("brpop" -3 [WRITE BLOCKING] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: -2, step: 1, limit: 0 })] Specs 0 | Refused(Refusal::Blocking); Write; Owner One; None; 0 0),
-    row!("brpoplpush" 4 [WRITE DENYOOM BLOCKING] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: 0, step: 1, limit: 0 }), key!([RW INSERT] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 0 | Refused(Refusal::Blocking); Write; Owner One; None; 0 0),
-    row!("bzmpop" -5 [WRITE BLOCKING MOVABLEKEYS] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Refused(Refusal::Blocking); Write; Owner One; None; 0 0),
-    row!("bzpopmax" -3 [WRITE BLOCKING FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: -2, step: 1, limit: 0 })] Specs 0 | Refused(Refusal::Blocking); Write; Owner One; None; 0 0),
-    row!("bzpopmin" -3 [WRITE BLOCKING FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: -2, step: 1, limit: 0 })] Specs 0 | Refused(Refusal::Blocking); Write; Owner One; None; 0 0),
+    row!("blmove" 6 [WRITE DENYOOM BLOCKING] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: 0, step: 1, limit: 0 }), key!([RW INSERT] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 0 | Alone; Write; Owner One; None; 0 0),
+    row!("blmpop" -5 [WRITE BLOCKING MOVABLEKEYS] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Alone; Write; Owner One; None; 0 0),
+    row!("blpop" -3 [WRITE BLOCKING] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: -2, step: 1, limit: 0 })] Specs 0 | Alone; Write; Owner One; None; 0 0),
+    row!("brpop" -3 [WRITE BLOCKING] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: -2, step: 1, limit: 0 })] Specs 0 | Alone; Write; Owner One; None; 0 0),
+    row!("brpoplpush" 4 [WRITE DENYOOM BLOCKING] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: 0, step: 1, limit: 0 }), key!([RW INSERT] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 0 | Alone; Write; Owner One; None; 0 0),
+    row!("bzmpop" -5 [WRITE BLOCKING MOVABLEKEYS] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Alone; Write; Owner One; None; 0 0),
+    row!("bzpopmax" -3 [WRITE BLOCKING FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: -2, step: 1, limit: 0 })] Specs 0 | Alone; Write; Owner One; None; 0 0),
+    row!("bzpopmin" -3 [WRITE BLOCKING FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: -2, step: 1, limit: 0 })] Specs 0 | Alone; Write; Owner One; None; 0 0),
     row!("client" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 33 53),
-    row!("client|caching" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Tracking); Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
-    row!("client|capa" -3 [NOSCRIPT LOADING STALE ALLOW_BUSY] [VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Any One; None; 0 0),
+    row!("client|caching" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
+    row!("client|capa" -3 [NOSCRIPT LOADING STALE ALLOW_BUSY] [VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 0 0),
     row!("client|getname" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
-    row!("client|getredir" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Tracking); Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
+    row!("client|getredir" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|help" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; 0 0),
     row!("client|id" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
-    row!("client|import-source" 3 [NOSCRIPT LOADING STALE] [VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Any One; None; 0 0),
+    row!("client|import-source" 3 [NOSCRIPT LOADING STALE] [VALKEY_9_1] [] Specs 0 | Pinned; Write; Any One; None; 0 0),
     row!("client|info" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 0 0),
     row!("client|kill" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; 0 0),
     row!("client|list" -2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; 0 0),
     row!("client|no-evict" 3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
-    row!("client|no-touch" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
+    row!("client|no-touch" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Pinned; Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|pause" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; 0 0),
-    row!("client|reply" 3 [NOSCRIPT LOADING STALE NO_MULTI] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ReplyMode); Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy no_multi]
+    row!("client|reply" 3 [NOSCRIPT LOADING STALE NO_MULTI] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy no_multi]
     row!("client|setinfo" 4 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; All AllSucceeded; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|setname" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; All AllSucceeded; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
-    row!("client|tracking" -3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Tracking); Write; Any One; None; 0 0),
-    row!("client|trackinginfo" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Tracking); Write; Any One; None; 0 0),
+    row!("client|tracking" -3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Pinned; Write; Any One; None; 0 0),
+    row!("client|trackinginfo" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; 0 0),
     row!("client|unblock" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; 0 0),
     row!("client|unpause" 2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; 0 0),
     row!("cluster" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 54 88),
@@ -154,14 +154,14 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("decrby" 3 [WRITE DENYOOM FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; 0 0),
     row!("del" -2 [WRITE] [REDIS_8_2 VALKEY_9_1] [key!([RM DELETE] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Write; Owners Sum; None; 0 0),
     row!("delifeq" 3 [WRITE FAST] [VALKEY_9_1] [key!([RM DELETE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; 0 0),
-    row!("discard" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Transaction); Write; Any One; None; 0 0),
+    row!("discard" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 0 0),
     row!("dump" 2 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; None; 0 0),
     row!("echo" 2 [LOADING STALE FAST] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Read; Any One; None; 0 0),
-    row!("eval" -3 [NOSCRIPT STALE MOVABLEKEYS NO_MANDATORY_KEYS SKIP_MONITOR] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS UPDATE] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Server; Write; Owner One; None; 0 0),
-    row!("eval_ro" -3 [READONLY NOSCRIPT STALE MOVABLEKEYS NO_MANDATORY_KEYS SKIP_MONITOR] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Server; Read; Owner One; None; 0 0),
-    row!("evalsha" -3 [NOSCRIPT STALE MOVABLEKEYS NO_MANDATORY_KEYS SKIP_MONITOR] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS UPDATE] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Server; Write; Owner One; None; 0 0),
-    row!("evalsha_ro" -3 [READONLY NOSCRIPT STALE MOVABLEKEYS NO_MANDATORY_KEYS SKIP_MONITOR] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Server; Read; Owner One; None; 0 0),
-    row!("exec" 1 [NOSCRIPT LOADING STALE SKIP_SLOWLOG SKIP_COMMANDLOG] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Transaction); Write; Any One; None; 0 0), // flags: redis-8.2 [skip_slowlog], valkey-9.1 [skip_commandlog]
+    row!("eval" -3 [NOSCRIPT STALE MOVABLEKEYS NO_MANDATORY_KEYS SKIP_MONITOR] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS UPDATE] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Conditional(Condition::Script); Write; Owner One; None; 0 0),
+    row!("eval_ro" -3 [READONLY NOSCRIPT STALE MOVABLEKEYS NO_MANDATORY_KEYS SKIP_MONITOR] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Conditional(Condition::Script); Read; Owner One; None; 0 0),
+    row!("evalsha" -3 [NOSCRIPT STALE MOVABLEKEYS NO_MANDATORY_KEYS SKIP_MONITOR] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS UPDATE] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Conditional(Condition::Script); Write; Owner One; None; 0 0),
+    row!("evalsha_ro" -3 [READONLY NOSCRIPT STALE MOVABLEKEYS NO_MANDATORY_KEYS SKIP_MONITOR] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(2), Count { number: 0, first: 1, step: 1 })] Specs 0 | Conditional(Condition::Script); Read; Owner One; None; 0 0),
+    row!("exec" 1 [NOSCRIPT LOADING STALE SKIP_SLOWLOG SKIP_COMMANDLOG] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 0 0), // flags: redis-8.2 [skip_slowlog], valkey-9.1 [skip_commandlog]
     row!("exists" -2 [READONLY FAST] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Read; Owners Sum; None; 0 0),
     row!("expire" -3 [WRITE FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; 0 0),
     row!("expireat" -3 [WRITE FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; 0 0),
@@ -176,7 +176,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("function|dump" 2 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; 0 0),
     row!("function|flush" -2 [WRITE NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Primaries AllSucceeded; None; 0 0),
     row!("function|help" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; 0 0),
-    row!("function|kill" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Primaries OneSucceeded; None; 0 0),
+    row!("function|kill" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; Primaries OneSucceeded; None; 0 0),
     row!("function|list" -2 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; 0 0),
     row!("function|load" -3 [WRITE DENYOOM NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Primaries AllSucceeded; None; 0 0),
     row!("function|restore" -3 [WRITE DENYOOM NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Primaries AllSucceeded; None; 0 0),
@@ -270,12 +270,12 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("module|load" -3 [ADMIN NOSCRIPT NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Unclear One; None; 0 0),
     row!("module|loadex" -3 [ADMIN NOSCRIPT NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Unclear One; None; 0 0),
     row!("module|unload" 3 [ADMIN NOSCRIPT NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Unclear One; None; 0 0),
-    row!("monitor" 1 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Monitor); Write; Unclear One; None; 0 0),
+    row!("monitor" 1 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Pinned; Write; Unclear One; None; 0 0),
     row!("move" 3 [WRITE FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; 0 0),
     row!("mset" -3 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([OW UPDATE] Index(1), Range { last: -1, step: 2, limit: 0 })] Specs 0 | Server; Write; Owners AllSucceeded; None; 0 0),
     row!("msetex" -4 [WRITE DENYOOM MOVABLEKEYS] [VALKEY_9_1] [key!([OW UPDATE] Index(1), Count { number: 0, first: 1, step: 2 })] Specs 0 | Server; Write; Owners AllSucceeded; None; 0 0),
     row!("msetnx" -3 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([OW INSERT] Index(1), Range { last: -1, step: 2, limit: 0 })] Specs 0 | Server; Write; Owner One; None; 0 0),
-    row!("multi" 1 [NOSCRIPT LOADING STALE NO_MULTI FAST ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Transaction); Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [no_multi]
+    row!("multi" 1 [NOSCRIPT LOADING STALE NO_MULTI FAST ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [no_multi]
     row!("object" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; 238 243),
     row!("object|encoding" 3 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Read; Owner One; None; 0 0),
     row!("object|freq" 3 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Read; Owner One; None; 0 0),
@@ -328,10 +328,10 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("script" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 287 294),
     row!("script|debug" -3 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Any One; None; 0 0), // arity: redis-8.2 3, valkey-9.1 -3
     row!("script|exists" -3 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Primaries And; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [stale]
-    row!("script|flush" -2 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; All AllSucceeded; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [stale]
+    row!("script|flush" -2 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Conditional(Condition::Script); Write; All AllSucceeded; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [stale]
     row!("script|help" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; 0 0),
-    row!("script|kill" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Primaries OneSucceeded; None; 0 0),
-    row!("script|load" 3 [NOSCRIPT STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; All AllSucceeded; None; 0 0),
+    row!("script|kill" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; Primaries OneSucceeded; None; 0 0),
+    row!("script|load" 3 [NOSCRIPT STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Conditional(Condition::Script); Write; All AllSucceeded; None; 0 0),
     row!("script|show" 3 [NOSCRIPT STALE] [VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; 0 0),
     row!("sdiff" -2 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Read; Owner One; None; 0 0),
     row!("sdiffstore" -3 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([OW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 }), key!([RO ACCESS] Index(2), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Write; Owner One; None; 0 0),
@@ -377,7 +377,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("type" 2 [READONLY FAST] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; 0 0),
     row!("unlink" -2 [WRITE FAST] [REDIS_8_2 VALKEY_9_1] [key!([RM DELETE] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Write; Owners Sum; None; 0 0),
     row!("unsubscribe" -1 [PUBSUB NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::PubSub); Write; Any One; None; 0 0),
-    row!("unwatch" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Transaction); Write; Any One; None; 0 0),
+    row!("unwatch" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; 0 0),
     row!("vadd" -1 [WRITE DENYOOM MODULE] [REDIS_8_2] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; 0 0),
     row!("vcard" -1 [READONLY FAST MODULE] [REDIS_8_2] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; 0 0),
     row!("vdim" -1 [READONLY FAST MODULE] [REDIS_8_2] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; 0 0),
@@ -390,9 +390,9 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("vrem" -1 [WRITE MODULE] [REDIS_8_2] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; 0 0),
     row!("vsetattr" -1 [WRITE FAST MODULE] [REDIS_8_2] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; 0 0),
     row!("vsim" -1 [READONLY MODULE] [REDIS_8_2] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; 0 0),
-    row!("wait" 3 [BLOCKING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Blocking); Write; Primaries Min; None; 0 0),
-    row!("waitaof" 4 [BLOCKING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Blocking); Write; Primaries Min; None; 0 0),
-    row!("watch" -2 [NOSCRIPT LOADING STALE NO_MULTI FAST ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Refused(Refusal::Transaction); Write; Owner One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [no_multi]
+    row!("wait" 3 [BLOCKING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; Primaries Min; None; 0 0),
+    row!("waitaof" 4 [BLOCKING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; Primaries Min; None; 0 0),
+    row!("watch" -2 [NOSCRIPT LOADING STALE NO_MULTI FAST ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Session; Write; Owner One; None; 0 0), // flags: redis-8.2 [], valkey-9.1 [no_multi]
     row!("xack" -4 [WRITE FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; 0 0),
     row!("xackdel" -6 [WRITE FAST] [REDIS_8_2] [key!([RW UPDATE DELETE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; 0 0),
     row!("xadd" -5 [WRITE DENYOOM FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; 0 0),

@@ -139,15 +139,13 @@ fn what_concerns_the_connection_is_not_passed_on_unless_it_is_known_to_be_harmle
             "carries ASKING within itself and leaves nothing behind",
         ),
         (
-            "function|kill",
-            "allowed while a script runs; about the server",
+            "client|caching",
+            "only a session that tracks has a link where it does anything",
         ),
+        ("client|getredir", "shows that a shared link does not track"),
+        ("client|trackinginfo", "the same"),
         (
             "function|stats",
-            "allowed while a script runs; about the server",
-        ),
-        (
-            "script|kill",
             "allowed while a script runs; about the server",
         ),
     ];
@@ -313,24 +311,16 @@ fn xread_is_refused_when_the_servers_parser_would_see_block() {
         ("XREAD STREAMS\0 BLOCK 0", false),
         ("XREAD BLOCKX 0 STREAMS k 0", false),
     ] {
-        assert_eq!(
-            refusal(line),
-            blocks.then_some(Refusal::Blocking),
-            "{line:?}"
-        );
+        let words = words(line);
+        let asks = asks_to_block(words.len(), |index| words[index]);
+        assert_eq!(asks, blocks, "{line:?}");
     }
 }
 
 #[test]
 fn what_is_refused_says_why() {
     for (line, why) in [
-        ("MULTI", Refusal::Transaction),
-        ("BLPOP k 0", Refusal::Blocking),
-        ("WAIT 1 0", Refusal::Blocking),
         ("SUBSCRIBE c", Refusal::PubSub),
-        ("MONITOR", Refusal::Monitor),
-        ("CLIENT TRACKING ON", Refusal::Tracking),
-        ("CLIENT REPLY OFF", Refusal::ReplyMode),
         ("PSYNC ? -1", Refusal::Replication),
         ("ASKING", Refusal::ConnectionState),
         ("SCRIPT DEBUG YES", Refusal::ConnectionState),

@@ -1,0 +1,163 @@
+//! What a reply is for, when it is not simply passed on to the session that asked.
+//!
+//! Nearly every entry of a ledger is just passed on. One that is not carries a mark, and its duty lies
+//! in a second queue of its link, in the same order: so the hot path asks one bit, and the ledger stays
+//! small. A duty gets its reply whole.
+
+use respool_protocol::encode;
+use respool_protocol::value::Value;
+
+use crate::engine::Engine;
+use crate::link::Entry;
+use crate::session::Pins;
+use crate::slots::Key;
+use crate::transaction::Exec;
+
+/// What becomes of the reply to an entry.
+#[derive(Debug)]
+pub(crate) enum Duty {
+    /// It is passed on, unless the session wants no replies.
+    Pass,
+    /// The entry's bytes are several requests: `before` replies are dropped, the next one is the
+    /// session's, and `after` more are dropped.
+    Block {
+        before: u32,
+        after: u32,
+        exec: Option<Box<Exec>>,
+    },
+    /// The session gets this, whatever the server says.
+    Instead(Vec<u8>),
+    /// INFO: our own section is added.
+    Info,
+    /// The session has pinned itself for this (`on`), and does not if the server refuses; or the other way.
+    Pin { pins: Pins, on: bool },
+    /// SELECT of a session with a link of its own.
+    Select(u32),
+    /// EVALSHA whose script we know.
+    Evalsha,
+    /// COMMAND INFO about a command that we do not know: nobody's.
+    Learn(Vec<u8>),
+}
+
+impl Duty {
+    /// Whether the next reply must be whole before anything can be done with it.
+    pub(crate) fn needs_whole(&self) -> bool {
+        match self {
+            Duty::Pass => false,
+            Duty::Block { before, exec, .. } => *before > 0 || exec.is_some(),
+            _ => true,
+        }
+    }
+}
+
+/// Replies with a duty.
+impl Engine {
+    /// A reply to the entry in front, which has a duty. `cut`: its beginning has gone where it belongs
+    /// already, and this is the rest.
+    pub(crate) fn settle(&mut self, key: Key, reply: &[u8], cut: bool) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let Some(entry) = link.first_in_flight() else {
+            return;
+        };
+        match link.duties.front_mut() {
+            Some(Duty::Block { before, .. }) if *before > 0 => {
+                *before -= 1;
+                return;
+            }
+            Some(Duty::Block { after, exec, .. }) if *after > 0 => {
+                // The reply is the session's; what comes behind it is nobody's.
+                let exec = exec.take();
+                let before = *after - 1;
+                link.duties[0] = Duty::Block {
+                    before,
+                    after: 0,
+                    exec: None,
+                };
+                link.ledger[0].session = Key::NOBODY;
+                return self.settle_block(key, entry, exec, reply, cut);
+            }
+            _ => {}
+        }
+        let request = match link.duties.front() {
+            Some(Duty::Evalsha) => link.first_bytes().to_vec(),
+            _ => Vec::new(),
+        };
+        link.pop_answered(entry);
+        let Some(duty) = link.duties.pop_front() else {
+            unreachable!("an entry that says so has a duty");
+        };
+        self.counters.link_replies += 1;
+        match duty {
+            Duty::Learn(name) => self.learn(key, name, reply),
+            _ if cut => self.pass_on(entry, reply),
+            Duty::Pass => self.pass_on(entry, reply),
+            Duty::Block { exec, .. } => self.settle_block(key, entry, exec, reply, cut),
+            Duty::Instead(text) => self.pass_on(entry, &text),
+            Duty::Info => {
+                let reply = self.with_our_section(entry.session, reply);
+                self.pass_on(entry, &reply);
+            }
+            Duty::Pin { pins, on } => {
+                self.pass_on(entry, reply);
+                if on != reply.starts_with(b"+") {
+                    self.unpin(entry.session, pins);
+                }
+            }
+            Duty::Select(db) => self.settle_select(key, entry, db, reply),
+            Duty::Evalsha => self.settle_evalsha(key, entry, &request, reply),
+        }
+    }
+
+    fn settle_block(
+        &mut self,
+        link: Key,
+        entry: Entry,
+        exec: Option<Box<Exec>>,
+        reply: &[u8],
+        cut: bool,
+    ) {
+        match exec {
+            Some(exec) if !cut => self.settle_exec(link, entry, *exec, reply),
+            _ => self.pass_on(entry, reply),
+        }
+    }
+
+    /// A reply goes to the session that asked, if that wants any.
+    pub(crate) fn pass_on(&mut self, entry: Entry, reply: &[u8]) {
+        if entry.session != Key::NOBODY {
+            let reply = if entry.silent { &[] } else { reply };
+            self.deliver(entry.session, entry.seq, 1, reply);
+        }
+    }
+
+    fn settle_select(&mut self, link: Key, entry: Entry, db: u32, reply: &[u8]) {
+        if reply.starts_with(b"+") {
+            if let Some(session) = self.sessions.get_mut(entry.session) {
+                session.db = db;
+            }
+            if let Some(link) = self.links.get_mut(link) {
+                link.key.db = db;
+            }
+        }
+        self.pass_on(entry, reply);
+    }
+
+    /// INFO as the server says it, and a section of ours.
+    fn with_our_section(&self, session: Key, reply: &[u8]) -> Vec<u8> {
+        let Some(Value::Bulk(text)) = Value::read(reply) else {
+            return reply.to_vec();
+        };
+        let mut text = String::from_utf8_lossy(&text).into_owned();
+        text.push_str("\r\n");
+        text.push_str(&self.our_section());
+        let mut out = Vec::with_capacity(text.len() + 32);
+        let version = self
+            .sessions
+            .get(session)
+            .map_or(encode::Version::Resp2, |session| session.version);
+        encode::verbatim(&mut out, version, &text);
+        out
+    }
+}

@@ -1,0 +1,282 @@
+//! Sessions with a link of their own: because the server's side of the connection knows something
+//! about them (watched keys, tracking), or because one request of theirs may wait there.
+//!
+//! A session changes links only while nothing of it is in flight, so its requests never overtake each
+//! other. A link is given back as soon as the last reason for it has ended and everything on it was
+//! answered: clean, since what was done on it leaves no trace, or else it is closed.
+
+use respool_protocol::encode;
+
+use crate::duty::Duty;
+use crate::engine::{Action, Engine, LinkId};
+use crate::failure::{Cause, Fate};
+use crate::link::{Entry, LinkKey, Role};
+use crate::requests::{Blocked, Placed, Request, bound_reply};
+use crate::session::{Flags, Pins};
+use crate::settings::WhenFull;
+use crate::slots::Key;
+
+impl Engine {
+    /// Sees to it that a session has a link of its own, from now on and for this reason, too.
+    pub(crate) fn pin(&mut self, key: Key, pins: Pins) -> Result<(), Blocked> {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Err(Blocked::Wait);
+        };
+        if session.pins.is_empty() {
+            if !session.is_caught_up() {
+                self.hold(key, Flags::HOLD_DRAIN);
+                return Err(Blocked::Wait);
+            }
+            let link = self.own_link(key)?;
+            self.ride(key, link);
+        }
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.pins.add(pins);
+            let link = session.link;
+            if pins.any(Pins::STATE)
+                && let Some(link) = self.links.get_mut(link)
+            {
+                link.tainted = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// A link that only this session uses: one that was given back, or a new one.
+    fn own_link(&mut self, key: Key) -> Result<Key, Blocked> {
+        let Some(session) = self.sessions.get(key) else {
+            return Err(Blocked::Wait);
+        };
+        let kind = LinkKey {
+            server: self.pools[session.pool as usize].only_server(),
+            version: session.version,
+            db: session.db,
+        };
+        if self.pinned_links >= self.settings.limits.pinned_links_max {
+            if self.settings.pinned_links_full == WhenFull::Refuse {
+                return Err(Blocked::Refused(bound_reply("pinned_links_max")));
+            }
+            self.pinned_waiters.push_back(key);
+            self.hold(key, Flags::HOLD_LINK);
+            return Err(Blocked::Wait);
+        }
+        let role = Role::Pinned { by: key };
+        let link = match self.take_spare(kind, role) {
+            Some(spare) => spare,
+            None => {
+                let Some(link) = self.add_link(kind, role) else {
+                    return Err(Blocked::Refused(bound_reply("links_max")));
+                };
+                self.connect(link);
+                link
+            }
+        };
+        self.pinned_links += 1;
+        self.counters.pins += 1;
+        Ok(link)
+    }
+
+    /// A link that was given back, if there is one of this kind.
+    pub(crate) fn take_spare(&mut self, kind: LinkKey, role: Role) -> Option<Key> {
+        let spares = self.spares.get_mut(&kind)?;
+        while let Some(key) = spares.pop() {
+            if let Some(link) = self.links.get_mut(key)
+                && link.role == Role::Spare
+            {
+                link.role = role;
+                link.accepting = role.takes_requests();
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// A link is done with what it was taken for, and clean: it waits for the next one.
+    pub(crate) fn keep_spare(&mut self, key: Key) {
+        let now = self.now;
+        if let Some(link) = self.links.get_mut(key) {
+            link.role = Role::Spare;
+            link.accepting = false;
+            link.streaming = false;
+            link.unused_since = now;
+            self.spares.entry(link.key).or_default().push(key);
+        }
+    }
+
+    /// The reason has ended with what the session asked last: once that is answered, and if there is no
+    /// other one, it goes on with everybody else.
+    pub(crate) fn unpin(&mut self, key: Key, pins: Pins) {
+        if let Some(session) = self.sessions.get_mut(key)
+            && session.pins.any(pins)
+        {
+            session.pins.remove(pins);
+            session.flags |= Flags::UNPINNING;
+            if session.is_caught_up() {
+                self.finish_unpinning(key);
+            } else {
+                self.hold(key, Flags::HOLD_DRAIN);
+            }
+        }
+    }
+
+    /// Everything that a session asked is answered.
+    pub(crate) fn finish_unpinning(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.flags.remove(Flags::UNPINNING);
+        let link = session.link;
+        if let Some(link) = self.links.get_mut(link) {
+            link.waits = false;
+        }
+        if session.pins.is_empty() {
+            let kind = LinkKey {
+                server: self.pools[session.pool as usize].only_server(),
+                version: session.version,
+                db: session.db,
+            };
+            let shared = self.shared_link(kind).unwrap_or(Key::NOBODY);
+            self.ride(key, shared);
+            self.give_back(link);
+        }
+    }
+
+    /// The link of a session that needs none of its own any more.
+    pub(crate) fn give_back(&mut self, key: Key) {
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        if !matches!(link.role, Role::Pinned { .. }) {
+            return;
+        }
+        self.pinned_links -= 1;
+        if link.is_up() && link.ledger.is_empty() && !link.tainted && !link.scanner.is_inside() {
+            self.keep_spare(key);
+        } else {
+            self.act(Action::CloseLink(LinkId(key)));
+            self.remove_link(key);
+        }
+        self.next_pinned();
+    }
+
+    /// A link of its own may be had again.
+    fn next_pinned(&mut self) {
+        while let Some(waiter) = self.pinned_waiters.pop_front() {
+            if self.sessions.get(waiter).is_some() {
+                self.release(waiter, Flags::HOLD_LINK);
+                return;
+            }
+        }
+    }
+
+    /// A session's own link is lost, and with it what the server knew about the session. Watched keys
+    /// may have changed, so its transaction will fail as if they had; whatever else it was, only a new
+    /// connection of the client can bring it back.
+    pub(crate) fn lose_pins(&mut self, by: Key, link: Key, was_up: bool, lost: Cause<'_>) {
+        self.pinned_links -= 1;
+        if let Some(session) = self.sessions.get_mut(by)
+            && session.link == link
+        {
+            let pins = std::mem::take(&mut session.pins);
+            session.link = Key::NOBODY;
+            let tunnel = session.flags.any(Flags::TUNNEL);
+            session.flags.remove(Flags::UNPINNING | Flags::TUNNEL);
+            if pins.any(Pins::WATCH) {
+                session.rare().watch_lost = true;
+            }
+            if tunnel && !was_up {
+                let seq = session.take_seq();
+                let at_ms = self.now.stamp_ms();
+                self.fail(Entry::of(by, seq, at_ms), Fate::NotSent, lost);
+            } else if pins.any(Pins::STATE) {
+                self.close_for(
+                    by,
+                    String::from("the connection that the server knew it by was lost"),
+                );
+            }
+        }
+        self.next_pinned();
+    }
+
+    /// One request that may wait at the server, or must not wait behind others, and leaves nothing behind.
+    pub(crate) fn place_alone(
+        &mut self,
+        key: Key,
+        bytes: &[u8],
+        reads: bool,
+        pins: Pins,
+        duty: Option<Duty>,
+    ) -> Placed {
+        if let Err(blocked) = self.pin(key, pins) {
+            return self.blocked(key, blocked);
+        }
+        let placed = self.place_on_link(key, bytes, reads, duty);
+        if placed == Placed::Done {
+            let link = self
+                .sessions
+                .get(key)
+                .map_or(Key::NOBODY, |session| session.link);
+            if let Some(link) = self.links.get_mut(link) {
+                link.waits = true;
+            }
+            self.unpin(key, pins);
+        }
+        placed
+    }
+
+    /// WAIT and WAITAOF wait for what their own connection has written. A connection has, to a server,
+    /// written all that anybody has until its last command: so a PING in front makes it wait for everything,
+    /// and what the session wrote is part of that.
+    pub(crate) fn place_wait(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, &["PING"]);
+        bytes.extend_from_slice(request.bytes);
+        let duty = Duty::Block {
+            before: 1,
+            after: 0,
+            exec: None,
+        };
+        self.place_alone(key, &bytes, false, Pins::ONCE, Some(duty))
+    }
+
+    /// MONITOR: from now on the session's bytes go to its link as they are, and come back as they are.
+    pub(crate) fn monitor(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        if self
+            .sessions
+            .get(key)
+            .is_some_and(|session| !session.is_caught_up())
+        {
+            self.hold(key, Flags::HOLD_DRAIN);
+            return Placed::Wait;
+        }
+        if let Err(blocked) = self.pin(key, Pins::MONITOR) {
+            return self.blocked(key, blocked);
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Placed::Done;
+        };
+        session.flags |= Flags::TUNNEL;
+        let link = session.link;
+        if let Some(link) = self.links.get_mut(link) {
+            link.tunnel = true;
+            link.streaming = true;
+            link.stream(request.bytes);
+        }
+        self.write_link(link);
+        Placed::Done
+    }
+
+    /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of its own.
+    pub(crate) fn switch(&mut self, key: Key, request: &Request<'_>, pins: Pins) -> Placed {
+        let on = request.arg(2).eq_ignore_ascii_case(b"ON");
+        let had = self
+            .sessions
+            .get(key)
+            .is_some_and(|session| session.pins.any(pins));
+        if on && let Err(blocked) = self.pin(key, pins) {
+            return self.blocked(key, blocked);
+        }
+        let duty = (on != had).then_some(Duty::Pin { pins, on });
+        self.place_on_link(key, request.bytes, false, duty)
+    }
+}

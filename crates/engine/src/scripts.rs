@@ -1,0 +1,165 @@
+//! Scripts that were seen, so that one which its server has forgotten can be sent along.
+
+use std::collections::HashMap;
+
+use respool_protocol::commands::{Retry, id};
+use respool_protocol::encode;
+use respool_protocol::request::{Found, Scanner};
+use sha1::{Digest, Sha1};
+
+use crate::duty::Duty;
+use crate::engine::Engine;
+use crate::limits::SCRIPT_BYTES_MAX;
+use crate::link::Entry;
+use crate::requests::{Placed, Request};
+use crate::slots::Key;
+
+/// The bodies of scripts, by what EVALSHA calls them.
+#[derive(Default)]
+pub(crate) struct Scripts {
+    bodies: HashMap<Name, Vec<u8>>,
+    bytes: usize,
+}
+
+/// The SHA-1 of a body, in lower-case hexadecimal.
+type Name = [u8; 40];
+
+impl Scripts {
+    /// A client has shown a script.
+    fn remember(&mut self, body: &[u8]) {
+        let mut name = [0; 40];
+        for (index, byte) in Sha1::digest(body).iter().enumerate() {
+            name[2 * index] = HEX[usize::from(byte >> 4)];
+            name[2 * index + 1] = HEX[usize::from(byte & 15)];
+        }
+        if body.len() > SCRIPT_BYTES_MAX || self.bodies.contains_key(&name) {
+            return;
+        }
+        if self.bytes + body.len() > SCRIPT_BYTES_MAX {
+            self.forget();
+        }
+        self.bytes += body.len();
+        self.bodies.insert(name, body.to_vec());
+    }
+
+    fn body(&self, name: &[u8]) -> Option<&[u8]> {
+        let name: Name = name.to_ascii_lowercase().try_into().ok()?;
+        self.bodies.get(&name).map(Vec::as_slice)
+    }
+
+    fn forget(&mut self) {
+        self.bodies.clear();
+        self.bytes = 0;
+    }
+}
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+impl Engine {
+    /// EVAL, EVALSHA and their like.
+    pub(crate) fn place_script(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let reads = request.command.retry == Retry::Read;
+        let duty = match request.id {
+            id::EVAL | id::EVAL_RO => {
+                self.scripts.remember(request.arg(1));
+                None
+            }
+            id::SCRIPT_LOAD => {
+                self.scripts.remember(request.arg(2));
+                None
+            }
+            id::SCRIPT_FLUSH => {
+                // Whoever flushes wants NOSCRIPT.
+                self.scripts.forget();
+                None
+            }
+            _ => self.scripts.body(request.arg(1)).map(|_| Duty::Evalsha),
+        };
+        self.place_on_link(key, request.bytes, reads, duty)
+    }
+
+    /// The reply to an EVALSHA of a script that was seen. If the server has forgotten the script, the request
+    /// goes again with its body. That does no harm, since nothing was executed; but what the session
+    /// has asked behind it would then have been executed before it, so then its client gets to know.
+    pub(crate) fn settle_evalsha(&mut self, link: Key, entry: Entry, request: &[u8], reply: &[u8]) {
+        let healed = if reply.starts_with(b"-NOSCRIPT") {
+            self.with_body(link, entry, request)
+        } else {
+            None
+        };
+        let Some(request) = healed else {
+            return self.pass_on(entry, reply);
+        };
+        if let Some(state) = self.links.get_mut(link) {
+            let entry = Entry {
+                len: request.len() as u32,
+                duty: entry.silent,
+                ..entry
+            };
+            if entry.silent {
+                state.push_with(entry, &request, Duty::Pass);
+            } else {
+                state.push(entry, &request);
+            }
+            self.counters.scripts_sent_along += 1;
+            self.list_link(link);
+        }
+    }
+
+    fn with_body(&self, link: Key, entry: Entry, request: &[u8]) -> Option<Vec<u8>> {
+        let session = self.sessions.get(entry.session)?;
+        if session.link != link || session.next_seq != entry.seq.wrapping_add(1) {
+            return None;
+        }
+        let mut scanner = Scanner::default();
+        let Ok(Found::Request { .. }) = scanner.scan(request, true) else {
+            return None;
+        };
+        let mut args: Vec<&[u8]> = scanner
+            .spans()
+            .iter()
+            .map(|span| span.of(request))
+            .collect();
+        args[1] = self.scripts.body(args[1])?;
+        args[0] = if args[0].len() > b"EVALSHA".len() {
+            b"EVAL_RO"
+        } else {
+            b"EVAL"
+        };
+        let mut healed = Vec::new();
+        encode::request(&mut healed, &args);
+        Some(healed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_found_by_the_name_that_redis_gives_it() {
+        let mut scripts = Scripts::default();
+        scripts.remember(b"return 1");
+        // What SCRIPT LOAD "return 1" answers.
+        let name = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+        assert_eq!(scripts.body(name), Some(&b"return 1"[..]));
+        assert_eq!(
+            scripts.body(&name.to_ascii_uppercase()),
+            Some(&b"return 1"[..])
+        );
+        assert_eq!(scripts.body(&name[1..]), None);
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_bound() {
+        let mut scripts = Scripts::default();
+        for size in 0..40 {
+            scripts.remember(&vec![b'x'; 200_000 + size]);
+            let held: usize = scripts.bodies.values().map(Vec::len).sum();
+            assert_eq!(held, scripts.bytes);
+            assert!(held <= SCRIPT_BYTES_MAX);
+        }
+        scripts.remember(&vec![b'x'; SCRIPT_BYTES_MAX + 1]);
+        assert!(!scripts.bodies.is_empty());
+    }
+}

@@ -1,0 +1,440 @@
+//! Transactions: MULTI to EXEC is queued here and sent as one block, so it needs no link of its own.
+//!
+//! ```text
+//!   client:   MULTI   SET a 1   INCR b   EXEC
+//!   we say:    OK     QUEUED    QUEUED          then the reply of the server's EXEC
+//!   server:  [ MULTI  SET a 1   INCR b   EXEC ]          one entry of the ledger, one fate
+//! ```
+//!
+//! What Redis says while it queues, we say: unknown commands, wrong numbers of arguments, and that EXEC
+//! then refuses. The block is one request to the ledger: if it was not written whole, its EXEC was not,
+//! and the server has executed nothing of it.
+
+use respool_protocol::commands::{Answer, Flags as CommandFlags, id};
+use respool_protocol::encode::{self, Version};
+use respool_protocol::number;
+use respool_protocol::reply::{self, Scanned};
+
+use crate::duty::Duty;
+use crate::engine::Engine;
+use crate::link::Entry;
+use crate::requests::{Placed, Request};
+use crate::session::{Flags, Pins};
+use crate::slots::Key;
+
+/// What a session has queued since MULTI.
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    /// As they were sent, one behind the other.
+    requests: Vec<u8>,
+    count: u32,
+    /// Something was refused: EXEC will be, too.
+    aborted: bool,
+    /// Those whose results are not simply the server's, by their places.
+    ours: Vec<(u32, Ours)>,
+}
+
+/// A request in a transaction that is about the session.
+#[derive(Debug)]
+enum Ours {
+    /// SELECT: the link must not stay there, and the session must go there.
+    Select(u32),
+    /// Executed here when the server has executed the rest; a PING stands for it in the block.
+    Here(Vec<u8>),
+}
+
+/// What the result of a block is to be combined with.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    ours: Vec<(u32, Ours)>,
+}
+
+impl Transaction {
+    pub(crate) fn held_bytes(&self) -> usize {
+        let here = |(_, ours): &(u32, Ours)| match ours {
+            Ours::Here(request) => request.len(),
+            Ours::Select(_) => 0,
+        };
+        self.requests.len() + self.ours.iter().map(here).sum::<usize>()
+    }
+}
+
+impl Engine {
+    /// The requests that begin, guard and end transactions.
+    pub(crate) fn answer_transaction(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let in_multi = self.is_in_multi(key);
+        match request.id {
+            id::MULTI if in_multi => {
+                self.refuse_nested(key, request, "MULTI calls can not be nested")
+            }
+            id::MULTI => {
+                if let Some(session) = self.sessions.get_mut(key) {
+                    session.flags |= Flags::IN_MULTI;
+                    session.rare().transaction = Some(Transaction::default());
+                }
+                self.answer_reply(key, b"+OK\r\n")
+            }
+            id::WATCH if in_multi => {
+                self.refuse_nested(key, request, "WATCH inside MULTI is not allowed")
+            }
+            id::WATCH => match self.pin(key, Pins::WATCH) {
+                Ok(()) => self.place_on_link(key, request.bytes, false, None),
+                Err(blocked) => self.blocked(key, blocked),
+            },
+            id::UNWATCH => {
+                self.forget_lost_watch(key);
+                self.unwatch(key, b"+OK\r\n")
+            }
+            id::DISCARD if !in_multi => self.answer_error(key, b"ERR DISCARD without MULTI"),
+            id::DISCARD => {
+                self.forget_lost_watch(key);
+                let placed = self.unwatch(key, b"+OK\r\n");
+                if placed == Placed::Done {
+                    self.end_transaction(key);
+                }
+                placed
+            }
+            _ if !in_multi => self.answer_error(key, b"ERR EXEC without MULTI"),
+            _ => self.exec(key),
+        }
+    }
+
+    fn is_in_multi(&self, key: Key) -> bool {
+        self.sessions
+            .get(key)
+            .is_some_and(|session| session.flags.any(Flags::IN_MULTI))
+    }
+
+    /// MULTI or WATCH inside MULTI: newer servers abort the transaction for it.
+    fn refuse_nested(&mut self, key: Key, request: &Request<'_>, text: &str) -> Placed {
+        if self.speaks_of_commands_in_transactions(key) {
+            let text = format!(
+                "ERR Command '{}' not allowed inside a transaction",
+                request.command.name
+            );
+            return self.refuse_queued(key, text.as_bytes());
+        }
+        self.answer_error(key, format!("ERR {text}").as_bytes())
+    }
+
+    /// Valkey 9 names the command, and refuses MULTI and WATCH like all others; Redis does neither.
+    fn speaks_of_commands_in_transactions(&self, key: Key) -> bool {
+        self.identity_of(key).is_some_and(|(server, version)| {
+            let major = version
+                .split('.')
+                .next()
+                .and_then(|major| major.parse::<u32>().ok());
+            server == "valkey" && major.is_some_and(|major| major >= 9)
+        })
+    }
+
+    /// Ends the watch that a session may have at the server, and says `reply`.
+    fn unwatch(&mut self, key: Key, reply: &[u8]) -> Placed {
+        let watches = |session: &crate::session::Session| session.pins.any(Pins::WATCH);
+        if !self.sessions.get(key).is_some_and(watches) {
+            return self.answer_reply(key, reply);
+        }
+        let mut request = Vec::new();
+        encode::request(&mut request, &["UNWATCH"]);
+        let duty = Duty::Instead(reply.to_vec());
+        let placed = self.place_on_link(key, &request, false, Some(duty));
+        if placed == Placed::Done {
+            self.unpin(key, Pins::WATCH);
+        }
+        placed
+    }
+
+    fn forget_lost_watch(&mut self, key: Key) -> bool {
+        self.sessions
+            .get_mut(key)
+            .and_then(|session| session.rare.as_mut())
+            .is_some_and(|rare| std::mem::take(&mut rare.watch_lost))
+    }
+
+    /// A session leaves its transaction.
+    pub(crate) fn end_transaction(&mut self, key: Key) -> Option<Transaction> {
+        let session = self.sessions.get_mut(key)?;
+        session.flags.remove(Flags::IN_MULTI);
+        let transaction = session.rare.as_mut()?.transaction.take()?;
+        self.held_bytes -= transaction.held_bytes();
+        Some(transaction)
+    }
+
+    /// A request that is refused while a transaction is queued makes its EXEC fail.
+    pub(crate) fn refuse_queued(&mut self, key: Key, text: &[u8]) -> Placed {
+        self.abort_transaction(key);
+        self.answer_error(key, text)
+    }
+
+    pub(crate) fn abort_transaction(&mut self, key: Key) {
+        if let Some(transaction) = self.transaction_of(key) {
+            transaction.aborted = true;
+        }
+    }
+
+    fn transaction_of(&mut self, key: Key) -> Option<&mut Transaction> {
+        self.sessions
+            .get_mut(key)?
+            .rare
+            .as_mut()?
+            .transaction
+            .as_mut()
+    }
+
+    /// A request of a session that is in MULTI, and is none of those that end it.
+    pub(crate) fn queue(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let command = request.command;
+        if command.flags.has(CommandFlags::NO_MULTI) && !self.is_allowed_in_multi(key, request) {
+            let text = if self.speaks_of_commands_in_transactions(key) {
+                format!(
+                    "ERR Command '{}' not allowed inside a transaction",
+                    command.name
+                )
+            } else {
+                String::from("ERR Command not allowed inside a transaction")
+            };
+            return self.refuse_queued(key, text.as_bytes());
+        }
+        let ours = match (command.answer, request.id) {
+            (_, id::SELECT) => number::parse(request.arg(1))
+                .and_then(|db| u32::try_from(db).ok())
+                .map(Ours::Select),
+            (_, id::PING | id::ECHO | id::INFO | id::UNWATCH) => None,
+            (_, id::PUBLISH | id::SPUBLISH | id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB) => None,
+            (
+                _,
+                id::CLIENT_ID
+                | id::CLIENT_GETNAME
+                | id::CLIENT_SETNAME
+                | id::CLIENT_SETINFO
+                | id::CLIENT_INFO,
+            ) => Some(Ours::Here(request.bytes.to_vec())),
+            (Answer::Session | Answer::Pinned | Answer::Refused(_), _) => {
+                let text = format!(
+                    "ERR respool: '{}' is not supported inside a transaction",
+                    command.name.replace('|', " ")
+                );
+                return self.refuse_queued(key, text.as_bytes());
+            }
+            (Answer::Server | Answer::Alone | Answer::Conditional(_), _) => None,
+        };
+        self.enqueue(key, request.bytes, ours)
+    }
+
+    fn enqueue(&mut self, key: Key, bytes: &[u8], ours: Option<Ours>) -> Placed {
+        let max = self.settings.limits.transaction_bytes_max as usize;
+        let Some(transaction) = self.transaction_of(key) else {
+            unreachable!("a session in MULTI has a transaction");
+        };
+        let before = transaction.held_bytes();
+        if before + bytes.len() > max {
+            let text = b"ERR respool: the transaction is larger than transaction_bytes_max";
+            return self.refuse_queued(key, text);
+        }
+        if transaction.aborted {
+            // It will never be sent: nothing more of it is kept.
+            return self.answer_reply(key, b"+QUEUED\r\n");
+        }
+        match &ours {
+            Some(Ours::Here(_)) => encode::request(&mut transaction.requests, &["PING"]),
+            _ => transaction.requests.extend_from_slice(bytes),
+        }
+        transaction
+            .ours
+            .extend(ours.map(|ours| (transaction.count, ours)));
+        transaction.count += 1;
+        self.held_bytes += transaction.held_bytes() - before;
+        self.answer_reply(key, b"+QUEUED\r\n")
+    }
+
+    /// The same for a command that the table does not have, and the server does.
+    pub(crate) fn queue_unknown(&mut self, key: Key, bytes: &[u8]) -> Placed {
+        self.enqueue(key, bytes, None)
+    }
+
+    /// What one server's flags forbid and the one behind us allows.
+    fn is_allowed_in_multi(&self, key: Key, request: &Request<'_>) -> bool {
+        request.id == id::CLIENT_REPLY && !self.speaks_of_commands_in_transactions(key)
+    }
+
+    fn exec(&mut self, key: Key) -> Placed {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Placed::Done;
+        };
+        let (version, db) = (session.version, session.db);
+        let stays_pinned = {
+            let mut pins = session.pins;
+            pins.remove(Pins::WATCH);
+            !pins.is_empty()
+        };
+        let Some(rare) = session.rare.as_mut() else {
+            unreachable!("a session in MULTI has a transaction");
+        };
+        let Some(transaction) = &mut rare.transaction else {
+            unreachable!("a session in MULTI has a transaction");
+        };
+        if transaction.aborted {
+            rare.watch_lost = false;
+            let text = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
+            let placed = self.unwatch(key, text);
+            if placed == Placed::Done {
+                self.end_transaction(key);
+            }
+            return placed;
+        }
+        if rare.watch_lost {
+            rare.watch_lost = false;
+            self.end_transaction(key);
+            let nil: &[u8] = if version == Version::Resp3 {
+                b"_\r\n"
+            } else {
+                b"*-1\r\n"
+            };
+            return self.answer_reply(key, nil);
+        }
+        let selects = transaction
+            .ours
+            .iter()
+            .any(|(_, ours)| matches!(ours, Ours::Select(_)));
+        let mut block = Vec::with_capacity(transaction.requests.len() + 64);
+        encode::request(&mut block, &["MULTI"]);
+        block.extend_from_slice(&transaction.requests);
+        encode::request(&mut block, &["EXEC"]);
+        let mut after = 0;
+        if selects && !stays_pinned {
+            encode::request(&mut block, &["SELECT", &db.to_string()]);
+            after = 1;
+        }
+        let exec = (!transaction.ours.is_empty()).then(|| {
+            Box::new(Exec {
+                ours: std::mem::take(&mut transaction.ours),
+            })
+        });
+        let before = transaction.count + 1;
+        let held: usize = exec.as_ref().map_or(0, |exec| {
+            exec.ours
+                .iter()
+                .map(|(_, ours)| {
+                    if let Ours::Here(request) = ours {
+                        request.len()
+                    } else {
+                        0
+                    }
+                })
+                .sum()
+        });
+        self.held_bytes -= held;
+        let duty = Duty::Block {
+            before,
+            after,
+            exec,
+        };
+        match self.place_with(key, &block, false, duty) {
+            Ok(placed) => {
+                self.end_transaction(key);
+                self.counters.transactions += 1;
+                self.unpin(key, Pins::WATCH);
+                if selects {
+                    // Which database the session is in will be known when the result is.
+                    self.hold_until_caught_up(key);
+                }
+                placed
+            }
+            Err(Duty::Block { exec, .. }) => {
+                // It has to wait, and is built again then.
+                if let (Some(exec), Some(transaction)) = (exec, self.transaction_of(key)) {
+                    transaction.ours = exec.ours;
+                    self.held_bytes += held;
+                }
+                Placed::Wait
+            }
+            Err(_) => unreachable!("the duty given back is the one that was given"),
+        }
+    }
+
+    /// The result of a block in which some requests were ours.
+    pub(crate) fn settle_exec(&mut self, link: Key, entry: Entry, exec: Exec, result: &[u8]) {
+        let Some(elements) = elements_of(result) else {
+            // An error, or nil: nothing was executed.
+            return self.pass_on(entry, result);
+        };
+        let mut reply = Vec::with_capacity(result.len());
+        encode::array(&mut reply, elements.len());
+        let mut ours = exec.ours.into_iter().peekable();
+        let mut db = None;
+        for (index, element) in elements.iter().enumerate() {
+            match ours.next_if(|(place, _)| *place as usize == index) {
+                Some((_, Ours::Here(request))) => {
+                    reply.extend(self.answer_aside(entry.session, &request));
+                }
+                Some((_, Ours::Select(selected))) => {
+                    if element.starts_with(b"+") {
+                        db = Some(selected);
+                    }
+                    reply.extend_from_slice(element);
+                }
+                None => reply.extend_from_slice(element),
+            }
+        }
+        if let (Some(db), Some(session)) = (db, self.sessions.get_mut(entry.session)) {
+            session.db = db;
+            let own = session.link == link && !session.pins.is_empty();
+            if own {
+                if let Some(link) = self.links.get_mut(link) {
+                    link.key.db = db;
+                }
+                self.pass_on(entry, &reply);
+            } else {
+                self.pass_on(entry, &reply);
+                self.ride_shared(entry.session);
+            }
+        } else {
+            self.pass_on(entry, &reply);
+        }
+    }
+}
+
+/// The elements of an array, each with its bytes. `None` if it is none.
+fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
+    let header = array.windows(2).position(|end| end == b"\r\n")?;
+    let (b'*', count) = array
+        .split_first()
+        .map(|(kind, _)| (*kind, &array[1..header]))?
+    else {
+        return None;
+    };
+    let count = usize::try_from(number::parse(count)?).ok()?;
+    let mut rest = &array[header + 2..];
+    let mut elements = Vec::new();
+    for _ in 0..count {
+        let Ok(Scanned::Whole(len)) = reply::Scanner::default().scan(rest) else {
+            return None;
+        };
+        elements.push(&rest[..len]);
+        rest = &rest[len..];
+    }
+    rest.is_empty().then_some(elements)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::elements_of;
+
+    #[test]
+    fn an_array_is_cut_into_its_elements_and_nothing_else_is() {
+        let array = b"*3\r\n:1\r\n*2\r\n$1\r\na\r\n+b\r\n$-1\r\n";
+        let elements: [&[u8]; 3] = [b":1\r\n", b"*2\r\n$1\r\na\r\n+b\r\n", b"$-1\r\n"];
+        assert_eq!(elements_of(array).as_deref(), Some(&elements[..]));
+        assert_eq!(elements_of(b"*0\r\n"), Some(vec![]));
+        for other in [
+            &b"*-1\r\n"[..],
+            b"_\r\n",
+            b"-EXECABORT x\r\n",
+            b"*2\r\n:1\r\n",
+            b"*1\r\n:1\r\n:2\r\n",
+            b"",
+        ] {
+            assert_eq!(elements_of(other), None);
+        }
+    }
+}
