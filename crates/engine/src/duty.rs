@@ -7,6 +7,7 @@
 use respool_protocol::encode;
 use respool_protocol::value::Value;
 
+use crate::auth::Login;
 use crate::engine::Engine;
 use crate::link::Entry;
 use crate::session::Pins;
@@ -33,6 +34,8 @@ pub(crate) enum Duty {
     Pin { pins: Pins, on: bool },
     /// SELECT of a session with a link of its own.
     Select(u32),
+    /// AUTH, alone or in a HELLO.
+    Login(Box<Login>),
     /// EVALSHA whose script we know.
     Evalsha,
     /// COMMAND INFO about a command that we do not know: nobody's.
@@ -106,6 +109,7 @@ impl Engine {
                 }
             }
             Duty::Select(db) => self.settle_select(key, entry, db, reply),
+            Duty::Login(login) => self.settle_login(key, entry, *login, reply),
             Duty::Evalsha => self.settle_evalsha(key, entry, &request, reply),
         }
     }

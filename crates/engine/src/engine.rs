@@ -20,6 +20,7 @@ use respool_protocol::commands;
 use respool_protocol::encode::Version;
 use respool_protocol::request::Scanner;
 
+use crate::auth::{CONFIGURED, Logins};
 use crate::buffer::Spare;
 use crate::counters::Counters;
 use crate::link::{Decision, Identity, Link, LinkKey, Role, State, Why};
@@ -139,6 +140,8 @@ pub struct Engine {
     pub(crate) spares: HashMap<LinkKey, Vec<Key>>,
     pub(crate) pinned_links: u32,
     pub(crate) pinned_waiters: VecDeque<Key>,
+    /// Users that clients have named.
+    pub(crate) logins: Logins,
     /// Of each command, whether any request for it with the right number of arguments goes to a server.
     pub(crate) straight: Box<[bool]>,
     /// Scripts that were seen, and what servers said of commands that the table does not have.
@@ -252,6 +255,7 @@ impl Engine {
             spares: HashMap::new(),
             pinned_links: 0,
             pinned_waiters: VecDeque::new(),
+            logins: Logins::default(),
             straight: straight(&settings),
             scripts: Scripts::default(),
             learned: Learned::default(),
@@ -298,10 +302,10 @@ impl Engine {
         let server = self.pools[pool].only_server();
         let key = self.first_link(server);
         let link = self.shared_link(key).unwrap_or(Key::NOBODY);
-        let flags = if self.settings.users.is_empty() {
-            Flags::default()
-        } else {
+        let flags = if self.must_authenticate(pool) {
             Flags::UNAUTHENTICATED
+        } else {
+            Flags::default()
         };
         let session = Session {
             flags,
@@ -318,7 +322,7 @@ impl Engine {
             expected: Expected::NOT,
             db: key.db,
             pool: pool as u16,
-            user: 0,
+            user: CONFIGURED,
             id: self.next_session,
             peer,
             accepted_at: self.now,
@@ -413,11 +417,15 @@ impl Engine {
         let Some(server) = self.links.get(link.0).map(|link| link.key.server) else {
             return;
         };
-        let credentials = self.servers[server.0 as usize]
+        let configured = self.servers[server.0 as usize]
             .settings
             .credentials
             .as_ref();
         if let Some(link) = self.links.get_mut(link.0) {
+            let credentials = match link.key.user {
+                CONFIGURED => configured,
+                user => self.logins.get(user),
+            };
             link.greet(credentials, self.now);
         }
         self.flushed_links.push(link.0);
@@ -696,6 +704,7 @@ impl Engine {
             server,
             version: Version::Resp2,
             db: self.server(server).settings.db,
+            user: CONFIGURED,
         }
     }
 

@@ -7,6 +7,7 @@ use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 use respool_protocol::request::{Found, Scanner};
 
+use crate::auth::CONFIGURED;
 use crate::counters::Counters;
 use crate::duty::Duty;
 use crate::engine::Engine;
@@ -151,12 +152,12 @@ impl Engine {
                 Err(Blocked::Refused(reply)) => Moved::Failed(reply),
             };
         }
-        let server = self.pools[session.pool as usize].only_server();
-        let Some(link) = self.shared_link(LinkKey {
-            server,
+        let kind = LinkKey {
             version,
             db,
-        }) else {
+            ..self.kind_of(session)
+        };
+        let Some(link) = self.shared_link(kind) else {
             let mut reply = Vec::new();
             failure::append_reply(
                 &mut reply,
@@ -180,9 +181,14 @@ impl Engine {
             State::Resting { .. } => {
                 // What the server says to a SELECT or HELLO of ours is what it would say to the client's.
                 let theirs = state.refusal.as_deref().filter(|text| {
-                    [b"ERR DB index".as_slice(), b"ERR SELECT", b"NOPROTO"]
-                        .iter()
-                        .any(|start| text.starts_with(start))
+                    [
+                        b"ERR DB index".as_slice(),
+                        b"ERR SELECT",
+                        b"NOPROTO",
+                        b"NOAUTH",
+                    ]
+                    .iter()
+                    .any(|start| text.starts_with(start))
                 });
                 return Moved::Failed(match theirs {
                     Some(text) => {
@@ -201,49 +207,6 @@ impl Engine {
         }
         self.hold(key, Flags::HOLD_LINK);
         Moved::Wait
-    }
-
-    fn auth(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let (name, password): (&[u8], &[u8]) = match request.spans.len() {
-            2 if self.settings.users.is_empty() => {
-                return self.answer_error(
-                    key,
-                    b"ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
-                );
-            }
-            2 => (b"default", request.arg(1)),
-            3 => (request.arg(1), request.arg(2)),
-            _ => return self.answer_error(key, b"ERR syntax error"),
-        };
-        match self.authenticate(key, name, password) {
-            Ok(()) => self.answer_reply(key, OK),
-            Err(text) => self.answer_error(key, text),
-        }
-    }
-
-    fn authenticate(
-        &mut self,
-        key: Key,
-        name: &[u8],
-        password: &[u8],
-    ) -> Result<(), &'static [u8]> {
-        let users = &self.settings.users;
-        let user = if users.is_empty() && name == b"default" {
-            // As Redis's default user without a password: any will do.
-            0
-        } else {
-            let found = users.iter().position(|user| {
-                same(user.name.as_bytes(), name) & same(user.password.as_bytes(), password)
-            });
-            found.ok_or(
-                b"WRONGPASS invalid username-password pair or user is disabled.".as_slice(),
-            )?
-        };
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.flags.remove(Flags::UNAUTHENTICATED);
-            session.user = user as u16;
-        }
-        Ok(())
     }
 
     /// The order of the checks is that of Redis's `helloCommand`.
@@ -290,6 +253,20 @@ impl Engine {
                     &[b"ERR Syntax error in HELLO option '", option, b"'"].concat(),
                 );
             }
+        }
+        if let Some((user, password)) = credentials
+            && self.settings.users.is_empty()
+        {
+            let mut rest: Vec<&[u8]> = vec![b"HELLO"];
+            if argc > 1 {
+                rest.push(request.arg(1));
+            }
+            if let Some(name) = name {
+                rest.extend([b"SETNAME", name]);
+            }
+            let mut bytes = Vec::new();
+            encode::request(&mut bytes, &rest);
+            return self.log_in(key, (Some(user), password), Some((version, bytes)));
         }
         if let Some((user, password)) = credentials
             && let Err(text) = self.authenticate(key, user, password)
@@ -459,11 +436,12 @@ impl Engine {
             }
             self.give_back(own);
         }
-        let protected = !self.settings.users.is_empty();
+        let pool = self.sessions.get(key).map_or(0, |session| session.pool);
+        let protected = self.must_authenticate(pool.into());
         if let Some(session) = self.sessions.get_mut(key) {
             session.version = first.version;
             session.db = first.db;
-            session.user = 0;
+            session.user = CONFIGURED;
             if let Some(rare) = &mut session.rare {
                 rare.name.clear();
                 rare.watch_lost = false;
@@ -530,11 +508,7 @@ impl Engine {
         let text = |field: Option<&Vec<u8>>| {
             String::from_utf8_lossy(field.map_or(b"", Vec::as_slice)).into_owned()
         };
-        let user = self
-            .settings
-            .users
-            .get(session.user as usize)
-            .map_or("default", |user| &user.name);
+        let user = self.user_name(session);
         format!(
             "id={} addr={} laddr= fd=-1 name={} age={} idle={} flags=N db={} sub=0 psub=0 ssub=0 multi=-1 \
              qbuf={} obl={} oll=0 omem=0 events=r cmd=client|info user={user} redir=-1 resp={} lib-name={} lib-ver={}\n",
@@ -643,13 +617,4 @@ const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or sp
 /// What Redis takes for a client's name or library: printable ASCII without space.
 fn is_plain(text: &[u8]) -> bool {
     text.iter().all(|byte| (b'!'..=b'~').contains(byte))
-}
-
-/// Compares without telling by its time where the difference lies.
-fn same(ours: &[u8], theirs: &[u8]) -> bool {
-    let mut difference = ours.len() ^ theirs.len();
-    for (index, byte) in theirs.iter().enumerate() {
-        difference |= usize::from(byte ^ ours.get(index).copied().unwrap_or(0));
-    }
-    difference == 0
 }

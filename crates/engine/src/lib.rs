@@ -3,6 +3,7 @@
 //! No socket, no clock, no thread: [`Engine`] is a function of its state, of bytes, and of the time
 //! that its caller tells it. `respool-driver` calls it with real ones.
 
+mod auth;
 mod buffer;
 mod counters;
 mod duty;

@@ -76,6 +76,9 @@ pub const BATCH_BYTES_MAX: usize = 16 << 10;
 /// Bodies of scripts that one worker remembers. At it: all are forgotten, and the next ones remembered.
 pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 
+/// Users of servers whose passwords clients have given to one worker, and who are still in use.
+pub const LOGINS_MAX: usize = 1 << 10;
+
 /// Commands that the table does not have of which one worker remembers what a server said. At it: all
 /// are forgotten, and asked for again.
 pub const LEARNED_COMMANDS_MAX: usize = 1 << 10;

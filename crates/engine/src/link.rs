@@ -34,6 +34,8 @@ pub(crate) struct LinkKey {
     pub(crate) server: ServerId,
     pub(crate) version: Version,
     pub(crate) db: u32,
+    /// Who we are to the server: see [`crate::auth`].
+    pub(crate) user: u16,
 }
 
 /// Whose requests travel on a link.
@@ -626,6 +628,7 @@ mod tests {
             server: ServerId(0),
             version: Version::Resp2,
             db: 0,
+            user: 0,
         };
         let mut link = Link::new(key, Role::Shared, RULE.max_delay_us, Time(0));
         link.state = State::Up;
@@ -795,6 +798,7 @@ mod tests {
             server: ServerId(0),
             version: Version::Resp2,
             db: 7,
+            user: 0,
         };
         let bytes =
             b"*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n+OK\r\n";

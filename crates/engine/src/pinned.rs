@@ -47,11 +47,7 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
-        let kind = LinkKey {
-            server: self.pools[session.pool as usize].only_server(),
-            version: session.version,
-            db: session.db,
-        };
+        let kind = self.kind_of(session);
         if self.pinned_links >= self.settings.limits.pinned_links_max {
             if self.settings.pinned_links_full == WhenFull::Refuse {
                 return Err(Blocked::Refused(bound_reply("pinned_links_max")));
@@ -130,13 +126,7 @@ impl Engine {
             link.waits = false;
         }
         if session.pins.is_empty() {
-            let kind = LinkKey {
-                server: self.pools[session.pool as usize].only_server(),
-                version: session.version,
-                db: session.db,
-            };
-            let shared = self.shared_link(kind).unwrap_or(Key::NOBODY);
-            self.ride(key, shared);
+            self.ride_shared(key);
             self.give_back(link);
         }
     }

@@ -7,7 +7,7 @@ use respool_protocol::request::{self, Found, Scanner, Span, Violation};
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
-use crate::link::{Entry, LinkKey, Role, State};
+use crate::link::{Entry, Link, Role, State};
 use crate::returns::Expected;
 use crate::session::{Flags, Large, Pins};
 use crate::slots::Key;
@@ -330,21 +330,32 @@ impl Engine {
             )
             .into_bytes());
         }
-        let unauthenticated = self
-            .sessions
-            .get(key)
-            .is_some_and(|session| session.flags.any(Flags::UNAUTHENTICATED));
-        if unauthenticated
+        if self.is_unauthenticated(key)
             && !command.flags.has(commands::Flags::NO_AUTH)
             && id != commands::id::QUIT
         {
-            return Err(b"NOAUTH Authentication required.".to_vec());
+            return Err(NOAUTH.to_vec());
         }
         if let Some(why) = command.refusal(argc, arg) {
             self.counters.refused += 1;
             return Err(refusal(command, why));
         }
         Ok(())
+    }
+
+    /// Whether a session has still to say who it is. A server that wanted to know may want it no more.
+    fn is_unauthenticated(&mut self, key: Key) -> bool {
+        let Some(session) = self.sessions.get(key) else {
+            return false;
+        };
+        let pool = session.pool;
+        if !session.flags.any(Flags::UNAUTHENTICATED) || self.must_authenticate(pool.into()) {
+            return session.flags.any(Flags::UNAUTHENTICATED);
+        }
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.flags.remove(Flags::UNAUTHENTICATED);
+        }
+        false
     }
 
     /// A request that the fast path could not place: its link is not there, full, or lost to others, or its
@@ -444,11 +455,7 @@ impl Engine {
     /// A session that has no link of its own rides on the shared one of its kind, from now on.
     pub(crate) fn ride_shared(&mut self, key: Key) {
         if let Some(session) = self.sessions.get(key) {
-            let kind = LinkKey {
-                server: self.pools[session.pool as usize].only_server(),
-                version: session.version,
-                db: session.db,
-            };
+            let kind = self.kind_of(session);
             let shared = self.shared_link(kind).unwrap_or(Key::NOBODY);
             self.ride(key, shared);
         }
@@ -470,13 +477,8 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
-        let (link, caught_up, pool, version, db) = (
-            session.link,
-            session.is_caught_up(),
-            session.pool,
-            session.version,
-            session.db,
-        );
+        let (link, caught_up) = (session.link, session.is_caught_up());
+        let kind = self.kind_of(session);
         let usable = self
             .links
             .get(link)
@@ -487,12 +489,7 @@ impl Engine {
                 self.hold(key, Flags::HOLD_DRAIN);
                 return Err(Blocked::Wait);
             }
-            let server = self.pools[pool as usize].only_server();
-            let Some(fresh) = self.shared_link(LinkKey {
-                server,
-                version,
-                db,
-            }) else {
+            let Some(fresh) = self.shared_link(kind) else {
                 return Err(Blocked::Refused(bound_reply("links_max")));
             };
             self.ride(key, fresh);
@@ -520,6 +517,10 @@ impl Engine {
     pub(crate) fn no_link_reply(&self, link: Key) -> Vec<u8> {
         let mut reply = Vec::new();
         if let Some(state) = self.links.get(link) {
+            if wants_password(state) {
+                encode::error(&mut reply, NOAUTH);
+                return reply;
+            }
             let cause = Cause::NoLink {
                 server: self.label(link),
                 reason: &state.reason,
@@ -638,17 +639,11 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
-        let (version, db, pool) = (session.version, session.db, session.pool);
+        let kind = self.kind_of(session);
         if !session.pins.is_empty() {
             // Its own link it is, with what the server knows there.
             return self.usable_link(key);
         }
-        let server = self.pools[pool as usize].only_server();
-        let kind = LinkKey {
-            server,
-            version,
-            db,
-        };
         let role = Role::Streaming { by: key };
         if let Some(spare) = self.take_spare(kind, role) {
             return Ok(spare);
@@ -750,6 +745,16 @@ impl Engine {
 
 /// Bytes of a large request that wait for its server; at it the client is not read.
 const STREAM_BYTES_MAX: usize = 1 << 20;
+
+/// Whether the server behind a link wants to know first who we are: then it is the client's to say.
+pub(crate) fn wants_password(link: &Link) -> bool {
+    link.refusal
+        .as_deref()
+        .is_some_and(|text| text.starts_with(b"NOAUTH"))
+}
+
+/// Redis's text.
+pub(crate) const NOAUTH: &[u8] = b"NOAUTH Authentication required.";
 
 /// Why a request has no link.
 pub(crate) enum Blocked {

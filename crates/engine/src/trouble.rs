@@ -5,6 +5,7 @@ use respool_protocol::encode;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
 use crate::link::{Entry, Greeted, Role, State};
+use crate::requests::wants_password;
 use crate::session::Flags;
 use crate::slots::Key;
 use crate::time::Time;
@@ -177,15 +178,17 @@ impl Engine {
             link.state = State::Resting { until };
         }
         let server = self.label(key).to_owned();
+        let wants_password = self.links.get(key).is_some_and(wants_password);
         for entry in failed {
-            self.fail(
-                entry,
-                entry.fate_unsent(),
-                Cause::NoLink {
-                    server: &server,
-                    reason: &reason,
-                },
-            );
+            let cause = Cause::NoLink {
+                server: &server,
+                reason: &reason,
+            };
+            if wants_password {
+                self.pass_on(entry, b"-NOAUTH Authentication required.\r\n");
+            } else {
+                self.fail(entry, entry.fate_unsent(), cause);
+            }
         }
     }
 

@@ -1,0 +1,289 @@
+//! Who a session is: one of our own users, or, if there are none, whoever the server says.
+//!
+//! Without users of our own, AUTH is the server's business: a session that has proved to the server who it
+//! is rides on links of that user, which greet the server with the same password. So the server's own
+//! rules hold for it, and a password is never believed because it was right an hour ago: every AUTH is
+//! answered by the server.
+
+use respool_protocol::encode::{self, Version};
+
+use crate::duty::Duty;
+use crate::engine::Engine;
+use crate::limits::LOGINS_MAX;
+use crate::link::{Entry, LinkKey, State};
+use crate::requests::{Blocked, Placed, Request, bound_reply};
+use crate::session::{Flags, Session};
+use crate::settings::Credentials;
+use crate::slots::Key;
+
+/// Users of servers whose passwords clients have given: links greet with them. A place is free when no
+/// link and no session is that user.
+#[derive(Default)]
+pub(crate) struct Logins {
+    known: Vec<Option<Credentials>>,
+}
+
+/// The user that the configuration names for a server.
+pub(crate) const CONFIGURED: u16 = 0;
+
+impl Logins {
+    /// The credentials of a user other than the configured one.
+    pub(crate) fn get(&self, user: u16) -> Option<&Credentials> {
+        let index = usize::from(user).checked_sub(1)?;
+        self.known.get(index)?.as_ref()
+    }
+
+    fn find(&self, login: &Credentials) -> Option<u16> {
+        let same_as = |known: &Option<Credentials>| known.as_ref() == Some(login);
+        let index = self.known.iter().position(same_as)?;
+        Some(index as u16 + 1)
+    }
+
+    fn add(&mut self, login: Credentials) -> Option<u16> {
+        let index = match self.known.iter().position(Option::is_none) {
+            Some(free) => free,
+            None if self.known.len() < LOGINS_MAX => {
+                self.known.push(None);
+                self.known.len() - 1
+            }
+            None => return None,
+        };
+        self.known[index] = Some(login);
+        Some(index as u16 + 1)
+    }
+}
+
+/// What an AUTH that the server is asked about was part of.
+#[derive(Debug)]
+pub(crate) struct Login {
+    /// Who the session is if the server agrees.
+    user: u16,
+    /// What it rode on until then.
+    old: LinkKey,
+    /// The rest of a HELLO: it is answered when the server has agreed.
+    hello: Option<Vec<u8>>,
+}
+
+impl Engine {
+    pub(crate) fn auth(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let (name, password): (Option<&[u8]>, &[u8]) = match request.spans.len() {
+            2 => (None, request.arg(1)),
+            3 => (Some(request.arg(1)), request.arg(2)),
+            _ => return self.answer_error(key, b"ERR syntax error"),
+        };
+        if self.settings.users.is_empty() {
+            return self.log_in(key, (name, password), None);
+        }
+        match self.authenticate(key, name.unwrap_or(b"default"), password) {
+            Ok(()) => self.answer_reply(key, b"+OK\r\n"),
+            Err(text) => self.answer_error(key, text),
+        }
+    }
+
+    /// One of our own users.
+    pub(crate) fn authenticate(
+        &mut self,
+        key: Key,
+        name: &[u8],
+        password: &[u8],
+    ) -> Result<(), &'static [u8]> {
+        let found = self.settings.users.iter().position(|user| {
+            same(user.name.as_bytes(), name) & same(user.password.as_bytes(), password)
+        });
+        let wrong = b"WRONGPASS invalid username-password pair or user is disabled.".as_slice();
+        let user = found.ok_or(wrong)?;
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.flags.remove(Flags::UNAUTHENTICATED);
+            session.user = user as u16;
+        }
+        Ok(())
+    }
+
+    /// Asks the server whether this is who it says. `hello`: what else the session asked for with it, and
+    /// in which version of the protocol the answer is to come.
+    pub(crate) fn log_in(
+        &mut self,
+        key: Key,
+        (name, password): (Option<&[u8]>, &[u8]),
+        hello: Option<(Version, Vec<u8>)>,
+    ) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        if !session.is_caught_up() {
+            self.hold(key, Flags::HOLD_DRAIN);
+            return Placed::Wait;
+        }
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+        let (Some(user), Some(secret)) = (text(name.unwrap_or(b"default")), text(password)) else {
+            let wrong = b"WRONGPASS invalid username-password pair or user is disabled.";
+            return self.answer_error(key, wrong);
+        };
+        let (old, pinned) = (self.kind_of(session), !session.pins.is_empty());
+        let login = Credentials {
+            user: Some(user),
+            password: secret,
+        };
+        let Some(user) = self.logins.find(&login).or_else(|| self.add_login(login)) else {
+            return self.answer_reply(key, &bound_reply("LOGINS_MAX"));
+        };
+        let version = hello.as_ref().map_or(old.version, |(version, _)| *version);
+        let kind = LinkKey {
+            user,
+            version,
+            ..old
+        };
+        if !pinned {
+            match self.login_link(key, kind) {
+                Ok(link) => self.ride(key, link),
+                Err(blocked) => return self.blocked(key, blocked),
+            }
+        }
+        let mut request = Vec::new();
+        match name {
+            Some(name) => encode::request(&mut request, &[b"AUTH".as_slice(), name, password]),
+            None => encode::request(&mut request, &[b"AUTH".as_slice(), password]),
+        }
+        let duty = Duty::Login(Box::new(Login {
+            user,
+            old,
+            hello: hello.map(|(_, rest)| rest),
+        }));
+        let placed = self.place_on_link(key, &request, false, Some(duty));
+        if placed == Placed::Done {
+            self.hold_until_caught_up(key);
+        } else if !pinned {
+            self.ride_shared(key);
+        }
+        placed
+    }
+
+    /// The shared link of a user, once it is up: then the server has agreed to the password already.
+    fn login_link(&mut self, key: Key, kind: LinkKey) -> Result<Key, Blocked> {
+        let Some(link) = self.shared_link(kind) else {
+            return Err(Blocked::Refused(bound_reply("links_max")));
+        };
+        let Some(state) = self.links.get_mut(link) else {
+            return Err(Blocked::Wait);
+        };
+        match &state.state {
+            State::Up => return Ok(link),
+            State::Resting { .. } => {
+                return Err(Blocked::Refused(match &state.refusal {
+                    Some(text) => {
+                        let mut reply = Vec::new();
+                        encode::error(&mut reply, text);
+                        reply
+                    }
+                    None => self.no_link_reply(link),
+                }));
+            }
+            State::Down | State::Connecting { .. } | State::Greeting { .. } => {}
+        }
+        state.waiters.push(key);
+        if matches!(state.state, State::Down) {
+            self.connect(link);
+        }
+        self.hold(key, Flags::HOLD_LINK);
+        Err(Blocked::Wait)
+    }
+
+    fn add_login(&mut self, login: Credentials) -> Option<u16> {
+        if self.logins.known.iter().all(Option::is_some) && self.logins.known.len() >= LOGINS_MAX {
+            let mut used = vec![false; LOGINS_MAX + 1];
+            for (_, link) in self.links.iter() {
+                used[usize::from(link.key.user)] = true;
+            }
+            for (_, session) in self.sessions.iter() {
+                used[usize::from(session.user)] = true;
+            }
+            for (known, used) in self.logins.known.iter_mut().zip(&used[1..]) {
+                if !used {
+                    *known = None;
+                }
+            }
+        }
+        self.logins.add(login)
+    }
+
+    /// What the server says to an AUTH.
+    pub(crate) fn settle_login(&mut self, link: Key, entry: Entry, login: Login, reply: &[u8]) {
+        let agreed = reply.starts_with(b"+");
+        let Some(session) = self.sessions.get_mut(entry.session) else {
+            return;
+        };
+        let pinned = !session.pins.is_empty();
+        if agreed {
+            session.user = login.user;
+            session.flags.remove(Flags::UNAUTHENTICATED);
+            if !pinned && let Some(version) = self.links.get(link).map(|link| link.key.version) {
+                session.version = version;
+            }
+        }
+        if pinned
+            && agreed
+            && let Some(link) = self.links.get_mut(link)
+        {
+            link.key.user = login.user;
+            link.tainted = true;
+        }
+        match login.hello {
+            Some(hello) if agreed => {
+                let reply = self.answer_aside(entry.session, &hello);
+                self.pass_on(entry, &reply);
+            }
+            _ => self.pass_on(entry, reply),
+        }
+        if !agreed && !pinned && self.sessions.get(entry.session).is_some() {
+            let old = self.shared_link(login.old).unwrap_or(Key::NOBODY);
+            self.ride(entry.session, old);
+        }
+    }
+
+    /// The kind of link that a session rides on.
+    pub(crate) fn kind_of(&self, session: &Session) -> LinkKey {
+        LinkKey {
+            server: self.pools[session.pool as usize].only_server(),
+            version: session.version,
+            db: session.db,
+            user: if self.settings.users.is_empty() {
+                session.user
+            } else {
+                CONFIGURED
+            },
+        }
+    }
+
+    /// The name of a session's user.
+    pub(crate) fn user_name<'a>(&'a self, session: &Session) -> &'a str {
+        let name = if self.settings.users.is_empty() {
+            self.logins
+                .get(session.user)
+                .and_then(|login| login.user.as_deref())
+        } else {
+            let user = self.settings.users.get(usize::from(session.user));
+            user.map(|user| user.name.as_str())
+        };
+        name.unwrap_or("default")
+    }
+
+    /// Whether a session has to say first who it is: to us, or to a server that says so.
+    pub(crate) fn must_authenticate(&self, pool: usize) -> bool {
+        let first = self.first_link(self.pools[pool].only_server());
+        let refusal = self
+            .shared
+            .get(&first)
+            .and_then(|link| self.links.get(*link))
+            .and_then(|link| link.refusal.as_deref());
+        !self.settings.users.is_empty() || refusal.is_some_and(|text| text.starts_with(b"NOAUTH"))
+    }
+}
+
+/// Compares without telling by its time where the difference lies.
+fn same(ours: &[u8], theirs: &[u8]) -> bool {
+    let mut difference = ours.len() ^ theirs.len();
+    for (index, byte) in theirs.iter().enumerate() {
+        difference |= usize::from(byte ^ ours.get(index).copied().unwrap_or(0));
+    }
+    difference == 0
+}
