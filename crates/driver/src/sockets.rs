@@ -71,6 +71,18 @@ impl Socket {
     pub(crate) fn watch(&mut self, epoll: &OwnedFd, what: EventFlags, on: bool) -> io::Result<()> {
         let mut watched = self.watched;
         watched.set(what, on);
+        self.change(epoll, watched)
+    }
+
+    /// Reads the socket, or leaves it alone and only looks out for its peer's going away.
+    pub(crate) fn read(&mut self, epoll: &OwnedFd, on: bool) -> io::Result<()> {
+        let mut watched = self.watched;
+        watched.set(EventFlags::IN, on);
+        watched.set(EventFlags::RDHUP, !on);
+        self.change(epoll, watched)
+    }
+
+    fn change(&mut self, epoll: &OwnedFd, watched: EventFlags) -> io::Result<()> {
         if watched != self.watched {
             epoll::modify(epoll, &self.fd, self.token.pack(), watched)?;
             self.watched = watched;

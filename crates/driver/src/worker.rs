@@ -297,12 +297,19 @@ impl Worker {
         if flags.contains(EventFlags::OUT) {
             self.write_session(id);
         }
-        let Some(Some(session)) = self.sessions.get(index) else {
+        let Some(Some(session)) = self.sessions.get_mut(index) else {
             return false;
         };
         if !session.socket.is_watched_for(EventFlags::IN) {
             if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
                 self.engine.handle_session_lost(id);
+            } else if flags.contains(EventFlags::RDHUP) {
+                // Said once: whoever is not closed for it is read to that point later.
+                let quiet = session.socket.watch(&self.epoll, EventFlags::RDHUP, false);
+                match quiet {
+                    Ok(()) => self.engine.handle_session_hangup(id),
+                    Err(_) => self.engine.handle_session_lost(id),
+                }
             }
             return false;
         }
@@ -736,12 +743,7 @@ impl Worker {
                 let Some(Some(session)) = self.sessions.get_mut(id.index()) else {
                     return;
                 };
-                if session.id == id
-                    && session
-                        .socket
-                        .watch(&self.epoll, EventFlags::IN, on)
-                        .is_err()
-                {
+                if session.id == id && session.socket.read(&self.epoll, on).is_err() {
                     self.engine.handle_session_lost(id);
                 }
             }

@@ -392,19 +392,37 @@ impl Engine {
             return;
         };
         session.flags |= Flags::ENDED;
-        let waits = self
-            .links
-            .get(session.link)
-            .is_some_and(|link| link.waits || link.tunnel);
-        if waits {
-            // It waits for something at the server: nobody is there any more who could take it.
+        let link = session.link;
+        if self.waits_at_server(link) {
             return self.close(key, false);
         }
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
         if session.flags.any(Flags::STREAMING | Flags::SWALLOWING) {
             self.forget_large(key);
         }
         self.reading_changed(key);
         self.finish_if_done(key);
+    }
+
+    /// A client whose socket is not read sends no more. What it sent until then has not been read, and may
+    /// be much.
+    pub fn handle_session_hangup(&mut self, session: SessionId) {
+        let key = session.0;
+        if let Some(session) = self.sessions.get(key)
+            && self.waits_at_server(session.link)
+        {
+            self.close(key, false);
+        }
+    }
+
+    /// Whether what is in flight on a link waits for something at the server. If its session has gone, nobody
+    /// is there any more who could take it: what Redis, too, does with a blocked client.
+    pub(crate) fn waits_at_server(&self, link: Key) -> bool {
+        self.links
+            .get(link)
+            .is_some_and(|link| link.waits || link.tunnel)
     }
 
     /// A client is gone.
@@ -643,7 +661,11 @@ impl Engine {
         if let Some(link) = self.links.get_mut(session.link) {
             link.returns.came(session.expected);
             self.leave(session.link);
-            if !session.pins.is_empty() {
+            if self
+                .links
+                .get(session.link)
+                .is_some_and(|link| link.role == Role::Pinned { by: key })
+            {
                 // The server's side of it knows things about somebody who is gone.
                 if let Some(link) = self.links.get_mut(session.link) {
                     link.tainted = true;

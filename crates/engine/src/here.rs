@@ -58,6 +58,10 @@ impl Engine {
             id::CLIENT_TRACKING => self.client_tracking(key, request),
             id::CLIENT_NO_TOUCH => self.switch(key, request, Pins::NO_TOUCH),
             id::CLIENT_IMPORT_SOURCE => self.switch(key, request, Pins::IMPORT),
+            // A Cluster's node alone knows these; who speaks to us speaks to one server.
+            id::READONLY | id::READWRITE | id::ASKING => {
+                self.answer_error(key, b"ERR This instance has cluster support disabled")
+            }
             // What a client is capable of (to be redirected, say) is never asked of it here.
             id::CLIENT_CAPA => self.answer_reply(key, OK),
             id::CLIENT_INFO => {
@@ -426,8 +430,9 @@ impl Engine {
         let own = self.sessions.get_mut(key).and_then(|session| {
             let state = Flags::SILENT | Flags::SILENT_ONCE | Flags::TUNNEL | Flags::UNPINNING;
             session.flags.remove(state);
-            let pinned = !std::mem::take(&mut session.pins).is_empty();
-            pinned.then_some(session.link)
+            session.pins = Pins::default();
+            let own = self.links.get(session.link)?.role == Role::Pinned { by: key };
+            own.then_some(session.link)
         });
         self.ride(key, link);
         if let Some(own) = own {

@@ -178,7 +178,7 @@ impl Engine {
                 let seq = session.take_seq();
                 let at_ms = self.now.stamp_ms();
                 self.fail(Entry::of(by, seq, at_ms), Fate::NotSent, lost);
-            } else if pins.any(Pins::STATE) {
+            } else if was_up && pins.any(Pins::STATE) {
                 self.close_for(
                     by,
                     String::from("the connection that the server knew it by was lost"),

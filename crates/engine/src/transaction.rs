@@ -25,6 +25,8 @@ use crate::slots::Key;
 /// What a session has queued since MULTI.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
+    /// MULTI as the client wrote it: its server may call it by another name.
+    opening: Vec<u8>,
     /// As they were sent, one behind the other.
     requests: Vec<u8>,
     count: u32,
@@ -55,7 +57,7 @@ impl Transaction {
             Ours::Here(request) => request.len(),
             Ours::Select(_) => 0,
         };
-        self.requests.len() + self.ours.iter().map(here).sum::<usize>()
+        self.opening.len() + self.requests.len() + self.ours.iter().map(here).sum::<usize>()
     }
 }
 
@@ -70,7 +72,11 @@ impl Engine {
             id::MULTI => {
                 if let Some(session) = self.sessions.get_mut(key) {
                     session.flags |= Flags::IN_MULTI;
-                    session.rare().transaction = Some(Transaction::default());
+                    session.rare().transaction = Some(Transaction {
+                        opening: request.bytes.to_vec(),
+                        ..Transaction::default()
+                    });
+                    self.held_bytes += request.bytes.len();
                 }
                 self.answer_reply(key, b"+OK\r\n")
             }
@@ -95,7 +101,7 @@ impl Engine {
                 placed
             }
             _ if !in_multi => self.answer_error(key, b"ERR EXEC without MULTI"),
-            _ => self.exec(key),
+            _ => self.exec(key, request.bytes),
         }
     }
 
@@ -164,6 +170,22 @@ impl Engine {
     pub(crate) fn refuse_queued(&mut self, key: Key, text: &[u8]) -> Placed {
         self.abort_transaction(key);
         self.answer_error(key, text)
+    }
+
+    /// An EXEC that is wrong in itself ends its transaction.
+    pub(crate) fn refuse_exec(&mut self, key: Key, text: &[u8]) -> Placed {
+        let why = text.strip_prefix(b"ERR ").unwrap_or(text);
+        let mut reply = Vec::new();
+        encode::error(
+            &mut reply,
+            &[b"EXECABORT Transaction discarded because of: ", why].concat(),
+        );
+        self.forget_lost_watch(key);
+        let placed = self.unwatch(key, &reply);
+        if placed == Placed::Done {
+            self.end_transaction(key);
+        }
+        placed
     }
 
     pub(crate) fn abort_transaction(&mut self, key: Key) {
@@ -257,7 +279,7 @@ impl Engine {
         request.id == id::CLIENT_REPLY && !self.speaks_of_commands_in_transactions(key)
     }
 
-    fn exec(&mut self, key: Key) -> Placed {
+    fn exec(&mut self, key: Key, closing: &[u8]) -> Placed {
         let Some(session) = self.sessions.get_mut(key) else {
             return Placed::Done;
         };
@@ -296,10 +318,10 @@ impl Engine {
             .ours
             .iter()
             .any(|(_, ours)| matches!(ours, Ours::Select(_)));
-        let mut block = Vec::with_capacity(transaction.requests.len() + 64);
-        encode::request(&mut block, &["MULTI"]);
+        let mut block = Vec::with_capacity(transaction.held_bytes() + 64);
+        block.extend_from_slice(&transaction.opening);
         block.extend_from_slice(&transaction.requests);
-        encode::request(&mut block, &["EXEC"]);
+        block.extend_from_slice(closing);
         let mut after = 0;
         if selects && !stays_pinned {
             encode::request(&mut block, &["SELECT", &db.to_string()]);

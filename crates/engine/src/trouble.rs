@@ -133,7 +133,7 @@ impl Engine {
             self.fail(entry, Fate::Unknown, lost);
         }
         for entry in stranded {
-            self.fail(entry, entry.fate_unsent(), lost);
+            self.fail_unsent(key, entry, lost);
         }
         match role {
             // What stayed leaves when the link is back.
@@ -178,17 +178,21 @@ impl Engine {
             link.state = State::Resting { until };
         }
         let server = self.label(key).to_owned();
-        let wants_password = self.links.get(key).is_some_and(wants_password);
         for entry in failed {
             let cause = Cause::NoLink {
                 server: &server,
                 reason: &reason,
             };
-            if wants_password {
-                self.pass_on(entry, b"-NOAUTH Authentication required.\r\n");
-            } else {
-                self.fail(entry, entry.fate_unsent(), cause);
-            }
+            self.fail_unsent(key, entry, cause);
+        }
+    }
+
+    /// A request was not sent because its link could not be had.
+    fn fail_unsent(&mut self, link: Key, entry: Entry, cause: Cause<'_>) {
+        if self.links.get(link).is_some_and(wants_password) {
+            self.pass_on(entry, b"-NOAUTH Authentication required.\r\n");
+        } else {
+            self.fail(entry, entry.fate_unsent(), cause);
         }
     }
 
@@ -326,6 +330,7 @@ impl Engine {
         self.tick_requests(key, timeouts.request_ms);
         self.tick_paused(key);
         self.tick_upload(key);
+        self.tick_waiting(key);
         let Some(link) = self.links.get(key) else {
             return;
         };
@@ -436,6 +441,18 @@ impl Engine {
                 limits.session_stall_ms
             );
             self.close_for(captor, reason);
+        }
+    }
+
+    /// A request that began to wait when its client had already said its last.
+    fn tick_waiting(&mut self, key: Key) {
+        if self.waits_at_server(key)
+            && let Some(by) = self.links.get(key).map(|link| link.role.captor())
+            && let Some(session) = self.sessions.get(by)
+            && session.flags.any(Flags::ENDED)
+            && session.link == key
+        {
+            self.close(by, false);
         }
     }
 

@@ -71,7 +71,7 @@ impl Engine {
             Lesson::Renamed(id) => self.place_known(key, bytes, spans, id),
             Lesson::Nothing { .. } if nothing || in_multi => {
                 let args: Vec<&[u8]> = spans.iter().map(|span| span.of(bytes)).collect();
-                self.refuse_queued(key, &unknown_command(&args))
+                self.refuse_queued(key, &unknown_command(&args, self.is_before_7(key)))
             }
             // The server's own words are the best.
             Lesson::Nothing { .. } => self.place_on_link(key, bytes, false, None),

@@ -1,0 +1,403 @@
+//! What needs the server's connection to itself: blocking commands, WAIT, tracking, MONITOR; and what is
+//! answered differently because of a connection's state: CLIENT REPLY, scripts, unknown commands.
+
+use std::thread;
+use std::time::Duration;
+
+use super::client::{Client, Value, words};
+use super::target::{Options, Target, before_every_server, on_every_target, proxied, wait_until};
+
+const MOMENT: Duration = Duration::from_millis(150);
+/// After this long the loss of a link is answered by connecting at once.
+const STABLE: Duration = Duration::from_millis(1_200);
+
+/// How many connections the server has from respool.
+fn links(target: &Target) -> usize {
+    let Value::Bulk(list) = target.direct_client().call("CLIENT LIST") else {
+        panic!("a list");
+    };
+    String::from_utf8_lossy(&list)
+        .matches("name=respool")
+        .count()
+}
+
+/// How many clients wait at the server.
+fn waiting(target: &Target) -> usize {
+    let Value::Bulk(info) = target.direct_client().call("INFO clients") else {
+        panic!("the clients");
+    };
+    let text = String::from_utf8_lossy(&info).into_owned();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("blocked_clients:"));
+    line.and_then(|count| count.parse().ok())
+        .expect("a count of blocked clients")
+}
+
+fn pair(key: &str, value: &str) -> Value {
+    Value::Array([Value::bulk(key), Value::bulk(value)].into())
+}
+
+#[test]
+fn who_waits_for_an_element_holds_up_nobody_and_gets_it() {
+    on_every_target(&Options::with(&["--threads", "1"]), |target| {
+        let mut steady = target.client();
+        let mut waiters: Vec<(Client, &str, Value)> = Vec::new();
+        for (request, reply) in [
+            ("BLPOP l1 0", pair("l1", "e")),
+            ("BRPOP l2 0", pair("l2", "e")),
+            ("BRPOPLPUSH l3 other 0", Value::bulk("e")),
+            ("BLMOVE l4 other LEFT RIGHT 0", Value::bulk("e")),
+        ] {
+            let mut client = target.client();
+            // What is behind it in the pipeline waits with it.
+            client.send(&[words(request), words("ECHO behind")].concat());
+            waiters.push((client, request, reply));
+        }
+        wait_until("four clients wait", Duration::from_secs(10), || {
+            waiting(target) == 4
+        });
+        for index in 1..=4 {
+            assert_eq!(steady.call(&format!("RPUSH l{index} e")), Value::Integer(1));
+        }
+        for (client, request, reply) in &mut waiters {
+            assert_eq!(client.reply(), *reply, "{request}");
+            assert_eq!(client.reply(), Value::bulk("behind"), "{request}");
+        }
+        assert_eq!(steady.call("LLEN l1"), Value::Integer(0));
+        let mut client = target.client();
+        assert_eq!(client.call("BLPOP none 0.05"), Value::Null);
+        assert_eq!(client.call("BZPOPMIN none 0.05"), Value::Null);
+        assert_eq!(client.call("XREAD BLOCK 20 STREAMS none $"), Value::Null);
+        let wrong = client.call("BLPOP none soon");
+        assert!(
+            wrong.error().is_some_and(|text| text.contains("timeout")),
+            "{wrong:?}"
+        );
+    });
+}
+
+/// The element that comes when its client has left stays where it is.
+#[test]
+fn a_client_that_leaves_while_it_waits_takes_no_element_with_it() {
+    before_every_server(&Options::with(&["--threads", "1"]), |target| {
+        let mut gone = target.client();
+        let mut closing = target.client();
+        let mut half = target.client();
+        for client in [&mut gone, &mut closing, &mut half] {
+            client.send(&words("BLPOP list 0"));
+        }
+        wait_until("three clients wait", Duration::from_secs(10), || {
+            waiting(target) == 3
+        });
+        gone.vanish();
+        drop(closing);
+        half.close_sending();
+        wait_until("nobody waits", Duration::from_secs(10), || {
+            waiting(target) == 0
+        });
+        let mut steady = target.client();
+        assert_eq!(steady.call("RPUSH list kept"), Value::Integer(1));
+        thread::sleep(MOMENT);
+        assert_eq!(
+            steady.call("LRANGE list 0 -1"),
+            Value::Array([Value::bulk("kept")].into())
+        );
+    });
+}
+
+#[test]
+fn links_of_waiters_are_used_again_and_have_a_bound_that_makes_others_wait() {
+    let target = proxied(&Options::with(&[
+        "--threads",
+        "1",
+        "--pinned-links-max",
+        "2",
+    ]));
+    let mut client = target.client();
+    for _ in 0..20 {
+        assert_eq!(client.call("BLPOP none 0.01"), Value::Null);
+    }
+    assert_eq!(
+        links(&target),
+        2,
+        "the shared one, and one that was used again"
+    );
+    let mut waiters: Vec<Client> = (0..3).map(|_| target.client()).collect();
+    for waiter in &mut waiters {
+        waiter.send(&words("BLPOP list 0"));
+        thread::sleep(MOMENT);
+    }
+    assert_eq!(waiting(&target), 2, "the third waits for a link");
+    for element in ["a", "b", "c"] {
+        client.call(&format!("RPUSH list {element}"));
+        thread::sleep(MOMENT);
+    }
+    for (waiter, element) in waiters.iter_mut().zip(["a", "b", "c"]) {
+        assert_eq!(waiter.reply(), pair("list", element));
+    }
+}
+
+#[test]
+fn at_the_bound_it_is_refused_if_so_configured() {
+    let args = [
+        "--threads",
+        "1",
+        "--pinned-links-max",
+        "1",
+        "--pinned-links-full",
+        "refuse",
+    ];
+    let target = proxied(&Options::with(&args));
+    let mut first = target.client();
+    first.send(&words("BLPOP list 0"));
+    wait_until("it waits", Duration::from_secs(10), || {
+        waiting(&target) == 1
+    });
+    let mut second = target.client();
+    let refused = second.call("BLPOP list 0");
+    let text = refused.error().unwrap_or_default().to_owned();
+    assert!(
+        text.starts_with("NOTSENT") && text.contains("pinned_links_max"),
+        "{refused:?}"
+    );
+    assert_eq!(second.call("RPUSH list e"), Value::Integer(1));
+    assert_eq!(first.reply(), pair("list", "e"));
+}
+
+#[test]
+fn a_server_that_goes_away_ends_the_wait_with_an_error_that_says_so() {
+    let target = proxied(&Options::with(&["--threads", "1"]));
+    let mut client = target.client();
+    client.send(&words("BLPOP list 0"));
+    wait_until("it waits", Duration::from_secs(10), || {
+        waiting(&target) == 1
+    });
+    thread::sleep(STABLE);
+    target
+        .direct_client()
+        .call("CLIENT KILL TYPE normal SKIPME yes");
+    let lost = client.reply();
+    assert!(
+        lost.error().is_some_and(|text| text.starts_with("UNKNOWN")),
+        "{lost:?}"
+    );
+    client.send(&[words("RPUSH list e"), words("BLPOP list 0")].concat());
+    assert_eq!(client.reply(), Value::Integer(1));
+    assert_eq!(client.reply(), pair("list", "e"));
+}
+
+/// The replica does not acknowledge what the session has just written; a WAIT on a connection that wrote
+/// nothing would not notice.
+#[test]
+fn wait_waits_for_what_the_session_wrote_on_the_shared_link() {
+    before_every_server(&Options::with(&["--threads", "1"]), |target| {
+        let replica = Target::direct(&super::target::any_server(), &Options::default());
+        let mut client = target.client();
+        assert_eq!(client.call("WAIT 0 10"), Value::Integer(0));
+        let (host, port) = (target.server.address().ip(), target.server.address().port());
+        let followed = replica.client().call(&format!("REPLICAOF {host} {port}"));
+        if replica.version < target.version {
+            // It could not read what the other sends.
+            return;
+        }
+        assert_eq!(followed, Value::ok());
+        let acknowledged = || target.client().call("WAIT 1 200") == Value::Integer(1);
+        wait_until("the replica follows", Duration::from_secs(20), acknowledged);
+        client.call("SET k 1");
+        assert_eq!(client.call("WAIT 1 5000"), Value::Integer(1));
+        replica.server.stop();
+        client.call("SET k 2");
+        assert_eq!(
+            client.call("WAIT 1 100"),
+            Value::Integer(0),
+            "nobody has acknowledged that"
+        );
+        replica.server.cont();
+        assert_eq!(client.call("WAIT 1 5000"), Value::Integer(1));
+    });
+}
+
+#[test]
+fn tracking_tells_the_session_what_changed_until_it_is_switched_off() {
+    on_every_target(&Options::with(&["--threads", "1"]), |target| {
+        let (mut client, mut other) = (target.client(), target.client());
+        client.call("HELLO 3");
+        assert_eq!(client.call("CLIENT TRACKING ON"), Value::ok());
+        assert_eq!(client.call("GET k"), Value::Null);
+        other.call("SET k 1");
+        let pushed = client.reply_bytes();
+        assert_eq!(pushed, b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
+        assert_eq!(client.call("GET k"), Value::bulk("1"));
+        assert_eq!(client.call("CLIENT TRACKING OFF"), Value::ok());
+        other.call("SET k 2");
+        assert!(client.is_quiet(MOMENT));
+        assert_eq!(client.call("GET k"), Value::bulk("2"));
+        // Without RESP3 there is nothing to tell it with.
+        assert_eq!(other.call("CLIENT TRACKING ON"), Value::ok());
+        assert_eq!(other.call("GET k"), Value::bulk("2"));
+        assert_eq!(client.call("SET k 3"), Value::ok());
+        assert!(other.is_quiet(MOMENT));
+        assert_eq!(other.call("CLIENT TRACKING OFF"), Value::ok());
+        assert_eq!(other.call("CLIENT GETREDIR"), Value::Integer(-1));
+    });
+}
+
+/// A cache that nobody invalidates any more must not be believed: the client has to start anew.
+#[test]
+fn a_tracking_session_whose_link_is_lost_is_closed() {
+    let target = proxied(&Options::with(&["--threads", "1"]));
+    let mut client = target.client();
+    client.call("HELLO 3");
+    client.call("CLIENT TRACKING ON");
+    target
+        .direct_client()
+        .call("CLIENT KILL TYPE normal SKIPME yes");
+    client.expect_closed();
+}
+
+#[test]
+fn monitor_shows_what_the_server_executes_and_ends_with_its_client() {
+    on_every_target(&Options::with(&["--threads", "1"]), |target| {
+        let (mut monitor, mut other) = (target.client(), target.client());
+        assert_eq!(monitor.call("MONITOR"), Value::ok());
+        other.call("SET seen by-monitor");
+        loop {
+            let Value::Simple(line) = monitor.reply() else {
+                panic!("a line");
+            };
+            if line.contains("\"SET\" \"seen\" \"by-monitor\"") {
+                break;
+            }
+        }
+        drop(monitor);
+        assert_eq!(other.call("GET seen"), Value::bulk("by-monitor"));
+    });
+}
+
+#[test]
+fn client_reply_switches_replies_off_and_on_and_skips_one() {
+    on_every_target(&Options::default(), |target| {
+        let mut client = target.client();
+        let mut bytes = Vec::new();
+        for request in [
+            "CLIENT REPLY OFF",
+            "SET k 1",
+            "PING",
+            "NOSUCH",
+            "CLIENT REPLY ON",
+            "GET k",
+            "CLIENT REPLY SKIP",
+            "INCR k",
+            "CLIENT REPLY SKIP",
+            "ECHO x",
+            "GET k",
+            "CLIENT REPLY SKIP",
+            "CLIENT REPLY SKIP",
+            "PING",
+            "ECHO y",
+            "CLIENT REPLY SOON",
+        ] {
+            bytes.extend(words(request));
+        }
+        client.send(&bytes);
+        assert_eq!(client.reply(), Value::ok());
+        assert_eq!(client.reply(), Value::bulk("1"));
+        assert_eq!(client.reply(), Value::bulk("2"));
+        assert_eq!(client.reply(), Value::bulk("y"));
+        assert_eq!(client.reply(), Value::Error("ERR syntax error".into()));
+    });
+}
+
+#[test]
+fn a_script_that_the_server_forgot_is_sent_along_and_one_that_was_flushed_is_not() {
+    let target = proxied(&Options::with(&["--threads", "1"]));
+    let mut client = target.client();
+    let Value::Bulk(sha) = client.call_args(&["SCRIPT", "LOAD", "return ARGV[1]"]) else {
+        panic!("a digest");
+    };
+    let sha = String::from_utf8(sha).expect("hexadecimal");
+    target.direct_client().call("SCRIPT FLUSH");
+    assert_eq!(
+        client.call(&format!("EVALSHA {sha} 0 healed")),
+        Value::bulk("healed")
+    );
+    // Something was asked behind it: to run the script now would be out of order.
+    target.direct_client().call("SCRIPT FLUSH");
+    client.send(&[words(&format!("EVALSHA {sha} 0 x")), words("ECHO behind")].concat());
+    let replies = client.replies(2);
+    assert!(
+        replies[0]
+            .error()
+            .is_some_and(|text| text.starts_with("NOSCRIPT")),
+        "{replies:?}"
+    );
+    assert_eq!(replies[1], Value::bulk("behind"));
+    assert_eq!(client.call("SCRIPT FLUSH"), Value::ok());
+    let gone = client.call(&format!("EVALSHA {sha} 0 x"));
+    assert!(
+        gone.error()
+            .is_some_and(|text| text.starts_with("NOSCRIPT")),
+        "{gone:?}"
+    );
+}
+
+/// SCRIPT KILL would wait behind its script if it went the same way.
+#[test]
+fn a_script_that_runs_for_ever_is_killed_through_respool() {
+    on_every_target(&Options::with(&["--threads", "1"]), |target| {
+        target.direct_client().call("CONFIG SET lua-time-limit 50");
+        let mut stuck = target.client();
+        stuck.send(&super::client::request(&["EVAL", "while true do end", "0"]));
+        thread::sleep(MOMENT * 2);
+        let mut killer = target.client();
+        assert_eq!(killer.call("SCRIPT KILL"), Value::ok());
+        let killed = stuck.reply();
+        assert!(
+            killed.error().is_some_and(|text| text.contains("killed")),
+            "{killed:?}"
+        );
+        assert_eq!(killer.call("PING"), Value::Simple("PONG".into()));
+        assert_eq!(stuck.call("SET k 1"), Value::ok());
+    });
+}
+
+/// One command of the server that it calls by another name, and one that nobody knows.
+#[test]
+fn a_command_that_the_table_does_not_have_is_learned_from_the_server() {
+    let options = Options {
+        server: [
+            "--rename-command",
+            "MULTI",
+            "begin",
+            "--rename-command",
+            "BLPOP",
+            "take",
+        ]
+        .map(String::from)
+        .into(),
+        ..Options::with(&["--threads", "1"])
+    };
+    let target = proxied(&options);
+    let mut client = target.client();
+    let mut bytes = Vec::new();
+    for request in ["begin", "SET k 1", "EXEC", "GET k", "nosuch x", "GET k"] {
+        bytes.extend(words(request));
+    }
+    client.send(&bytes);
+    let replies = client.replies(6);
+    assert_eq!(replies[0], Value::ok());
+    assert_eq!(replies[1], Value::Simple("QUEUED".into()));
+    let unknown = replies[4].error().unwrap_or_default();
+    assert!(
+        unknown.starts_with("ERR unknown command 'nosuch', with args beginning with: 'x'"),
+        "{unknown}"
+    );
+    assert_eq!(replies[5], replies[3]);
+    client.send(&words("take list 0"));
+    wait_until("it waits", Duration::from_secs(10), || {
+        waiting(&target) == 1
+    });
+    assert_eq!(target.client().call("RPUSH list e"), Value::Integer(1));
+    assert_eq!(client.reply(), pair("list", "e"));
+}

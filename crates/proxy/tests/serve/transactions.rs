@@ -1,0 +1,233 @@
+//! Transactions as a client sees them: byte for byte what the server itself says, over links that all share.
+
+use std::thread;
+use std::time::Duration;
+
+use super::client::{Client, Value, words};
+use super::target::{Options, Target, installed, on_every_target, proxied, wait_until};
+
+/// Several sessions, line by line: who says what. The same lines go to a server alone and to one behind
+/// respool; every byte of every reply must be the same.
+const SCRIPTS: [&str; 12] = [
+    "a MULTI|a SET k 1|a INCR k|a GET k|a EXEC|a GET k",
+    "a MULTI|a EXEC|a EXEC|a DISCARD|a MULTI|a DISCARD|a DISCARD",
+    "a MULTI|a SET k 1|a DISCARD|a GET k",
+    "a MULTI|a MULTI|a SET k 1|a EXEC|a GET k",
+    "a MULTI|a WATCH k|a SET k 1|a EXEC|a GET k",
+    "a MULTI|a NOSUCH x|a SET k 1|a EXEC|a GET k|a MULTI|a SET k 2|a EXEC",
+    "a MULTI|a GET|a SET k 1|a EXEC|a GET k|a EXEC x|a MULTI|a EXEC x|a EXEC",
+    "a SET k word|a MULTI|a INCR k|a LPUSH k x|a SET other 1|a EXEC|a GET other",
+    "a WATCH k|b SET k 1|a MULTI|a SET k 2|a EXEC|a GET k|a MULTI|a SET k 3|a EXEC",
+    "a WATCH k|a UNWATCH|b SET k 1|a MULTI|a SET k 2|a EXEC|a WATCH k|b SET k 4|a MULTI|a DISCARD|a MULTI|a GET k|a EXEC",
+    "a MULTI|a SELECT 3|a SET k in-three|a SELECT 99999|a EXEC|a GET k|a SELECT 0|a GET k|b GET k",
+    "a HELLO 3|a WATCH k|b SET k 1|a MULTI|a HGETALL h|a EXEC|a MULTI|a HSET h f v|a HGETALL h|a BLPOP none 0|a EXEC|a RESET|a EXEC",
+];
+
+fn play(target: &Target, script: &str) -> Vec<String> {
+    let mut clients = [target.client(), target.client()];
+    let mut said = Vec::new();
+    for line in script.split('|') {
+        let (who, request) = line.split_once(' ').expect("who, and what");
+        let client = &mut clients[usize::from(who == "b")];
+        client.send(&words(request));
+        let mut reply = String::from_utf8_lossy(&client.reply_bytes()).into_owned();
+        if request.starts_with("HELLO") {
+            // Its session's id is respool's own.
+            reply = reply.lines().next().unwrap_or_default().to_owned();
+        }
+        said.push(format!("{line} -> {reply:?}"));
+    }
+    said
+}
+
+#[test]
+fn a_transaction_answers_byte_for_byte_as_the_server_does() {
+    for binary in installed() {
+        for script in SCRIPTS {
+            let direct = Target::direct(&binary, &Options::default());
+            let through = Target::proxied(&binary, &Options::default());
+            assert_eq!(
+                play(&direct, script),
+                play(&through, script),
+                "{}",
+                through.name
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_about_the_session_is_answered_inside_a_transaction_by_us() {
+    let target = proxied(&Options::default());
+    let mut client = target.client();
+    let id = client.call("CLIENT ID");
+    for request in [
+        "MULTI",
+        "CLIENT SETNAME inside",
+        "CLIENT ID",
+        "SET k v",
+        "CLIENT GETNAME",
+        "PING",
+        "ECHO x",
+    ] {
+        client.call(request);
+    }
+    let expected = [
+        Value::ok(),
+        id,
+        Value::ok(),
+        Value::bulk("inside"),
+        Value::Simple("PONG".into()),
+        Value::bulk("x"),
+    ];
+    assert_eq!(client.call("EXEC"), Value::Array(expected.into()));
+    assert_eq!(client.call("CLIENT GETNAME"), Value::bulk("inside"));
+    // What cannot be is refused when it is queued, and makes EXEC fail.
+    assert_eq!(client.call("MULTI"), Value::ok());
+    let refused = client.call("MONITOR");
+    assert!(
+        refused
+            .error()
+            .is_some_and(|text| text.contains("not supported inside a transaction"))
+    );
+    let aborted = client.call("EXEC");
+    assert!(
+        aborted
+            .error()
+            .is_some_and(|text| text.starts_with("EXECABORT"))
+    );
+}
+
+/// No request of another session comes between those of a block, and no session gets another's results.
+#[test]
+fn blocks_of_many_sessions_are_never_torn_and_need_no_links() {
+    on_every_target(&Options::with(&["--threads", "2"]), |target| {
+        const SESSIONS: usize = 200;
+        const ROUNDS: usize = 5;
+        let mut clients: Vec<Client> = (0..SESSIONS).map(|_| target.client()).collect();
+        for round in 0..ROUNDS {
+            for (index, client) in clients.iter_mut().enumerate() {
+                let mut bytes = words("MULTI");
+                bytes.extend(words("INCR torn"));
+                bytes.extend(words("INCR torn"));
+                bytes.extend(words(&format!("SET own:{index} {round}")));
+                bytes.extend(words(&format!("GET own:{index}")));
+                bytes.extend(words("EXEC"));
+                bytes.extend(words(&format!("GET own:{index}")));
+                client.send(&bytes);
+            }
+            for (index, client) in clients.iter_mut().enumerate() {
+                let replies = client.replies(7);
+                let Value::Array(results) = &replies[5] else {
+                    panic!("EXEC is answered by {:?}", replies[5]);
+                };
+                let (Value::Integer(first), Value::Integer(second)) = (&results[0], &results[1])
+                else {
+                    panic!("{results:?}");
+                };
+                assert_eq!(first + 1, *second, "session {index}: a block was torn");
+                assert_eq!(first % 2, 1, "session {index}: a block was torn");
+                assert_eq!(results[3], Value::bulk(round.to_string()));
+                assert_eq!(replies[6], Value::bulk(round.to_string()));
+            }
+        }
+        if target.proxy.is_some() {
+            let mut direct = target.direct_client();
+            let Value::Bulk(list) = direct.call("CLIENT LIST") else {
+                panic!("a list");
+            };
+            let links = String::from_utf8_lossy(&list)
+                .matches("name=respool")
+                .count();
+            assert!((1..=2).contains(&links), "{links} links for two workers");
+        }
+    });
+}
+
+#[test]
+fn a_client_that_vanishes_in_a_transaction_leaves_nothing_behind() {
+    let target = proxied(&Options::with(&["--threads", "1"]));
+    let mut steady = target.client();
+    for request in ["WATCH k", "MULTI", "SET k gone"] {
+        let mut client = target.client();
+        client.call("WATCH k");
+        client.call("MULTI");
+        client.call(request);
+        client.vanish();
+        let mut client = target.client();
+        client.send(&words("MULTI"));
+        client.send(&words("SET k gone"));
+        client.send(&words("EXEC")[..9]);
+        client.reply();
+        client.vanish();
+        assert_eq!(steady.call("SET k kept"), Value::ok());
+        assert_eq!(steady.call("GET k"), Value::bulk("kept"));
+    }
+    wait_until(
+        "the links of watchers that are gone are closed",
+        Duration::from_secs(10),
+        || {
+            let Value::Bulk(list) = target.direct_client().call("CLIENT LIST") else {
+                return false;
+            };
+            String::from_utf8_lossy(&list)
+                .matches("name=respool")
+                .count()
+                == 1
+        },
+    );
+}
+
+/// Whether the keys changed while nobody watched will never be known: as if they had.
+#[test]
+fn a_watch_that_was_lost_makes_exec_fail_and_the_next_one_works() {
+    let target = proxied(&Options::with(&["--threads", "1"]));
+    let mut client = target.client();
+    assert_eq!(client.call("WATCH k"), Value::ok());
+    // The shared link is then old enough to be connected again at once.
+    thread::sleep(Duration::from_millis(1_200));
+    let mut direct = target.direct_client();
+    direct.call("CLIENT KILL TYPE normal SKIPME yes");
+    assert_eq!(client.call("MULTI"), Value::ok());
+    client.call("SET k 1");
+    assert_eq!(client.call("EXEC"), Value::Null);
+    assert_eq!(client.call("GET k"), Value::Null);
+    assert_eq!(client.call("WATCH k"), Value::ok());
+    assert_eq!(client.call("MULTI"), Value::ok());
+    client.call("SET k 2");
+    assert_eq!(client.call("EXEC"), Value::Array([Value::ok()].into()));
+}
+
+#[test]
+fn a_transaction_has_a_bound_and_what_is_larger_than_a_held_request_fits_below_it() {
+    let target = proxied(&Options::with(&["--transaction-bytes-max", "1MiB"]));
+    let mut client = target.client();
+    let large = "x".repeat(600 << 10);
+    client.call("MULTI");
+    assert_eq!(
+        client.call_args(&["SET", "k", &large]),
+        Value::Simple("QUEUED".into())
+    );
+    assert_eq!(client.call("STRLEN k"), Value::Simple("QUEUED".into()));
+    let done = [Value::ok(), Value::Integer(600 << 10)];
+    assert_eq!(client.call("EXEC"), Value::Array(done.into()));
+    for size in [600 << 10, 2 << 20] {
+        client.call("MULTI");
+        client.call_args(&["SET", "k", &large]);
+        let refused = client.call_args(&["SET", "k", &"y".repeat(size)]);
+        assert!(
+            refused
+                .error()
+                .is_some_and(|text| text.contains("transaction_bytes_max")),
+            "{refused:?}"
+        );
+        let aborted = client.call("EXEC");
+        assert!(
+            aborted
+                .error()
+                .is_some_and(|text| text.starts_with("EXECABORT")),
+            "{aborted:?}"
+        );
+    }
+    assert_eq!(client.call("STRLEN k"), Value::Integer(600 << 10));
+}
