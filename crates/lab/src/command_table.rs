@@ -3,7 +3,7 @@
 //! ```text
 //!  live servers --(--snapshot)--> crates/protocol/data/commands-*.json --+
 //!                                 crates/protocol/data/policy.toml ------+--> src/commands/table.rs
-//!                                                                        +--> docs/commands.md
+//!                                                                        +--> COMMANDS.md
 //! ```
 //!
 //! Snapshots and policy are read, joined and checked here; everything that is not understood (a flag,
@@ -25,15 +25,15 @@ use respool_protocol::commands::{Flags, FoldedName, KeyFlags, Servers};
 
 use crate::servers::{self, Flavour};
 use policy::{
-    AnswerColumn, CoalesceColumn, FanOutColumn, KeyScanColumn, MergeEntry, Policy, RetryColumn,
-    SpreadEntry, When, apply,
+    AnswerColumn, CoalesceColumn, DangerColumn, FanOutColumn, KeyScanColumn, MergeEntry, Policy,
+    RetryColumn, SpreadEntry, When, apply,
 };
 use snapshot::{BeginEntry, Entry, FindEntry, KeyEntry, Snapshot};
 
 const HELP: &str = "\
 respool-lab commands [--snapshot | --check]
 
-Without an option: writes crates/protocol/src/commands/table.rs and docs/commands.md from the
+Without an option: writes crates/protocol/src/commands/table.rs and COMMANDS.md from the
 snapshots and the policy in crates/protocol/data.
   --snapshot  first asks the live servers and writes the snapshots
   --check     writes nothing; fails if a file differs from what would be written, or a snapshot from
@@ -101,7 +101,7 @@ fn generated(root: &Path) -> Result<[(PathBuf, String); 2], String> {
             root.join("crates/protocol/src/commands/table.rs"),
             table.code()?,
         ),
-        (root.join("docs/commands.md"), table.page()),
+        (root.join("COMMANDS.md"), table.page()),
     ])
 }
 
@@ -187,6 +187,7 @@ struct Row {
     retry: RetryColumn,
     fan_out: FanOutColumn,
     coalesce: CoalesceColumn,
+    danger: DangerColumn,
     key_scan: KeyScanColumn,
     /// Column and reason of each rule that was applied.
     reasons: Vec<(String, String)>,
@@ -230,6 +231,7 @@ impl Table {
         apply("fan_out", &policy.fan_out, &mut rows, |row| {
             &mut row.fan_out
         })?;
+        apply("danger", &policy.danger, &mut rows, |row| &mut row.danger)?;
         apply("coalesce", &policy.coalesce, &mut rows, |row| {
             &mut row.coalesce
         })?;
@@ -329,7 +331,7 @@ impl Table {
         )
     }
 
-    /// `docs/commands.md`.
+    /// `COMMANDS.md`.
     fn page(&self) -> String {
         let mut page = String::from(PAGE_HEAD);
         for row in &self.rows {
@@ -339,7 +341,9 @@ impl Table {
             "\n## Why\n\nThe rules behind what does not follow from the servers' own words.\n",
         );
         let mut rules: Vec<(&str, &str, Vec<String>)> = Vec::new();
-        for column in ["answer", "retry", "fan_out", "coalesce", "key_scan"] {
+        for column in [
+            "answer", "retry", "danger", "fan_out", "coalesce", "key_scan",
+        ] {
             for row in &self.rows {
                 for (_, reason) in row.reasons.iter().filter(|(of, _)| of == column) {
                     let shown = shown_name(&row.name);
@@ -358,6 +362,7 @@ impl Table {
                 "answer" => "Answered by",
                 "retry" => "Sent again",
                 "fan_out" => "Several servers",
+                "danger" => "Refused by default",
                 "coalesce" => "Together",
                 _ => "Keys",
             };
@@ -403,6 +408,7 @@ impl Row {
                 merge: MergeEntry::One,
             },
             coalesce: CoalesceColumn::None,
+            danger: DangerColumn::default(),
             key_scan: KeyScanColumn::Specs,
             reasons: Vec::new(),
         };
@@ -567,7 +573,7 @@ impl Row {
             other => format!("{other:?}"),
         };
         Ok(format!(
-            "row!({:?} {} {flags} {servers} [{}] {:?} {} | {answer}; {:?}; {:?} {:?}; {:?}; {from} {behind}),",
+            "row!({:?} {} {flags} {servers} [{}] {:?} {} | {answer}; {:?}; {:?} {:?}; {:?}; {}; {from} {behind}),",
             self.name,
             self.arity,
             keys.join(", "),
@@ -577,10 +583,11 @@ impl Row {
             self.fan_out.spread,
             self.fan_out.merge,
             self.coalesce,
+            self.danger.refused_by_default,
         ))
     }
 
-    /// One line of `docs/commands.md`.
+    /// One line of `COMMANDS.md`.
     fn page_line(&self) -> String {
         let answer = match &self.answer {
             AnswerColumn::Server => "server".to_owned(),
@@ -597,6 +604,11 @@ impl Row {
             AnswerColumn::Conditional {
                 condition: When::DebugProtocol,
             } => "server; refused with PROTOCOL".to_owned(),
+        };
+        let answer = if self.danger.refused_by_default {
+            format!("{answer}; refused by default")
+        } else {
+            answer
         };
         let retry = match self.retry {
             RetryColumn::Read => "yes",
@@ -692,10 +704,11 @@ const CODE_HEAD: &str = r#"//! Written by `respool-lab commands` from `data/`: d
 use super::*;
 
 /// One row: name, arity, flags, servers, key specs, key scan, only key; answer; retry; fan-out; coalescing;
+/// whether it is dangerous;
 /// ids of the subcommands.
 macro_rules! row {
     ($name:literal $arity:literal [$($flag:ident)*] [$($server:ident)*] [$($key:expr),*] $scan:ident $only_key:literal
-     | $answer:expr; $retry:ident; $spread:ident $merge:ident; $coalesce:ident; $from:literal $behind:literal) => {
+     | $answer:expr; $retry:ident; $spread:ident $merge:ident; $coalesce:ident; $danger:literal; $from:literal $behind:literal) => {
         Command {
             name: $name,
             arity: $arity,
@@ -707,6 +720,7 @@ macro_rules! row {
             retry: Retry::$retry,
             fan_out: FanOut { spread: Spread::$spread, merge: Merge::$merge },
             coalesce: Coalesce::$coalesce,
+            dangerous: $danger,
             servers: Servers::NONE$(.or(Servers::$server))*,
             subcommands: ($from, $behind),
         }
@@ -736,9 +750,9 @@ these servers say of themselves, the others from `crates/protocol/data/policy.to
 stand below the table.
 
 - **Arity**: arguments with the name; negative: at least so many.
-- **Answered by**: the server that owns the keys; respool itself; or nobody, because on a shared link the command
+- **Answered by**, on a pool of one server: the server; respool itself; or nobody, because on a shared link the command
   would do to strangers what was meant for one client. Of a command that has subcommands, the line without one
-  is about subcommands not listed here.
+  is about subcommands not listed here. What is refused by default is passed on if `refuse-commands` says so.
 - **Again**: whether it may be sent again when its first fate is unknown.
 - **Together**: how it may join its neighbours in a batch.
 - **Several servers**: who gets it on a pool of several servers.

@@ -2,7 +2,7 @@
 //!
 //! The rows are generated from what real servers say of themselves (`data/commands-*.json`) and from
 //! our own columns (`data/policy.toml`, each rule with its reason) by `respool-lab commands`; see
-//! `docs/commands.md` for the same table to read. A command known to one of the servers is known here.
+//! `COMMANDS.md` for the same table to read. A command known to one of the servers is known here.
 //! Where the servers differ, the row is the safe union: it refuses what either needs refused, and lets
 //! pass what either may understand.
 //!
@@ -44,6 +44,8 @@ pub struct Command {
     pub fan_out: FanOut,
     /// How it may travel together with its neighbours.
     pub coalesce: Coalesce,
+    /// Whether one client could do harm to all others by it: refused unless the configuration says otherwise.
+    pub dangerous: bool,
     /// Which of the servers asked know it.
     pub servers: Servers,
     /// The ids of its subcommands: from, and behind.

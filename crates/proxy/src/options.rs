@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use respool_engine::limits::Limits;
 use respool_engine::settings::{Address, FlushRule, Timeouts, User, WhenFull};
-use respool_protocol::commands::{self, CommandId, id};
+use respool_protocol::commands::{self, CommandId};
 
 use crate::address::{BackendUrl, parse_backend, parse_listener};
 
@@ -213,7 +213,7 @@ impl Default for Values {
             users: Vec::new(),
             backend_password: None,
             backend_password_file: None,
-            refused: DANGEROUS.to_vec(),
+            refused: commands::all().filter(|id| id.get().dangerous).collect(),
             flush: FlushRule::default(),
             timeouts: Timeouts::default(),
             drain_timeout_ms: 10_000,
@@ -224,17 +224,6 @@ impl Default for Values {
         }
     }
 }
-
-/// What one client can do to all others, or to the server itself: refused unless the operator decides
-/// otherwise.
-const DANGEROUS: [CommandId; 6] = [
-    id::SHUTDOWN,
-    id::REPLICAOF,
-    id::SLAVEOF,
-    id::FAILOVER,
-    id::DEBUG,
-    id::CLUSTER_FAILOVER,
-];
 
 /// How many workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

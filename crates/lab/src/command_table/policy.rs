@@ -11,6 +11,7 @@ use super::Row;
 #[serde(deny_unknown_fields)]
 pub(super) struct Policy {
     pub(super) answer: Vec<Rule<AnswerColumn>>,
+    pub(super) danger: Vec<Rule<DangerColumn>>,
     pub(super) retry: Vec<Rule<RetryColumn>>,
     pub(super) fan_out: Vec<Rule<FanOutColumn>>,
     pub(super) coalesce: Vec<Rule<CoalesceColumn>>,
@@ -51,6 +52,11 @@ pub(super) enum When {
     Block,
     Script,
     DebugProtocol,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+pub(super) struct DangerColumn {
+    pub(super) refused_by_default: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]

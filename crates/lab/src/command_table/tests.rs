@@ -25,7 +25,9 @@ fn snapshot(server: &str, commands: Vec<Entry>) -> Snapshot {
 
 fn policy(text: &str) -> Policy {
     // Columns without a rule.
-    let columns = ["answer", "retry", "fan_out", "coalesce", "key_scan"];
+    let columns = [
+        "answer", "retry", "danger", "fan_out", "coalesce", "key_scan",
+    ];
     let empty = columns
         .iter()
         .filter(|column| !text.contains(&format!("[[{column}]]")));
