@@ -58,9 +58,9 @@ impl Engine {
             .get(key)
             .map_or(Flags::default(), |session| session.flags);
         let in_multi = flags.any(Flags::IN_MULTI);
-        let nothing = flags.any(Flags::UNAUTHENTICATED) || name.len() > NAME_BYTES_MAX;
+        let unauthenticated = flags.any(Flags::UNAUTHENTICATED);
         let lesson = match self.learned.commands.get(&name).copied() {
-            _ if nothing => Lesson::Nothing { at: self.now },
+            _ if unauthenticated || name.len() > NAME_BYTES_MAX => Lesson::Nothing { at: self.now },
             Some(Lesson::Nothing { at }) if self.now.since_ms(at) >= NOTHING_MS => {
                 return self.ask_about(key, name);
             }
@@ -69,7 +69,7 @@ impl Engine {
         };
         match lesson {
             Lesson::Renamed(id) => self.place_known(key, bytes, spans, id),
-            Lesson::Nothing { .. } if nothing || in_multi => {
+            Lesson::Nothing { .. } if unauthenticated || in_multi => {
                 let args: Vec<&[u8]> = spans.iter().map(|span| span.of(bytes)).collect();
                 self.refuse_queued(key, &unknown_command(&args, self.is_before_7(key)))
             }

@@ -503,8 +503,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
             },
         },
         value: "COMMAND",
-        brief: "A command that no client may use; may be given several times, `none` for no such command",
-        more: "Names as in `config|set`; the name of a command that has subcommands stands for all of \
+        brief: "A command that no client may use; may be given several times",
+        more: "`none` for no such command. Names as in `config|set`; the name of a command that has subcommands stands for all of \
                them. Several names may be given at once, with commas between them. What is given \
                replaces the default, which is what one client could do to all others.",
         example: "shutdown,flushall,config",
@@ -776,7 +776,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
             &mut values.limits.links_max
         }),
         value: "COUNT",
-        brief: "Links of one worker to all servers, except those that sessions have for themselves",
+        brief: "Links of one worker to all servers, without the pinned ones",
         more: "At it, what needs one more is refused with an error.",
         example: "128",
         ..OPTION
@@ -815,7 +815,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
             or_number: false,
         },
         value: "wait|refuse",
-        brief: "What becomes of a request that needs such a link when there is none left",
+        brief: "What becomes of who needs a link of its own and finds none left",
         more: "It waits until another session gives its own back, or it is refused with an error.",
         example: "refuse",
         ..OPTION
@@ -827,7 +827,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
             &mut values.limits.transaction_bytes_max
         }),
         value: "BYTES",
-        brief: "Bytes of requests that a session may queue between MULTI and EXEC",
+        brief: "Bytes that a session may queue between MULTI and EXEC",
         more: "At it, the request is refused, and so is the EXEC behind it.",
         example: "256MiB",
         ..OPTION
@@ -1239,8 +1239,8 @@ mod tests {
         let engine = OPTIONS.iter().filter(|option| {
             [Topic::Batching, Topic::Deadlines, Topic::Limits].contains(&option.topic)
         });
-        // All but the drain timeout, which is ours.
-        assert_eq!(number_of(shown), engine.count() - 1);
+        // All but the drain timeout, which is ours, and what happens at a limit, which is no number.
+        assert_eq!(number_of(shown), engine.count() - 2);
         assert_ne!((values.limits, values.timeouts, values.flush), default);
     }
 

@@ -519,12 +519,48 @@ fn a_server_that_refuses_our_password_fails_requests_as_not_sent() {
     let binary = any_server();
     let locked = Target::direct(&binary, &Options::default().password("secret"));
     let address = locked.server.address();
-    // Without a password, where one is wanted.
-    let target = locked.behind(address, &Options::default());
+    let wrong = Options::with(&["--backend-password", "guessed"]);
+    let target = locked.behind(address, &wrong);
     let mut client = target.client();
     let reply = client.call("SET key value");
     assert_eq!(fate(&reply), Fate::NotExecuted, "{reply:?}");
     let text = reply.error().expect("an error");
-    assert!(!text.contains("secret"), "{text}");
+    assert!(!text.contains("guessed"), "{text}");
     assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+}
+
+/// Without a password of ours it is the client's to give one, to the server.
+#[test]
+fn a_server_that_wants_a_password_gets_it_from_each_client() {
+    let binary = any_server();
+    let locked = Target::direct(&binary, &Options::default().password("secret"));
+    let address = locked.server.address();
+    let target = locked.behind(address, &Options::default());
+    let mut client = target.client();
+    let noauth = Value::Error("NOAUTH Authentication required.".into());
+    assert_eq!(client.call("SET key value"), noauth);
+    let wrong = client.call("AUTH guessed");
+    assert!(
+        wrong
+            .error()
+            .is_some_and(|text| text.starts_with("WRONGPASS")),
+        "{wrong:?}"
+    );
+    assert_eq!(client.call("GET key"), noauth);
+    assert_eq!(client.call("AUTH secret"), Value::ok());
+    assert_eq!(client.call("SET key value"), Value::ok());
+    assert_eq!(target.client().call("GET key"), noauth, "each by itself");
+    let mut other = target.client();
+    assert!(other.call("HELLO 3 AUTH default secret").error().is_none());
+    assert_eq!(other.call("GET key"), Value::bulk("value"));
+    // A password that was right is not believed for ever.
+    assert_eq!(client.call("CONFIG SET requirepass changed"), Value::ok());
+    let old = other.call("AUTH secret");
+    assert!(
+        old.error()
+            .is_some_and(|text| text.starts_with("WRONGPASS")),
+        "{old:?}"
+    );
+    assert_eq!(other.call("AUTH changed"), Value::ok());
+    assert_eq!(other.call("GET key"), Value::bulk("value"));
 }

@@ -273,9 +273,11 @@ fn many_large_values_at_once_pass_in_bounded_memory() {
                     let set = client.send_aside(request(&[b"SET", key.as_bytes(), &value]));
                     assert_eq!(client.reply(), Value::ok());
                     set.join().expect("no panic").expect("all is sent");
+                    let got = client.call(&format!("GET {key}"));
                     assert!(
-                        client.call(&format!("GET {key}")) == Value::bulk(&value),
-                        "{key} differs"
+                        got == Value::bulk(&value),
+                        "{key} differs: {:?}",
+                        got.error()
                     );
                 }
             });
