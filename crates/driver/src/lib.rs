@@ -105,10 +105,15 @@ pub fn start(setup: Setup, notify: Notify) -> io::Result<Running> {
             io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
         })?;
         addresses.push(bound);
+        let path = match address {
+            Address::Tcp { .. } => None,
+            Address::Unix(path) => Some(Arc::from(path.to_string_lossy())),
+        };
         for (worker, socket) in listeners.iter_mut().zip(sockets) {
             worker.push(Listener {
                 socket,
                 pool: *pool,
+                path: path.clone(),
             });
         }
     }
@@ -122,16 +127,20 @@ pub fn start(setup: Setup, notify: Notify) -> io::Result<Running> {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
+    let mailboxes = (0..count)
+        .map(|_| Mailbox::new().map(Arc::new))
+        .collect::<io::Result<Vec<_>>>()?;
     let shared = Arc::new(Shared {
         started: Instant::now(),
         sessions: AtomicUsize::new(0),
         resolvers: AtomicUsize::new(0),
         reports: (0..count).map(|_| Default::default()).collect(),
+        mailboxes,
         notify,
     });
     let mut workers = Vec::new();
     for (index, listeners) in listeners.into_iter().enumerate() {
-        let mailbox = Arc::new(Mailbox::new()?);
+        let mailbox = shared.mailboxes[index].clone();
         let id = WorkerId {
             index,
             count,

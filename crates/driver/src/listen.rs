@@ -5,6 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use respool_engine::settings::Address;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -18,6 +19,8 @@ pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
     /// Index of the pool its sessions use.
     pub(crate) pool: usize,
+    /// Its path, if it is a socket in the file system.
+    pub(crate) path: Option<Arc<str>>,
 }
 
 /// Binds `count` sockets to an address; returns it with the port that the kernel chose.

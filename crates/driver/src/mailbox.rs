@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-use respool_engine::LinkId;
+use respool_engine::{Answer, LinkId, Question};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// What a worker is told.
@@ -21,6 +21,14 @@ pub(crate) enum Order {
         attempt: u64,
         addresses: Result<Vec<SocketAddr>, String>,
     },
+    /// Another worker's session asks all workers.
+    Question {
+        from: usize,
+        ticket: u64,
+        question: Question,
+    },
+    /// What another worker answers to that.
+    Answer { ticket: u64, answer: Answer },
 }
 
 #[derive(Debug)]

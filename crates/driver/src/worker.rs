@@ -7,14 +7,15 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::ToSocketAddrs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, Settings};
 use respool_engine::{
-    Action, Counters, Engine, Event, LinkId, Peer, SessionId, TICK_MS, Time, Worker as WorkerId,
+    Action, Counters, Engine, Event, LinkId, Local, Origin, Peer, SessionId, TICK_MS, Time,
+    Worker as WorkerId,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) resolvers: AtomicUsize,
     /// What each worker last reported.
     pub(crate) reports: Vec<Mutex<Counters>>,
+    /// How to reach each worker.
+    pub(crate) mailboxes: Vec<Arc<Mailbox>>,
     pub(crate) notify: Notify,
 }
 
@@ -204,6 +207,12 @@ impl Worker {
                     attempt,
                     addresses,
                 } => self.resolved(link, attempt, addresses),
+                Order::Question {
+                    from,
+                    ticket,
+                    question,
+                } => self.engine.handle_question(from, ticket, question),
+                Order::Answer { ticket, answer } => self.engine.handle_answer(ticket, answer),
             }
         }
         self.finish_turn();
@@ -395,9 +404,11 @@ impl Worker {
                 let Some(listener) = self.listeners.get(index) else {
                     break;
                 };
-                let (socket, pool) = (&listener.socket, listener.pool);
-                match net::acceptfrom_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                    Ok((fd, address)) => self.accepted(fd, address, pool),
+                match net::acceptfrom_with(
+                    &listener.socket,
+                    SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+                ) {
+                    Ok((fd, address)) => self.accepted(fd, address, index),
                     Err(Errno::AGAIN) => break,
                     // The client is gone already, or a signal came.
                     Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => {}
@@ -414,7 +425,7 @@ impl Worker {
         }
     }
 
-    fn accepted(&mut self, fd: OwnedFd, address: Option<SocketAddrAny>, pool: usize) {
+    fn accepted(&mut self, fd: OwnedFd, address: Option<SocketAddrAny>, listener: usize) {
         let peer = address
             .and_then(|address| address.try_into().ok())
             .map_or(Peer::Unix, Peer::Tcp);
@@ -431,7 +442,19 @@ impl Worker {
             self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let id = self.engine.handle_accept(peer, pool);
+        let listener = &self.listeners[listener];
+        let origin = Origin {
+            peer,
+            local: match &listener.path {
+                Some(path) => Local::Unix(path.clone()),
+                None => net::getsockname(&fd)
+                    .ok()
+                    .and_then(|address| address.try_into().ok())
+                    .map_or(Local::Unknown, Local::Tcp),
+            },
+            fd: fd.as_raw_fd(),
+        };
+        let id = self.engine.handle_accept(origin, listener.pool);
         match Socket::new(&self.epoll, fd, Token::Session(id.index()), EventFlags::IN) {
             Ok(socket) => {
                 if self.sessions.len() <= id.index() {
@@ -739,6 +762,20 @@ impl Worker {
                 }
             }
             Action::CloseSession { session, gently } => self.close_session(session, gently),
+            Action::Ask { ticket, question } => {
+                for (index, mailbox) in self.shared.mailboxes.iter().enumerate() {
+                    if index != self.id.index {
+                        mailbox.send(Order::Question {
+                            from: self.id.index,
+                            ticket,
+                            question: question.clone(),
+                        });
+                    }
+                }
+            }
+            Action::Answer { to, ticket, answer } => {
+                self.shared.mailboxes[to].send(Order::Answer { ticket, answer });
+            }
             Action::ReadSession(id, on) => {
                 let Some(Some(session)) = self.sessions.get_mut(id.index()) else {
                     return;

@@ -38,6 +38,8 @@ pub(crate) enum Duty {
     Login(Box<Login>),
     /// EVALSHA whose script we know.
     Evalsha,
+    /// CLIENT UNBLOCK of a link of ours: an answer to that worker's question of that ticket.
+    Unblock { to: usize, ticket: u64 },
     /// COMMAND INFO about a command that we do not know: nobody's.
     Learn(Vec<u8>),
 }
@@ -94,6 +96,7 @@ impl Engine {
         self.counters.link_replies += 1;
         match duty {
             Duty::Learn(name) => self.learn(key, name, reply),
+            Duty::Unblock { to, ticket } => self.unblocked((to, ticket), reply),
             _ if cut => self.pass_on(entry, reply),
             Duty::Pass => self.pass_on(entry, reply),
             Duty::Block { exec, .. } => self.settle_block(key, entry, exec, reply, cut),

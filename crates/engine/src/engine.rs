@@ -22,12 +22,14 @@ use respool_protocol::request::Scanner;
 
 use crate::auth::{CONFIGURED, Logins};
 use crate::buffer::Spare;
+use crate::clients::Pause;
 use crate::counters::Counters;
+use crate::fleet::{Answer, Asked, Question, Settling};
 use crate::link::{Decision, Identity, Link, LinkKey, Role, State, Why};
 use crate::pool::{Pool, Server, ServerId};
 use crate::returns::Expected;
 use crate::scripts::Scripts;
-use crate::session::{Flags, Peer, Pins, Session};
+use crate::session::{Flags, Origin, Pins, Session};
 use crate::settings::{Address, Settings};
 use crate::slots::{Key, Slots};
 use crate::time::Time;
@@ -78,6 +80,22 @@ pub enum Action {
     },
     /// Read the session's socket, or leave it alone until told otherwise.
     ReadSession(SessionId, bool),
+    /// Put this to every other worker, by [`Engine::handle_question`] there.
+    Ask {
+        /// Ours, to come back with the answers.
+        ticket: u64,
+        /// What is to be known or done.
+        question: Question,
+    },
+    /// Give this to the worker that asked, by [`Engine::handle_answer`] there.
+    Answer {
+        /// Who asked: [`Worker::index`].
+        to: usize,
+        /// Theirs.
+        ticket: u64,
+        /// This worker's part.
+        answer: Answer,
+    },
 }
 
 /// What an operator wants to know, once per event.
@@ -182,6 +200,14 @@ pub struct Engine {
     pub(crate) fleet: Counters,
     pub(crate) random: u64,
     pub(crate) draining: bool,
+    /// Questions of our sessions that are not answered by every worker yet, oldest first.
+    pub(crate) asked: VecDeque<Asked>,
+    pub(crate) next_ticket: u64,
+    /// CLIENT PAUSE: what it holds back and until when, and who waits for its end.
+    pub(crate) pause: Option<Pause>,
+    pub(crate) paused: Vec<Key>,
+    /// Pauses that are answered once what had been let through before them is.
+    pub(crate) settling: Vec<Settling>,
 }
 
 /// How often a turn must be taken though nothing happens: the precision of every deadline in
@@ -209,10 +235,13 @@ impl Engine {
 
     /// When the next turn must be taken though nothing happens, if that is sooner than the next tick.
     pub fn deadline(&self) -> Option<Time> {
-        if self.resume.is_empty() {
-            self.flush_at
-        } else {
-            Some(self.now)
+        if !self.resume.is_empty() {
+            return Some(self.now);
+        }
+        let pause_ends = self.pause.as_ref().map(|pause| pause.until);
+        match (self.flush_at, pause_ends) {
+            (Some(flush), Some(end)) => Some(flush.min(end)),
+            (flush, end) => flush.or(end),
         }
     }
 
@@ -279,6 +308,11 @@ impl Engine {
             fleet: Counters::default(),
             random: worker.seed | 1,
             draining: false,
+            asked: VecDeque::new(),
+            next_ticket: 0,
+            pause: None,
+            paused: Vec::new(),
+            settling: Vec::new(),
             settings,
             worker,
         };
@@ -298,7 +332,8 @@ impl Engine {
     }
 
     /// A client has connected; its requests go to the pool of that index.
-    pub fn handle_accept(&mut self, peer: Peer, pool: usize) -> SessionId {
+    pub fn handle_accept(&mut self, from: impl Into<Origin>, pool: usize) -> SessionId {
+        let from = from.into();
         let server = self.pools[pool].only_server();
         let key = self.first_link(server);
         let link = self.shared_link(key).unwrap_or(Key::NOBODY);
@@ -324,7 +359,12 @@ impl Engine {
             pool: pool as u16,
             user: CONFIGURED,
             id: self.next_session,
-            peer,
+            peer: from.peer,
+            local: from.local,
+            fd: from.fd,
+            asked: None,
+            bytes_in: 0,
+            bytes_out: 0,
             accepted_at: self.now,
             active_at: self.now,
             took_at: self.now,
@@ -344,6 +384,7 @@ impl Engine {
             return;
         };
         session.active_at = self.now;
+        session.bytes_in += bytes.len() as u64;
         self.counters.session_bytes_in += bytes.len() as u64;
         if session.flags.any(Flags::CLOSING | Flags::ENDED) {
             return;
@@ -354,6 +395,9 @@ impl Engine {
         } else {
             self.hold_back(key, bytes);
             self.take_held(key);
+        }
+        if self.pause.is_some() {
+            self.reading_changed(key);
         }
     }
 
@@ -366,6 +410,7 @@ impl Engine {
         session.out.take(count, &mut self.spare);
         session.took_at = self.now;
         session.active_at = self.now;
+        session.bytes_out += count as u64;
         self.held_bytes -= count;
         self.counters.session_bytes_out += count as u64;
         if session.flags.any(Flags::HOLD_OUTPUT)
@@ -402,6 +447,7 @@ impl Engine {
         if session.flags.any(Flags::STREAMING | Flags::SWALLOWING) {
             self.forget_large(key);
         }
+        self.end_paused(key);
         self.reading_changed(key);
         self.finish_if_done(key);
     }
@@ -459,7 +505,7 @@ impl Engine {
             state.progress = self.now;
         }
         self.counters.link_bytes_out += count as u64;
-        if !state.accepting || !state.waiters.is_empty() {
+        if !state.takes || !state.waiters.is_empty() {
             self.reopen(link.0);
         }
     }
@@ -479,12 +525,20 @@ impl Engine {
 
     /// Everything that was ready has been handled: decides what leaves.
     pub fn end_turn(&mut self) {
+        if self
+            .pause
+            .as_ref()
+            .is_some_and(|pause| self.now >= pause.until)
+        {
+            self.end_pause();
+        }
         self.resume_sessions();
         if self.now >= self.tick_at {
             self.tick_at = self.now.plus_ms(TICK_MS);
             self.tick();
             self.resume_sessions();
         }
+        self.settle_pauses();
         self.flush();
         self.relieve_memory();
         self.switch_reading();
@@ -602,9 +656,7 @@ impl Engine {
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;
             };
-            let read = !session
-                .flags
-                .any(Flags::HOLD | Flags::CLOSING | Flags::ENDED);
+            let read = session.wants_reading(self.settings.limits.request_held_bytes_max as usize);
             if read == session.flags.any(Flags::UNREAD) {
                 if read {
                     session.flags.remove(Flags::UNREAD);
@@ -744,8 +796,7 @@ impl Engine {
         if !matches!(role, Role::Pinned { .. }) && !self.has_room_for_link() {
             return None;
         }
-        let mut link = Link::new(key, role, self.settings.flush.max_delay_us, self.now);
-        link.accepting = false;
+        let link = Link::new(key, role, self.settings.flush.max_delay_us, self.now);
         Some(self.links.insert(link))
     }
 
@@ -758,11 +809,12 @@ impl Engine {
 
     /// Starts connecting a link that is not.
     pub(crate) fn connect(&mut self, key: Key) {
+        let paused = self.pause.is_some();
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
         link.state = State::Connecting { since: self.now };
-        link.accepting = link.role.takes_requests();
+        link.admit(link.role.takes_requests(), paused);
         let to = self.servers[link.key.server.0 as usize]
             .settings
             .address

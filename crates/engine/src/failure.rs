@@ -24,6 +24,8 @@ pub(crate) enum Cause<'a> {
     Deadline { server: &'a str, limit_ms: u32 },
     /// A bound of ours, by its name.
     Bound { name: &'static str },
+    /// Another worker gave no answer.
+    Workers { limit_ms: u32 },
 }
 
 /// Appends the error reply. The code in front is for programs, the rest for people.
@@ -39,6 +41,9 @@ pub(crate) fn append_reply(out: &mut Vec<u8>, fate: Fate, cause: Cause<'_>) {
             format!("no reply from {server} within {limit_ms} ms")
         }
         Cause::Bound { name } => format!("the limit {name} is reached"),
+        Cause::Workers { limit_ms } => {
+            format!("another worker of respool gave no answer within {limit_ms} ms")
+        }
     };
     encode::error(out, format!("{fate}; {cause}").as_bytes());
 }

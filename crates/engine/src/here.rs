@@ -64,12 +64,13 @@ impl Engine {
             }
             // What a client is capable of (to be redirected, say) is never asked of it here.
             id::CLIENT_CAPA => self.answer_reply(key, OK),
-            id::CLIENT_INFO => {
-                let line = self.client_line(key);
-                self.answer_with(key, |out, session| {
-                    encode::verbatim(out, session.version, &line)
-                })
-            }
+            id::CLIENT_INFO
+            | id::CLIENT_LIST
+            | id::CLIENT_KILL
+            | id::CLIENT_PAUSE
+            | id::CLIENT_UNPAUSE
+            | id::CLIENT_UNBLOCK
+            | id::CLIENT_NO_EVICT => self.answer_clients(key, request),
             _ => {
                 let text = format!("ERR respool: '{}' is not supported", request.command.name);
                 self.answer_error(key, text.as_bytes())
@@ -78,7 +79,11 @@ impl Engine {
     }
 
     /// Answers with what `write` appends, in the session's version of the protocol.
-    fn answer_with(&mut self, key: Key, write: impl FnOnce(&mut Vec<u8>, &Session)) -> Placed {
+    pub(crate) fn answer_with(
+        &mut self,
+        key: Key,
+        write: impl FnOnce(&mut Vec<u8>, &Session),
+    ) -> Placed {
         let mut reply = std::mem::take(&mut self.scratch);
         reply.clear();
         if let Some(session) = self.sessions.get(key) {
@@ -502,39 +507,6 @@ impl Engine {
         self.answer_reply(key, OK)
     }
 
-    /// A session as CLIENT INFO shows it. Fields that only a server has are as of a client that asks
-    /// for nothing special.
-    fn client_line(&self, key: Key) -> String {
-        let Some(session) = self.sessions.get(key) else {
-            return String::new();
-        };
-        let seconds = |since| self.now.since_ms(since) / 1000;
-        let rare = session.rare.as_deref();
-        let text = |field: Option<&Vec<u8>>| {
-            String::from_utf8_lossy(field.map_or(b"", Vec::as_slice)).into_owned()
-        };
-        let user = self.user_name(session);
-        format!(
-            "id={} addr={} laddr= fd=-1 name={} age={} idle={} flags=N db={} sub=0 psub=0 ssub=0 multi=-1 \
-             qbuf={} obl={} oll=0 omem=0 events=r cmd=client|info user={user} redir=-1 resp={} lib-name={} lib-ver={}\n",
-            session.id,
-            session.peer,
-            text(rare.map(|rare| &rare.name)),
-            seconds(session.accepted_at),
-            seconds(session.active_at),
-            session.db,
-            session.held.len(),
-            session.out.len(),
-            if session.version == Version::Resp3 {
-                3
-            } else {
-                2
-            },
-            text(rare.map(|rare| &rare.lib_name)),
-            text(rare.map(|rare| &rare.lib_ver)),
-        )
-    }
-
     /// INFO: the server's, with a section of ours; that one alone if nothing else is asked for.
     fn info(&mut self, key: Key, request: &Request<'_>) -> Placed {
         let asked = || request.args().skip(1).map(<[u8]>::to_ascii_lowercase);
@@ -614,7 +586,7 @@ enum Moved {
     Failed(Vec<u8>),
 }
 
-const OK: &[u8] = b"+OK\r\n";
+pub(crate) const OK: &[u8] = b"+OK\r\n";
 const LONG_NAME: &[u8] = b"ERR respool: a name may have 1024 bytes at the most";
 const _: () = assert!(NAME_BYTES_MAX == 1024, "the error text says so");
 const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";

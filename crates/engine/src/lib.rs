@@ -5,10 +5,12 @@
 
 mod auth;
 mod buffer;
+mod clients;
 mod counters;
 mod duty;
 mod engine;
 mod failure;
+mod fleet;
 mod here;
 pub mod limits;
 mod link;
@@ -26,8 +28,10 @@ mod transaction;
 mod trouble;
 mod unknown;
 
+pub use clients::{Filter, Unblock};
 pub use counters::Counters;
 pub use engine::{Action, Engine, Event, LinkId, SessionId, TICK_MS, Worker};
 pub use failure::Fate;
-pub use session::Peer;
+pub use fleet::{Answer, Question};
+pub use session::{Local, Origin, Peer};
 pub use time::Time;

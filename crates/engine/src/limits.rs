@@ -69,6 +69,13 @@ impl Default for Limits {
 /// The longest name that a client may give itself or its library: every session may keep three.
 pub const NAME_BYTES_MAX: usize = 1 << 10;
 
+/// Questions to the other workers (CLIENT LIST and the like) of one worker that are not answered yet. At it:
+/// a session that waits for something already is not read; another one is refused.
+pub const QUESTIONS_MAX: usize = 256;
+
+/// How long the other workers may take to answer one, milliseconds. At it: the client gets an error.
+pub const QUESTION_MS: u32 = 5_000;
+
 /// Bytes of an open batch at which it leaves although the link is busy: what Redis reads at once
 /// (its `PROTO_IOBUF_LEN`), so a larger batch would save the server nothing.
 pub const BATCH_BYTES_MAX: usize = 16 << 10;

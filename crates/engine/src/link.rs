@@ -160,7 +160,10 @@ pub(crate) enum Why {
 
 pub(crate) struct Link {
     /// Whether a request may be appended without further questions: the one question of the hot path.
+    /// Set by [`Link::admit`] alone.
     pub(crate) accepting: bool,
+    /// Whether it takes requests, if need be with questions: it is shared and has room.
+    pub(crate) takes: bool,
     /// Whether the engine has it on its list of links with an open batch.
     pub(crate) listed: bool,
     pub(crate) out: Unanswered,
@@ -229,7 +232,8 @@ pub(crate) struct Identity {
 impl Link {
     pub(crate) fn new(key: LinkKey, role: Role, max_delay_us: u32, now: Time) -> Self {
         Link {
-            accepting: true,
+            accepting: false,
+            takes: false,
             listed: false,
             out: Unanswered::default(),
             allowed: 0,
@@ -261,6 +265,13 @@ impl Link {
             up_since: now,
             unused_since: now,
         }
+    }
+
+    /// Opens or closes the link to requests. While CLIENT PAUSE is on, every request is asked whether it
+    /// has to wait, so none goes the short way.
+    pub(crate) fn admit(&mut self, takes: bool, paused: bool) {
+        self.takes = takes;
+        self.accepting = takes && !paused;
     }
 
     pub(crate) fn is_up(&self) -> bool {

@@ -74,13 +74,14 @@ impl Engine {
 
     /// A link that was given back, if there is one of this kind.
     pub(crate) fn take_spare(&mut self, kind: LinkKey, role: Role) -> Option<Key> {
+        let paused = self.pause.is_some();
         let spares = self.spares.get_mut(&kind)?;
         while let Some(key) = spares.pop() {
             if let Some(link) = self.links.get_mut(key)
                 && link.role == Role::Spare
             {
                 link.role = role;
-                link.accepting = role.takes_requests();
+                link.admit(role.takes_requests(), paused);
                 return Some(key);
             }
         }
@@ -92,7 +93,7 @@ impl Engine {
         let now = self.now;
         if let Some(link) = self.links.get_mut(key) {
             link.role = Role::Spare;
-            link.accepting = false;
+            link.admit(false, false);
             link.streaming = false;
             link.unused_since = now;
             self.spares.entry(link.key).or_default().push(key);

@@ -393,7 +393,7 @@ impl Engine {
             return;
         };
         state.role = Role::Captured { by };
-        state.accepting = false;
+        state.admit(false, false);
         let kind = state.key;
         let reads = state.take_reads_of_others(by);
         for waiter in std::mem::take(&mut state.waiters) {
@@ -439,7 +439,7 @@ impl Engine {
             return;
         };
         match link.role {
-            Role::Shared | Role::Pinned { .. } if link.accepting && !link.streaming => {}
+            Role::Shared | Role::Pinned { .. } if link.takes && !link.streaming => {}
             Role::Pinned { .. } if link.ledger.is_empty() => {
                 link.streaming = false;
                 self.reopen(key);
@@ -474,18 +474,25 @@ impl Engine {
         if self.held_bytes as u64 <= max {
             return;
         }
-        while let Some((key, session)) = self
+        // Whoever said CLIENT NO-EVICT is bounded by what one session may be owed.
+        while self.held_bytes as u64 > max + max / 8
+            && let Some((key, _)) = self
+                .sessions
+                .iter()
+                .filter(|(_, session)| !session.rare.as_ref().is_some_and(|rare| rare.no_evict))
+                .max_by_key(|(_, session)| session.held_bytes())
+        {
+            self.close_for(key, "worker_memory_bytes_max: it owed most".to_owned());
+        }
+        let most = self
             .sessions
             .iter()
-            .max_by_key(|(_, session)| session.held_bytes())
+            .max_by_key(|(_, session)| session.held_bytes());
+        if let Some((key, session)) = most
+            && !session.out.is_empty()
+            && !session.flags.any(Flags::HOLD_MEMORY)
         {
-            if self.held_bytes as u64 <= max + max / 8 {
-                if !session.out.is_empty() && !session.flags.any(Flags::HOLD_MEMORY) {
-                    self.hold(key, Flags::HOLD_MEMORY);
-                }
-                return;
-            }
-            self.close_for(key, "worker_memory_bytes_max: it owed most".to_owned());
+            self.hold(key, Flags::HOLD_MEMORY);
         }
     }
 }

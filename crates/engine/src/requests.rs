@@ -148,7 +148,7 @@ impl Engine {
                 || link.out.bytes().len()
                     >= self.settings.limits.link_unanswered_bytes_max as usize)
         {
-            link.accepting = false;
+            link.admit(false, false);
         }
     }
 
@@ -180,6 +180,7 @@ impl Engine {
             && let Some(link) = self.links.get_mut(session.link)
             && link.accepting
         {
+            session.asked = Some(id);
             let seq = session.take_seq();
             let entry = Entry {
                 len: bytes.len() as u32,
@@ -259,6 +260,12 @@ impl Engine {
                 id::EXEC => self.refuse_exec(key, &text),
                 _ => self.refuse_queued(key, &text),
             };
+        }
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.asked = Some(id);
+        }
+        if self.is_paused(key, &request) {
+            return self.hold_for_pause(key);
         }
         let ends_multi = matches!(
             id,
@@ -519,7 +526,7 @@ impl Engine {
                 Ok(link)
             }
             State::Resting { .. } => Err(Blocked::Refused(self.no_link_reply(link))),
-            _ if state.accepting => Ok(link),
+            _ if state.takes => Ok(link),
             _ => {
                 state.waiters.push(key);
                 self.hold(key, Flags::HOLD_LINK);
@@ -581,6 +588,10 @@ impl Engine {
         }
         let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
         let refused = self.check_large(key, &args, scanner.argc());
+        if refused.is_ok() && self.is_paused_large(&args, scanner.argc()) {
+            self.hold_for_pause(key);
+            return None;
+        }
         let (flag, link) = match refused {
             Err(text) => {
                 self.counters.requests += 1;
@@ -825,7 +836,7 @@ pub(crate) fn unknown_subcommand(container: &Command, sub: &[u8]) -> Vec<u8> {
 }
 
 /// To Redis's error texts an argument is a C string.
-fn c_string(arg: &[u8]) -> &[u8] {
+pub(crate) fn c_string(arg: &[u8]) -> &[u8] {
     arg.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
+use std::sync::Arc;
 
+use respool_protocol::commands::CommandId;
 use respool_protocol::encode::Version;
 use respool_protocol::request::{Scanner, Tail};
 
@@ -27,6 +29,39 @@ impl std::fmt::Display for Peer {
         match self {
             Peer::Tcp(address) => address.fmt(f),
             Peer::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+/// Which of our own addresses a client reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Local {
+    /// Nobody said.
+    #[default]
+    Unknown,
+    /// An address and port.
+    Tcp(SocketAddr),
+    /// The path of a socket in the file system.
+    Unix(Arc<str>),
+}
+
+/// What the driver knows of a connection when it accepts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The client's end.
+    pub peer: Peer,
+    /// Our end.
+    pub local: Local,
+    /// The number of our socket, -1 if it has none.
+    pub fd: i32,
+}
+
+impl From<Peer> for Origin {
+    fn from(peer: Peer) -> Origin {
+        Origin {
+            peer,
+            local: Local::Unknown,
+            fd: -1,
         }
     }
 }
@@ -80,10 +115,13 @@ impl Flags {
     /// CLIENT REPLY SKIP is being answered: what comes next gets no reply.
     pub(crate) const SILENT_NEXT: Flags = Flags(1 << 20);
 
+    /// CLIENT PAUSE is on, and what comes next is what it pauses.
+    pub(crate) const HOLD_PAUSE: Flags = Flags(1 << 24);
+
     /// Any reason to leave its bytes alone for now.
-    pub(crate) const HOLD: Flags = Flags(0b11_1110);
+    pub(crate) const HOLD: Flags = Flags(0b11_1110 | 1 << 24);
     /// Why its bytes are not scanned for requests.
-    pub(crate) const NOT_SCANNED: Flags = Flags(0b11_1110 | 1 << 6 | 1 << 8 | 1 << 9);
+    pub(crate) const NOT_SCANNED: Flags = Flags(0b11_1110 | 1 << 6 | 1 << 8 | 1 << 9 | 1 << 24);
     /// Why its requests do not go the short way: the one question that the hot path asks a session.
     pub(crate) const OFF_PATH: Flags = Flags(1 | 0b1111 << 14);
     /// What the last reply that it was owed sets going.
@@ -193,6 +231,12 @@ pub(crate) struct Session {
     pub(crate) user: u16,
     pub(crate) id: u64,
     pub(crate) peer: Peer,
+    pub(crate) local: Local,
+    pub(crate) fd: i32,
+    /// What it asked last; for CLIENT LIST, as are the bytes that it sent and took.
+    pub(crate) asked: Option<CommandId>,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
     pub(crate) accepted_at: Time,
     /// When it last sent or took anything.
     pub(crate) active_at: Time,
@@ -208,6 +252,8 @@ pub(crate) struct Rare {
     pub(crate) name: Vec<u8>,
     pub(crate) lib_name: Vec<u8>,
     pub(crate) lib_ver: Vec<u8>,
+    /// CLIENT NO-EVICT: it is not closed to make room for others.
+    pub(crate) no_evict: bool,
     /// Replies before their turn, in order.
     pub(crate) parked: VecDeque<Parked>,
     /// The rest of a large request, and the link it is cut through to.
@@ -298,6 +344,14 @@ impl Session {
         ending && self.is_caught_up() && self.out.is_empty()
     }
 
+    /// Whether its socket is to be read. Who is paused is read on, within a bound: when it leaves, what
+    /// it asked must not be executed any more.
+    pub(crate) fn wants_reading(&self, paused_bytes_max: usize) -> bool {
+        let others = Flags(Flags::HOLD.0 & !Flags::HOLD_PAUSE.0);
+        let full = self.flags.any(Flags::HOLD_PAUSE) && self.held.len() >= paused_bytes_max;
+        !full && !self.flags.any(others | Flags::CLOSING | Flags::ENDED)
+    }
+
     /// Bytes it makes us hold.
     pub(crate) fn held_bytes(&self) -> usize {
         let parked =
@@ -330,6 +384,7 @@ mod tests {
             F::HOLD_DRAIN,
             F::HOLD_LINK,
             F::HOLD_MEMORY,
+            F::HOLD_PAUSE,
         ] {
             assert!(hold.any(F::HOLD) && hold.any(F::NOT_SCANNED));
         }

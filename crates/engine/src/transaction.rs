@@ -15,6 +15,7 @@ use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 use respool_protocol::reply::{self, Scanned};
 
+use crate::clients::request_may_write;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::link::Entry;
@@ -29,7 +30,9 @@ pub(crate) struct Transaction {
     opening: Vec<u8>,
     /// As they were sent, one behind the other.
     requests: Vec<u8>,
-    count: u32,
+    pub(crate) count: u32,
+    /// Some of them may write.
+    pub(crate) writes: bool,
     /// Something was refused: EXEC will be, too.
     aborted: bool,
     /// Those whose results are not simply the server's, by their places.
@@ -229,7 +232,8 @@ impl Engine {
                 | id::CLIENT_GETNAME
                 | id::CLIENT_SETNAME
                 | id::CLIENT_SETINFO
-                | id::CLIENT_INFO,
+                | id::CLIENT_INFO
+                | id::CLIENT_NO_EVICT,
             ) => Some(Ours::Here(request.bytes.to_vec())),
             (Answer::Session | Answer::Pinned | Answer::Refused(_), _) => {
                 let text = format!(
@@ -240,6 +244,9 @@ impl Engine {
             }
             (Answer::Server | Answer::Alone | Answer::Conditional(_), _) => None,
         };
+        if let Some(transaction) = self.transaction_of(key) {
+            transaction.writes |= request_may_write(request);
+        }
         self.enqueue(key, request.bytes, ours)
     }
 
@@ -271,6 +278,10 @@ impl Engine {
 
     /// The same for a command that the table does not have, and the server does.
     pub(crate) fn queue_unknown(&mut self, key: Key, bytes: &[u8]) -> Placed {
+        if let Some(transaction) = self.transaction_of(key) {
+            // What exactly it does is not known.
+            transaction.writes = true;
+        }
         self.enqueue(key, bytes, None)
     }
 

@@ -165,7 +165,7 @@ impl Engine {
         let pause = u64::from(min)
             .saturating_mul(1 << doublings)
             .min(u64::from(max)) as u32;
-        link.accepting = false;
+        link.admit(false, false);
         let mut failed = Vec::new();
         while let Some(entry) = link.pop_unsent() {
             failed.push(entry);
@@ -250,6 +250,7 @@ impl Engine {
     /// A link that had no room has some: who waits for it continues.
     pub(crate) fn reopen(&mut self, key: Key) {
         let limits = &self.settings.limits;
+        let paused = self.pause.is_some();
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -258,7 +259,7 @@ impl Engine {
         if !room || matches!(link.state, State::Down | State::Resting { .. }) {
             return;
         }
-        link.accepting = link.role.takes_requests();
+        link.admit(link.role.takes_requests(), paused);
         self.wake_waiters(key);
     }
 
@@ -280,6 +281,7 @@ impl Engine {
             self.tick_link(key);
         }
         self.ticking = keys;
+        self.tick_questions();
         let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);
         if idle_ms > 0 {
             let idle = |(key, session): (Key, &crate::session::Session)| {

@@ -67,6 +67,14 @@ impl Engine {
             Some(lesson) => lesson,
             None => return self.ask_about(key, name),
         };
+        let held = match lesson {
+            Lesson::Shared { reads } => self.pauses(|| !reads),
+            Lesson::Alone => self.pauses(|| true),
+            Lesson::Renamed(_) | Lesson::Nothing { .. } => false,
+        };
+        if held {
+            return self.hold_for_pause(key);
+        }
         match lesson {
             Lesson::Renamed(id) => self.place_known(key, bytes, spans, id),
             Lesson::Nothing { .. } if unauthenticated || in_multi => {

@@ -232,6 +232,9 @@ impl World {
                     }
                 }
                 Action::ReadLink(..) | Action::ReadSession(..) => {}
+                Action::Ask { .. } | Action::Answer { .. } => {
+                    unreachable!("a single worker asks nobody")
+                }
             }
         }
         while self.engine.poll_event().is_some() {}

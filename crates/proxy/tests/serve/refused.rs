@@ -5,7 +5,7 @@ use super::target::{Options, Target, installed, on_every_target};
 
 /// Each would change what the server does with the requests behind it on the same connection, or hold
 /// them up, or bring replies that nobody counts.
-const REFUSED: [&str; 20] = [
+const REFUSED: [&str; 19] = [
     "SUBSCRIBE channel",
     "PSUBSCRIBE pattern*",
     "SSUBSCRIBE channel",
@@ -15,7 +15,6 @@ const REFUSED: [&str; 20] = [
     "SYNC",
     "PSYNC ? -1",
     "REPLCONF listening-port 1",
-    "CLIENT NO-EVICT ON",
     "READONLY",
     "ASKING",
     "SCRIPT DEBUG YES",

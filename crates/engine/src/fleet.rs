@@ -1,0 +1,290 @@
+//! All workers seen as one: questions that a session puts to every worker, and their answers.
+//!
+//! The session takes its place in the order of replies when it asks, and goes on. Each worker, this one
+//! too, gives its part; when the last part has come the reply goes to that place. A worker that gives
+//! none within [`QUESTION_MS`] leaves the session with an error, not without an answer.
+//!
+//! ```text
+//!   session    ask           handle_answer x count  ->  reply at its place
+//!                | Action::Ask        ^ Action::Answer
+//!                v                    |
+//!   every worker: handle_question, at once or, for a pause, when it has settled
+//! ```
+
+use respool_protocol::encode;
+
+use crate::clients::{Filter, Unblock};
+use crate::engine::{Action, Engine};
+use crate::failure::{self, Cause, Fate};
+use crate::here::OK;
+use crate::limits::{QUESTION_MS, QUESTIONS_MAX};
+use crate::link::Role;
+use crate::requests::{Placed, bound_reply};
+use crate::session::Flags;
+use crate::slots::Key;
+use crate::time::Time;
+
+/// What is asked of every worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// The sessions that pass, each as a line of CLIENT LIST.
+    List(Box<Filter>),
+    /// To close the sessions that pass; how many they were.
+    Kill(Box<Filter>),
+    /// To hold back what CLIENT PAUSE names. Answered when nothing that was let through before is still
+    /// on its way on a shared link.
+    Pause {
+        /// The end, by the clock that all workers share.
+        until: Time,
+        /// Everything, not only what may write.
+        all: bool,
+    },
+    /// To end that.
+    Unpause,
+    /// To end the wait of a session in a command that blocks; whether it was in one.
+    Unblock {
+        /// Which session.
+        id: u64,
+        /// How its command is answered.
+        how: Unblock,
+    },
+}
+
+/// One worker's part of the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Sessions by their ids, and their lines.
+    Lines(Vec<(u64, String)>),
+    /// How many.
+    Count(u64),
+}
+
+/// How the answers become a reply.
+#[derive(Debug)]
+pub(crate) enum Form {
+    /// The lines: in the order of these ids, or of their own.
+    Lines(Option<Vec<u64>>),
+    /// The sum.
+    Sum,
+    /// OK if the sum is not 0, as the old form of CLIENT KILL has it.
+    AnyKilled,
+    /// OK.
+    Ok,
+}
+
+/// A question that is not answered by every worker yet.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    ticket: u64,
+    session: Key,
+    /// Its place in the order of the session's replies.
+    seq: u32,
+    at: Time,
+    form: Form,
+    /// Workers that have not answered.
+    missing: usize,
+    lines: Vec<(u64, String)>,
+    sum: u64,
+    /// The session wants no reply.
+    silent: bool,
+    /// The error that it gets if nobody was found: what was named may not be there at all.
+    doubt: Option<Vec<u8>>,
+}
+
+/// A pause that waits for what was let through before it.
+#[derive(Debug)]
+pub(crate) struct Settling {
+    /// Who asked.
+    to: usize,
+    ticket: u64,
+    /// When it began, [`Time::stamp_ms`].
+    since_ms: u32,
+}
+
+impl Engine {
+    /// Another worker's session asks. The answer is an [`Action::Answer`], in this turn or a later one.
+    pub fn handle_question(&mut self, from: usize, ticket: u64, question: Question) {
+        let answer = match question {
+            Question::List(filter) => Answer::Lines(self.list_clients(&filter)),
+            Question::Kill(filter) => Answer::Count(self.kill_clients(&filter)),
+            Question::Pause { until, all } => {
+                self.begin_pause(until, all);
+                self.settling.push(Settling {
+                    to: from,
+                    ticket,
+                    since_ms: self.now.stamp_ms(),
+                });
+                return;
+            }
+            Question::Unpause => {
+                self.end_pause();
+                Answer::Count(0)
+            }
+            // Whether it was in one, only the server can tell.
+            Question::Unblock { id, how } if self.unblock(id, how, (from, ticket)) => return,
+            Question::Unblock { .. } => Answer::Count(0),
+        };
+        self.give_answer(from, ticket, answer);
+    }
+
+    /// A worker's part of the answer to a question of ours.
+    pub fn handle_answer(&mut self, ticket: u64, answer: Answer) {
+        let Some(index) = self.asked.iter().position(|asked| asked.ticket == ticket) else {
+            // It came too late: the client has its error.
+            return;
+        };
+        let asked = &mut self.asked[index];
+        match answer {
+            Answer::Lines(lines) => asked.lines.extend(lines),
+            Answer::Count(count) => asked.sum += count,
+        }
+        asked.missing -= 1;
+        if asked.missing == 0
+            && let Some(asked) = self.asked.remove(index)
+        {
+            self.reply_to(asked);
+        }
+    }
+
+    /// A session asks all workers. It gets its reply in this place of its order.
+    pub(crate) fn ask(
+        &mut self,
+        key: Key,
+        question: Question,
+        form: Form,
+        doubt: Option<Vec<u8>>,
+    ) -> Placed {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Placed::Done;
+        };
+        if self.asked.len() >= QUESTIONS_MAX {
+            if session.is_caught_up() {
+                return self.answer_reply(key, &bound_reply("questions_max"));
+            }
+            self.hold(key, Flags::HOLD_DRAIN);
+            return Placed::Wait;
+        }
+        let seq = session.take_seq();
+        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
+        self.counters.requests_answered_here += 1;
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.asked.push_back(Asked {
+            ticket,
+            session: key,
+            seq,
+            at: self.now,
+            form,
+            missing: self.worker.count,
+            lines: Vec::new(),
+            sum: 0,
+            silent,
+            doubt,
+        });
+        if self.worker.count > 1 {
+            self.act(Action::Ask {
+                ticket,
+                question: question.clone(),
+            });
+        }
+        self.handle_question(self.worker.index, ticket, question);
+        Placed::Done
+    }
+
+    pub(crate) fn give_answer(&mut self, to: usize, ticket: u64, answer: Answer) {
+        if to == self.worker.index {
+            self.handle_answer(ticket, answer);
+        } else {
+            self.act(Action::Answer { to, ticket, answer });
+        }
+    }
+
+    fn reply_to(&mut self, asked: Asked) {
+        let Some(session) = self.sessions.get(asked.session) else {
+            return;
+        };
+        let mut reply = Vec::new();
+        match asked.form {
+            _ if asked.silent => {}
+            _ if asked.doubt.is_some() && asked.lines.is_empty() && asked.sum == 0 => {
+                encode::error(&mut reply, &asked.doubt.unwrap_or_default());
+            }
+            Form::Lines(order) => {
+                let text = in_order(asked.lines, order);
+                encode::verbatim(&mut reply, session.version, &text);
+            }
+            Form::Sum => encode::integer(&mut reply, asked.sum as i64),
+            Form::AnyKilled if asked.sum == 0 => encode::error(&mut reply, b"ERR No such client"),
+            Form::AnyKilled | Form::Ok => reply.extend_from_slice(OK),
+        }
+        self.deliver(asked.session, asked.seq, 1, &reply);
+    }
+
+    /// Answers the pauses for which nothing that came before them is on its way any more.
+    pub(crate) fn settle_pauses(&mut self) {
+        if self.settling.is_empty() {
+            return;
+        }
+        // A ledger is in the order of time. What waits on a link of its own may wait for ever, and is
+        // not waited for: the server does not count it either.
+        let oldest = self
+            .links
+            .iter()
+            .filter(|(_, link)| matches!(link.role, Role::Shared | Role::Captured { .. }))
+            .filter_map(|(_, link)| link.ledger.front().map(|entry| entry.at_ms))
+            .min_by_key(|at_ms| at_ms.wrapping_sub(self.now.stamp_ms()) as i32);
+        let settled = |pause: &mut Settling| {
+            oldest.is_none_or(|at| at.wrapping_sub(pause.since_ms) as i32 > 0)
+        };
+        let settled: Vec<Settling> = self.settling.extract_if(.., settled).collect();
+        for pause in settled {
+            self.give_answer(pause.to, pause.ticket, Answer::Count(0));
+        }
+    }
+
+    /// Gives up on workers that do not answer.
+    pub(crate) fn tick_questions(&mut self) {
+        let now = self.now;
+        let over = |asked: &Asked| now.since_ms(asked.at) >= u64::from(QUESTION_MS);
+        while self.asked.front().is_some_and(over)
+            && let Some(asked) = self.asked.pop_front()
+        {
+            self.settling
+                .retain(|pause| pause.to != self.worker.index || pause.ticket != asked.ticket);
+            let mut reply = Vec::new();
+            let cause = Cause::Workers {
+                limit_ms: QUESTION_MS,
+            };
+            if !asked.silent {
+                failure::append_reply(&mut reply, Fate::Unknown, cause);
+            }
+            self.deliver(asked.session, asked.seq, 1, &reply);
+        }
+    }
+}
+
+/// All lines, oldest session first; or, where the client named sessions, as often and in the order as it
+/// named them.
+fn in_order(mut lines: Vec<(u64, String)>, named: Option<Vec<u64>>) -> String {
+    lines.sort_unstable_by_key(|(id, _)| *id);
+    let Some(named) = named else {
+        return lines.into_iter().map(|(_, line)| line).collect();
+    };
+    named
+        .iter()
+        .filter_map(|id| lines.binary_search_by_key(id, |(id, _)| *id).ok())
+        .map(|index| lines[index].1.as_str())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_order;
+
+    #[test]
+    fn lines_come_by_age_or_as_they_were_named() {
+        let lines = || [3, 1, 2].map(|id| (id, format!("{id}\n"))).to_vec();
+        assert_eq!(in_order(lines(), None), "1\n2\n3\n");
+        assert_eq!(in_order(lines(), Some(vec![2, 9, 3, 2])), "2\n3\n2\n");
+    }
+}
