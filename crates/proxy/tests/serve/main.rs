@@ -7,6 +7,7 @@ mod client;
 mod relay;
 mod target;
 
+mod clients;
 mod crosstalk;
 mod drain;
 mod failures;
