@@ -454,6 +454,7 @@ impl Engine {
             session.user = CONFIGURED;
             if let Some(rare) = &mut session.rare {
                 rare.name.clear();
+                rare.no_evict = false;
                 rare.watch_lost = false;
             }
             if protected {

@@ -373,6 +373,74 @@ fn answers_about_all_workers_keep_their_place_in_the_order_of_a_session() {
 }
 
 #[test]
+fn a_blocked_client_of_any_worker_is_unblocked_by_one_of_any_other() {
+    on_every_target(&Options::with(&["--threads=3"]), |target| {
+        let mut admin = target.client();
+        let mut clients: Vec<Client> = (0..9).map(|_| target.client()).collect();
+        let ids: Vec<i64> = clients.iter_mut().map(id).collect();
+        for id in &ids {
+            let reply = admin.call(&format!("CLIENT UNBLOCK {id}"));
+            assert_eq!(reply, Value::Integer(0), "nobody is blocked");
+        }
+        for client in &mut clients {
+            client.send(&[words("BLPOP none 0"), words("ECHO behind")].concat());
+        }
+        let flags = |admin: &mut Client, id: i64| {
+            let list = text(admin.call(&format!("CLIENT LIST ID {id}")));
+            lines(&list)[0]["flags"].clone()
+        };
+        for (at, (client, id)) in clients.iter_mut().zip(ids).enumerate() {
+            let how = ["", " TIMEOUT", " ERROR"][at % 3];
+            wait_until("it is blocked", Duration::from_secs(5), || {
+                flags(&mut admin, id) == "b"
+            });
+            // The server may not have begun to wait.
+            let asked = format!("CLIENT UNBLOCK {id}{how}");
+            wait_until("it was unblocked", Duration::from_secs(5), || {
+                admin.call(&asked) == Value::Integer(1)
+            });
+            match client.reply() {
+                Value::Null if at % 3 < 2 => {}
+                Value::Error(text) if at % 3 == 2 => {
+                    assert_eq!(text, "UNBLOCKED client unblocked via CLIENT UNBLOCK");
+                }
+                other => panic!("unblocked by {how:?}: {other:?}"),
+            }
+            assert_eq!(client.reply(), Value::bulk("behind"));
+            assert_eq!(flags(&mut admin, id), "N");
+        }
+    });
+}
+
+#[test]
+fn a_transaction_that_writes_waits_for_the_end_of_a_pause_of_writes_and_one_that_reads_does_not() {
+    on_every_target(&Options::with(&["--threads=3"]), |target| {
+        let (mut admin, mut reader, mut writer) =
+            (target.client(), target.client(), target.client());
+        for (client, queued) in [(&mut reader, "GET k"), (&mut writer, "SET k v")] {
+            assert_eq!(client.call("MULTI"), Value::ok());
+            assert_eq!(client.call(queued), Value::Simple("QUEUED".into()));
+        }
+        assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Value::ok());
+        writer.send(&words("EXEC"));
+        assert!(writer.is_quiet(Duration::from_millis(50)));
+        assert_eq!(reader.call("EXEC"), Value::Array(vec![Value::Null]));
+        assert_eq!(reader.call("MULTI"), Value::ok());
+        // What would only be queued waits, too.
+        reader.send(&words("SET k other"));
+        assert!(reader.is_quiet(Duration::from_millis(50)));
+        assert_eq!(admin.call("CLIENT UNPAUSE"), Value::ok());
+        assert_eq!(writer.reply(), Value::Array(vec![Value::ok()]));
+        assert_eq!(reader.reply(), Value::Simple("QUEUED".into()));
+        let list = text(admin.call("CLIENT LIST"));
+        let multi = |line: &&Line| line["flags"] == "x" && line["multi"] == "1";
+        assert_eq!(lines(&list).iter().filter(multi).count(), 1, "{list}");
+        assert_eq!(reader.call("EXEC"), Value::Array(vec![Value::ok()]));
+        assert_eq!(admin.call("GET k"), Value::bulk("other"));
+    });
+}
+
+#[test]
 fn a_pause_of_writes_holds_writers_of_all_workers_lets_readers_through_and_then_does_everything_in_order()
  {
     on_every_target(&Options::with(&["--threads=3"]), |target| {
