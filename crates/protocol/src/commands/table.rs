@@ -82,18 +82,18 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("client|id" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|import-source" 3 [NOSCRIPT LOADING STALE] [VALKEY_9_1] [] Specs 0 | Pinned; Write; Any One; None; false; 0 0),
     row!("client|info" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; false; 0 0),
-    row!("client|kill" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; false; 0 0),
-    row!("client|list" -2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; false; 0 0),
-    row!("client|no-evict" 3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
+    row!("client|kill" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Unclear One; None; false; 0 0),
+    row!("client|list" -2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Unclear One; None; false; 0 0),
+    row!("client|no-evict" 3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Unclear One; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|no-touch" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Pinned; Write; Any One; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
-    row!("client|pause" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; false; 0 0),
+    row!("client|pause" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Unclear One; None; false; 0 0),
     row!("client|reply" 3 [NOSCRIPT LOADING STALE NO_MULTI] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy no_multi]
     row!("client|setinfo" 4 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; All AllSucceeded; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|setname" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; All AllSucceeded; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|tracking" -3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Pinned; Write; Any One; None; false; 0 0),
     row!("client|trackinginfo" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; false; 0 0),
-    row!("client|unblock" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; false; 0 0),
-    row!("client|unpause" 2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Unclear One; None; false; 0 0),
+    row!("client|unblock" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Unclear One; None; false; 0 0),
+    row!("client|unpause" 2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Unclear One; None; false; 0 0),
     row!("cluster" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; false; 54 88),
     row!("cluster|addslots" -3 [ADMIN STALE NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Unclear One; None; false; 0 0),
     row!("cluster|addslotsrange" -4 [ADMIN STALE NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Unclear One; None; false; 0 0),
