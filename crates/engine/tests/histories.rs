@@ -21,6 +21,11 @@ enum Expected {
     Server(String),
     /// The same, of a command that changes nothing and may run twice.
     Read(String),
+    /// The result of a block: the echo of each of these keys, or one error for all, or nil if it was watched
+    /// and its link was lost.
+    Block { keys: Vec<String>, watched: bool },
+    /// The server's OK, or an error.
+    Watch,
 }
 
 struct Client {
@@ -38,6 +43,8 @@ struct Client {
 struct Connection {
     read: Vec<u8>,
     to_send: Vec<u8>,
+    /// What was queued since MULTI.
+    queued: Option<Vec<String>>,
 }
 
 struct World {
@@ -104,7 +111,7 @@ impl World {
     /// A client writes some requests.
     fn ask(&mut self, client: usize) {
         for _ in 0..=self.random(6) {
-            let kind = self.random(10);
+            let kind = self.random(15);
             let Client {
                 name,
                 asked,
@@ -128,6 +135,41 @@ impl World {
                 2 => {
                     to_send.extend_from_slice(format!("INCR {key}\r\n").as_bytes());
                     expected.push(Expected::Server(key));
+                }
+                10 | 11 => {
+                    let watched = kind == 11;
+                    if watched {
+                        encode::request(to_send, &["WATCH", "w"]);
+                        expected.push(Expected::Watch);
+                    }
+                    encode::request(to_send, &["MULTI"]);
+                    expected.push(Expected::Here(b"+OK\r\n".to_vec()));
+                    let keys: Vec<String> = (0..3).map(|nth| format!("{key}:{nth}")).collect();
+                    for key in &keys {
+                        encode::request(to_send, &["INCR", key]);
+                        expected.push(Expected::Here(b"+QUEUED\r\n".to_vec()));
+                    }
+                    encode::request(to_send, &["EXEC"]);
+                    expected.push(Expected::Block { keys, watched });
+                }
+                12 => {
+                    encode::request(to_send, &["BLPOP", &key, "0"]);
+                    expected.push(Expected::Server(key));
+                }
+                13 => {
+                    // Its reply is dropped, wherever it comes from, and those behind it keep their places.
+                    encode::request(to_send, &["CLIENT", "REPLY", "SKIP"]);
+                    encode::request(to_send, &["GET", &key]);
+                    encode::request(to_send, &["PING"]);
+                    expected.push(Expected::Here(b"+PONG\r\n".to_vec()));
+                }
+                14 => {
+                    encode::request(to_send, &["MULTI"]);
+                    encode::request(to_send, &["INCR", &key]);
+                    encode::request(to_send, &["DISCARD"]);
+                    for reply in ["+OK\r\n", "+QUEUED\r\n", "+OK\r\n"] {
+                        expected.push(Expected::Here(reply.into()));
+                    }
                 }
                 3..=5 => {
                     encode::request(to_send, &["GET", &key]);
@@ -258,7 +300,33 @@ impl World {
                             .to_send
                             .extend_from_slice(b"*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n");
                     }
-                    "INCR" | "GET" => {
+                    "MULTI" => {
+                        assert!(connection.queued.is_none(), "a block inside a block");
+                        connection.queued = Some(Vec::new());
+                        connection.to_send.extend_from_slice(b"+OK\r\n");
+                    }
+                    "EXEC" => {
+                        let keys = connection.queued.take().expect("EXEC ends a block");
+                        encode::array(&mut connection.to_send, keys.len());
+                        for key in keys {
+                            encode::bulk(&mut connection.to_send, key.as_bytes());
+                            self.executed.push(key);
+                        }
+                    }
+                    "WATCH" | "UNWATCH" => connection.to_send.extend_from_slice(b"+OK\r\n"),
+                    "INCR" if connection.queued.is_some() => {
+                        connection
+                            .queued
+                            .as_mut()
+                            .expect("asked")
+                            .push(args[1].clone());
+                        connection.to_send.extend_from_slice(b"+QUEUED\r\n");
+                    }
+                    "INCR" | "GET" | "BLPOP" => {
+                        assert!(
+                            connection.queued.is_none(),
+                            "a stranger's request inside a block"
+                        );
                         self.executed.push(args[1].clone());
                         encode::bulk(&mut connection.to_send, args[1].as_bytes());
                     }
@@ -355,6 +423,30 @@ proptest! {
                 let (key, is_read) = match expected {
                     Expected::Here(reply) => {
                         prop_assert_eq!(answer, reply);
+                        continue;
+                    }
+                    Expected::Watch => {
+                        prop_assert!(*answer == b"+OK\r\n" || answer[0] == b'-');
+                        continue;
+                    }
+                    Expected::Block { keys, watched } => {
+                        let at: Vec<usize> = keys.iter().flat_map(&ran).collect();
+                        let whole = at.len() == keys.len() && at.windows(2).all(|two| two[0] + 1 == two[1]);
+                        prop_assert!(at.is_empty() || whole, "{:?} ran at {:?}", keys, at);
+                        let mut echo = Vec::new();
+                        encode::array(&mut echo, keys.len());
+                        keys.iter().for_each(|key| encode::bulk(&mut echo, key.as_bytes()));
+                        if answer.starts_with(b"-NOTSENT ") || *answer == b"*-1\r\n" && *watched {
+                            prop_assert!(at.is_empty(), "{:?} ran, and their client was told that they did not", keys);
+                        } else if !answer.starts_with(b"-UNKNOWN ") {
+                            prop_assert_eq!(*answer, &echo[..]);
+                            prop_assert!(whole);
+                        }
+                        if let (Some(first), Some(last)) = (at.first(), at.last()) {
+                            prop_assert!(*first >= changed_at);
+                            prop_assert!(reads_before.iter().all(|read| read < first));
+                            changed_at = *last;
+                        }
                         continue;
                     }
                     Expected::Server(key) => (key, false),
