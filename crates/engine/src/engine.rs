@@ -459,8 +459,9 @@ impl Engine {
         if let Some(session) = self.sessions.get(key)
             && self.waits_at_server(session.link)
         {
-            self.close(key, false);
+            return self.close(key, false);
         }
+        self.end_paused(key);
     }
 
     /// Whether what is in flight on a link waits for something at the server. If its session has gone, nobody

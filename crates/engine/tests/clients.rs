@@ -278,6 +278,33 @@ fn who_is_paused_is_read_on_within_a_bound() {
 }
 
 #[test]
+fn who_hangs_up_while_it_is_paused_and_not_read_is_closed_and_nothing_of_it_is_executed() {
+    let limits = Limits {
+        request_held_bytes_max: 100,
+        ..Limits::default()
+    };
+    let mut fleet = Fleet::new(1, limits);
+    let (admin, writer) = (fleet.accept(0), fleet.accept(0));
+    fleet.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
+    fleet.client_says(
+        0,
+        writer,
+        &["PING", "SET a 1", "SET a 2", "SET a 3", "SET a 4"],
+    );
+    fleet.turn();
+    assert_eq!(fleet.actions[0], [Action::ReadSession(writer, false)]);
+    fleet.engines[0].handle_session_hangup(writer);
+    fleet.wait_ms(2_000);
+    assert_eq!(fleet.replies(0, writer), PONG, "what it was owed");
+    let close = Action::CloseSession {
+        session: writer,
+        gently: true,
+    };
+    assert_eq!(fleet.actions[0][1..], [close]);
+    assert_eq!(fleet.requests[0], b"");
+}
+
+#[test]
 fn questions_are_bounded_without_losing_any_of_who_asks_many() {
     let mut fleet = Fleet::new(2, Limits::default());
     let (many, late) = (fleet.accept(0), fleet.accept(0));
