@@ -325,12 +325,18 @@ impl Engine {
         if command.is_container() && argc > 1 && command.answer == Answer::Session {
             return Err(unknown_subcommand(command, arg(1)));
         }
-        // Outside a transaction the server says that best, in the words of its version; and what the table
-        // finds wrong, a newer server may find right.
-        let servers_to_say = command.answer == Answer::Server
-            && self.sessions.get(key).is_some_and(|session| {
-                !session.flags.any(Flags::IN_MULTI | Flags::UNAUTHENTICATED)
-            });
+        // The server says that best, in the words of its version; and what the table finds wrong, a newer
+        // server may find right. In a transaction `check_queued` says it for the server.
+        let flags = self
+            .sessions
+            .get(key)
+            .map_or(Flags::default(), |session| session.flags);
+        let servers_to_say = match command.answer {
+            Answer::Server | Answer::Alone | Answer::Conditional(Condition::Block) => true,
+            // We look into these ourselves.
+            Answer::Conditional(_) => flags.any(Flags::IN_MULTI),
+            Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
+        } && !flags.any(Flags::UNAUTHENTICATED);
         if !command.arity_ok(argc) && !servers_to_say {
             return Err(format!(
                 "ERR wrong number of arguments for '{}' command",

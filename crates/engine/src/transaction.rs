@@ -73,6 +73,9 @@ impl Engine {
                 self.refuse_nested(key, request, "MULTI calls can not be nested")
             }
             id::MULTI => {
+                if !self.know_commands(key) {
+                    return Placed::Wait;
+                }
                 if let Some(session) = self.sessions.get_mut(key) {
                     session.flags |= Flags::IN_MULTI;
                     session.rare().transaction = Some(Transaction {
@@ -209,6 +212,9 @@ impl Engine {
     /// A request of a session that is in MULTI, and is none of those that end it.
     pub(crate) fn queue(&mut self, key: Key, request: &Request<'_>) -> Placed {
         let command = request.command;
+        if let Err(text) = self.check_queued(key, request) {
+            return self.refuse_queued(key, &text);
+        }
         if command.flags.has(CommandFlags::NO_MULTI) && !self.is_allowed_in_multi(key, request) {
             let text = if self.speaks_of_commands_in_transactions(key) {
                 format!(

@@ -46,6 +46,9 @@ impl Engine {
             return;
         };
         link.state = State::Up;
+        if link.role == Role::Shared {
+            self.learned.forget_server(link.key.server);
+        }
         link.up_since = self.now;
         link.progress = self.now;
         link.refusal = None;

@@ -1,5 +1,6 @@
-//! Commands that the table does not have: of a module, of a newer server, or renamed. The server is asked
-//! once what they are, and then they go the way of their like.
+//! What a server knows that the table does not say: commands of modules, of newer servers or renamed, which
+//! are asked about one by one; and, for transactions, which commands of the table this server has, and
+//! with how many arguments: while it queues, nobody else can say that for it.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,8 @@ use respool_protocol::value::Value;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::limits::LEARNED_COMMANDS_MAX;
-use crate::requests::{Placed, unknown_command};
+use crate::pool::ServerId;
+use crate::requests::{Blocked, Placed, Request, unknown_command, unknown_subcommand};
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
 use crate::time::Time;
@@ -20,8 +22,27 @@ use crate::time::Time;
 #[derive(Default)]
 pub(crate) struct Learned {
     commands: HashMap<Vec<u8>, Lesson>,
-    /// What is being asked, on which link.
+    /// What is being asked, on which link; about all commands by an empty name.
     pub(crate) asking: HashMap<Vec<u8>, Key>,
+    /// What servers have, as soon as somebody queues a transaction for them.
+    known: HashMap<ServerId, Known>,
+}
+
+/// The commands of the table that a server has.
+#[derive(Debug)]
+struct Known {
+    /// Their numbers of arguments, by their places in the table; all as the table says if there are none,
+    /// because the server would not tell.
+    arities: Vec<Option<i64>>,
+    /// Whether it tells its subcommands (Redis 7 and newer).
+    subcommands: bool,
+}
+
+impl Learned {
+    /// A server has come up: it may be another one than before.
+    pub(crate) fn forget_server(&mut self, server: ServerId) {
+        self.known.remove(&server);
+    }
 }
 
 /// What a server said of a command.
@@ -62,10 +83,10 @@ impl Engine {
         let lesson = match self.learned.commands.get(&name).copied() {
             _ if unauthenticated || name.len() > NAME_BYTES_MAX => Lesson::Nothing { at: self.now },
             Some(Lesson::Nothing { at }) if self.now.since_ms(at) >= NOTHING_MS => {
-                return self.ask_about(key, name);
+                return self.wait_to_learn(key, name);
             }
             Some(lesson) => lesson,
-            None => return self.ask_about(key, name),
+            None => return self.wait_to_learn(key, name),
         };
         let held = match lesson {
             Lesson::Shared { reads } => self.pauses(|| !reads),
@@ -93,33 +114,99 @@ impl Engine {
         }
     }
 
-    /// Asks the server about a command; the session waits for what it says.
-    fn ask_about(&mut self, key: Key, name: Vec<u8>) -> Placed {
+    /// Sees to it that it is known which commands a session's server has, if that can be known: a
+    /// transaction needs it. `false`: the session waits for it.
+    pub(crate) fn know_commands(&mut self, key: Key) -> bool {
+        match self.server_of(key) {
+            Some(server) if !self.learned.known.contains_key(&server) => {
+                !matches!(self.ask_about(key, Vec::new()), Err(Blocked::Wait))
+            }
+            _ => true,
+        }
+    }
+
+    fn server_of(&self, key: Key) -> Option<ServerId> {
+        let session = self.sessions.get(key)?;
+        Some(self.pools[session.pool as usize].only_server())
+    }
+
+    /// What a session's server says of a request of the table while it queues it. `Err`: its error.
+    pub(crate) fn check_queued(&self, key: Key, request: &Request<'_>) -> Result<(), Vec<u8>> {
+        let known = self
+            .server_of(key)
+            .and_then(|server| self.learned.known.get(&server));
+        let Some(known) = known.filter(|known| !known.arities.is_empty()) else {
+            return Ok(());
+        };
+        let row = request.command;
+        let argc = request.spans.len();
+        let is_sub = row.name.contains('|');
+        let names_sub = is_sub || row.is_container() && argc > 1;
+        let container = commands::lookup(request.arg(0)).unwrap_or(request.id);
+        let arity = match known.arities[container.index()] {
+            None => {
+                let args: Vec<&[u8]> = request.args().collect();
+                return Err(unknown_command(&args, self.is_before_7(key)));
+            }
+            Some(arity) if !names_sub || !known.subcommands => arity,
+            Some(_) => match known.arities[request.id.index()].filter(|_| is_sub) {
+                Some(arity) => arity,
+                None => return Err(unknown_subcommand(container.get(), request.arg(1))),
+            },
+        };
+        let least = usize::try_from(arity.unsigned_abs()).unwrap_or(usize::MAX);
+        if argc == least || arity < 0 && argc > least {
+            return Ok(());
+        }
+        let name = if known.subcommands {
+            row.name
+        } else {
+            container.get().name
+        };
+        Err(format!("ERR wrong number of arguments for '{name}' command").into_bytes())
+    }
+
+    /// Asks the server about a command, or about all; the session waits for what it says.
+    fn ask_about(&mut self, key: Key, name: Vec<u8>) -> Result<(), Blocked> {
         let asked = self.learned.asking.get(&name).copied();
         let link = match asked.filter(|link| self.links.get(*link).is_some()) {
             Some(link) => link,
             None => {
                 let mut request = Vec::new();
-                encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
-                match self.ask_for_ourselves(key, &request, Duty::Learn(name.clone())) {
-                    Ok(link) => {
-                        self.learned.asking.insert(name, link);
-                        link
-                    }
-                    Err(blocked) => return self.blocked(key, blocked),
+                if name.is_empty() {
+                    encode::request(&mut request, &["COMMAND"]);
+                } else {
+                    encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
                 }
+                let link = self.ask_for_ourselves(key, &request, Duty::Learn(name.clone()))?;
+                self.learned.asking.insert(name, link);
+                link
             }
         };
         if let Some(link) = self.links.get_mut(link) {
             link.waiters.push(key);
         }
         self.hold(key, Flags::HOLD_LINK);
-        Placed::Wait
+        Err(Blocked::Wait)
+    }
+
+    /// The same for one command that the table does not have.
+    fn wait_to_learn(&mut self, key: Key, name: Vec<u8>) -> Placed {
+        match self.ask_about(key, name) {
+            Ok(()) => Placed::Wait,
+            Err(blocked) => self.blocked(key, blocked),
+        }
     }
 
     /// The server's reply to COMMAND INFO.
     pub(crate) fn learn(&mut self, link: Key, name: Vec<u8>, reply: &[u8]) {
         self.learned.asking.remove(&name);
+        if name.is_empty() {
+            if let Some(server) = self.links.get(link).map(|link| link.key.server) {
+                self.learned.known.insert(server, known(reply));
+            }
+            return self.wake_waiters(link);
+        }
         if self.learned.commands.len() >= LEARNED_COMMANDS_MAX {
             self.learned.commands.clear();
         }
@@ -128,6 +215,46 @@ impl Engine {
         self.wake_waiters(link);
     }
 }
+
+/// Reads a reply to COMMAND.
+fn known(reply: &[u8]) -> Known {
+    let mut known = Known {
+        arities: Vec::new(),
+        subcommands: false,
+    };
+    let Some(Value::List(list)) = Value::read(reply) else {
+        return known;
+    };
+    known.arities = vec![None; CommandId::COUNT];
+    for facts in &list {
+        let Value::List(facts) = facts else { continue };
+        let name = facts.first().and_then(Value::text).unwrap_or_default();
+        let (Some(id), Some(Value::Integer(arity))) = (commands::lookup(name), facts.get(1)) else {
+            continue;
+        };
+        known.arities[id.index()] = Some(*arity);
+        let Some(Value::List(subs)) = facts.get(SUBCOMMANDS_AT) else {
+            continue;
+        };
+        for sub in subs {
+            let Value::List(facts) = sub else { continue };
+            let name = facts.first().and_then(Value::text).unwrap_or_default();
+            let sub = name
+                .iter()
+                .position(|&byte| byte == b'|')
+                .map(|bar| &name[bar + 1..]);
+            let sub = sub.and_then(|name| commands::lookup_sub(id, name));
+            if let (Some(sub), Some(Value::Integer(arity))) = (sub, facts.get(1)) {
+                known.arities[sub.index()] = Some(*arity);
+                known.subcommands = true;
+            }
+        }
+    }
+    known
+}
+
+/// Where in what a server says of a command its subcommands stand, since Redis 7.
+const SUBCOMMANDS_AT: usize = 9;
 
 /// Reads a reply to COMMAND INFO about one command.
 fn lesson(reply: &[u8], now: Time) -> Lesson {
@@ -166,6 +293,23 @@ fn lesson(reply: &[u8], now: Time) -> Lesson {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_has_is_read_from_its_list() {
+        let config = "*10\r\n$6\r\nconfig\r\n:-2\r\n*0\r\n:0\r\n:0\r\n:0\r\n*0\r\n*0\r\n*0\r\n*1\r\n\
+                      *2\r\n$10\r\nconfig|get\r\n:-3\r\n";
+        let reply = format!("*2\r\n*2\r\n$3\r\nget\r\n:2\r\n{config}");
+        let known = known(reply.as_bytes());
+        let arity = |id: CommandId| known.arities[id.index()];
+        assert_eq!(arity(commands::id::GET), Some(2));
+        assert_eq!(arity(commands::id::CONFIG_GET), Some(-3));
+        assert_eq!(
+            (arity(commands::id::SET), arity(commands::id::CONFIG_SET)),
+            (None, None)
+        );
+        assert!(known.subcommands);
+        assert!(super::known(b"-NOPERM no\r\n").arities.is_empty());
+    }
 
     #[test]
     fn a_command_goes_the_way_of_its_like() {

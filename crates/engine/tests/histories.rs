@@ -300,6 +300,8 @@ impl World {
                             .to_send
                             .extend_from_slice(b"*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n");
                     }
+                    // It does not say what it has: the table is believed.
+                    "COMMAND" => connection.to_send.extend_from_slice(b"-ERR no\r\n"),
                     "MULTI" => {
                         assert!(connection.queued.is_none(), "a block inside a block");
                         connection.queued = Some(Vec::new());

@@ -8,7 +8,7 @@ use super::target::{Options, Target, installed, on_every_target, proxied, wait_u
 
 /// Several sessions, line by line: who says what. The same lines go to a server alone and to one behind
 /// respool; every byte of every reply must be the same.
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 15] = [
     "a MULTI|a SET k 1|a INCR k|a GET k|a EXEC|a GET k",
     "a MULTI|a EXEC|a EXEC|a DISCARD|a MULTI|a DISCARD|a DISCARD",
     "a MULTI|a SET k 1|a DISCARD|a GET k",
@@ -20,6 +20,9 @@ const SCRIPTS: [&str; 12] = [
     "a WATCH k|b SET k 1|a MULTI|a SET k 2|a EXEC|a GET k|a MULTI|a SET k 3|a EXEC",
     "a WATCH k|a UNWATCH|b SET k 1|a MULTI|a SET k 2|a EXEC|a WATCH k|b SET k 4|a MULTI|a DISCARD|a MULTI|a GET k|a EXEC",
     "a MULTI|a SELECT 3|a SET k in-three|a SELECT 99999|a EXEC|a GET k|a SELECT 0|a GET k|b GET k",
+    "a MULTI|a WAITAOF 0 0|a EXEC|a MULTI|a HPERSIST h FIELDS 1 f|a XACKDEL s|a EXEC",
+    "a MULTI|a CONFIG NOSUCH|a EXEC|a MULTI|a OBJECT ENCODING|a EXEC|a MULTI|a XINFO STREAM|a EXEC",
+    "a MULTI|a ZREVRANK z m WITHSCORE more|a EXEC|a MULTI|a LPOP l 1 2|a EXEC|a MULTI|a SCRIPT|a EXEC",
     "a HELLO 3|a WATCH k|b SET k 1|a MULTI|a HGETALL h|a EXEC|a MULTI|a HSET h f v|a HGETALL h|a BLPOP none 0|a EXEC|a RESET|a EXEC",
 ];
 
