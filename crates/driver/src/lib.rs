@@ -136,6 +136,7 @@ pub fn start(setup: Setup, notify: Notify) -> io::Result<Running> {
         resolvers: AtomicUsize::new(0),
         reports: (0..count).map(|_| Default::default()).collect(),
         mailboxes,
+        directory: Arc::default(),
         notify,
     });
     let mut workers = Vec::new();

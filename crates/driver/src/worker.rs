@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, Settings};
 use respool_engine::{
-    Action, Counters, Engine, Event, LinkId, Local, Origin, Peer, SessionId, TICK_MS, Time,
-    Worker as WorkerId,
+    Action, Counters, Directory, Engine, Event, LinkId, Local, Origin, Peer, SessionId, TICK_MS,
+    Time, Worker as WorkerId,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) reports: Vec<Mutex<Counters>>,
     /// How to reach each worker.
     pub(crate) mailboxes: Vec<Arc<Mailbox>>,
+    /// Subscribers of all workers.
+    pub(crate) directory: Arc<Directory>,
     pub(crate) notify: Notify,
 }
 
@@ -127,7 +129,8 @@ impl Worker {
         epoll::add(&epoll, &alarm, Token::Alarm.pack(), EventFlags::IN)?;
         let worker = Worker {
             id,
-            engine: Engine::new(settings.clone(), id, Time(0)),
+            engine: Engine::new(settings.clone(), id, Time(0))
+                .with_directory(shared.directory.clone()),
             settings,
             epoll,
             tick,

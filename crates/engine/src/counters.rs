@@ -81,6 +81,12 @@ counters! {
     scripts_sent_along,
     /// Links taken out of sharing because a slow session held them up.
     captured_links,
+    /// Channels and patterns that sessions subscribe to, each for itself, now.
+    subscriptions,
+    /// Messages from servers.
+    messages_in,
+    /// Messages put into the outputs of sessions.
+    messages_out,
     /// Bytes held for sessions and links, now.
     held_bytes,
 }

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::link::Entry;
 use crate::session::Pins;
 use crate::slots::Key;
+use crate::subscriptions::Kind;
 use crate::transaction::Exec;
 
 /// What becomes of the reply to an entry.
@@ -40,6 +41,12 @@ pub(crate) enum Duty {
     Evalsha,
     /// CLIENT UNBLOCK of a link of ours: an answer to that worker's question of that ticket.
     Unblock { to: usize, ticket: u64 },
+    /// A hub asked it: nobody's.
+    Ask,
+    /// PUBLISH, SPUBLISH: the server counted this many too few.
+    Receivers(i64),
+    /// PUBSUB NUMSUB, SHARDNUMSUB: so it did for each channel.
+    Subscribers(Kind),
     /// COMMAND INFO about a command that we do not know: nobody's.
     Learn(Vec<u8>),
 }
@@ -99,6 +106,9 @@ impl Engine {
             Duty::Unblock { to, ticket } => self.unblocked((to, ticket), reply),
             _ if cut => self.pass_on(entry, reply),
             Duty::Pass => self.pass_on(entry, reply),
+            Duty::Ask => self.settle_ask(key, reply),
+            Duty::Receivers(excess) => self.settle_receivers(entry, excess, reply),
+            Duty::Subscribers(kind) => self.settle_subscribers(key, entry, kind, reply),
             Duty::Block { exec, .. } => self.settle_block(key, entry, exec, reply, cut),
             Duty::Instead(text) => self.pass_on(entry, &text),
             Duty::Info => {

@@ -24,6 +24,7 @@ use crate::auth::{CONFIGURED, Logins};
 use crate::buffer::Spare;
 use crate::clients::Pause;
 use crate::counters::Counters;
+use crate::directory::Directory;
 use crate::fleet::{Answer, Asked, Question, Settling};
 use crate::link::{Decision, Identity, Link, LinkKey, Role, State, Why};
 use crate::pool::{Pool, Server, ServerId};
@@ -32,6 +33,7 @@ use crate::scripts::Scripts;
 use crate::session::{Flags, Origin, Pins, Session};
 use crate::settings::{Address, Settings};
 use crate::slots::{Key, Slots};
+use crate::subscriptions::Hub;
 use crate::time::Time;
 use crate::unknown::Learned;
 
@@ -167,6 +169,15 @@ pub struct Engine {
     pub(crate) learned: Learned,
     /// Where the reply to a request goes that is executed in the middle of something else.
     pub(crate) aside: Option<Vec<u8>>,
+    /// The subscriptions, and the excess over what servers count, which all workers share.
+    pub(crate) hubs: Vec<Hub>,
+    pub(crate) directory: Arc<Directory>,
+    /// Where a message is put into the other version of the protocol.
+    pub(crate) message: Vec<u8>,
+    /// Where those are listed who get it.
+    pub(crate) members: Vec<Key>,
+    /// Bytes of messages handed out in this turn.
+    pub(crate) fanned_out: usize,
     pub(crate) spare: Spare,
     /// Scanners that nobody uses.
     #[expect(
@@ -229,13 +240,14 @@ impl Engine {
             sessions: self.sessions.len() as u64,
             links: self.links.len() as u64,
             held_bytes: self.held_bytes as u64,
+            subscriptions: self.subscriptions() as u64,
             ..self.counters
         }
     }
 
     /// When the next turn must be taken though nothing happens, if that is sooner than the next tick.
     pub fn deadline(&self) -> Option<Time> {
-        if !self.resume.is_empty() {
+        if !self.resume.is_empty() || self.has_put_off() {
             return Some(self.now);
         }
         let pause_ends = self.pause.as_ref().map(|pause| pause.until);
@@ -289,6 +301,11 @@ impl Engine {
             scripts: Scripts::default(),
             learned: Learned::default(),
             aside: None,
+            hubs: Vec::new(),
+            directory: Arc::default(),
+            message: Vec::new(),
+            members: Vec::new(),
+            fanned_out: 0,
             spare: Spare::default(),
             scanners: Vec::new(),
             scratch: Vec::new(),
@@ -325,10 +342,18 @@ impl Engine {
         engine
     }
 
+    /// Makes an engine count subscribers together with others: right after [`Engine::new`].
+    pub fn with_directory(mut self, directory: Arc<Directory>) -> Self {
+        debug_assert!(self.hubs.is_empty(), "nobody subscribes yet");
+        self.directory = directory;
+        self
+    }
+
     /// A turn starts. Time never runs back.
     pub fn begin_turn(&mut self, now: Time) {
         debug_assert!(now >= self.now, "time runs back");
         self.now = now;
+        self.take_put_off();
     }
 
     /// A client has connected; its requests go to the pool of that index.
@@ -540,6 +565,7 @@ impl Engine {
             self.resume_sessions();
         }
         self.settle_pauses();
+        self.ask_hubs();
         self.flush();
         self.relieve_memory();
         self.switch_reading();
@@ -736,6 +762,9 @@ impl Engine {
             if let Some(link) = large.link {
                 self.abandon(link);
             }
+        }
+        if let Some(subscriber) = session.rare.and_then(|rare| rare.subscriber) {
+            self.forget_subscriber(key, subscriber);
         }
         self.unpause_captured(key);
         self.actions.push_back(Action::CloseSession {

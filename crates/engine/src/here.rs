@@ -17,6 +17,7 @@ use crate::link::{LinkKey, Role, State};
 use crate::requests::{Blocked, Placed, Request};
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
+use crate::subscriptions::Kind;
 
 impl Engine {
     /// Answers a request whose command the table gives to us.
@@ -24,6 +25,10 @@ impl Engine {
         let argc = request.spans.len();
         match request.id {
             id::PING if argc > 2 => self.answer_arity(key, request),
+            id::PING if self.is_restricted(key) => {
+                let argument = if argc == 1 { b"" } else { request.arg(1) };
+                self.pong_in_subscription(key, argument)
+            }
             id::PING if argc == 1 => self.answer_reply(key, b"+PONG\r\n"),
             id::PING | id::ECHO => {
                 self.answer_with(key, |out, _| encode::bulk(out, request.arg(1)))
@@ -53,6 +58,12 @@ impl Engine {
             id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::UNWATCH => {
                 self.answer_transaction(key, request)
             }
+            id::SUBSCRIBE => self.change_subscriptions(key, request, Kind::Channel, true),
+            id::UNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Channel, false),
+            id::PSUBSCRIBE => self.change_subscriptions(key, request, Kind::Pattern, true),
+            id::PUNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Pattern, false),
+            id::SSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, true),
+            id::SUNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, false),
             id::MONITOR => self.monitor(key, request),
             id::CLIENT_REPLY => self.client_reply(key, request),
             id::CLIENT_TRACKING => self.client_tracking(key, request),
@@ -290,7 +301,7 @@ impl Engine {
             );
         }
         match self.move_to(key, version, db) {
-            Moved::Done => {}
+            Moved::Done => self.restrict(key),
             Moved::Wait => return Placed::Wait,
             Moved::Failed(reply) => return self.answer_reply(key, &reply),
         }
@@ -429,6 +440,7 @@ impl Engine {
             return Placed::Wait;
         }
         let server = self.pools[session.pool as usize].only_server();
+        self.leave_all(key);
         let first = self.first_link(server);
         let link = self.shared_link(first).unwrap_or(Key::NOBODY);
         self.end_transaction(key);
@@ -553,6 +565,7 @@ impl Engine {
                 Role::Captured { .. } => "captured",
                 Role::Streaming { .. } => "streaming",
                 Role::Pinned { .. } => "pinned",
+                Role::Hub(_) => "hub",
                 Role::Spare => "spare",
             };
             let version = if link.key.version == Version::Resp3 {

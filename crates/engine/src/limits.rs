@@ -35,6 +35,11 @@ pub struct Limits {
     pub pinned_links_max: u32,
     /// Bytes that a session may queue between MULTI and EXEC. At it: the transaction is refused.
     pub transaction_bytes_max: u32,
+    /// Channels and patterns that one session may subscribe to. At it: what would pass it is refused.
+    pub session_subscriptions_max: u32,
+    /// Channels and patterns that all sessions of one worker may subscribe to, each for itself. At it: the
+    /// same.
+    pub worker_subscriptions_max: u32,
     /// Requests on one link that are not answered yet. At it: the sessions that add more wait.
     pub link_ledger_max: u32,
     /// Bytes of requests on one link that are not answered yet; they are kept until then. At it: the
@@ -59,6 +64,8 @@ impl Default for Limits {
             links_max: 64,
             pinned_links_max: 1_024,
             transaction_bytes_max: 64 << 20,
+            session_subscriptions_max: 65_536,
+            worker_subscriptions_max: 1 << 20,
             link_ledger_max: 65_536,
             link_unanswered_bytes_max: 4 << 20,
             worker_memory_bytes_max: 1 << 30,

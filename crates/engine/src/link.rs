@@ -26,6 +26,7 @@ use crate::pool::ServerId;
 use crate::returns::Returns;
 use crate::settings::{Credentials, FlushRule};
 use crate::slots::Key;
+use crate::subscriptions::HubId;
 use crate::time::Time;
 
 /// What makes links interchangeable: sessions with the same key share one.
@@ -49,6 +50,8 @@ pub(crate) enum Role {
     Streaming { by: Key },
     /// All requests of `by`: the server's side of the connection knows something about it.
     Pinned { by: Key },
+    /// Subscriptions on this server, and what subscribers publish.
+    Hub(HubId),
     /// Nobody's: it was streaming or pinned, carries no trace of that, and waits for the next one.
     Spare,
 }
@@ -58,7 +61,7 @@ impl Role {
     pub(crate) fn captor(self) -> Key {
         match self {
             Role::Captured { by } | Role::Streaming { by } | Role::Pinned { by } => by,
-            Role::Shared | Role::Spare => Key::NOBODY,
+            Role::Shared | Role::Hub(_) | Role::Spare => Key::NOBODY,
         }
     }
 
@@ -505,6 +508,14 @@ impl Link {
             at = behind;
         }
         taken
+    }
+
+    /// Everything that stayed when the connection was lost leaves, too.
+    pub(crate) fn drop_open(&mut self) -> Vec<Entry> {
+        self.open = 0;
+        self.out.replace(Vec::new());
+        self.duties.clear();
+        self.ledger.drain(..).collect()
     }
 
     /// The oldest unsent request leaves the open batch of a link that is not connected.

@@ -4,7 +4,7 @@ use respool_protocol::reply::Scanned;
 
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
-use crate::link::{Role, State};
+use crate::link::{Link, Role, State};
 use crate::returns::Expected;
 use crate::session::Flags;
 use crate::slots::Key;
@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    fn take_replies(&mut self, key: Key, bytes: &[u8]) {
+    pub(crate) fn take_replies(&mut self, key: Key, bytes: &[u8]) {
         let mut at = 0;
         let mut run = Run::NONE;
         while at < bytes.len() {
@@ -75,6 +75,13 @@ impl Engine {
                     } else if link.scanner.kind() == b'>' {
                         self.deliver_run(&mut run, &bytes[..at]);
                         self.take_push(key, &bytes[at..end]);
+                        if !self.links.get(key).is_some_and(Link::is_up) {
+                            // It said what ended it: what follows is not believed.
+                            return;
+                        }
+                        if self.puts_off(key, &bytes[end..]) {
+                            return;
+                        }
                     } else {
                         let Some(entry) = link.first_in_flight() else {
                             self.deliver_run(&mut run, &bytes[..at]);
@@ -190,7 +197,10 @@ impl Engine {
             &partial
         };
         if link.scanner.kind() == b'>' {
-            self.take_push(key, whole);
+            // What was cut was too large for anybody.
+            if !cut {
+                self.take_push(key, whole);
+            }
         } else {
             let Some(entry) = link.first_in_flight() else {
                 return self.lose_link(key, UNASKED);
@@ -211,8 +221,10 @@ impl Engine {
 
     /// A push answers nobody. On a session's own link it is the session's.
     fn take_push(&mut self, key: Key, push: &[u8]) {
-        if let Some(Role::Pinned { by }) = self.links.get(key).map(|link| link.role) {
-            self.push_to(by, push);
+        match self.links.get(key).map(|link| link.role) {
+            Some(Role::Pinned { by }) => self.push_to(by, push),
+            Some(Role::Hub(hub)) => self.take_hub_push(key, hub, push),
+            _ => {}
         }
     }
 
@@ -270,8 +282,17 @@ impl Engine {
         }
         let whole_bytes_max = self.settings.limits.session_output_hard_bytes as usize;
         if link.scanner.kind() == b'>' {
+            if link.cutting {
+                return;
+            }
             link.partial.extend_from_slice(bytes);
-            if link.partial.len() > whole_bytes_max {
+            if link.partial.len() > whole_bytes_max
+                && let Role::Hub(hub) = link.role
+            {
+                link.cutting = true;
+                let beginning = std::mem::take(&mut link.partial);
+                self.refuse_message(hub, &beginning);
+            } else if link.partial.len() > whole_bytes_max {
                 self.lose_link(key, "it sent a push larger than session_output_hard_bytes");
             }
             return;
@@ -373,7 +394,7 @@ impl Engine {
                 return;
             }
             Role::Captured { .. } | Role::Streaming { .. } | Role::Pinned { .. } => {}
-            Role::Shared | Role::Spare => return,
+            Role::Shared | Role::Hub(_) | Role::Spare => return,
         }
         let Some(state) = self.links.get_mut(link) else {
             return;
@@ -454,7 +475,7 @@ impl Engine {
                 self.keep_spare(key);
                 self.next_streaming();
             }
-            Role::Streaming { .. } | Role::Spare => {}
+            Role::Streaming { .. } | Role::Hub(_) | Role::Spare => {}
         }
     }
 

@@ -286,6 +286,7 @@ impl Engine {
             Answer::Alone if matches!(id, id::WAIT | id::WAITAOF) => self.place_wait(key, &request),
             _ if alone => self.place_alone(key, bytes, reads, Pins::ONCE, None),
             Answer::Conditional(Condition::Script) => self.place_script(key, &request),
+            Answer::Conditional(Condition::Count) => self.place_counted(key, &request),
             _ => self.place_on_link(key, bytes, reads, None),
         }
     }
@@ -336,7 +337,7 @@ impl Engine {
             // We look into these ourselves.
             Answer::Conditional(_) => flags.any(Flags::IN_MULTI),
             Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
-        } && !flags.any(Flags::UNAUTHENTICATED);
+        } && !flags.any(Flags::UNAUTHENTICATED | Flags::RESTRICTED);
         if !command.arity_ok(argc) && !servers_to_say {
             return Err(format!(
                 "ERR wrong number of arguments for '{}' command",
@@ -357,6 +358,13 @@ impl Engine {
             && id != commands::id::QUIT
         {
             return Err(NOAUTH.to_vec());
+        }
+        if !allowed_in_subscription(id) && self.is_restricted(key) {
+            let (start, end) = (
+                "ERR Can't execute '",
+                "': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+            );
+            return Err([start, command.name, end].concat().into_bytes());
         }
         if let Some(why) = command.refusal(argc, arg) {
             self.counters.refused += 1;
@@ -620,11 +628,15 @@ impl Engine {
             },
         };
         let used = scanner.scanned();
+        let arg = |index: usize| args.get(index).copied().unwrap_or_default();
+        let id = commands::resolve(scanner.argc(), arg);
+        let duty = id.and_then(|id| self.count_duty(key, id, arg(1)));
         let session = self.sessions.get_mut(key)?;
         session.flags |= flag;
         session.rare().large = Some(Large {
             tail: scanner.tail(),
             link,
+            duty,
         });
         if let Some(link) = link {
             session.take_seq();
@@ -707,8 +719,9 @@ impl Engine {
             unreachable!("a session that streams or swallows has a large request");
         };
         let link = large.link;
-        let (used, ends) = match large.tail.scan(input) {
-            Ok(scanned) => scanned,
+        let (used, ends, duty) = match large.tail.scan(input) {
+            Ok((used, true)) => (used, true, large.duty.take()),
+            Ok((used, false)) => (used, false, None),
             Err(violation) => {
                 self.end_large(key);
                 if let Some(link) = link {
@@ -730,9 +743,11 @@ impl Engine {
             state.stream(&input[..used]);
             if ends {
                 state.progress = self.now;
-                state
-                    .ledger
-                    .push_back(Entry::of(key, seq, self.now.stamp_ms()));
+                state.ledger.push_back(Entry {
+                    duty: duty.is_some(),
+                    ..Entry::of(key, seq, self.now.stamp_ms())
+                });
+                state.duties.extend(duty);
                 self.counters.link_requests += 1;
                 self.counters.batches += 1;
             } else if state.out.bytes().len() >= STREAM_BYTES_MAX {
@@ -846,9 +861,24 @@ pub(crate) fn c_string(arg: &[u8]) -> &[u8] {
     arg.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
+/// What a subscriber may ask for in RESP2.
+fn allowed_in_subscription(id: CommandId) -> bool {
+    matches!(
+        id,
+        id::SUBSCRIBE
+            | id::UNSUBSCRIBE
+            | id::PSUBSCRIBE
+            | id::PUNSUBSCRIBE
+            | id::SSUBSCRIBE
+            | id::SUNSUBSCRIBE
+            | id::PING
+            | id::QUIT
+            | id::RESET
+    )
+}
+
 fn refusal(command: &Command, why: Refusal) -> Vec<u8> {
     let why = match why {
-        Refusal::PubSub => "subscriptions need a server connection of their own",
         Refusal::Replication => "it is spoken between servers",
         Refusal::ConnectionState => "it is about the server's connection, which others share",
     };

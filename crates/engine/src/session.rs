@@ -10,8 +10,10 @@ use respool_protocol::encode::Version;
 use respool_protocol::request::{Scanner, Tail};
 
 use crate::buffer::Outgoing;
+use crate::duty::Duty;
 use crate::returns::Expected;
 use crate::slots::Key;
+use crate::subscriptions::Subscriber;
 use crate::time::Time;
 use crate::transaction::Transaction;
 
@@ -117,13 +119,15 @@ impl Flags {
 
     /// CLIENT PAUSE is on, and what comes next is what it pauses.
     pub(crate) const HOLD_PAUSE: Flags = Flags(1 << 24);
+    /// A subscriber in RESP2: it may ask for little else.
+    pub(crate) const RESTRICTED: Flags = Flags(1 << 21);
 
     /// Any reason to leave its bytes alone for now.
     pub(crate) const HOLD: Flags = Flags(0b11_1110 | 1 << 24);
     /// Why its bytes are not scanned for requests.
     pub(crate) const NOT_SCANNED: Flags = Flags(0b11_1110 | 1 << 6 | 1 << 8 | 1 << 9 | 1 << 24);
     /// Why its requests do not go the short way: the one question that the hot path asks a session.
-    pub(crate) const OFF_PATH: Flags = Flags(1 | 0b1111 << 14);
+    pub(crate) const OFF_PATH: Flags = Flags(1 | 0b1111 << 14 | 1 << 21);
     /// What the last reply that it was owed sets going.
     pub(crate) const AWAITS_LAST: Flags =
         Flags(Flags::HOLD_DEPTH.0 | Flags::HOLD_DRAIN.0 | Flags::UNPINNING.0);
@@ -260,6 +264,8 @@ pub(crate) struct Rare {
     pub(crate) large: Option<Large>,
     /// What it has queued since MULTI.
     pub(crate) transaction: Option<Transaction>,
+    /// What it subscribes to.
+    pub(crate) subscriber: Option<Box<Subscriber>>,
     /// The link on which it watched keys was lost: whether they changed will never be known.
     pub(crate) watch_lost: bool,
     /// Out-of-band bytes that wait for the end of a large reply.
@@ -278,6 +284,8 @@ pub(crate) struct Large {
     pub(crate) tail: Tail,
     /// `None`: it was refused, and is read to its end for nothing.
     pub(crate) link: Option<Key>,
+    /// What becomes of its reply, if that is not simply passed on.
+    pub(crate) duty: Option<Duty>,
 }
 
 impl Session {
@@ -295,6 +303,17 @@ impl Session {
 
     pub(crate) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
+    }
+
+    /// How many channels, patterns and shard channels it subscribes to.
+    pub(crate) fn subscriptions(&self) -> [usize; 3] {
+        let subscriber = self.rare.as_ref().and_then(|rare| rare.subscriber.as_ref());
+        subscriber.map_or([0; 3], |subscriber| subscriber.counts())
+    }
+
+    /// Whether it subscribes to anything.
+    pub(crate) fn listens(&self) -> bool {
+        self.subscriptions() != [0; 3]
     }
 
     /// The next place in the order of replies.
@@ -362,7 +381,8 @@ impl Session {
             .map_or(0, |scanner| scanner.held_bytes());
         let rare = self.rare.as_deref().map_or(0, |rare| {
             let queued = rare.transaction.as_ref().map_or(0, Transaction::held_bytes);
-            parked(rare) + rare.pushes.len() + queued
+            let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
+            parked(rare) + rare.pushes.len() + queued + subscribed
         });
         self.out.len() + self.held.len() + scanned + rare
     }
@@ -404,6 +424,7 @@ mod tests {
             F::TUNNEL,
             F::UNPINNING,
             F::MID_REPLY,
+            F::RESTRICTED,
             F::SILENT_NEXT,
         ] {
             assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));

@@ -59,6 +59,7 @@ impl Engine {
         }
         self.counters.link_ups += 1;
         self.reopen(key);
+        self.hub_up(key);
         self.wake_waiters(key);
         let Some(link) = self.links.get(key) else {
             return;
@@ -66,7 +67,7 @@ impl Engine {
         let identity = link.identity.as_ref().map_or(String::new(), |identity| {
             format!("{} {}", identity.server, identity.version)
         });
-        if link.role == Role::Shared {
+        if matches!(link.role, Role::Shared | Role::Hub(_)) {
             let server = self.label(key).to_owned();
             self.tell(Event::LinkUp { server, identity });
         }
@@ -77,7 +78,7 @@ impl Engine {
             return;
         };
         let stable = link.is_up() && self.now.since_ms(link.up_since) >= STABLE_MS;
-        let cut_off = if link.cutting {
+        let cut_off = if link.cutting && link.scanner.kind() != b'>' {
             link.first_in_flight().map(|entry| entry.session)
         } else {
             None
@@ -89,10 +90,7 @@ impl Engine {
         // What stays waits for the next connection; only a shared link gets one.
         let stranded: Vec<Entry> = match role {
             Role::Shared => Vec::new(),
-            _ => {
-                link.duties.clear();
-                link.ledger.drain(..).collect()
-            }
+            _ => link.drop_open(),
         };
         if stable {
             let again = link.ledger.iter().filter(|entry| entry.again).count();
@@ -108,7 +106,7 @@ impl Engine {
         // What nobody rides on yet was asked for by a client, and the refusal is the client's alone.
         let theirs = refusal.is_some() && link.riders == 0 && !link.waiters.is_empty();
         // A session's own link says nothing that the shared one does not.
-        let told = !theirs && role == Role::Shared;
+        let told = !theirs && matches!(role, Role::Shared | Role::Hub(_));
         link.refusal = refusal;
         let server = self.label(key).to_owned();
         self.counters.link_downs += 1;
@@ -142,6 +140,14 @@ impl Engine {
             // What stayed leaves when the link is back.
             Role::Shared if stable => self.connect(key),
             Role::Shared => self.rest(key),
+            Role::Hub(hub) => {
+                self.hub_down(hub);
+                if stable {
+                    self.connect(key);
+                } else {
+                    self.rest(key);
+                }
+            }
             Role::Streaming { by } => {
                 self.fail_large(by, key, lost);
                 self.remove_link(key);
@@ -285,11 +291,14 @@ impl Engine {
         }
         self.ticking = keys;
         self.tick_questions();
+        self.tick_hubs();
         let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);
         if idle_ms > 0 {
             let idle = |(key, session): (Key, &crate::session::Session)| {
-                let over =
-                    session.is_caught_up() && self.now.since_ms(session.active_at) >= idle_ms;
+                // Who listens may listen for ever.
+                let over = session.is_caught_up()
+                    && !session.listens()
+                    && self.now.since_ms(session.active_at) >= idle_ms;
                 over.then_some(key)
             };
             for key in self.sessions.iter().filter_map(idle).collect::<Vec<_>>() {
@@ -313,7 +322,9 @@ impl Engine {
             }
             // A database that does not exist, say: nobody rides on it, and who asked was told.
             State::Resting { .. }
-                if link.riders == 0 && link.key != self.first_link(link.key.server) =>
+                if link.riders == 0
+                    && !matches!(link.role, Role::Hub(_))
+                    && link.key != self.first_link(link.key.server) =>
             {
                 return self.remove_link(key);
             }

@@ -602,6 +602,9 @@ impl Row {
                 condition: When::Script,
             } => "server; a script it has forgotten is sent along".to_owned(),
             AnswerColumn::Conditional {
+                condition: When::Count,
+            } => "server; clients are counted, not connections".to_owned(),
+            AnswerColumn::Conditional {
                 condition: When::DebugProtocol,
             } => "server; refused with PROTOCOL".to_owned(),
         };

@@ -77,8 +77,6 @@ pub enum Answer {
 /// Why a command is not passed on.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Refusal {
-    /// It turns its connection into a subscriber.
-    PubSub,
     /// It is spoken between servers.
     Replication,
     /// It reads or changes something else of the server's connection, which is ours and shared.
@@ -92,6 +90,8 @@ pub enum Condition {
     Block,
     /// Scripts: a body that was seen heals a NOSCRIPT.
     Script,
+    /// Its reply counts connections, where clients are to be counted.
+    Count,
     /// `DEBUG PROTOCOL` makes the server send replies that break the rules of its protocol, a push in
     /// place of a reply for one: that is refused.
     DebugProtocol,
@@ -283,7 +283,7 @@ impl Command {
         match self.answer {
             Answer::Server | Answer::Session | Answer::Alone | Answer::Pinned => None,
             Answer::Refused(why) => Some(why),
-            Answer::Conditional(Condition::Block | Condition::Script) => None,
+            Answer::Conditional(Condition::Block | Condition::Script | Condition::Count) => None,
             Answer::Conditional(Condition::DebugProtocol) => {
                 (argc > 1 && is_word(arg(1), b"protocol")).then_some(Refusal::ConnectionState)
             }

@@ -833,6 +833,31 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ..OPTION
     },
     Opt {
+        name: "session-subscriptions-max",
+        topic: Topic::Limits,
+        kind: number(Unit::Count, 1, 16 << 20, |values| {
+            &mut values.limits.session_subscriptions_max
+        }),
+        value: "COUNT",
+        brief: "Channels and patterns that one client may subscribe to",
+        more: "At it, what would pass it is refused.",
+        example: "1000",
+        ..OPTION
+    },
+    Opt {
+        name: "worker-subscriptions-max",
+        topic: Topic::Limits,
+        kind: number(Unit::Count, 1, 256 << 20, |values| {
+            &mut values.limits.worker_subscriptions_max
+        }),
+        value: "COUNT",
+        brief: "Channels and patterns that all clients of a worker may subscribe to",
+        more: "Each client's count for themselves, although the server is asked for a channel once. At it, what \
+               would pass it is refused.",
+        example: "100000",
+        ..OPTION
+    },
+    Opt {
         name: "link-ledger-max",
         topic: Topic::Limits,
         kind: number(Unit::Count, 1, 16 << 20, |values| {
@@ -1199,6 +1224,8 @@ mod tests {
             request_held_bytes_max: _,
             streaming_links_max: _,
             links_max: _,
+            session_subscriptions_max: _,
+            worker_subscriptions_max: _,
             pinned_links_max: _,
             transaction_bytes_max: _,
             link_ledger_max: _,

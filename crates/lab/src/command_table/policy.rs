@@ -40,8 +40,6 @@ pub(super) enum AnswerColumn {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Why {
-    #[serde(rename = "pubsub")]
-    PubSub,
     Replication,
     ConnectionState,
 }
@@ -51,6 +49,7 @@ pub(super) enum Why {
 pub(super) enum When {
     Block,
     Script,
+    Count,
     DebugProtocol,
 }
 
@@ -171,7 +170,6 @@ impl Why {
     /// As the page shows it.
     pub(super) fn shown(self) -> &'static str {
         match self {
-            Why::PubSub => "subscription",
             Why::Replication => "replication",
             Why::ConnectionState => "connection state",
         }

@@ -16,6 +16,7 @@ mod large;
 mod limits;
 mod pinned;
 mod pipelines;
+mod pubsub;
 mod redis_rs;
 mod refused;
 mod sessions;

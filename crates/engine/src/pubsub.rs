@@ -1,0 +1,643 @@
+//! Subscribing and publishing: between sessions, the [`Hub`] of their server, and its link.
+//!
+//! A request to subscribe or to leave waits until everything before it is answered, then for the server, by
+//! way of the hub; its reply is the confirmations of all its channels. What the server sends on
+//! the hub's link is taken as on any link: a message goes to every member of its channel, as the server's own
+//! bytes (the versions of the protocol differ in the first one alone); a confirmation settles what was asked.
+
+use respool_protocol::commands::{CommandId, id};
+use respool_protocol::encode::{self, Version};
+use respool_protocol::value::Value;
+
+use crate::auth::CONFIGURED;
+use crate::duty::Duty;
+use crate::engine::{Action, Engine, LinkId};
+use crate::failure::{self, Cause, Fate};
+use crate::link::{Entry, Link, LinkKey, Role, State};
+use crate::pool::ServerId;
+use crate::requests::{Placed, Request, bound_reply};
+use crate::session::{Flags, Session};
+use crate::slots::Key;
+use crate::subscriptions::{Done, Hub, HubId, Kind, Outcome, Push, Subscriber};
+
+/// A hub's link that nobody has needed for this long is closed.
+const UNUSED_MS: u64 = 10_000;
+
+/// What sessions ask.
+impl Engine {
+    /// SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE (`on`) and their opposites.
+    pub(crate) fn change_subscriptions(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        kind: Kind,
+        on: bool,
+    ) -> Placed {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Placed::Done;
+        };
+        if !session.is_caught_up() {
+            self.hold(key, Flags::HOLD_DRAIN);
+            return Placed::Wait;
+        }
+        let version = session.version;
+        let own = session.rare().subscriber.take();
+        let subscriber = self.subscriber(key, own);
+        match self.ask_hub(key, request, (kind, on), version, subscriber) {
+            Some(reply) => self.confirm_to(key, None, &reply),
+            // What comes next waits for the confirmation.
+            None => self.hold(key, Flags::HOLD_DRAIN),
+        }
+        Placed::Done
+    }
+
+    /// What a session subscribes to, in the hub of its server and user. Who listens already may have become
+    /// somebody else meanwhile: it keeps what it has.
+    fn subscriber(&mut self, key: Key, own: Option<Box<Subscriber>>) -> Box<Subscriber> {
+        if let Some(own) = own
+            && own.listens()
+        {
+            return own;
+        }
+        let kind = self.sessions.get(key).map(|session| self.kind_of(session));
+        let (server, user) =
+            kind.map_or((ServerId(0), CONFIGURED), |kind| (kind.server, kind.user));
+        let found = self
+            .hubs
+            .iter()
+            .position(|hub| (hub.server, hub.user) == (server, user));
+        let index = found.unwrap_or_else(|| {
+            let fresh = Hub::new(server, user, self.directory.clone(), self.now);
+            // Users come and go: the place of a hub that is nobody's is as good.
+            let free = |hub: &Hub| hub.is_unused() && hub.link == Key::NOBODY;
+            match self.hubs.iter().position(free) {
+                Some(index) => {
+                    self.hubs[index] = fresh;
+                    index
+                }
+                None => {
+                    self.hubs.push(fresh);
+                    self.hubs.len() - 1
+                }
+            }
+        });
+        Box::new(Subscriber::new(HubId(index as u16)))
+    }
+
+    /// Returns the reply, if nothing has to wait for it.
+    fn ask_hub(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        (kind, on): (Kind, bool),
+        version: Version,
+        mut subscriber: Box<Subscriber>,
+    ) -> Option<Vec<u8>> {
+        let names = || request.args().skip(1);
+        let refused = if on {
+            self.refuse_subscription(key, &subscriber, kind, request)
+        } else {
+            None
+        };
+        let had = subscriber.held_bytes();
+        let outcome = match refused {
+            Some(reply) => Outcome::Reply(reply),
+            None => {
+                let now = self.now;
+                let seq = self.sessions.get_mut(key)?.next_seq;
+                let hub = self.hub(subscriber.hub);
+                let who = (key, seq);
+                if on {
+                    hub.subscribe(who, &mut subscriber, kind, names(), version, now)
+                } else {
+                    hub.unsubscribe(who, &mut subscriber, kind, names(), version, now)
+                }
+            }
+        };
+        self.held_bytes = self.held_bytes + subscriber.held_bytes() - had;
+        let session = self.sessions.get_mut(key)?;
+        let waits = outcome == Outcome::Waits;
+        if waits || subscriber.listens() {
+            session.rare().subscriber = Some(subscriber);
+        }
+        match outcome {
+            Outcome::Reply(reply) => Some(reply),
+            Outcome::Waits => {
+                session.take_seq();
+                None
+            }
+        }
+    }
+
+    /// What a session is told that may not subscribe, if so. Otherwise its hub has a link.
+    fn refuse_subscription(
+        &mut self,
+        key: Key,
+        subscriber: &Subscriber,
+        kind: Kind,
+        request: &Request<'_>,
+    ) -> Option<Vec<u8>> {
+        let limits = &self.settings.limits;
+        let (of_session, of_worker) = (
+            limits.session_subscriptions_max as usize,
+            limits.worker_subscriptions_max as usize,
+        );
+        let hub = self.hub(subscriber.hub);
+        let (server, user, link) = (hub.server, hub.user, hub.link);
+        let news = hub.news(subscriber, kind, request.args().skip(1));
+        let have: usize = subscriber.counts().iter().sum();
+        if have + news > of_session {
+            return Some(bound_reply("session_subscriptions_max"));
+        }
+        if self.subscriptions() + news > of_worker {
+            return Some(bound_reply("worker_subscriptions_max"));
+        }
+        if self.kind_of(self.sessions.get(key)?).user != user {
+            let text = b"ERR respool: to subscribe as another user, leave all channels first";
+            let mut reply = Vec::new();
+            encode::error(&mut reply, text);
+            return Some(reply);
+        }
+        if self.links.get(link).is_none() {
+            let kind = LinkKey {
+                server,
+                version: Version::Resp3,
+                db: 0,
+                user,
+            };
+            let Some(link) = self.add_link(kind, Role::Hub(subscriber.hub)) else {
+                return Some(bound_reply("links_max"));
+            };
+            self.hub(subscriber.hub).link = link;
+            self.connect(link);
+        }
+        None
+    }
+
+    /// A confirmation takes its place in the session's order, and what it says is so from now on. It goes
+    /// out though replies are switched off, as messages do.
+    fn confirm_to(&mut self, key: Key, seq: Option<u32>, reply: &[u8]) {
+        self.restrict(key);
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let seq = seq.unwrap_or_else(|| session.take_seq());
+        self.counters.requests_answered_here += 1;
+        self.deliver(key, seq, 1, reply);
+    }
+
+    /// In RESP2, a subscriber may ask for little else: nothing tells replies from messages.
+    pub(crate) fn restrict(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        if session.version == Version::Resp2 && session.listens() {
+            session.flags |= Flags::RESTRICTED;
+        } else {
+            session.flags.remove(Flags::RESTRICTED);
+        }
+    }
+
+    pub(crate) fn is_restricted(&self, key: Key) -> bool {
+        let restricted = |session: &Session| session.flags.any(Flags::RESTRICTED);
+        self.sessions.get(key).is_some_and(restricted)
+    }
+
+    /// The session leaves everything: it is gone, or starts anew.
+    pub(crate) fn leave_all(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let subscriber = session
+            .rare
+            .as_mut()
+            .and_then(|rare| rare.subscriber.take());
+        if let Some(subscriber) = subscriber {
+            self.held_bytes -= subscriber.held_bytes();
+            self.forget_subscriber(key, subscriber);
+        }
+        self.restrict(key);
+    }
+
+    /// The same for a session that is forgotten already, and what it held with it.
+    pub(crate) fn forget_subscriber(&mut self, key: Key, mut gone: Box<Subscriber>) {
+        self.hub(gone.hub).forget(key, &mut gone);
+    }
+
+    /// PING of a subscriber in RESP2: told from a reply by its shape.
+    pub(crate) fn pong_in_subscription(&mut self, key: Key, argument: &[u8]) -> Placed {
+        let mut reply = Vec::new();
+        encode::array(&mut reply, 2);
+        encode::bulk(&mut reply, b"pong");
+        encode::bulk(&mut reply, argument);
+        self.answer_reply(key, &reply)
+    }
+
+    /// PUBLISH, SPUBLISH and PUBSUB NUMSUB: the server answers them, and counts connections.
+    pub(crate) fn place_counted(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let duty = self.count_duty(key, request.id, request.arg(1));
+        let reads = matches!(request.id, id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB);
+        match self.sessions.get(key) {
+            Some(session) if !reads && session.listens() && session.pins.is_empty() => {
+                self.publish_in_order(key, request.bytes, duty)
+            }
+            _ => self.place_on_link(key, request.bytes, reads, duty),
+        }
+    }
+
+    /// What becomes of the count in the reply to such a request, whose first argument is this. Nothing, if
+    /// all subscribers are connections of their own to the server.
+    pub(crate) fn count_duty(&self, key: Key, id: CommandId, channel: &[u8]) -> Option<Duty> {
+        if self.directory.is_empty() {
+            return None;
+        }
+        let pool = self.sessions.get(key)?.pool;
+        let server = self.pools[pool as usize].only_server();
+        let receivers = |kind| match self.directory.receivers(server, kind, channel) {
+            0 => None,
+            excess => Some(Duty::Receivers(excess)),
+        };
+        match id {
+            id::PUBLISH => receivers(Kind::Channel),
+            id::SPUBLISH => receivers(Kind::Shard),
+            id::PUBSUB_NUMSUB => Some(Duty::Subscribers(Kind::Channel)),
+            id::PUBSUB_SHARDNUMSUB => Some(Duty::Subscribers(Kind::Shard)),
+            _ => None,
+        }
+    }
+
+    /// PUBLISH by a subscriber goes over the hub's link: so its own message and the reply reach it in the
+    /// server's order, which is the message first up to Redis 7.0 and the reply first since.
+    fn publish_in_order(&mut self, key: Key, bytes: &[u8], duty: Option<Duty>) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let caught_up = session.is_caught_up();
+        let subscriber = session
+            .rare
+            .as_ref()
+            .and_then(|rare| rare.subscriber.as_ref());
+        let hub = subscriber.map(|own| &self.hubs[usize::from(own.hub.0)]);
+        let own_user = self.kind_of(session).user;
+        // What it may publish is decided by who it is now.
+        let link = match hub {
+            Some(hub) if hub.user == own_user => hub.link,
+            _ => Key::NOBODY,
+        };
+        if !self.links.get(link).is_some_and(Link::is_up) {
+            return self.place_on_link(key, bytes, false, duty);
+        }
+        if caught_up {
+            let (Some(session), Some(state)) =
+                (self.sessions.get_mut(key), self.links.get_mut(link))
+            else {
+                return Placed::Done;
+            };
+            let entry = Entry {
+                len: bytes.len() as u32,
+                duty: true,
+                silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
+                ..Entry::of(key, session.take_seq(), self.now.stamp_ms())
+            };
+            state.push_with(entry, bytes, duty.unwrap_or(Duty::Pass));
+            self.counters.link_requests += 1;
+            self.list_link(link);
+        }
+        // It waits for those in front, and those behind it wait for it: they go another way.
+        self.hold(key, Flags::HOLD_DRAIN);
+        if caught_up {
+            Placed::Done
+        } else {
+            Placed::Wait
+        }
+    }
+}
+
+/// What servers say.
+impl Engine {
+    /// A push on a hub's link.
+    pub(crate) fn take_hub_push(&mut self, key: Key, hub: HubId, push: &[u8]) {
+        match Push::read(push) {
+            Some(Push::Message { kind, name }) => self.fan_out(hub, kind, name, push),
+            Some(Push::Confirmed { kind, on, name }) => {
+                let known =
+                    self.take_ask(key) && self.hub(hub).handle_confirmed(kind, on, name).is_ok();
+                if !known {
+                    return self.lose_link(key, UNASKED);
+                }
+                self.settle_subscriptions(hub);
+            }
+            Some(Push::Other) | None => {}
+        }
+    }
+
+    /// A reply to something that a hub asked: a sign of life, or an error. Its entry has left the ledger.
+    pub(crate) fn settle_ask(&mut self, key: Key, reply: &[u8]) {
+        let Some(Role::Hub(hub)) = self.links.get(key).map(|link| link.role) else {
+            return;
+        };
+        let refused = reply.starts_with(b"-");
+        let settled = if refused {
+            self.hub(hub).handle_refused(reply)
+        } else {
+            self.hub(hub).handle_pong().map(|()| Vec::new())
+        };
+        let Ok(left_behind) = settled else {
+            return self.lose_link(key, UNASKED);
+        };
+        for member in left_behind {
+            let why = String::from_utf8_lossy(reply).trim_end().to_owned();
+            self.close_for(member, format!("its subscription is refused now: {why}"));
+        }
+        self.settle_subscriptions(hub);
+    }
+
+    /// A confirmation is not a reply, but what was asked is answered by it.
+    fn take_ask(&mut self, key: Key) -> bool {
+        let Some(link) = self.links.get_mut(key) else {
+            return false;
+        };
+        let Some(entry) = link.first_in_flight() else {
+            return false;
+        };
+        if !matches!(link.duties.front(), Some(Duty::Ask)) || !entry.duty {
+            return false;
+        }
+        link.pop_answered(entry);
+        link.duties.pop_front();
+        self.counters.link_replies += 1;
+        true
+    }
+
+    /// A message goes to every member of its channel.
+    fn fan_out(&mut self, hub: HubId, kind: Kind, name: &[u8], message: &[u8]) {
+        self.counters.messages_in += 1;
+        let Some(channel) = self.hub(hub).channel(kind, name) else {
+            return;
+        };
+        // The list changes while we go through it: who takes too little is closed by what it gets.
+        let mut members = std::mem::take(&mut self.members);
+        members.clear();
+        members.extend_from_slice(self.hub(hub).members(channel));
+        // Copied once for those of the other version, not once for each.
+        let mut in_resp2 = std::mem::take(&mut self.message);
+        in_resp2.clear();
+        let memory_max = self.settings.limits.worker_memory_bytes_max;
+        for &member in &members {
+            let bytes = match self.sessions.get(member).map(|session| session.version) {
+                None => continue,
+                Some(Version::Resp3) => message,
+                Some(Version::Resp2) => {
+                    if in_resp2.is_empty() {
+                        in_resp2.extend_from_slice(message);
+                        in_resp2[0] = b'*';
+                    }
+                    &in_resp2
+                }
+            };
+            self.counters.messages_out += 1;
+            self.fanned_out += bytes.len();
+            self.push_to(member, bytes);
+            if self.held_bytes as u64 > memory_max + memory_max / 8 {
+                self.relieve_memory();
+            }
+        }
+        in_resp2.shrink_to(MESSAGE_BYTES_KEPT);
+        self.message = in_resp2;
+        self.members = members;
+    }
+
+    /// Whether enough was handed out in this turn: then what is left of a hub's bytes waits, and the outputs
+    /// of sessions are written first. So a burst of messages takes no more memory than those who take
+    /// them slowly account for.
+    pub(crate) fn puts_off(&mut self, key: Key, rest: &[u8]) -> bool {
+        if self.fanned_out < FAN_OUT_BYTES_MAX || rest.is_empty() {
+            return false;
+        }
+        let Some(Role::Hub(hub)) = self.links.get(key).map(|link| link.role) else {
+            return false;
+        };
+        self.hub(hub).put_off = rest.to_vec();
+        self.act(Action::ReadLink(LinkId(key), false));
+        true
+    }
+
+    /// A turn starts: what was put off is taken.
+    pub(crate) fn take_put_off(&mut self) {
+        self.fanned_out = 0;
+        for index in 0..self.hubs.len() {
+            if self.hubs[index].put_off.is_empty() {
+                continue;
+            }
+            let hub = &mut self.hubs[index];
+            let (key, bytes) = (hub.link, std::mem::take(&mut hub.put_off));
+            if let Some(link) = self.links.get_mut(key) {
+                link.progress = self.now;
+                self.act(Action::ReadLink(LinkId(key), true));
+                self.take_replies(key, &bytes);
+            }
+        }
+    }
+
+    /// Whether anything was put off.
+    pub(crate) fn has_put_off(&self) -> bool {
+        self.hubs.iter().any(|hub| !hub.put_off.is_empty())
+    }
+
+    /// The beginning of a message that is larger than any session may have in its output: nobody gets it, and
+    /// so nobody may go on as if there had been none.
+    pub(crate) fn refuse_message(&mut self, hub: HubId, beginning: &[u8]) {
+        self.counters.messages_in += 1;
+        let Some(Push::Message { kind, name }) = Push::read(beginning) else {
+            return;
+        };
+        let Some(channel) = self.hub(hub).channel(kind, name) else {
+            return;
+        };
+        for member in self.hub(hub).members(channel).to_vec() {
+            let reason = "session_output_hard_bytes: a message is larger";
+            self.close_for(member, reason.to_owned());
+        }
+    }
+
+    /// Requests to subscribe or to leave that are done.
+    fn settle_subscriptions(&mut self, hub: HubId) {
+        while let Some(done) = self.hub(hub).poll_done() {
+            self.settle_subscription(hub, done, None);
+        }
+    }
+
+    /// `error`: instead of subscribing.
+    fn settle_subscription(&mut self, hub: HubId, done: Done, error: Option<Vec<u8>>) {
+        let (key, seq) = (done.session, done.seq);
+        let Some(session) = self.sessions.get_mut(key) else {
+            unreachable!("a session that is gone waits for nothing");
+        };
+        let version = session.version;
+        let Some(mut subscriber) = session.rare().subscriber.take() else {
+            unreachable!("who waits in a hub is a subscriber of it");
+        };
+        let had = subscriber.held_bytes();
+        let hub = self.hub(hub);
+        let reply = match error {
+            Some(error) => hub.fail(done, &mut subscriber, || error),
+            None => hub.settle(done, &mut subscriber, version),
+        };
+        self.held_bytes = self.held_bytes + subscriber.held_bytes() - had;
+        if subscriber.listens()
+            && let Some(session) = self.sessions.get_mut(key)
+        {
+            session.rare().subscriber = Some(subscriber);
+        }
+        self.confirm_to(key, Some(seq), &reply);
+    }
+
+    /// The reply to PUBLISH counts clients.
+    pub(crate) fn settle_receivers(&mut self, entry: Entry, excess: i64, reply: &[u8]) {
+        match Value::read(reply) {
+            Some(Value::Integer(count)) => {
+                let mut reply = Vec::new();
+                encode::integer(&mut reply, count.saturating_add(excess).max(0));
+                self.pass_on(entry, &reply);
+            }
+            _ => self.pass_on(entry, reply),
+        }
+    }
+
+    /// So does each count in the reply to PUBSUB NUMSUB, behind its channel.
+    pub(crate) fn settle_subscribers(&mut self, link: Key, entry: Entry, kind: Kind, reply: &[u8]) {
+        let server = self.links.get(link).map(|link| link.key.server);
+        let (Some(Value::List(values)), Some(server)) = (Value::read(reply), server) else {
+            return self.pass_on(entry, reply);
+        };
+        let mut reply = Vec::new();
+        encode::array(&mut reply, values.len());
+        let (pairs, _) = values.as_chunks();
+        for [channel, count] in pairs {
+            let (Some(name), Value::Integer(count)) = (channel.text(), count) else {
+                continue;
+            };
+            let excess = self.directory.subscribers(server, kind, name);
+            encode::bulk(&mut reply, name);
+            encode::integer(&mut reply, count.saturating_add(excess).max(0));
+        }
+        self.pass_on(entry, &reply);
+    }
+}
+
+/// Hubs and their links.
+impl Engine {
+    pub(crate) fn hub(&mut self, id: HubId) -> &mut Hub {
+        &mut self.hubs[usize::from(id.0)]
+    }
+
+    /// What all sessions of this worker subscribe to, each for itself.
+    pub(crate) fn subscriptions(&self) -> usize {
+        self.hubs.iter().map(Hub::claims).sum()
+    }
+
+    /// A link can be used; if it is a hub's, it is.
+    pub(crate) fn hub_up(&mut self, key: Key) {
+        if let Some(Role::Hub(hub)) = self.links.get(key).map(|link| link.role) {
+            self.hub(hub).handle_up();
+        }
+    }
+
+    /// A hub's link is lost, or could not be established.
+    pub(crate) fn hub_down(&mut self, hub: HubId) {
+        self.hub(hub).handle_down();
+        self.settle_subscriptions(hub);
+    }
+
+    /// Puts on links what hubs have to ask: once per turn, so that what sessions want in one turn is one batch.
+    pub(crate) fn ask_hubs(&mut self) {
+        for index in 0..self.hubs.len() {
+            let hub = &mut self.hubs[index];
+            if !hub.has_asks() {
+                continue;
+            }
+            let key = hub.link;
+            let Some(link) = self.links.get_mut(key) else {
+                unreachable!("a hub that is connected has a link");
+            };
+            let mut bytes = std::mem::take(&mut self.scratch);
+            while let Some(ask) = hub.poll_ask() {
+                bytes.clear();
+                hub.write_ask(ask, &mut bytes);
+                let entry = Entry {
+                    len: bytes.len() as u32,
+                    duty: true,
+                    ..Entry::of(Key::NOBODY, 0, self.now.stamp_ms())
+                };
+                link.push_with(entry, &bytes, Duty::Ask);
+                self.counters.link_requests += 1;
+            }
+            self.scratch = bytes;
+            self.list_link(key);
+        }
+    }
+
+    /// Deadlines of hubs.
+    pub(crate) fn tick_hubs(&mut self) {
+        for index in 0..self.hubs.len() {
+            self.tick_waits(HubId(index as u16));
+            let (now, stall_ms) = (self.now, self.settings.timeouts.link_stall_ms);
+            let hub = &mut self.hubs[index];
+            let key = hub.link;
+            let Some(link) = self.links.get(key) else {
+                continue;
+            };
+            if !hub.is_unused() {
+                hub.unused_since = now;
+                // Nobody would notice that a server is gone that is only listened to.
+                if link.is_up()
+                    && link.in_flight() == 0
+                    && now.since_ms(link.progress) >= u64::from(stall_ms / 2)
+                {
+                    hub.ask_for_life();
+                }
+            } else if now.since_ms(hub.unused_since) >= UNUSED_MS {
+                hub.handle_down();
+                hub.link = Key::NOBODY;
+                self.act(Action::CloseLink(LinkId(key)));
+                self.remove_link(key);
+            }
+        }
+    }
+
+    /// Who has waited too long for a confirmation gets an error, and is not subscribed.
+    fn tick_waits(&mut self, hub: HubId) {
+        let limit_ms = self.settings.timeouts.request_ms;
+        if limit_ms == 0 {
+            return;
+        }
+        let now = self.now;
+        while let Some(done) = self.hub(hub).poll_late(now, limit_ms) {
+            self.counters.timeouts += 1;
+            self.counters.failed_not_sent += 1;
+            let (server, link) = (self.hub(hub).server, self.hub(hub).link);
+            let server_label = &self.server(server).label;
+            let cause = match self.links.get(link) {
+                Some(link) if !matches!(link.state, State::Up) => Cause::NoLink {
+                    server: server_label,
+                    reason: &link.reason,
+                },
+                _ => Cause::Deadline {
+                    server: server_label,
+                    limit_ms,
+                },
+            };
+            let mut error = Vec::new();
+            failure::append_reply(&mut error, Fate::NotSent, cause);
+            self.settle_subscription(hub, done, Some(error));
+        }
+    }
+}
+
+const UNASKED: &str = "it confirmed what nobody asked for";
+
+/// Bytes of messages handed out in one turn, at which the rest waits for the next one.
+const FAN_OUT_BYTES_MAX: usize = 16 << 20;
+
+/// Room for a message that is kept between messages.
+const MESSAGE_BYTES_KEPT: usize = 64 << 10;

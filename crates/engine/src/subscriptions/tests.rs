@@ -1,0 +1,521 @@
+use std::collections::HashMap;
+
+use super::*;
+
+fn key(index: u32) -> Key {
+    Key {
+        index,
+        generation: 1,
+    }
+}
+
+fn hub() -> (Hub, Arc<Directory>) {
+    let directory = Arc::new(Directory::default());
+    let mut hub = Hub::new(ServerId(0), 0, directory.clone(), Time(0));
+    hub.handle_up();
+    (hub, directory)
+}
+
+/// A session by itself.
+struct One {
+    key: Key,
+    subscriber: Subscriber,
+}
+
+impl One {
+    fn new(index: u32) -> One {
+        One {
+            key: key(index),
+            subscriber: Subscriber::new(HubId(0)),
+        }
+    }
+
+    fn subscribe(&mut self, hub: &mut Hub, kind: Kind, names: &[&str]) -> Outcome {
+        let names = names.iter().map(|name| name.as_bytes());
+        let who = (self.key, 0);
+        hub.subscribe(
+            who,
+            &mut self.subscriber,
+            kind,
+            names,
+            Version::Resp2,
+            Time(0),
+        )
+    }
+
+    fn unsubscribe(&mut self, hub: &mut Hub, kind: Kind, names: &[&str]) -> Outcome {
+        let names = names.iter().map(|name| name.as_bytes());
+        let who = (self.key, 0);
+        hub.unsubscribe(
+            who,
+            &mut self.subscriber,
+            kind,
+            names,
+            Version::Resp2,
+            Time(0),
+        )
+    }
+
+    /// The reply to its request, which must be the next one that is done.
+    fn done(&mut self, hub: &mut Hub) -> String {
+        let done = hub.poll_done().expect("its request is done");
+        assert_eq!(done.session, self.key);
+        text(hub.settle(done, &mut self.subscriber, Version::Resp2))
+    }
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .expect("the test's names are text")
+        .replace("\r\n", " ")
+}
+
+fn reply(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Reply(bytes) => text(bytes),
+        Outcome::Waits => panic!("it waits"),
+    }
+}
+
+/// What the server is asked now.
+fn asked(hub: &mut Hub) -> Vec<String> {
+    let mut all = Vec::new();
+    while let Some(ask) = hub.poll_ask() {
+        let mut bytes = Vec::new();
+        hub.write_ask(ask, &mut bytes);
+        let words = text(bytes);
+        let words = words.split(' ').skip(2).step_by(2).collect::<Vec<_>>();
+        all.push(words.join(" "));
+    }
+    all
+}
+
+const SUBSCRIBED_A: &str = "*3 $9 subscribe $1 a :1 ";
+
+#[test]
+fn the_server_is_asked_once_for_a_channel_and_told_when_the_last_one_has_left() {
+    let (mut hub, directory) = hub();
+    let (mut one, mut two) = (One::new(1), One::new(2));
+    assert_eq!(
+        one.subscribe(&mut hub, Kind::Channel, &["a"]),
+        Outcome::Waits
+    );
+    assert_eq!(asked(&mut hub), ["SUBSCRIBE a"]);
+    assert!(hub.poll_done().is_none());
+    // Asked for already: a sign of life behind it is enough.
+    assert_eq!(
+        two.subscribe(&mut hub, Kind::Channel, &["a"]),
+        Outcome::Waits
+    );
+    assert_eq!(asked(&mut hub), ["PING"]);
+    assert_eq!(hub.handle_confirmed(Kind::Channel, true, b"a"), Ok(()));
+    assert_eq!(one.done(&mut hub), SUBSCRIBED_A);
+    assert!(hub.poll_done().is_none());
+    assert_eq!(hub.handle_pong(), Ok(()));
+    assert_eq!(two.done(&mut hub), SUBSCRIBED_A);
+    let channel = hub.channel(Kind::Channel, b"a").expect("it is claimed");
+    assert_eq!(hub.members(channel), [key(1), key(2)]);
+    assert_eq!(directory.receivers(ServerId(0), Kind::Channel, b"a"), 1);
+
+    assert_eq!(
+        one.unsubscribe(&mut hub, Kind::Channel, &["a"]),
+        Outcome::Waits
+    );
+    assert_eq!(asked(&mut hub), ["PING"]);
+    assert_eq!(hub.handle_pong(), Ok(()));
+    assert_eq!(one.done(&mut hub), "*3 $11 unsubscribe $1 a :0 ");
+    assert!(directory.is_empty());
+    two.subscriber.waits = false;
+    hub.forget(two.key, &mut two.subscriber);
+    assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
+    assert_eq!(directory.receivers(ServerId(0), Kind::Channel, b"a"), -1);
+    assert_eq!(hub.handle_confirmed(Kind::Channel, false, b"a"), Ok(()));
+    assert!(hub.is_unused() && directory.is_empty());
+    assert_eq!(hub.claims(), 0);
+}
+
+#[test]
+fn who_subscribes_while_the_server_is_being_told_to_stop_is_subscribed_in_the_end() {
+    let (mut hub, _) = hub();
+    let (mut one, mut two) = (One::new(1), One::new(2));
+    one.subscribe(&mut hub, Kind::Shard, &["a"]);
+    asked(&mut hub);
+    hub.handle_confirmed(Kind::Shard, true, b"a")
+        .expect("asked");
+    one.done(&mut hub);
+    assert_eq!(one.unsubscribe(&mut hub, Kind::Shard, &[]), Outcome::Waits);
+    assert_eq!(two.subscribe(&mut hub, Kind::Shard, &["a"]), Outcome::Waits);
+    assert_eq!(asked(&mut hub), ["SUNSUBSCRIBE a", "SSUBSCRIBE a"]);
+    hub.handle_confirmed(Kind::Shard, false, b"a")
+        .expect("asked");
+    assert_eq!(one.done(&mut hub), "*3 $12 sunsubscribe $1 a :0 ");
+    assert!(hub.poll_done().is_none());
+    hub.handle_confirmed(Kind::Shard, true, b"a")
+        .expect("asked");
+    assert_eq!(two.done(&mut hub), "*3 $10 ssubscribe $1 a :1 ");
+    let channel = hub.channel(Kind::Shard, b"a").expect("it is claimed");
+    assert_eq!(hub.members(channel), [key(2)]);
+}
+
+#[test]
+fn counts_are_the_sessions_own_and_channels_and_patterns_share_one() {
+    let (mut hub, _) = hub();
+    let mut one = One::new(1);
+    one.subscribe(&mut hub, Kind::Channel, &["a", "b", "a"]);
+    assert_eq!(asked(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE b"]);
+    hub.handle_confirmed(Kind::Channel, true, b"a")
+        .expect("asked");
+    hub.handle_confirmed(Kind::Channel, true, b"b")
+        .expect("asked");
+    assert_eq!(
+        one.done(&mut hub),
+        "*3 $9 subscribe $1 a :1 *3 $9 subscribe $1 b :2 *3 $9 subscribe $1 a :2 "
+    );
+    one.subscribe(&mut hub, Kind::Pattern, &["a"]);
+    asked(&mut hub);
+    hub.handle_confirmed(Kind::Pattern, true, b"a")
+        .expect("asked");
+    assert_eq!(one.done(&mut hub), "*3 $10 psubscribe $1 a :3 ");
+    one.subscribe(&mut hub, Kind::Shard, &["a"]);
+    asked(&mut hub);
+    hub.handle_confirmed(Kind::Shard, true, b"a")
+        .expect("asked");
+    assert_eq!(one.done(&mut hub), "*3 $10 ssubscribe $1 a :1 ");
+    assert_eq!(one.subscriber.counts(), [2, 1, 1]);
+    // What it has already, and what it never had.
+    let again = one.subscribe(&mut hub, Kind::Channel, &["b"]);
+    assert_eq!(reply(again), "*3 $9 subscribe $1 b :3 ");
+    let never = one.unsubscribe(&mut hub, Kind::Channel, &["z"]);
+    assert_eq!(reply(never), "*3 $11 unsubscribe $1 z :3 ");
+    assert!(!hub.has_asks());
+    assert_eq!(
+        one.unsubscribe(&mut hub, Kind::Channel, &[]),
+        Outcome::Waits
+    );
+    assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a", "UNSUBSCRIBE b"]);
+    hub.handle_confirmed(Kind::Channel, false, b"a")
+        .expect("asked");
+    hub.handle_confirmed(Kind::Channel, false, b"b")
+        .expect("asked");
+    assert_eq!(
+        one.done(&mut hub),
+        "*3 $11 unsubscribe $1 a :2 *3 $11 unsubscribe $1 b :1 "
+    );
+    let none = one.unsubscribe(&mut hub, Kind::Channel, &[]);
+    assert_eq!(reply(none), "*3 $11 unsubscribe $-1 :1 ");
+    hub.forget(one.key, &mut one.subscriber);
+    assert_eq!(one.subscriber.counts(), [0, 0, 0]);
+    assert_eq!((one.subscriber.held_bytes(), hub.claims()), (0, 0));
+}
+
+#[test]
+fn an_error_of_the_server_is_the_reply_and_leaves_nothing_subscribed() {
+    let (mut hub, directory) = hub();
+    let (mut one, mut two) = (One::new(1), One::new(2));
+    one.subscribe(&mut hub, Kind::Channel, &["a", "no"]);
+    two.subscribe(&mut hub, Kind::Channel, &["no"]);
+    assert_eq!(asked(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE no"]);
+    hub.handle_confirmed(Kind::Channel, true, b"a")
+        .expect("asked");
+    assert_eq!(hub.handle_refused(b"-NOPERM\r\n"), Ok(vec![]));
+    assert_eq!(one.done(&mut hub), "-NOPERM ");
+    assert_eq!(two.done(&mut hub), "-NOPERM ");
+    assert!(!one.subscriber.listens() && !two.subscriber.listens());
+    assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
+    hub.handle_confirmed(Kind::Channel, false, b"a")
+        .expect("asked");
+    assert!(hub.is_unused() && directory.is_empty());
+    // The next one asks anew.
+    one.subscribe(&mut hub, Kind::Channel, &["no"]);
+    assert_eq!(asked(&mut hub), ["SUBSCRIBE no"]);
+    hub.handle_confirmed(Kind::Channel, true, b"no")
+        .expect("asked");
+    assert_eq!(one.done(&mut hub), "*3 $9 subscribe $2 no :1 ");
+}
+
+#[test]
+fn a_new_connection_is_asked_for_everything_and_members_notice_nothing() {
+    let (mut hub, directory) = hub();
+    let (mut one, mut two, mut late) = (One::new(1), One::new(2), One::new(3));
+    for who in [&mut one, &mut two] {
+        who.subscribe(&mut hub, Kind::Channel, &["a"]);
+        asked(&mut hub);
+        if who.key == key(1) {
+            hub.handle_confirmed(Kind::Channel, true, b"a")
+                .expect("asked");
+        } else {
+            hub.handle_pong().expect("asked");
+        }
+        who.done(&mut hub);
+    }
+    late.subscribe(&mut hub, Kind::Pattern, &["p*"]);
+    two.unsubscribe(&mut hub, Kind::Channel, &["a"]);
+    asked(&mut hub);
+    assert_eq!(directory.receivers(ServerId(0), Kind::Channel, b"a"), 1);
+    hub.handle_down();
+    assert!(directory.is_empty());
+    assert_eq!(two.done(&mut hub), "*3 $11 unsubscribe $1 a :0 ");
+    assert!(hub.poll_done().is_none());
+    // With no connection, to leave takes no time.
+    two.subscribe(&mut hub, Kind::Channel, &["b"]);
+    assert!(hub.poll_done().is_none() && asked(&mut hub).is_empty());
+    hub.forget(two.key, &mut two.subscriber);
+    hub.handle_up();
+    let mut again = asked(&mut hub);
+    again.sort();
+    assert_eq!(again, ["PSUBSCRIBE p*", "SUBSCRIBE a"]);
+    hub.handle_confirmed(Kind::Channel, true, b"a")
+        .expect("asked");
+    hub.handle_confirmed(Kind::Pattern, true, b"p*")
+        .expect("asked");
+    assert_eq!(late.done(&mut hub), "*3 $10 psubscribe $2 p* :1 ");
+    // The server may not want to any more: who was a member must not believe that it still is.
+    hub.handle_down();
+    hub.handle_up();
+    asked(&mut hub);
+    assert_eq!(hub.handle_refused(b"-NOPERM\r\n"), Ok(vec![key(1)]));
+}
+
+#[test]
+fn who_has_waited_too_long_is_told_and_holds_nothing() {
+    let (mut hub, _) = hub();
+    let mut one = One::new(1);
+    one.subscribe(&mut hub, Kind::Channel, &["a"]);
+    asked(&mut hub);
+    assert!(hub.poll_late(Time(999_000), 1000).is_none());
+    let done = hub
+        .poll_late(Time(1_000_000), 1000)
+        .expect("its time is over");
+    let reply = hub.fail(done, &mut one.subscriber, || b"-late".to_vec());
+    assert_eq!(reply, b"-late");
+    assert_eq!((one.subscriber.held_bytes(), hub.claims()), (0, 0));
+    assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
+    assert!(hub.poll_done().is_none());
+}
+
+#[test]
+fn what_nobody_asked_is_known_for_it() {
+    let (mut hub, _) = hub();
+    let mut one = One::new(1);
+    assert_eq!(hub.handle_pong(), Err(Unasked));
+    assert_eq!(hub.handle_refused(b"-ERR\r\n"), Err(Unasked));
+    one.subscribe(&mut hub, Kind::Channel, &["a"]);
+    asked(&mut hub);
+    assert_eq!(
+        hub.handle_confirmed(Kind::Channel, false, b"a"),
+        Err(Unasked)
+    );
+    assert_eq!(
+        hub.handle_confirmed(Kind::Pattern, true, b"a"),
+        Err(Unasked)
+    );
+    assert_eq!(
+        hub.handle_confirmed(Kind::Channel, true, b"b"),
+        Err(Unasked)
+    );
+    assert_eq!(hub.handle_pong(), Err(Unasked));
+    assert_eq!(hub.handle_confirmed(Kind::Channel, true, b"a"), Ok(()));
+}
+
+#[test]
+fn a_push_says_for_whom_it_is_as_soon_as_that_has_come() {
+    let message = b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$5\r\nhel\r\n\r\n";
+    let (kind, name) = (Kind::Channel, b"a".as_slice());
+    for cut in 0..message.len() {
+        let expected = (cut >= 24).then_some(Push::Message { kind, name });
+        assert_eq!(Push::read(&message[..cut]), expected, "{cut} bytes");
+    }
+    let read = |frame: &'static [u8]| Push::read(frame).expect("it is whole");
+    assert_eq!(
+        read(b">4\r\n$8\r\npmessage\r\n$2\r\np*\r\n$2\r\npq\r\n$1\r\nx\r\n"),
+        Push::Message {
+            kind: Kind::Pattern,
+            name: b"p*"
+        }
+    );
+    assert_eq!(
+        read(b">3\r\n$12\r\nsunsubscribe\r\n$0\r\n\r\n:0\r\n"),
+        Push::Confirmed {
+            kind: Kind::Shard,
+            on: false,
+            name: b""
+        }
+    );
+    assert_eq!(
+        read(b">3\r\n$11\r\nunsubscribe\r\n_\r\n:0\r\n"),
+        Push::Other
+    );
+    assert_eq!(read(b">2\r\n$10\r\ninvalidate\r\n_\r\n"), Push::Other);
+}
+
+/// Against a server that does what it is asked, in order, but late; with messages in between and
+/// connections that break: what a session is told is what happened to it.
+#[test]
+fn whatever_happens_a_subscriber_gets_what_is_published_between_its_confirmations_and_nothing_else()
+{
+    for seed in 1..=300u64 {
+        history(seed);
+    }
+}
+
+/// What the server writes.
+enum Says {
+    Confirmed(Kind, bool, String),
+    Pong,
+    Message(Kind, String),
+}
+
+fn history(seed: u64) {
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut below = move |bound: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 11) % bound
+    };
+    let names = ["a", "b", "c"];
+    let directory = Arc::new(Directory::default());
+    let mut hub = Hub::new(ServerId(0), 0, directory.clone(), Time(0));
+    let mut sessions: Vec<One> = (0..5).map(One::new).collect();
+    // What each session believes, by its confirmations.
+    let mut believes: HashMap<(usize, Kind, String), bool> = HashMap::new();
+    let mut waiting: HashMap<usize, (Kind, bool, Vec<String>)> = HashMap::new();
+    let mut connected = false;
+    let mut server: HashMap<(Kind, String), bool> = HashMap::new();
+    let mut stream: VecDeque<Says> = VecDeque::new();
+    let steps = 400;
+    for step in 0..steps + 50 {
+        let ending = step >= steps;
+        match if ending { 9 } else { below(10) } {
+            0..=3 => {
+                let who = below(sessions.len() as u64) as usize;
+                if waiting.contains_key(&who) {
+                    continue;
+                }
+                let kind = Kind::ALL[below(3) as usize];
+                let on = below(2) == 0;
+                let count = if on { 1 + below(2) } else { below(3) };
+                let asks: Vec<&str> = (0..count).map(|_| names[below(3) as usize]).collect();
+                let outcome = if on {
+                    sessions[who].subscribe(&mut hub, kind, &asks)
+                } else {
+                    sessions[who].unsubscribe(&mut hub, kind, &asks)
+                };
+                let asks: Vec<String> = if asks.is_empty() {
+                    names.iter().map(ToString::to_string).collect()
+                } else {
+                    asks.iter().map(ToString::to_string).collect()
+                };
+                match outcome {
+                    Outcome::Waits => {
+                        waiting.insert(who, (kind, on, asks));
+                    }
+                    Outcome::Reply(_) => {
+                        for name in asks {
+                            believes.insert((who, kind, name), on);
+                        }
+                    }
+                }
+            }
+            4 => {
+                // A client goes, and another takes its place.
+                let who = below(sessions.len() as u64) as usize;
+                let One { key, subscriber } = &mut sessions[who];
+                hub.forget(*key, subscriber);
+                waiting.remove(&who);
+                believes.retain(|(whose, _, _), _| *whose != who);
+            }
+            5 if below(8) == 0 => {
+                if connected {
+                    hub.handle_down();
+                    server.clear();
+                    stream.clear();
+                } else {
+                    hub.handle_up();
+                }
+                connected = !connected;
+            }
+            6 => {
+                let (kind, name) = (Kind::ALL[below(3) as usize], names[below(3) as usize]);
+                if server.get(&(kind, name.to_owned())) == Some(&true) {
+                    stream.push_back(Says::Message(kind, name.to_owned()));
+                }
+            }
+            7..=8 => {
+                while let Some(ask) = hub.poll_ask() {
+                    assert!(connected, "seed {seed}: asked without a connection");
+                    match ask {
+                        Ask::Ping => stream.push_back(Says::Pong),
+                        Ask::Subscribe { channel, on } => {
+                            let channel = hub.channels.get(channel).expect("it stays");
+                            let name = text(channel.name.to_vec());
+                            server.insert((channel.kind, name.clone()), on);
+                            stream.push_back(Says::Confirmed(channel.kind, on, name));
+                        }
+                    }
+                }
+            }
+            _ => match stream.pop_front() {
+                None => {}
+                Some(Says::Pong) => hub.handle_pong().expect("it was asked"),
+                Some(Says::Confirmed(kind, on, name)) => hub
+                    .handle_confirmed(kind, on, name.as_bytes())
+                    .expect("it was asked"),
+                Some(Says::Message(kind, name)) => {
+                    let channel = hub.channel(kind, name.as_bytes());
+                    for (who, session) in sessions.iter().enumerate() {
+                        let members = channel.map_or(&[][..], |channel| hub.members(channel));
+                        let gets = members.iter().filter(|member| **member == session.key);
+                        let gets = gets.count();
+                        let expected = believes.get(&(who, kind, name.clone())) == Some(&true);
+                        assert_eq!(gets, usize::from(expected), "seed {seed}, step {step}");
+                    }
+                }
+            },
+        }
+        while let Some(done) = hub.poll_done() {
+            let who = done.session.index as usize;
+            hub.settle(done, &mut sessions[who].subscriber, Version::Resp3);
+            let (kind, on, names) = waiting.remove(&who).expect("it waited");
+            for name in names {
+                believes.insert((who, kind, name), on);
+            }
+        }
+        for (who, session) in sessions.iter().enumerate() {
+            if !waiting.contains_key(&who) {
+                let listens = believes
+                    .iter()
+                    .filter(|((whose, _, _), on)| *whose == who && **on);
+                let counts: usize = session.subscriber.counts().iter().sum();
+                assert_eq!(counts, listens.count(), "seed {seed}, step {step}");
+            }
+        }
+    }
+    // Everybody goes: nothing is left.
+    for One { key, subscriber } in &mut sessions {
+        hub.forget(*key, subscriber);
+    }
+    if connected {
+        while let Some(ask) = hub.poll_ask() {
+            if let Ask::Subscribe { channel, on } = ask {
+                let channel = hub.channels.get(channel).expect("it stays");
+                let name = text(channel.name.to_vec());
+                stream.push_back(Says::Confirmed(channel.kind, on, name));
+            } else {
+                stream.push_back(Says::Pong);
+            }
+        }
+        while let Some(says) = stream.pop_front() {
+            match says {
+                Says::Pong => hub.handle_pong().expect("it was asked"),
+                Says::Confirmed(kind, on, name) => hub
+                    .handle_confirmed(kind, on, name.as_bytes())
+                    .expect("it was asked"),
+                Says::Message(..) => {}
+            }
+        }
+    }
+    assert!(hub.is_unused(), "seed {seed}");
+    assert_eq!(hub.claims(), 0, "seed {seed}");
+    assert!(directory.is_empty(), "seed {seed}");
+}
