@@ -163,11 +163,18 @@ impl Engine {
         let Some(link) = self.shared_link(kind) else {
             return Err(Blocked::Refused(bound_reply("links_max")));
         };
+        let asked_at = self
+            .sessions
+            .get(key)
+            .map_or(self.now, |session| session.active_at);
         let Some(state) = self.links.get_mut(link) else {
             return Err(Blocked::Wait);
         };
+        // An attempt that failed before this was asked says nothing about it.
+        let tried = state.attempted_at >= asked_at;
         match &state.state {
             State::Up => return Ok(link),
+            State::Resting { .. } if !tried => {}
             State::Resting { .. } => {
                 return Err(Blocked::Refused(match &state.refusal {
                     Some(text) => {
@@ -181,7 +188,7 @@ impl Engine {
             State::Down | State::Connecting { .. } | State::Greeting { .. } => {}
         }
         state.waiters.push(key);
-        if matches!(state.state, State::Down) {
+        if matches!(state.state, State::Down | State::Resting { .. }) {
             self.connect(link);
         }
         self.hold(key, Flags::HOLD_LINK);

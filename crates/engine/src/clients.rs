@@ -599,6 +599,7 @@ impl Engine {
         let no_evict = session.rare.as_ref().is_some_and(|rare| rare.no_evict);
         let letters = [
             ('O', session.pins.any(Pins::MONITOR)),
+            ('P', session.listens()),
             ('x', session.flags.any(Flags::IN_MULTI)),
             ('b', waits || session.flags.any(Flags::HOLD_PAUSE)),
             ('t', session.pins.any(Pins::TRACKING)),
@@ -633,6 +634,7 @@ impl Engine {
         let transaction = rare.and_then(|rare| rare.transaction.as_ref());
         let held = session.held_bytes();
         let unsent = session.out.len();
+        let [sub, psub, ssub] = session.subscriptions();
         let mut line = format!(
             "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={}",
             session.id,
@@ -650,7 +652,7 @@ impl Engine {
         // Nothing but a defect of this function makes writing to a String fail.
         let _ = write!(
             line,
-            " db={} sub=0 psub=0 ssub=0 multi={} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 \
+            " db={} sub={sub} psub={psub} ssub={ssub} multi={} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 \
              rbs=0 rbp=0 obl={unsent} oll=0 omem=0 tot-mem={} events={} cmd={} user={} redir={} resp={} \
              lib-name={} lib-ver={}",
             session.db,
@@ -695,8 +697,12 @@ impl Engine {
 /// Every letter that a Valkey 9.1 knows.
 const KNOWN_FLAGS: &[u8] = b"OSMPxbtRBdcuAUreTIN";
 
-fn client_kind(_session: &Session) -> Kind {
-    Kind::Normal
+fn client_kind(session: &Session) -> Kind {
+    if session.listens() {
+        Kind::PubSub
+    } else {
+        Kind::Normal
+    }
 }
 
 fn addr(session: &Session) -> String {

@@ -844,6 +844,7 @@ impl Engine {
             return;
         };
         link.state = State::Connecting { since: self.now };
+        link.attempted_at = self.now;
         link.admit(link.role.takes_requests(), paused);
         let to = self.servers[link.key.server.0 as usize]
             .settings

@@ -218,6 +218,8 @@ pub(crate) struct Link {
     pub(crate) identity: Option<Identity>,
     /// What the server calls this connection.
     pub(crate) client_id: i64,
+    /// When the last attempt to connect began.
+    pub(crate) attempted_at: Time,
     /// Since when it has been up.
     pub(crate) up_since: Time,
     /// Since when nobody has ridden on it.
@@ -265,6 +267,7 @@ impl Link {
             refusal: None,
             identity: None,
             client_id: 0,
+            attempted_at: Time(0),
             up_since: now,
             unused_since: now,
         }

@@ -2,9 +2,10 @@
 
 use respool_protocol::encode;
 
+use crate::auth::CONFIGURED;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
-use crate::link::{Entry, Greeted, Role, State};
+use crate::link::{Entry, Greeted, Link, Role, State};
 use crate::requests::wants_password;
 use crate::session::Flags;
 use crate::slots::Key;
@@ -160,7 +161,24 @@ impl Engine {
             }
             Role::Captured { .. } | Role::Spare => return self.remove_link(key),
         }
+        self.close_disowned(key);
         self.wake_waiters(key);
+    }
+
+    /// The server knows the user of a link no more, or another password: it has closed that user's connections,
+    /// and its sessions here are no better.
+    fn close_disowned(&mut self, key: Key) {
+        let disowned = |link: &Link| link.refusal.is_some() && link.key.user != CONFIGURED;
+        if !self.links.get(key).is_some_and(disowned) {
+            return;
+        }
+        let riders = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.link == key);
+        for rider in riders.map(|(rider, _)| rider).collect::<Vec<_>>() {
+            self.close_for(rider, String::from("the server refuses its user"));
+        }
     }
 
     /// No connection can be had: what waits for one fails, and the next attempt is a while off.

@@ -182,7 +182,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("function|list" -2 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; false; 0 0),
     row!("function|load" -3 [WRITE DENYOOM NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Primaries AllSucceeded; None; false; 0 0),
     row!("function|restore" -3 [WRITE DENYOOM NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Primaries AllSucceeded; None; false; 0 0),
-    row!("function|stats" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Primaries Special; None; false; 0 0),
+    row!("function|stats" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Read; Primaries Special; None; false; 0 0),
     row!("geoadd" -5 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([RW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; false; 0 0),
     row!("geodist" -4 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; false; 0 0),
     row!("geohash" -2 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; false; 0 0),

@@ -144,10 +144,6 @@ fn what_concerns_the_connection_is_not_passed_on_unless_it_is_known_to_be_harmle
         ),
         ("client|getredir", "shows that a shared link does not track"),
         ("client|trackinginfo", "the same"),
-        (
-            "function|stats",
-            "allowed while a script runs; about the server",
-        ),
     ];
     let suspicious = [
         Flags::BLOCKING,
