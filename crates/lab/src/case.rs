@@ -12,6 +12,8 @@ pub enum Verb {
     Set,
     /// `GET key`, where every key exists.
     Get,
+    /// A transaction as one request: MULTI, SET key value, GET key, EXEC.
+    Multi,
 }
 
 /// What the generator does.
@@ -131,6 +133,7 @@ impl fmt::Display for Verb {
         f.pad(match self {
             Verb::Set => "SET",
             Verb::Get => "GET",
+            Verb::Multi => "MULTI",
         })
     }
 }

@@ -257,7 +257,7 @@ pub const FLAGS: [&Flag<Options>; 20] = [
     &Flag {
         name: "verbs",
         value: Some("LIST"),
-        help: "Of set and get.",
+        help: "Of set, get and multi (a transaction of both).",
         set: |options, value| {
             options.verbs.clear();
             for word in value.split(',') {
@@ -266,7 +266,8 @@ pub const FLAGS: [&Flag<Options>; 20] = [
                     .push(match word.trim().to_lowercase().as_str() {
                         "set" => Verb::Set,
                         "get" => Verb::Get,
-                        other => return Err(format!("{other:?} is neither set nor get")),
+                        "multi" => Verb::Multi,
+                        other => return Err(format!("{other:?} is none of set, get and multi")),
                     });
             }
             Ok(())

@@ -149,6 +149,7 @@ fn by_own(
     command.arg(match recipe.verb {
         Verb::Get => "--get",
         Verb::Set => "--set",
+        Verb::Multi => "--multi",
     });
     command.args([
         "--values",
@@ -376,6 +377,9 @@ fn run_benchmark(
     watched: &mut Watched,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
+    if workload.verb == Verb::Multi {
+        return Err("redis-benchmark asks no transactions: use --generator own".into());
+    }
     let program = servers::find_program("redis-benchmark")?;
     let broken = |error: std::io::Error| format!("redis-benchmark: {error}");
     let mut command = Command::new(program);

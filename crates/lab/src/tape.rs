@@ -150,7 +150,7 @@ pub fn value_of(key: u32, bytes: usize, values: Values) -> Vec<u8> {
     }
 }
 
-/// Writes `SET key value` or `GET key` as a client library would.
+/// Writes `SET key value`, `GET key` or both in a transaction, as a client library would.
 pub fn write_request(out: &mut Vec<u8>, recipe: &Recipe, key: u32) {
     let name = key_name(key);
     match recipe.verb {
@@ -158,6 +158,13 @@ pub fn write_request(out: &mut Vec<u8>, recipe: &Recipe, key: u32) {
         Verb::Set => {
             let value = value_of(key, recipe.value_bytes, recipe.values);
             write_command(out, &[b"SET", name.as_bytes(), &value]);
+        }
+        Verb::Multi => {
+            write_command(out, &[b"MULTI"]);
+            for verb in [Verb::Set, Verb::Get] {
+                write_request(out, &Recipe { verb, ..*recipe }, key);
+            }
+            write_command(out, &[b"EXEC"]);
         }
     }
 }
@@ -174,6 +181,12 @@ fn write_reply(out: &mut Vec<u8>, recipe: &Recipe, key: u32) {
     match recipe.verb {
         Verb::Get => write_bulk(out, &value_of(key, recipe.value_bytes, recipe.values)),
         Verb::Set => out.extend_from_slice(b"+OK\r\n"),
+        Verb::Multi => {
+            out.extend_from_slice(b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n");
+            for verb in [Verb::Set, Verb::Get] {
+                write_reply(out, &Recipe { verb, ..*recipe }, key);
+            }
+        }
     }
 }
 

@@ -33,7 +33,7 @@ struct Settings {
     is_child: bool,
 }
 
-const FLAGS: [&Flag<Settings>; 17] = [
+const FLAGS: [&Flag<Settings>; 18] = [
     &Flag {
         name: "target",
         value: Some("HOST:PORT"),
@@ -58,6 +58,15 @@ const FLAGS: [&Flag<Settings>; 17] = [
         help: "Ask SET.",
         set: |settings, _| {
             settings.load.recipe.verb = Verb::Set;
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "multi",
+        value: None,
+        help: "Ask MULTI, SET, GET, EXEC; the four count as one request.",
+        set: |settings, _| {
+            settings.load.recipe.verb = Verb::Multi;
             Ok(())
         },
     },
