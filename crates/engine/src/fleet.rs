@@ -48,6 +48,8 @@ pub enum Question {
         /// How its command is answered.
         how: Unblock,
     },
+    /// To forget the scripts that were seen. Nobody waits for the answer.
+    ForgetScripts,
 }
 
 /// One worker's part of the answer.
@@ -120,6 +122,10 @@ impl Engine {
                 self.end_pause();
                 Answer::Count(0)
             }
+            Question::ForgetScripts => {
+                self.scripts.forget();
+                Answer::Count(0)
+            }
             // Whether it was in one, only the server can tell.
             Question::Unblock { id, how } if self.unblock(id, how, (from, ticket)) => return,
             Question::Unblock { .. } => Answer::Count(0),
@@ -189,6 +195,17 @@ impl Engine {
         }
         self.handle_question(self.worker.index, ticket, question);
         Placed::Done
+    }
+
+    /// Tells all workers something; their answers are not waited for.
+    pub(crate) fn tell_all(&mut self, question: Question) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        if self.worker.count > 1 {
+            let question = question.clone();
+            self.act(Action::Ask { ticket, question });
+        }
+        self.handle_question(self.worker.index, ticket, question);
     }
 
     pub(crate) fn give_answer(&mut self, to: usize, ticket: u64, answer: Answer) {

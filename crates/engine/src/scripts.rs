@@ -9,6 +9,7 @@ use sha1::{Digest, Sha1};
 
 use crate::duty::Duty;
 use crate::engine::Engine;
+use crate::fleet::Question;
 use crate::limits::SCRIPT_BYTES_MAX;
 use crate::link::Entry;
 use crate::requests::{Placed, Request};
@@ -47,7 +48,7 @@ impl Scripts {
         self.bodies.get(&name).map(Vec::as_slice)
     }
 
-    fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.bodies.clear();
         self.bytes = 0;
     }
@@ -70,7 +71,7 @@ impl Engine {
             }
             id::SCRIPT_FLUSH => {
                 // Whoever flushes wants NOSCRIPT.
-                self.scripts.forget();
+                self.tell_all(Question::ForgetScripts);
                 None
             }
             _ => self.scripts.body(request.arg(1)).map(|_| Duty::Evalsha),
