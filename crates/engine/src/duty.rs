@@ -37,6 +37,8 @@ pub(crate) enum Duty {
     Select(u32),
     /// AUTH, alone or in a HELLO.
     Login(Box<Login>),
+    /// EVAL, SCRIPT LOAD: the argument that is a script.
+    Script { body_at: usize },
     /// EVALSHA whose script we know.
     Evalsha,
     /// CLIENT UNBLOCK of a link of ours: an answer to that worker's question of that ticket.
@@ -55,7 +57,7 @@ impl Duty {
     /// Whether the next reply must be whole before anything can be done with it.
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
-            Duty::Pass => false,
+            Duty::Pass | Duty::Script { .. } => false,
             Duty::Block { before, exec, .. } => *before > 0 || exec.is_some(),
             _ => true,
         }
@@ -93,7 +95,7 @@ impl Engine {
             _ => {}
         }
         let request = match link.duties.front() {
-            Some(Duty::Evalsha) => link.first_bytes().to_vec(),
+            Some(Duty::Evalsha | Duty::Script { .. }) => link.first_bytes().to_vec(),
             _ => Vec::new(),
         };
         link.pop_answered(entry);
@@ -104,6 +106,12 @@ impl Engine {
         match duty {
             Duty::Learn(name) => self.learn(key, name, reply),
             Duty::Unblock { to, ticket } => self.unblocked((to, ticket), reply),
+            Duty::Script { body_at } => {
+                // The rest of a large reply is no error.
+                let reply_or_rest = if cut { b"".as_slice() } else { reply };
+                self.settle_script(&request, body_at, reply_or_rest);
+                self.pass_on(entry, reply);
+            }
             _ if cut => self.pass_on(entry, reply),
             Duty::Pass => self.pass_on(entry, reply),
             Duty::Ask => self.settle_ask(key, reply),

@@ -313,6 +313,12 @@ impl Engine {
             debug_assert!(set.is_ok(), "the name was looked at above");
         }
         let (server, its_version) = self.identity_of(key).unwrap_or_default();
+        let link = self
+            .sessions
+            .get(key)
+            .and_then(|session| self.links.get(session.link));
+        let identity = link.and_then(|link| link.identity.as_ref());
+        let modules = identity.map_or(b"*0\r\n".to_vec(), |identity| identity.modules.clone());
         self.answer_with(key, |out, session| {
             let version = session.version;
             encode::map(out, version, 7);
@@ -329,7 +335,7 @@ impl Engine {
                 encode::bulk(out, text.as_bytes());
             }
             encode::bulk(out, b"modules");
-            encode::array(out, 0);
+            out.extend_from_slice(&modules);
         })
     }
 

@@ -232,6 +232,8 @@ pub(crate) struct Identity {
     /// `redis` or `valkey`.
     pub(crate) server: String,
     pub(crate) version: String,
+    /// Its field `modules` as it was sent, in the version of the protocol of its link.
+    pub(crate) modules: Vec<u8>,
 }
 
 impl Link {
@@ -604,6 +606,7 @@ impl Greeting {
                         *identity = Some(Identity {
                             server: text(server),
                             version: text(version),
+                            modules: modules(&self.got),
                         });
                     }
                 }
@@ -620,6 +623,26 @@ impl Greeting {
             _ => Greeted::Waiting,
         }
     }
+}
+
+/// The field `modules` of a reply to HELLO, as it stands there.
+fn modules(hello: &[u8]) -> Vec<u8> {
+    let mut rest = hello
+        .iter()
+        .position(|&byte| byte == b'\n')
+        .map_or(&[][..], |end| &hello[end + 1..]);
+    let mut named = false;
+    while !rest.is_empty() {
+        let Ok(reply::Scanned::Whole(len)) = reply::Scanner::default().scan(rest) else {
+            break;
+        };
+        if named {
+            return rest[..len].to_vec();
+        }
+        named = &rest[..len] == b"$7\r\nmodules\r\n";
+        rest = &rest[len..];
+    }
+    b"*0\r\n".to_vec()
 }
 
 /// What the replies to a greeting have come to.
@@ -841,6 +864,7 @@ mod tests {
             let expected = Identity {
                 server: "valkey".into(),
                 version: "9.1.0".into(),
+                modules: b"*0\r\n".to_vec(),
             };
             assert_eq!(identity, Some(expected));
         }

@@ -91,7 +91,12 @@ impl Engine {
     /// A link is done with what it was taken for, and clean: it waits for the next one.
     pub(crate) fn keep_spare(&mut self, key: Key) {
         let now = self.now;
+        if self.links.get(key).is_some_and(|link| link.tainted) {
+            self.act(Action::CloseLink(LinkId(key)));
+            return self.remove_link(key);
+        }
         if let Some(link) = self.links.get_mut(key) {
+            link.waits = false;
             link.role = Role::Spare;
             link.admit(false, false);
             link.streaming = false;

@@ -11,6 +11,7 @@ use crate::link::{Entry, Link, Role, State};
 use crate::returns::Expected;
 use crate::session::{Flags, Large, Pins};
 use crate::slots::Key;
+use crate::unknown::What;
 
 /// A whole request whose command is known and whose number of arguments is right.
 #[derive(Clone, Copy)]
@@ -601,7 +602,15 @@ impl Engine {
             return None;
         }
         let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
-        let refused = self.check_large(key, &args, scanner.argc());
+        let what = match self.identify(key, &args, scanner.argc()) {
+            Ok(what) => what,
+            Err(Placed::Wait) => return None,
+            Err(Placed::Done) => {
+                self.swallow(key, scanner);
+                return Some(scanner.scanned());
+            }
+        };
+        let refused = self.check_large(key, &args, scanner.argc(), what);
         if refused.is_ok() && self.is_paused_large(&args, scanner.argc()) {
             self.hold_for_pause(key);
             return None;
@@ -633,47 +642,73 @@ impl Engine {
         let duty = id.and_then(|id| self.count_duty(key, id, arg(1)));
         let session = self.sessions.get_mut(key)?;
         session.flags |= flag;
+        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
         session.rare().large = Some(Large {
             tail: scanner.tail(),
             link,
-            duty,
+            duty: duty.or(silent.then_some(Duty::Pass)),
+            silent,
         });
         if let Some(link) = link {
             session.take_seq();
             if let Some(link) = self.links.get_mut(link) {
                 link.streaming = true;
+                link.waits = matches!(what, What::Row(id) if id.get().answer == Answer::Alone);
+                link.tainted |= what == What::Learned { alone: true };
                 link.stream(&rest[..used]);
             }
             self.write_link(link);
         }
+        self.count_down_silence(key);
         Some(used)
     }
 
+    /// A large request was answered, and is read to its end for nothing.
+    fn swallow(&mut self, key: Key, scanner: &Scanner) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.flags |= Flags::SWALLOWING;
+            session.rare().large = Some(Large {
+                tail: scanner.tail(),
+                link: None,
+                duty: None,
+                silent: false,
+            });
+        }
+    }
+
     /// As for any request, by the arguments that have come.
-    fn check_large(&mut self, key: Key, args: &[&[u8]], argc: usize) -> Result<(), Vec<u8>> {
+    fn check_large(
+        &mut self,
+        key: Key,
+        args: &[&[u8]],
+        argc: usize,
+        what: What,
+    ) -> Result<(), Vec<u8>> {
         let arg = |index: usize| args.get(index).copied().unwrap_or_default();
-        let Some(id) = commands::resolve(argc, arg) else {
-            return Err(unknown_command(args, self.is_before_7(key)));
-        };
-        let command = id.get();
-        self.check(key, command, id, argc, arg)?;
         let flags = self
             .sessions
             .get(key)
             .map_or(Flags::default(), |session| session.flags);
+        let too_large = |name: &str| {
+            format!("ERR respool: the arguments of '{name}' are too large").into_bytes()
+        };
+        if let What::Row(id) = what {
+            self.check(key, id.get(), id, argc, arg)?;
+            // What two commands say here, the server says as well, and it need not be held for that.
+            let ours = matches!(id.get().answer, Answer::Session | Answer::Pinned);
+            if ours && id != id::ECHO && id != id::PING {
+                return Err(too_large(id.get().name));
+            }
+        } else if what == What::Nothing {
+            return Err(unknown_command(args, self.is_before_7(key)));
+        }
+        if flags.any(Flags::TUNNEL) {
+            return Err(too_large(&String::from_utf8_lossy(arg(0))));
+        }
         if flags.any(Flags::IN_MULTI) {
             return Err(
                 b"ERR respool: the transaction is larger than transaction_bytes_max".to_vec(),
             );
-        }
-        // What two commands say here, the server says as well, and it need not be held for that.
-        let ours = matches!(command.answer, Answer::Session | Answer::Pinned);
-        if ours && id != id::ECHO && id != id::PING || flags.any(Flags::OFF_PATH) {
-            return Err(format!(
-                "ERR respool: the arguments of '{}' are too large",
-                command.name
-            )
-            .into_bytes());
         }
         Ok(())
     }
@@ -718,7 +753,7 @@ impl Engine {
         let Some(large) = session.rare.as_mut().and_then(|rare| rare.large.as_mut()) else {
             unreachable!("a session that streams or swallows has a large request");
         };
-        let link = large.link;
+        let (link, silent) = (large.link, large.silent);
         let (used, ends, duty) = match large.tail.scan(input) {
             Ok((used, true)) => (used, true, large.duty.take()),
             Ok((used, false)) => (used, false, None),
@@ -745,6 +780,7 @@ impl Engine {
                 state.progress = self.now;
                 state.ledger.push_back(Entry {
                     duty: duty.is_some(),
+                    silent,
                     ..Entry::of(key, seq, self.now.stamp_ms())
                 });
                 state.duties.extend(duty);

@@ -61,14 +61,8 @@ impl Engine {
     pub(crate) fn place_script(&mut self, key: Key, request: &Request<'_>) -> Placed {
         let reads = request.command.retry == Retry::Read;
         let duty = match request.id {
-            id::EVAL | id::EVAL_RO => {
-                self.scripts.remember(request.arg(1));
-                None
-            }
-            id::SCRIPT_LOAD => {
-                self.scripts.remember(request.arg(2));
-                None
-            }
+            id::EVAL | id::EVAL_RO => Some(Duty::Script { body_at: 1 }),
+            id::SCRIPT_LOAD => Some(Duty::Script { body_at: 2 }),
             id::SCRIPT_FLUSH => {
                 // Whoever flushes wants NOSCRIPT.
                 self.tell_all(Question::ForgetScripts);
@@ -77,6 +71,17 @@ impl Engine {
             _ => self.scripts.body(request.arg(1)).map(|_| Duty::Evalsha),
         };
         self.place_on_link(key, request.bytes, reads, duty)
+    }
+
+    /// The reply to a request that showed a script. What the server refused, it does not know either.
+    pub(crate) fn settle_script(&mut self, request: &[u8], body_at: usize, reply: &[u8]) {
+        let mut scanner = Scanner::default();
+        if !reply.starts_with(b"-")
+            && let Ok(Found::Request { .. }) = scanner.scan(request, true)
+            && let Some(body) = scanner.spans().get(body_at)
+        {
+            self.scripts.remember(body.of(request));
+        }
     }
 
     /// The reply to an EVALSHA of a script that was seen. If the server has forgotten the script, the request

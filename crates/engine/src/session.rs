@@ -286,6 +286,8 @@ pub(crate) struct Large {
     pub(crate) link: Option<Key>,
     /// What becomes of its reply, if that is not simply passed on.
     pub(crate) duty: Option<Duty>,
+    /// The session wants no reply to it.
+    pub(crate) silent: bool,
 }
 
 impl Session {

@@ -233,11 +233,16 @@ impl Engine {
         let Some(large) = state.rare.as_mut().and_then(|rare| rare.large.as_mut()) else {
             return;
         };
+        let silent = large.silent;
         if large.link == Some(link) {
             large.link = None;
             state.flags.remove(Flags::STREAMING);
             state.flags |= Flags::SWALLOWING;
-            self.fail(Entry::of(session, seq, 0), Fate::NotSent, cause);
+            let entry = Entry {
+                silent,
+                ..Entry::of(session, seq, 0)
+            };
+            self.fail(entry, Fate::NotSent, cause);
             self.release(session, Flags::HOLD_LINK);
         }
     }

@@ -63,7 +63,49 @@ const NOTHING_MS: u64 = 1_000;
 /// No command has a longer name.
 const NAME_BYTES_MAX: usize = 128;
 
+/// What the first arguments of a request come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A row of the table.
+    Row(CommandId),
+    /// A command that the server has and the table has not.
+    Learned { alone: bool },
+    /// Nobody has it.
+    Nothing,
+}
+
 impl Engine {
+    /// Says what a large request is by its first arguments; it may have to wait for what the server says.
+    pub(crate) fn identify(
+        &mut self,
+        key: Key,
+        args: &[&[u8]],
+        argc: usize,
+    ) -> Result<What, Placed> {
+        let arg = |index: usize| args.get(index).copied().unwrap_or_default();
+        if let Some(id) = commands::resolve(argc, arg) {
+            return Ok(What::Row(id));
+        }
+        let name = arg(0).to_ascii_lowercase();
+        let unauthenticated = self
+            .sessions
+            .get(key)
+            .is_none_or(|session| session.flags.any(Flags::UNAUTHENTICATED));
+        if unauthenticated || name.len() > NAME_BYTES_MAX {
+            return Ok(What::Nothing);
+        }
+        match self.learned.commands.get(&name).copied() {
+            Some(Lesson::Nothing { at }) if self.now.since_ms(at) >= NOTHING_MS => {
+                Err(self.wait_to_learn(key, name))
+            }
+            None => Err(self.wait_to_learn(key, name)),
+            Some(Lesson::Renamed(id)) => Ok(What::Row(id)),
+            Some(Lesson::Shared { .. }) => Ok(What::Learned { alone: false }),
+            Some(Lesson::Alone) => Ok(What::Learned { alone: true }),
+            Some(Lesson::Nothing { .. }) => Ok(What::Nothing),
+        }
+    }
+
     /// A request whose command the table does not have.
     pub(crate) fn place_unknown(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
         let name = spans[0].of(bytes).to_ascii_lowercase();

@@ -89,6 +89,9 @@ impl World {
                 Action::CloseLink(link) => self.closed_links.push(link),
                 Action::CloseSession { session, .. } => self.closed.push(session),
                 Action::ReadLink(..) | Action::ReadSession(..) => {}
+                Action::Ask { .. } | Action::Answer { .. } => {
+                    unreachable!("a single worker asks nobody")
+                }
             }
         }
         while self.engine.poll_event().is_some() {}
