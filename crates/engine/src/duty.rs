@@ -26,7 +26,11 @@ pub(crate) enum Duty {
         before: u32,
         after: u32,
         exec: Option<Box<Exec>>,
+        /// The next of these replies is to MULTI, without which the rest was no block.
+        opens: bool,
     },
+    /// MULTI and DISCARD, to see whether that is possible: nobody's; and what the server said to the first.
+    Probe(Option<Vec<u8>>),
     /// The session gets this, whatever the server says.
     Instead(Vec<u8>),
     /// INFO: our own section is added.
@@ -64,6 +68,11 @@ impl Duty {
     }
 }
 
+/// To a block that the server did not take for one.
+const NOT_OPENED: &[u8] =
+    b"-UNKNOWN respool: the commands were sent and may have been executed, but not as a \
+    transaction: the server refused its MULTI\r\n";
+
 /// Replies with a duty.
 impl Engine {
     /// A reply to the entry in front, which has a duty. `cut`: its beginning has gone where it belongs
@@ -76,8 +85,31 @@ impl Engine {
             return;
         };
         match link.duties.front_mut() {
-            Some(Duty::Block { before, .. }) if *before > 0 => {
+            Some(Duty::Block {
+                before,
+                after,
+                opens,
+                ..
+            }) if *before > 0 => {
                 *before -= 1;
+                let failed = std::mem::take(opens) && reply.starts_with(b"-");
+                let replies = *before + 1 + *after;
+                if failed {
+                    // What follows is not queued but executed: whatever comes of it, it is no transaction.
+                    link.duties[0] = Duty::Block {
+                        before: replies - 1,
+                        after: 0,
+                        exec: None,
+                        opens: false,
+                    };
+                    link.ledger[0].session = Key::NOBODY;
+                    self.forget_rights(key);
+                    return self.pass_on(entry, NOT_OPENED);
+                }
+                return;
+            }
+            Some(Duty::Probe(opened @ None)) => {
+                *opened = Some(reply.to_vec());
                 return;
             }
             Some(Duty::Block { after, exec, .. }) if *after > 0 => {
@@ -88,6 +120,7 @@ impl Engine {
                     before,
                     after: 0,
                     exec: None,
+                    opens: false,
                 };
                 link.ledger[0].session = Key::NOBODY;
                 return self.settle_block(key, entry, exec, reply, cut);
@@ -105,6 +138,7 @@ impl Engine {
         self.counters.link_replies += 1;
         match duty {
             Duty::Learn(name) => self.learn(key, name, reply),
+            Duty::Probe(opened) => self.settle_probe(key, opened.unwrap_or_default(), reply),
             Duty::Unblock { to, ticket } => self.unblocked((to, ticket), reply),
             Duty::Script { body_at } => {
                 // The rest of a large reply is no error.

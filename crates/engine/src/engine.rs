@@ -193,7 +193,7 @@ pub struct Engine {
     /// Sessions with something to write.
     pub(crate) dirty: Vec<Key>,
     /// Sessions whose reason to wait has gone.
-    resume: Vec<Key>,
+    pub(crate) resume: Vec<Key>,
     /// Sessions whose reading may have to be switched.
     reading: Vec<Key>,
     actions: VecDeque<Action>,

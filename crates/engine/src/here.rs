@@ -149,7 +149,8 @@ impl Engine {
         if (session.version, session.db) == (version, db) {
             return Moved::Done;
         }
-        if !session.is_caught_up() {
+        // What is executed aside has everything in front of it answered.
+        if !session.is_caught_up() && self.aside.is_none() {
             self.hold(key, Flags::HOLD_DRAIN);
             return Moved::Wait;
         }
@@ -433,8 +434,12 @@ impl Engine {
             id,
             command,
         };
-        self.answer_here(key, &request);
-        self.aside.take().unwrap_or_default()
+        let placed = self.answer_here(key, &request);
+        let mut reply = self.aside.take().unwrap_or_default();
+        if placed == Placed::Wait {
+            encode::error(&mut reply, b"ERR respool: it cannot be answered now");
+        }
+        reply
     }
 
     pub(crate) fn reset(&mut self, key: Key) -> Placed {

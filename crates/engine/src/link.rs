@@ -198,6 +198,8 @@ pub(crate) struct Link {
     pub(crate) waits: bool,
     /// Its bytes are the session's as they come (MONITOR).
     pub(crate) tunnel: bool,
+    /// The server has said something in it.
+    pub(crate) tunnel_open: bool,
     /// It may carry a trace of what was done on it, and is closed after use.
     pub(crate) tainted: bool,
 
@@ -258,6 +260,7 @@ impl Link {
             streaming: false,
             waits: false,
             tunnel: false,
+            tunnel_open: false,
             tainted: false,
             state: State::Down,
             role,

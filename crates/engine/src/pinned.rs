@@ -42,6 +42,22 @@ impl Engine {
         Ok(())
     }
 
+    /// Waits until nothing at all is in flight on a session's own link. A session may have all its answers
+    /// before that: a request that was given up still has its place there, and so has what we ask.
+    pub(crate) fn wait_for_own_link(&mut self, key: Key) -> bool {
+        let Some(session) = self.sessions.get(key) else {
+            return false;
+        };
+        match self.links.get_mut(session.link) {
+            Some(link) if link.role == (Role::Pinned { by: key }) && !link.ledger.is_empty() => {
+                link.waiters.push(key);
+                self.hold(key, Flags::HOLD_LINK);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// A link that only this session uses: one that was given back, or a new one.
     fn own_link(&mut self, key: Key) -> Result<Key, Blocked> {
         let Some(session) = self.sessions.get(key) else {
@@ -231,6 +247,7 @@ impl Engine {
             before: 1,
             after: 0,
             exec: None,
+            opens: false,
         };
         self.place_alone(key, &bytes, false, Pins::ONCE, Some(duty))
     }
@@ -243,6 +260,9 @@ impl Engine {
             .is_some_and(|session| !session.is_caught_up())
         {
             self.hold(key, Flags::HOLD_DRAIN);
+            return Placed::Wait;
+        }
+        if self.wait_for_own_link(key) {
             return Placed::Wait;
         }
         if let Err(blocked) = self.pin(key, Pins::MONITOR) {
@@ -264,6 +284,15 @@ impl Engine {
 
     /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of its own.
     pub(crate) fn switch(&mut self, key: Key, request: &Request<'_>, pins: Pins) -> Placed {
+        if self
+            .sessions
+            .get(key)
+            .is_some_and(|session| !session.is_caught_up())
+        {
+            // Whether it is on is known when what was asked before is answered.
+            self.hold(key, Flags::HOLD_DRAIN);
+            return Placed::Wait;
+        }
         let on = request.arg(2).eq_ignore_ascii_case(b"ON");
         let had = self
             .sessions

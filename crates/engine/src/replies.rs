@@ -44,6 +44,9 @@ impl Engine {
         match &mut link.state {
             State::Up if link.tunnel => {
                 let by = link.role.captor();
+                if !std::mem::replace(&mut link.tunnel_open, true) {
+                    self.wake_waiters(key);
+                }
                 self.push_to(by, bytes);
             }
             State::Up => {
@@ -90,6 +93,10 @@ impl Engine {
                         if entry.duty {
                             self.deliver_run(&mut run, &bytes[..at]);
                             self.settle(key, &bytes[at..end], false);
+                            if !self.links.get(key).is_some_and(Link::is_up) {
+                                // It said what ended it: what follows is not believed.
+                                return;
+                            }
                             at = end;
                             continue;
                         }
@@ -170,6 +177,13 @@ impl Engine {
             return;
         };
         session.answered_at = self.now;
+        if session.flags.any(Flags::CLOSING | Flags::ENDED) && session.out.is_empty() {
+            // It wants no replies, so no write will end it.
+            self.resume.push(key);
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
         if session.flags.any(Flags::AWAITS_LAST) {
             if session.flags.any(Flags::UNPINNING) {
                 self.finish_unpinning(key);
@@ -460,7 +474,8 @@ impl Engine {
             return;
         };
         match link.role {
-            Role::Shared | Role::Pinned { .. } if link.takes && !link.streaming => {}
+            Role::Shared if link.takes => {}
+            Role::Pinned { .. } if link.takes && !link.streaming && link.waiters.is_empty() => {}
             Role::Pinned { .. } if link.ledger.is_empty() => {
                 link.streaming = false;
                 self.reopen(key);

@@ -292,25 +292,37 @@ impl Engine {
         }
     }
 
-    /// What a session that is a tunnel sends: to the server as it is.
+    /// What a session that is a tunnel sends: to the server as it is, unless it is for us, or for nobody.
     fn place_in_tunnel(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
-        match commands::lookup(spans[0].of(bytes)) {
+        let arg = |index: usize| spans[index].of(bytes);
+        let Some(link) = self.sessions.get(key).map(|session| session.link) else {
+            return Placed::Done;
+        };
+        let Some(state) = self.links.get_mut(link) else {
+            return Placed::Done;
+        };
+        if !state.tunnel_open {
+            // The reply to MONITOR comes before all others.
+            state.waiters.push(key);
+            self.hold(key, Flags::HOLD_LINK);
+            return Placed::Wait;
+        }
+        match commands::resolve(spans.len(), arg) {
             Some(id::QUIT) => {
                 self.answer_reply(key, b"+OK\r\n");
                 self.close_when_answered(key);
                 Placed::Done
             }
             Some(id::RESET) => self.reset(key),
-            _ => {
-                let link = self.sessions.get(key).map(|session| session.link);
-                if let Some(link) = link {
-                    if let Some(link) = self.links.get_mut(link) {
-                        link.stream(bytes);
-                    }
-                    self.write_link(link);
-                }
+            Some(id @ (id::PING | id::ECHO)) if id.get().arity_ok(spans.len()) => {
+                state.stream(bytes);
+                self.write_link(link);
                 Placed::Done
             }
+            _ => self.answer_error(
+                key,
+                b"ERR respool: while MONITOR is on, only PING, ECHO, RESET and QUIT are possible",
+            ),
         }
     }
 
@@ -477,6 +489,40 @@ impl Engine {
         duty: Duty,
     ) -> Result<Key, Blocked> {
         let link = self.usable_link(key)?;
+        self.put_ours(link, bytes, duty);
+        Ok(link)
+    }
+
+    /// The same on the link that a session would share, if it has one of its own.
+    pub(crate) fn ask_shared(
+        &mut self,
+        key: Key,
+        bytes: &[u8],
+        duty: Duty,
+    ) -> Result<Key, Blocked> {
+        let Some(session) = self
+            .sessions
+            .get(key)
+            .filter(|session| !session.pins.is_empty())
+        else {
+            return self.ask_for_ourselves(key, bytes, duty);
+        };
+        let kind = self.kind_of(session);
+        let Some(link) = self.shared_link(kind) else {
+            return Err(Blocked::Refused(bound_reply("links_max")));
+        };
+        match self.links.get(link).map(|link| &link.state) {
+            Some(State::Resting { .. }) => {
+                return Err(Blocked::Refused(self.no_link_reply(link)));
+            }
+            Some(State::Down) => self.connect(link),
+            _ => {}
+        }
+        self.put_ours(link, bytes, duty);
+        Ok(link)
+    }
+
+    fn put_ours(&mut self, link: Key, bytes: &[u8], duty: Duty) {
         if let Some(state) = self.links.get_mut(link) {
             let entry = Entry {
                 len: bytes.len() as u32,
@@ -486,7 +532,6 @@ impl Engine {
             state.push_with(entry, bytes, duty);
         }
         self.list_link(link);
-        Ok(link)
     }
 
     /// A session that has no link of its own rides on the shared one of its kind, from now on.
@@ -720,6 +765,9 @@ impl Engine {
         };
         let kind = self.kind_of(session);
         if !session.pins.is_empty() {
+            if self.wait_for_own_link(key) {
+                return Err(Blocked::Wait);
+            }
             // Its own link it is, with what the server knows there.
             return self.usable_link(key);
         }

@@ -33,6 +33,8 @@ pub(crate) struct Transaction {
     pub(crate) count: u32,
     /// Some of them may write.
     pub(crate) writes: bool,
+    /// Bytes that all this holds.
+    held: usize,
     /// Something was refused: EXEC will be, too.
     aborted: bool,
     /// Those whose results are not simply the server's, by their places.
@@ -56,11 +58,7 @@ pub(crate) struct Exec {
 
 impl Transaction {
     pub(crate) fn held_bytes(&self) -> usize {
-        let here = |(_, ours): &(u32, Ours)| match ours {
-            Ours::Here(request) => request.len(),
-            Ours::Select(_) => 0,
-        };
-        self.opening.len() + self.requests.len() + self.ours.iter().map(here).sum::<usize>()
+        self.held
     }
 }
 
@@ -73,13 +71,17 @@ impl Engine {
                 self.refuse_nested(key, request, "MULTI calls can not be nested")
             }
             id::MULTI => {
-                if !self.know_commands(key) {
+                if !self.know_commands(key, request.bytes) {
                     return Placed::Wait;
+                }
+                if let Some(refusal) = self.refusal_to_open(key) {
+                    return self.answer_reply(key, &refusal);
                 }
                 if let Some(session) = self.sessions.get_mut(key) {
                     session.flags |= Flags::IN_MULTI;
                     session.rare().transaction = Some(Transaction {
                         opening: request.bytes.to_vec(),
+                        held: request.bytes.len(),
                         ..Transaction::default()
                     });
                     self.held_bytes += request.bytes.len();
@@ -270,15 +272,22 @@ impl Engine {
             // It will never be sent: nothing more of it is kept.
             return self.answer_reply(key, b"+QUEUED\r\n");
         }
+        let requests = transaction.requests.len();
+        let mut held = size_of::<(u32, Ours)>() * usize::from(ours.is_some());
         match &ours {
-            Some(Ours::Here(_)) => encode::request(&mut transaction.requests, &["PING"]),
+            Some(Ours::Here(request)) => {
+                encode::request(&mut transaction.requests, &["PING"]);
+                held += request.len();
+            }
             _ => transaction.requests.extend_from_slice(bytes),
         }
+        held += transaction.requests.len() - requests;
         transaction
             .ours
             .extend(ours.map(|ours| (transaction.count, ours)));
         transaction.count += 1;
-        self.held_bytes += transaction.held_bytes() - before;
+        transaction.held += held;
+        self.held_bytes += held;
         self.answer_reply(key, b"+QUEUED\r\n")
     }
 
@@ -350,23 +359,11 @@ impl Engine {
             })
         });
         let before = transaction.count + 1;
-        let held: usize = exec.as_ref().map_or(0, |exec| {
-            exec.ours
-                .iter()
-                .map(|(_, ours)| {
-                    if let Ours::Here(request) = ours {
-                        request.len()
-                    } else {
-                        0
-                    }
-                })
-                .sum()
-        });
-        self.held_bytes -= held;
         let duty = Duty::Block {
             before,
             after,
             exec,
+            opens: true,
         };
         match self.place_with(key, &block, false, duty) {
             Ok(placed) => {
@@ -383,7 +380,6 @@ impl Engine {
                 // It has to wait, and is built again then.
                 if let (Some(exec), Some(transaction)) = (exec, self.transaction_of(key)) {
                     transaction.ours = exec.ours;
-                    self.held_bytes += held;
                 }
                 Placed::Wait
             }

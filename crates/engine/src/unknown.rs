@@ -25,8 +25,13 @@ pub(crate) struct Learned {
     /// What is being asked, on which link; about all commands by an empty name.
     pub(crate) asking: HashMap<Vec<u8>, Key>,
     /// What servers have, as soon as somebody queues a transaction for them.
-    known: HashMap<ServerId, Known>,
+    known: HashMap<Whose, Known>,
+    /// Why a user may not open transactions, if it may not.
+    unopened: HashMap<Whose, Vec<u8>>,
 }
+
+/// A server, and who asks it: rights are a user's.
+type Whose = (ServerId, u16);
 
 /// The commands of the table that a server has.
 #[derive(Debug)]
@@ -41,7 +46,8 @@ struct Known {
 impl Learned {
     /// A server has come up: it may be another one than before.
     pub(crate) fn forget_server(&mut self, server: ServerId) {
-        self.known.remove(&server);
+        self.known.retain(|(of, _), _| *of != server);
+        self.unopened.retain(|(of, _), _| *of != server);
     }
 }
 
@@ -158,25 +164,57 @@ impl Engine {
 
     /// Sees to it that it is known which commands a session's server has, if that can be known: a
     /// transaction needs it. `false`: the session waits for it.
-    pub(crate) fn know_commands(&mut self, key: Key) -> bool {
-        match self.server_of(key) {
-            Some(server) if !self.learned.known.contains_key(&server) => {
-                !matches!(self.ask_about(key, Vec::new()), Err(Blocked::Wait))
+    /// `opening` is MULTI as the client writes it.
+    pub(crate) fn know_commands(&mut self, key: Key, opening: &[u8]) -> bool {
+        match self.whose(key) {
+            Some(whose) if !self.learned.known.contains_key(&whose) => {
+                !matches!(self.ask_about_all(key, opening), Err(Blocked::Wait))
             }
             _ => true,
         }
     }
 
-    fn server_of(&self, key: Key) -> Option<ServerId> {
-        let session = self.sessions.get(key)?;
-        Some(self.pools[session.pool as usize].only_server())
+    fn whose(&self, key: Key) -> Option<Whose> {
+        let kind = self.kind_of(self.sessions.get(key)?);
+        Some((kind.server, kind.user))
+    }
+
+    /// The server's error to a MULTI of this session's user, if that is what it says.
+    pub(crate) fn refusal_to_open(&self, key: Key) -> Option<Vec<u8>> {
+        self.learned.unopened.get(&self.whose(key)?).cloned()
+    }
+
+    /// The rights of a user may have changed.
+    pub(crate) fn forget_rights(&mut self, link: Key) {
+        if let Some(link) = self.links.get(link) {
+            self.learned.known.remove(&(link.key.server, link.key.user));
+        }
+    }
+
+    /// What the server said to a MULTI and the DISCARD behind it. Were the one right and the other not, the
+    /// link would stay in a transaction.
+    pub(crate) fn settle_probe(&mut self, link: Key, opened: Vec<u8>, discarded: &[u8]) {
+        let Some(whose) = self
+            .links
+            .get(link)
+            .map(|link| (link.key.server, link.key.user))
+        else {
+            return;
+        };
+        self.learned.unopened.remove(&whose);
+        if opened.starts_with(b"-") {
+            self.learned.unopened.insert(whose, opened);
+        } else if discarded.starts_with(b"-") {
+            self.learned.unopened.insert(whose, discarded.to_vec());
+            self.lose_link(link, "it opens transactions and does not discard them");
+        }
     }
 
     /// What a session's server says of a request of the table while it queues it. `Err`: its error.
     pub(crate) fn check_queued(&self, key: Key, request: &Request<'_>) -> Result<(), Vec<u8>> {
         let known = self
-            .server_of(key)
-            .and_then(|server| self.learned.known.get(&server));
+            .whose(key)
+            .and_then(|whose| self.learned.known.get(&whose));
         let Some(known) = known.filter(|known| !known.arities.is_empty()) else {
             return Ok(());
         };
@@ -208,18 +246,38 @@ impl Engine {
         Err(format!("ERR wrong number of arguments for '{name}' command").into_bytes())
     }
 
-    /// Asks the server about a command, or about all; the session waits for what it says.
+    /// Asks the server for all its commands, and whether the session's user may open transactions: not on a
+    /// link of the session's own, where that would end its WATCH.
+    fn ask_about_all(&mut self, key: Key, opening: &[u8]) -> Result<(), Blocked> {
+        let asked = self.learned.asking.get(&Vec::new()).copied();
+        let link = match asked.filter(|link| self.links.get(*link).is_some()) {
+            Some(link) => link,
+            None => {
+                let mut probe = opening.to_vec();
+                encode::request(&mut probe, &["DISCARD"]);
+                let link = self.ask_shared(key, &probe, Duty::Probe(None))?;
+                let mut request = Vec::new();
+                encode::request(&mut request, &["COMMAND"]);
+                self.ask_shared(key, &request, Duty::Learn(Vec::new()))?;
+                self.learned.asking.insert(Vec::new(), link);
+                link
+            }
+        };
+        if let Some(link) = self.links.get_mut(link) {
+            link.waiters.push(key);
+        }
+        self.hold(key, Flags::HOLD_LINK);
+        Err(Blocked::Wait)
+    }
+
+    /// Asks the server about a command; the session waits for what it says.
     fn ask_about(&mut self, key: Key, name: Vec<u8>) -> Result<(), Blocked> {
         let asked = self.learned.asking.get(&name).copied();
         let link = match asked.filter(|link| self.links.get(*link).is_some()) {
             Some(link) => link,
             None => {
                 let mut request = Vec::new();
-                if name.is_empty() {
-                    encode::request(&mut request, &["COMMAND"]);
-                } else {
-                    encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
-                }
+                encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
                 let link = self.ask_for_ourselves(key, &request, Duty::Learn(name.clone()))?;
                 self.learned.asking.insert(name, link);
                 link
@@ -244,8 +302,10 @@ impl Engine {
     pub(crate) fn learn(&mut self, link: Key, name: Vec<u8>, reply: &[u8]) {
         self.learned.asking.remove(&name);
         if name.is_empty() {
-            if let Some(server) = self.links.get(link).map(|link| link.key.server) {
-                self.learned.known.insert(server, known(reply));
+            if let Some(key) = self.links.get(link).map(|link| link.key) {
+                self.learned
+                    .known
+                    .insert((key.server, key.user), known(reply));
             }
             return self.wake_waiters(link);
         }

@@ -315,6 +315,10 @@ impl World {
                             self.executed.push(key);
                         }
                     }
+                    "DISCARD" => {
+                        connection.queued = None;
+                        connection.to_send.extend_from_slice(b"+OK\r\n");
+                    }
                     "WATCH" | "UNWATCH" => connection.to_send.extend_from_slice(b"+OK\r\n"),
                     "INCR" if connection.queued.is_some() => {
                         connection

@@ -401,3 +401,92 @@ fn a_command_that_the_table_does_not_have_is_learned_from_the_server() {
     assert_eq!(target.client().call("RPUSH list e"), Value::Integer(1));
     assert_eq!(client.reply(), pair("list", "e"));
 }
+
+/// What is cut through on a pinned link must not begin while something of ours is still in flight there.
+#[test]
+fn a_large_request_behind_hello_on_a_pinned_link_arrives_whole() {
+    on_every_target(&Options::with(&["--threads", "1"]), |target| {
+        let large = "x".repeat(1_000_000);
+        let mut client = target.client();
+        assert_eq!(client.call("WATCH k"), Value::ok());
+        let set = super::client::request(&["SET", "large", &large]);
+        client.send(&[words("HELLO 3"), set, words("STRLEN large")].concat());
+        assert!(client.reply().error().is_none());
+        assert_eq!(client.reply(), Value::ok());
+        assert_eq!(client.reply(), Value::Integer(1_000_000));
+        client.send(&[words("MONITOR"), words("RESET"), words("ECHO x")].concat());
+        assert_eq!(client.reply(), Value::ok());
+        assert_eq!(client.reply(), Value::Simple("RESET".into()));
+        assert_eq!(client.reply(), Value::bulk("x"));
+    });
+}
+
+#[test]
+fn monitor_is_no_way_round_what_the_configuration_refuses() {
+    let target = proxied(&Options::with(&["--threads", "1"]));
+    let mut client = target.client();
+    assert_eq!(client.call("MONITOR"), Value::ok());
+    for request in [
+        "SHUTDOWN NOSAVE",
+        "DEBUG JMAP",
+        "SET k 1",
+        "PSYNC ? -1",
+        "NOSUCH",
+    ] {
+        let refused = client.call(request);
+        assert!(
+            refused.error().is_some_and(|text| text.contains("MONITOR")),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(client.call("RESET"), Value::Simple("RESET".into()));
+    assert_eq!(client.call("GET k"), Value::Null);
+}
+
+#[test]
+fn without_replies_large_values_are_written_and_the_end_of_the_client_is_seen() {
+    on_every_target(&Options::with(&["--threads", "1"]), |target| {
+        let large = "x".repeat(1_000_000);
+        let mut client = target.client();
+        let set = super::client::request(&["SET", "large", &large]);
+        client.send(
+            &[
+                words("CLIENT REPLY SKIP"),
+                set.clone(),
+                words("STRLEN large"),
+            ]
+            .concat(),
+        );
+        assert_eq!(client.reply(), Value::Integer(1_000_000));
+        client.call("DEL large");
+        client.send(&[words("CLIENT REPLY OFF"), set, words("SET small 1")].concat());
+        client.close_sending();
+        client.expect_closed();
+        let mut other = target.client();
+        wait_until("all is written", Duration::from_secs(10), || {
+            other.call("STRLEN large") == Value::Integer(1_000_000)
+                && other.call("GET small") == Value::bulk("1")
+        });
+    });
+}
+
+#[test]
+fn tracking_that_is_switched_off_and_on_in_one_write_is_on() {
+    on_every_target(&Options::with(&["--threads", "1"]), |target| {
+        let mut client = target.client();
+        client.call("HELLO 3");
+        let requests = [
+            "CLIENT TRACKING ON",
+            "CLIENT TRACKING OFF",
+            "CLIENT TRACKING ON",
+            "CLIENT TRACKING ON x",
+            "GET k",
+        ];
+        client.send(&requests.map(words).concat());
+        let replies = client.replies(5);
+        assert_eq!(replies[..3], [Value::ok(), Value::ok(), Value::ok()]);
+        assert!(replies[3].error().is_some());
+        target.client().call("SET k 1");
+        assert!(client.reply_bytes().starts_with(b">2\r\n$10\r\ninvalidate"));
+    });
+}

@@ -234,3 +234,36 @@ fn a_transaction_has_a_bound_and_what_is_larger_than_a_held_request_fits_below_i
     }
     assert_eq!(client.call("STRLEN k"), Value::Integer(600 << 10));
 }
+
+/// Commands that the server does not queue it executes: one who may not open a transaction must not fill it.
+#[test]
+fn a_user_without_multi_is_told_so_before_anything_is_queued() {
+    let target = proxied(&Options::with(&["--threads", "1"]));
+    let mut direct = target.direct_client();
+    for (user, without) in [("no-multi", "-multi"), ("no-discard", "-discard")] {
+        direct.call(&format!("ACL SETUSER {user} on nopass ~* +@all {without}"));
+        let mut client = target.client();
+        assert_eq!(client.call(&format!("AUTH {user} x")), Value::ok());
+        let refused = client.call("MULTI");
+        assert!(
+            refused
+                .error()
+                .is_some_and(|text| text.starts_with("NOPERM")),
+            "{refused:?}"
+        );
+    }
+    // Rights that change between MULTI and EXEC.
+    direct.call("ACL SETUSER late on nopass ~* +@all");
+    let mut client = target.client();
+    client.call("AUTH late x");
+    client.call("MULTI");
+    client.call("SET k 1");
+    direct.call("ACL SETUSER late -multi");
+    let unknown = client.call("EXEC");
+    assert!(
+        unknown
+            .error()
+            .is_some_and(|text| text.starts_with("UNKNOWN")),
+        "{unknown:?}"
+    );
+}
