@@ -81,6 +81,12 @@ fuzz-smoke: ready-test ## The fuzz targets, a few seconds each
 fuzz: ready-test ## The fuzz targets, ten minutes each; SECONDS_EACH=N for another time
 	fuzz/run --seconds $(or $(SECONDS_EACH),600)
 
+.PHONY: conformance
+conformance: ready-test ## Other people's test suites, directly and through respool, compared test by test
+	cargo build -p respool --bins $(QUICK)
+	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
+	conformance/run --profile full --out $(or $(OUT),conformance/.cache/out)
+
 .PHONY: lab-smoke
 lab-smoke: ready-test ## The experiment at its smallest writes its files and they hold what they should
 	cargo build --workspace --bins $(QUICK)

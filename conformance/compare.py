@@ -1,0 +1,138 @@
+"""What two runs of one suite say of respool: the verdict test by test, and what fails the whole.
+
+Nothing here runs anything: results go in, a verdict comes out, so that planted cases can show that each
+kind of failure is seen (tests/test_compare.py).
+"""
+
+import dataclasses
+import re
+import tomllib
+
+PASSED, FAILED, SKIPPED, MISSING = "passed", "failed", "skipped", "missing"
+
+
+@dataclasses.dataclass
+class Result:
+    """What became of one test in one run."""
+
+    status: str
+    message: str = ""
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass
+class Skip:
+    """A line of skips.toml: tests that need not pass through respool, and why."""
+
+    suite: str
+    test: str
+    reason: str
+
+    def names(self, suite, test):
+        return _matches(self.suite, suite) and _matches(self.test, test)
+
+
+@dataclasses.dataclass
+class Runs:
+    """All runs of one suite: each is a dict from test to Result.
+
+    The second runs hold only what was run again: what failed directly, and what passed directly and not
+    through respool.
+    """
+
+    suite: str
+    direct: dict
+    proxied: dict
+    direct_again: dict = dataclasses.field(default_factory=dict)
+    proxied_again: dict = dataclasses.field(default_factory=dict)
+    # What went wrong beside the tests, such as a respool that panicked or did not end well.
+    trouble: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Verdict:
+    """One suite, judged. Lists hold (test, text) pairs; the first four make the whole fail."""
+
+    suite: str
+    regressions: list
+    skips_that_pass: list
+    too_few: str
+    trouble: list
+    passed_directly: int
+    passed_proxied: int
+    skipped_with_reason: list
+    skipped_by_suite: int
+    failed_directly: list
+    flaky_directly: list
+    flaky_proxied: list
+
+    def good(self):
+        return not (self.regressions or self.skips_that_pass or self.too_few or self.trouble)
+
+
+def judge(runs, skips, passed_min):
+    """The verdict on one suite. `passed_min` is how many tests must pass directly for the run to count."""
+    verdict = Verdict(runs.suite, [], [], "", list(runs.trouble), 0, 0, [], 0, [], [], [])
+    for test, first in sorted(runs.direct.items()):
+        if first.status == SKIPPED:
+            verdict.skipped_by_suite += 1
+            continue
+        if first.status != PASSED:
+            # What does not pass twice out of two says nothing about respool.
+            again = runs.direct_again.get(test)
+            flaky = again is not None and again.status == PASSED
+            (verdict.flaky_directly if flaky else verdict.failed_directly).append((test, first.message))
+            continue
+        verdict.passed_directly += 1
+        proxied = runs.proxied.get(test, Result(MISSING, "it did not run"))
+        skip = next((s for s in skips if s.names(runs.suite, test)), None)
+        if proxied.status == PASSED:
+            verdict.passed_proxied += 1
+            if skip:
+                verdict.skips_that_pass.append((test, skip.reason))
+            continue
+        if skip:
+            verdict.skipped_with_reason.append((test, skip.reason))
+            continue
+        again = runs.proxied_again.get(test)
+        if again is not None and again.status == PASSED:
+            verdict.passed_proxied += 1
+            verdict.flaky_proxied.append((test, proxied.message))
+        else:
+            verdict.regressions.append((test, f"{proxied.status}: {proxied.message}".rstrip(": ")))
+    if verdict.passed_directly < max(passed_min, 1):
+        verdict.too_few = f"{verdict.passed_directly} tests passed directly, at least {max(passed_min, 1)} should"
+    return verdict
+
+
+def stale_skips(skips, all_runs):
+    """The skips that name no test that ran. To be asked after a full run of every suite only."""
+    return [skip for skip in skips if not any(_ran(skip, runs) for runs in all_runs)]
+
+
+def regressed(direct, proxied, skips, suite):
+    """The tests that passed directly, did not through respool, and have no leave to: to be run once more."""
+    tests = [test for test, result in direct.items() if result.status == PASSED]
+    tests = [test for test in tests if proxied.get(test, Result(MISSING)).status != PASSED]
+    return [test for test in tests if not any(skip.names(suite, test) for skip in skips)]
+
+
+def read_skips(text):
+    """The skips of a file. A skip without a reason is refused."""
+    skips = []
+    for entry in tomllib.loads(text).get("skip", []):
+        unknown = set(entry) - {"suite", "test", "tests", "reason"}
+        tests = entry.get("tests", []) + ([entry["test"]] if "test" in entry else [])
+        if unknown or not tests or not entry.get("suite") or not entry.get("reason", "").strip():
+            raise ValueError(f"a skip has a suite, a test or tests, a reason, and nothing else: {entry}")
+        skips += [Skip(entry["suite"], test, entry["reason"]) for test in tests]
+    return skips
+
+
+def _ran(skip, runs):
+    return any(skip.names(runs.suite, test) and result.status != SKIPPED for test, result in runs.direct.items())
+
+
+def _matches(pattern, name):
+    # A star stands for anything. Brackets and question marks are part of the names of tests.
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL) is not None

@@ -1,0 +1,142 @@
+"""go-redis' own tests, from its Go module: its Ginkgo specs, and its plain tests such as the Truth battery."""
+
+import collections
+import json
+import pathlib
+import re
+import shutil
+
+from compare import FAILED, PASSED, SKIPPED, Result
+from suites.processes import run_bounded, run_checked
+
+MODULE = "github.com/redis/go-redis/v9"
+UNIT_SECONDS_MAX = 580
+ONLY_MAX = 300
+
+# What is changed in the copy that is tested, and why. Each must be found as often as it says.
+EDITS = {
+    "main_test.go": [
+        # The port of the one server that the specs below speak to.
+        ('redisStackPort = "6379"', 'redisStackPort = os.Getenv("REDIS_PORT")', 1),
+        # Before and after all specs, connections to shards, Sentinels and a Cluster on fixed ports, whose specs are not
+        # among ours.
+        ("\tif !RECluster {\n", '\tif os.Getenv("REDIS_RING") != "" {\n', 2),
+    ]
+}
+
+
+class GoRedis:
+    """A unit is a file of specs; a spec is named by its texts, with a number where several have the same."""
+
+    starts_servers = False
+
+    def __init__(self, settings, pins, cache):
+        self.settings = settings
+        self.pin = pins["go-redis"]
+        self.source = cache / f"go-redis-{self.pin['version']}"
+        self.program = cache / f"go-redis-{self.pin['version']}.test"
+
+    def prepare(self, _requirements):
+        """Downloads the module, whose sum Go knows and we pin, and builds its tests, unless the cache has them."""
+        ours = pathlib.Path(__file__).with_name("conformance_test.go")
+        stamp = self.program.with_suffix(".stamp")
+        made_of = json.dumps([self.pin, EDITS, ours.read_text()])
+        if stamp.exists() and stamp.read_text() == made_of:
+            return
+        found = json.loads(run_checked(["go", "mod", "download", "-json", f"{MODULE}@{self.pin['version']}"]))
+        if found["Sum"] != self.pin["sum"]:
+            raise RuntimeError(f"{MODULE} is not the pinned one: its sum is {found['Sum']}, suites.toml has {self.pin['sum']}")
+        shutil.rmtree(self.source, ignore_errors=True)
+        # Modules are kept read-only.
+        run_checked(["cp", "-r", found["Dir"], self.source])
+        run_checked(["chmod", "-R", "u+w", self.source])
+        for name, edits in EDITS.items():
+            text = (self.source / name).read_text()
+            for old, new, times in edits:
+                if text.count(old) != times:
+                    raise RuntimeError(f"{name} of {MODULE} has {old!r} {text.count(old)} times, expected {times}")
+                text = text.replace(old, new)
+            (self.source / name).write_text(text)
+        shutil.copy(ours, self.source)
+        run_checked(["go", "test", "-c", "-vet=off", "-o", self.program, "."], cwd=self.source)
+        stamp.write_text(made_of)
+
+    def run(self, unit, side, _only, folder):
+        """Runs a file of specs: always all of it, since specs build on what those before them left."""
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = folder / "results.jsonl"
+        lines.unlink(missing_ok=True)
+        command = [self.program, "-test.run", "^TestGinkgoSuite$", "--ginkgo.no-color", "--ginkgo.seed=1"]
+        command += [f"--ginkgo.timeout={UNIT_SECONDS_MAX - 20}s", f"--ginkgo.focus-file=/{re.escape(unit)}$"]
+        if left_out := self.settings.get("leave-out"):
+            command += [f"--ginkgo.skip={'|'.join(left_out)}"]
+        environment = {**self.environment(side), "CONFORMANCE_RESULTS": str(lines)}
+        trouble = run_bounded(command, UNIT_SECONDS_MAX, folder / "output.log", environment, self.source)
+        return read_specs(lines, unit), trouble
+
+    def environment(self, side):
+        """What the suite reads to find its server and to know its version."""
+        return {"REDIS_PORT": str(side.port), "REDIS_VERSION": side.server_name.rsplit("-", 1)[1]}
+
+
+class GoRedisTests(GoRedis):
+    """A unit is an expression that names plain tests of Go."""
+
+    def run(self, unit, side, only, folder):
+        """Runs the tests that the expression names, or only some of them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        pattern = unit
+        if only and len(only) <= ONLY_MAX:
+            # Subtests run with the test that they are part of.
+            pattern = "^(" + "|".join(sorted({go_escape(test.split("/")[0]) for test in only})) + ")$"
+        command = [self.program, "-test.run", pattern, "-test.skip", "^TestGinkgoSuite$", "-test.v=test2json", "-test.count=1"]
+        command += ["-test.timeout", f"{UNIT_SECONDS_MAX - 20}s"]
+        log = folder / "output.log"
+        trouble = run_bounded(command, UNIT_SECONDS_MAX, log, self.environment(side), self.source)
+        events = run_checked(["go", "tool", "test2json", "cat", log], cwd=self.source)
+        return read_events(events), trouble
+
+
+def read_specs(path, unit):
+    """The specs that ran. What Ginkgo's filters left out has no message."""
+    results, seen = {}, collections.Counter()
+    if not path.exists():
+        return results
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        spec = json.loads(line)
+        if spec["state"] in ("skipped", "pending"):
+            if not spec["message"]:
+                continue
+            status = SKIPPED
+        else:
+            status = PASSED if spec["state"] == "passed" else FAILED
+        name = f"{unit}: {spec['test']}"
+        seen[name] += 1
+        if seen[name] > 1:
+            name = f"{name} #{seen[name]}"
+        results[name] = Result(status, spec["message"][:2000], spec["seconds"])
+    return results
+
+
+def read_events(text):
+    """The tests of `go tool test2json`. One that began and did not end took the program down."""
+    results, output = {}, collections.defaultdict(list)
+    for line in text.splitlines():
+        event = json.loads(line)
+        test, action = event.get("Test"), event["Action"]
+        if not test:
+            continue
+        if action == "run":
+            results[test] = Result(FAILED, "it did not end")
+        elif action == "output":
+            output[test].append(event["Output"])
+        elif action in ("pass", "fail", "skip"):
+            status = {"pass": PASSED, "fail": FAILED, "skip": SKIPPED}[action]
+            message = "" if status == PASSED else "".join(output[test])[-2000:]
+            results[test] = Result(status, message, event.get("Elapsed", 0.0))
+    return results
+
+
+def go_escape(text):
+    """Like re.escape, in the dialect of Go, which refuses a backslash before a space."""
+    return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", text)

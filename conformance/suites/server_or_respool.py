@@ -1,0 +1,60 @@
+"""Stands in for redis-server where a suite starts its own: a server, or a respool before one.
+
+The suite ends what it started with SIGKILL. So this program becomes the server, or becomes the respool and
+lets the kernel end the server with it.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+PATIENCE_SECONDS = 20
+PR_SET_PDEATHSIG = 1
+
+
+def main():
+    server = os.environ["CONFORMANCE_SERVER"]
+    respool = os.environ["CONFORMANCE_RESPOOL"]
+    args = sys.argv[1:]
+    if not respool or "--port" not in args:
+        # Directly; or asked for its version.
+        os.execv(server, [server, *args])
+    if "--tls-port" in args or "--loadmodule" in args:
+        sys.exit("respool has no TLS, and its server no such module")
+    port = args[args.index("--port") + 1]
+    listen = f"127.0.0.1:{port}" if port != "0" else f"unix:{args[args.index('--unixsocket') + 1]}"
+    folder = os.path.join(os.environ["CONFORMANCE_FOLDER"], f"server-{os.getpid()}")
+    os.mkdir(folder)
+    path = os.path.join(folder, "server.sock")
+    # Of two options of one name the server takes the last.
+    args += ["--port", "0", "--unixsocket", path, "--dir", folder, *json.loads(os.environ["CONFORMANCE_SERVER_ARGS"])]
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    process = subprocess.Popen([server, *args], preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
+    wait_for(path, process)
+    with open(os.path.join(os.environ["CONFORMANCE_FOLDER"], f"respool-{os.getpid()}.log"), "wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    more = json.loads(os.environ["CONFORMANCE_RESPOOL_ARGS"])
+    os.execv(respool, [respool, "serve", "--listen", listen, "--backend", f"unix://{path}", *more])
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(path)
+                return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                sys.exit("the server did not start")
+            time.sleep(0.005)
+
+
+main()

@@ -1,0 +1,130 @@
+"""The comparing logic with planted cases: what must fail a run does, and what must not does not."""
+
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import report
+from compare import FAILED, PASSED, SKIPPED, Result, Runs, Skip, judge, read_skips, regressed, stale_skips
+
+
+def results(**statuses):
+    return {name: Result(status, f"{name} {status}") for name, status in statuses.items()}
+
+
+def names(pairs):
+    return [test for test, _ in pairs]
+
+
+class Judged(unittest.TestCase):
+    def test_equal_runs_are_good(self):
+        """A suite that passes on both sides is good, and counted."""
+        runs = Runs("s", results(a=PASSED, b=PASSED, c=SKIPPED), results(a=PASSED, b=PASSED, c=SKIPPED))
+        verdict = judge(runs, [], 2)
+        self.assertTrue(verdict.good())
+        self.assertEqual((verdict.passed_directly, verdict.passed_proxied, verdict.skipped_by_suite), (2, 2, 1))
+
+    def test_a_regression_is_reported(self):
+        """A test that passes directly and fails, is skipped or is missing through respool fails the run."""
+        direct = results(a=PASSED, b=PASSED, c=PASSED, d=PASSED)
+        verdict = judge(Runs("s", direct, results(a=PASSED, b=FAILED, c=SKIPPED)), [], 1)
+        self.assertEqual(names(verdict.regressions), ["b", "c", "d"])
+        self.assertFalse(verdict.good())
+        self.assertIn("missing", verdict.regressions[2][1])
+
+    def test_a_skip_with_a_reason_excuses_a_failure(self):
+        """A failure that skips.toml names does not fail the run, and its reason is kept."""
+        runs = Runs("s", results(a=PASSED, b=PASSED), results(a=PASSED, b=FAILED))
+        verdict = judge(runs, [Skip("s", "b", "because")], 1)
+        self.assertTrue(verdict.good())
+        self.assertEqual(verdict.skipped_with_reason, [("b", "because")])
+
+    def test_a_skip_of_another_suite_excuses_nothing(self):
+        """A skip counts for its own suites alone."""
+        runs = Runs("s2", results(a=PASSED, b=PASSED), results(a=PASSED, b=FAILED))
+        self.assertFalse(judge(runs, [Skip("s1", "b", "because")], 1).good())
+        self.assertTrue(judge(runs, [Skip("s*", "b", "because")], 1).good())
+
+    def test_a_passing_skip_is_reported(self):
+        """A listed skip that passes through respool fails the run."""
+        runs = Runs("s", results(a=PASSED), results(a=PASSED))
+        verdict = judge(runs, [Skip("s", "a", "because")], 1)
+        self.assertEqual(names(verdict.skips_that_pass), ["a"])
+        self.assertFalse(verdict.good())
+
+    def test_what_fails_directly_does_not_count(self):
+        """A test that fails directly, once or twice, is reported apart, whatever it does through respool."""
+        direct = results(a=FAILED, b=FAILED, c=PASSED)
+        runs = Runs("s", direct, results(a=FAILED, b=FAILED, c=PASSED), direct_again=results(a=FAILED, b=PASSED))
+        verdict = judge(runs, [], 1)
+        self.assertTrue(verdict.good())
+        self.assertEqual((names(verdict.failed_directly), names(verdict.flaky_directly)), (["a"], ["b"]))
+        self.assertEqual(verdict.passed_directly, 1)
+
+    def test_a_proxied_failure_that_passes_again_is_flaky(self):
+        """What passes through respool only when run again is listed as flaky; what fails twice is a regression."""
+        runs = Runs("s", results(a=PASSED, b=PASSED), results(a=FAILED, b=FAILED), proxied_again=results(a=PASSED, b=FAILED))
+        verdict = judge(runs, [], 1)
+        self.assertEqual((names(verdict.flaky_proxied), names(verdict.regressions)), (["a"], ["b"]))
+        self.assertEqual(verdict.passed_proxied, 1)
+
+    def test_a_suite_that_ran_too_little_fails(self):
+        """A suite that collected nothing, or much less than it has, fails, even if what ran passes."""
+        self.assertFalse(judge(Runs("s", {}, {}), [], 0).good())
+        self.assertFalse(judge(Runs("s", results(a=PASSED), results(a=PASSED)), [], 2).good())
+        self.assertFalse(judge(Runs("s", results(a=FAILED), results(a=FAILED)), [], 1).good())
+
+    def test_trouble_beside_the_tests_fails(self):
+        """A respool that panicked fails the run although every test passed."""
+        runs = Runs("s", results(a=PASSED), results(a=PASSED), trouble=["respool ended with 101"])
+        self.assertFalse(judge(runs, [], 1).good())
+
+
+class Skips(unittest.TestCase):
+    def test_a_stale_skip_is_found(self):
+        """A skip of a test that does not exist, or that the suite itself skips, is stale; one that ran is not."""
+        runs = [Runs("s", results(a=PASSED, b=SKIPPED, c=FAILED), {})]
+        skips = [Skip("s", name, "because") for name in ["a", "b", "c", "gone"]] + [Skip("other", "a", "because")]
+        self.assertEqual([(s.suite, s.test) for s in stale_skips(skips, runs)], [("s", "b"), ("s", "gone"), ("other", "a")])
+        self.assertFalse(report.good([judge(Runs("s", results(a=PASSED), results(a=PASSED)), [], 1)], skips[3:4]))
+
+    def test_only_a_star_is_special(self):
+        """Brackets, dots and question marks of a test's name stand for themselves."""
+        self.assertTrue(Skip("s", "t[a-?]*", "r").names("s", "t[a-?] and more"))
+        self.assertFalse(Skip("s", "t[ab]", "r").names("s", "ta"))
+        self.assertFalse(Skip("s", "t.a", "r").names("s", "t-a"))
+        self.assertFalse(Skip("s", "t", "r").names("s", "ta"))
+
+    def test_a_skip_without_a_reason_is_refused(self):
+        """skips.toml is refused if a skip lacks its reason, its test or its suite, or has an unknown word."""
+        good = '[[skip]]\nsuite = "s"\ntests = ["a", "b"]\nreason = "because"\n'
+        self.assertEqual([s.test for s in read_skips(good)], ["a", "b"])
+        for bad in [good.replace("because", " "), good.replace("tests", "test_s"), good.replace("suite", "sweet"), good + "x = 1\n"]:
+            with self.assertRaises(ValueError):
+                read_skips(bad)
+
+    def test_what_is_run_again(self):
+        """Run again is what passed directly, did not through respool, and has no skip."""
+        direct = results(a=PASSED, b=PASSED, c=FAILED, d=PASSED, e=PASSED)
+        proxied = results(a=PASSED, b=FAILED, c=FAILED, e=FAILED)
+        self.assertEqual(regressed(direct, proxied, [Skip("s", "e", "r")], "s"), ["b", "d"])
+
+
+class Reported(unittest.TestCase):
+    def test_the_report_names_what_fails(self):
+        """The text and the JSON name the regression, and the last line counts it."""
+        verdict = judge(Runs("s", results(a=PASSED, b=PASSED), results(a=PASSED, b=FAILED)), [], 1)
+        text = report.as_text([verdict], [], {"server": "x"})
+        self.assertIn("FAIL s: 1 pass directly and not through respool\n  b\n", text)
+        self.assertTrue(text.endswith("conformance: 1 passed, 1 failed, 0 skipped\n"))
+        self.assertIn('"good": false', report.as_json([verdict], [], {}))
+
+    def test_a_run_of_nothing_is_no_success(self):
+        """No suite at all is not good."""
+        self.assertFalse(report.good([], []))
+
+
+if __name__ == "__main__":
+    unittest.main()
