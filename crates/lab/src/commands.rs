@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use crate::flags::{self, Asked, Flag};
 
+pub mod differ;
 pub mod experiment;
 pub mod floor;
 pub mod idle;

@@ -17,6 +17,7 @@ pub mod chart;
 pub mod command_table;
 pub mod commands;
 pub mod cpu;
+pub mod differ;
 pub mod experiment;
 pub mod figure;
 pub mod flags;

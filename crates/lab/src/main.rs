@@ -19,6 +19,7 @@ Experiments (each writes report.html, report.json, rounds.csv and prints its tab
 Tools:
   load         Puts load on a server or proxy and prints what came of it as JSON
   floor        An echo server: what the kernel alone costs a proxy
+  differ       The same random requests directly and through respool: every reply must be the same
   commands     Writes or checks the command table, from what real servers say of themselves
 
 respool-lab COMMAND --help tells more. To begin with: respool-lab eight --quick";
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         "idle" => commands::idle::run(&args),
         "load" => commands::load::run(&args),
         "floor" => commands::floor::run(&args),
+        "differ" => commands::differ::run(&args),
         "commands" => respool_lab::command_table::run(&args),
         "help" | "--help" | "-h" => {
             commands::say(HELP);

@@ -9,6 +9,7 @@ mod target;
 
 mod clients;
 mod crosstalk;
+mod differ;
 mod drain;
 mod failures;
 mod golden;

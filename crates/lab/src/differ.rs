@@ -1,0 +1,705 @@
+//! The differential tester: the same requests to a server directly, and through respool to a second, equal server. All
+//! replies must be equal, and so must be what the two servers hold in the end.
+//!
+//! ```text
+//! generate ── rounds ──┬─> side: direct ──> server 1 ┐
+//!  (seed,              │   (decides what there is     ├─ compare ─> shrink ─> a script that
+//!   templates)         │    to wait for)              │  (rules)              a person can replay
+//!                      └─> side: respool ─> server 2 ┘
+//! ```
+//!
+//! A case is a script: rounds in which one or several connections each write a pipeline, cut anywhere. A round ends
+//! when all its replies have come on both sides. What two connections ask in one round never meets (see `generate`), so
+//! both sides have to come to the same, and a difference is a defect of respool. To be sure of that, a script that
+//! failed is also played to both servers without respool: what differs there as well is not counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::servers::{self, Flavour, Proxy, Server};
+
+mod compare;
+mod fault;
+mod frame;
+mod generate;
+mod pair;
+mod random;
+mod script;
+mod session;
+mod shrink;
+mod side;
+mod state;
+mod templates;
+mod words;
+
+use compare::{Difference, Forgiven};
+use fault::{Fault, Relay};
+use generate::{Generator, Recipe};
+use pair::{Outcome, Pair};
+use script::Script;
+use shrink::Shrink;
+use side::Side;
+
+/// What to compare, and how much of it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Case `n` of seed `s` is case 0 of seed `s + n`.
+    pub seed: u64,
+    /// How many scripts.
+    pub cases: u64,
+    /// No new case begins after so long.
+    pub time_max: Option<Duration>,
+    /// Requests of a case, about.
+    pub steps: usize,
+    /// Connections of a case.
+    pub connections: usize,
+    /// Names of classes; empty for all.
+    pub classes: Vec<String>,
+    /// Names of classes that are left out.
+    pub without: Vec<String>,
+    /// Commands that are never asked, with their subcommand: `CLIENT LIST`.
+    pub omitted: Vec<String>,
+    /// Which server.
+    pub flavour: Flavour,
+    /// The binary.
+    pub respool: PathBuf,
+    /// For `respool serve`, beside the listener and the server's address.
+    pub respool_args: Vec<String>,
+    /// How long a reply may take.
+    pub patience: Duration,
+    /// A case that comes to a refusal in respool's own words ends there, and is counted under these words.
+    pub accepts_refusals: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            seed: 1,
+            cases: 100,
+            time_max: None,
+            steps: 60,
+            connections: 4,
+            classes: Vec::new(),
+            without: Vec::new(),
+            omitted: Vec::new(),
+            flavour: Flavour::Redis70,
+            respool: PathBuf::new(),
+            respool_args: Vec::new(),
+            patience: Duration::from_secs(5),
+            accepts_refusals: false,
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Cases that were played.
+    pub cases: u64,
+    /// Requests of them.
+    pub requests: usize,
+    /// Differences, each kind once.
+    pub found: Vec<Found>,
+    /// Cases of which nothing can be said, with the reason.
+    pub unsound: Vec<String>,
+    /// What respool refused in its own words, and how often, if that was accepted.
+    pub refusals: BTreeMap<String, u64>,
+    /// What was forgiven, and how often.
+    forgiven: Forgiven,
+}
+
+/// A kind of difference.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The case in which it was first seen.
+    pub seed: u64,
+    /// How many cases ended with it.
+    pub times: u64,
+    /// What it is about, and what each side made of it.
+    pub text: String,
+    /// The shortest script that shows it.
+    pub script: String,
+    /// Requests in it.
+    pub requests: usize,
+}
+
+impl Found {
+    /// What differs, and the script that shows it.
+    fn text(&self) -> String {
+        format!(
+            "  --seed {} --cases 1: {}\n{}",
+            self.seed, self.text, self.script
+        )
+    }
+}
+
+impl Report {
+    /// Whether both sides were the same in all cases, and all could be judged.
+    pub fn is_clean(&self) -> bool {
+        self.found.is_empty() && self.unsound.is_empty()
+    }
+
+    fn forgive(&mut self, more: &mut Forgiven) {
+        for (why, times) in std::mem::take(more) {
+            *self.forgiven.entry(why).or_default() += times;
+        }
+    }
+
+    /// All of it, to be read.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for found in &self.found {
+            let _ = writeln!(
+                text,
+                "DIFFERENCE in {} of {} cases\n{}",
+                found.times,
+                self.cases,
+                found.text()
+            );
+        }
+        for unsound in self.unsound.iter().take(UNSOUND_SHOWN) {
+            let _ = writeln!(text, "NOT COUNTED: {unsound}");
+        }
+        for (refusal, times) in &self.refusals {
+            let _ = writeln!(text, "{times} cases ended at the refusal {refusal}");
+        }
+        if !self.forgiven.is_empty() {
+            let _ = writeln!(text, "forgiven, each by a rule of compare.rs:");
+            for (why, times) in &self.forgiven {
+                let _ = writeln!(text, "  {times:>6} times: {why}");
+            }
+        }
+        let verdict = match (self.found.len(), self.unsound.len()) {
+            (0, 0) => "no difference".to_owned(),
+            (found, unsound) => format!("{found} kinds of difference, {unsound} cases not counted"),
+        };
+        let _ = writeln!(
+            text,
+            "{} cases, {} requests: {verdict}",
+            self.cases, self.requests
+        );
+        text
+    }
+}
+
+/// So many are enough to see what they have in common.
+const UNSOUND_SHOWN: usize = 3;
+
+/// Two equal servers, and what stands before the second.
+struct Stage {
+    servers: [Server; 2],
+    before: Before,
+}
+
+enum Before {
+    Nothing,
+    Respool {
+        proxy: Proxy,
+        binary: PathBuf,
+        args: Vec<String>,
+    },
+    Fault(Relay),
+}
+
+impl Stage {
+    fn start(settings: &Settings) -> Result<Stage, String> {
+        let servers = start_servers(settings.flavour, &[&[], &[]])?;
+        let mut args = settings.respool_args.clone();
+        args.push(format!("--backend=redis://{}", servers[1].address()));
+        let binary = settings.respool.clone();
+        let proxy = start_respool(&binary, &args)?;
+        Ok(Stage {
+            servers,
+            before: Before::Respool {
+                proxy,
+                binary,
+                args,
+            },
+        })
+    }
+
+    /// A new respool in the place of one that has ended, or whose clients have left something behind.
+    fn renew(&mut self) -> Result<(), String> {
+        if let Before::Respool {
+            proxy,
+            binary,
+            args,
+        } = &mut self.before
+        {
+            *proxy = start_respool(binary, args)?;
+        }
+        Ok(())
+    }
+
+    fn address(&self) -> SocketAddr {
+        match &self.before {
+            Before::Nothing => self.servers[1].address(),
+            Before::Respool { proxy, .. } => proxy.address(),
+            Before::Fault(relay) => relay.address(),
+        }
+    }
+
+    fn pair(&self, patience: Duration) -> Result<Pair, String> {
+        let [one, two] = &self.servers;
+        Ok(Pair::new(
+            Side::new(one.address(), one)?,
+            Side::new(self.address(), two)?,
+            patience,
+        ))
+    }
+
+    /// The two servers without anything before them.
+    fn bare_pair(&self, patience: Duration) -> Result<Pair, String> {
+        let [one, two] = &self.servers;
+        Ok(Pair::new(
+            Side::new(one.address(), one)?,
+            Side::new(two.address(), two)?,
+            patience,
+        ))
+    }
+
+    /// What respool has logged, if it has ended or panicked.
+    fn complaint(&self) -> Option<String> {
+        let Before::Respool { proxy, .. } = &self.before else {
+            return None;
+        };
+        let log = proxy.log();
+        let has_failed = !proxy.is_running() || log.contains("panicked at");
+        has_failed.then(|| {
+            let lines: Vec<&str> = log.lines().collect();
+            lines[lines.len().saturating_sub(20)..].join("\n")
+        })
+    }
+}
+
+fn start_respool(binary: &Path, args: &[String]) -> Result<Proxy, String> {
+    Proxy::start(binary, args).map_err(|error| format!("respool: {error}"))
+}
+
+/// Each with its own arguments, and all else equal.
+fn start_servers(flavour: Flavour, args: &[&[&str]; 2]) -> Result<[Server; 2], String> {
+    let binary = servers::find(flavour)?;
+    let start = |args: &[&str]| {
+        // For DEBUG DIGEST. 6.2 has no such setting and allows it.
+        let debug: &[&str] = if flavour == Flavour::Redis62 {
+            &[]
+        } else {
+            &["--enable-debug-command", "yes"]
+        };
+        // Every change of a key is told to who subscribes to everything. On a channel for each key: one for each kind of
+        // change would mix what connections do at the same time.
+        let events = ["--notify-keyspace-events", "KA"];
+        // Who waits in vain is told so at the next tick: ten in a second would make the tester wait.
+        let ticks = ["--hz", "250"];
+        let all = debug.iter().chain(&events).chain(&ticks).chain(args);
+        let args: Vec<OsString> = all.map(OsString::from).collect();
+        Server::start(&binary, &args).map_err(|error| error.to_string())
+    };
+    Ok([start(args[0])?, start(args[1])?])
+}
+
+/// Plays cases and returns what was found; `say` gets a line now and then.
+///
+/// # Errors
+/// When servers or respool cannot be started, or a server is gone.
+pub fn run(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
+    let recipe = recipe(settings)?;
+    run_on(&mut Stage::start(settings)?, settings, &recipe, say)
+}
+
+/// Plays a script that was printed or written by hand.
+///
+/// # Errors
+/// When it cannot be read, or servers or respool cannot be started.
+pub fn replay(settings: &Settings, script: &str) -> Result<Report, String> {
+    let script = Script::read(script)?;
+    let stage = Stage::start(settings)?;
+    let mut pair = stage.pair(settings.patience)?;
+    let mut report = Report {
+        cases: 1,
+        requests: script.requests(),
+        ..Report::default()
+    };
+    match pair.play(&script)? {
+        Outcome::Same => {}
+        Outcome::Different(difference) => {
+            report
+                .found
+                .push(found(settings.seed, &difference, &script))
+        }
+        Outcome::Unsound(problem) => report.unsound.push(problem),
+    }
+    report.forgiven = pair.forgiven;
+    Ok(report)
+}
+
+/// Shows that the tester finds nothing where there is nothing, and everything that is planted.
+///
+/// # Errors
+/// With what it found, or did not find.
+pub fn self_check(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+    check_bare(settings, say)?;
+    check_planted(settings, say)
+}
+
+/// Two servers with nothing between, and with a relay that does nothing wrong, are the same.
+///
+/// # Errors
+/// With what it found.
+pub fn check_bare(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+    let recipe = recipe(settings)?;
+    let servers = start_servers(settings.flavour, &[&[], &[]])?;
+    let mut stage = Stage {
+        servers,
+        before: Before::Nothing,
+    };
+    for through in ["directly", "through a relay"] {
+        let report = run_on(&mut stage, settings, &recipe, &mut |_| {})?;
+        if !report.is_clean() {
+            return Err(format!("direct and {through}:\n{}", report.text()));
+        }
+        say(&format!(
+            "direct and {through}: {} cases, {} requests, no difference",
+            report.cases, report.requests
+        ));
+        let address = stage.servers[1].address();
+        stage.before =
+            Before::Fault(Relay::start(address, Fault::None).map_err(|error| error.to_string())?);
+    }
+    Ok(())
+}
+
+/// Each of the faults of a relay is found, and another setting of the second server; and their scripts are short.
+///
+/// # Errors
+/// With what was not found, or not short.
+pub fn check_planted(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+    for fault in Fault::ALL {
+        check_fault(settings, fault, say)?;
+    }
+    check_configuration(settings, say)
+}
+
+fn check_fault(settings: &Settings, fault: Fault, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+    let servers = start_servers(settings.flavour, &[&[], &[]])?;
+    let relay = Relay::start(servers[1].address(), fault).map_err(|error| error.to_string())?;
+    let mut stage = Stage {
+        servers,
+        before: Before::Fault(relay),
+    };
+    check_one(
+        &mut stage,
+        &format!("{fault:?}"),
+        settings,
+        fault.classes(),
+        say,
+    )
+}
+
+/// Another number of databases in the second server.
+fn check_configuration(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+    let servers = start_servers(settings.flavour, &[&[], &["--databases", "4"]])?;
+    let mut stage = Stage {
+        servers,
+        before: Before::Nothing,
+    };
+    check_one(
+        &mut stage,
+        "fewer databases",
+        settings,
+        &["strings", "databases"],
+        say,
+    )
+}
+
+/// A planted difference is found, and its script is short.
+fn check_one(
+    stage: &mut Stage,
+    name: &str,
+    settings: &Settings,
+    classes: &[&'static str],
+    say: &mut dyn FnMut(&str),
+) -> Result<(), String> {
+    let settings = Settings {
+        cases: PLANTED_CASES,
+        // Much of what is planted is a reply that never comes.
+        patience: Duration::from_millis(250),
+        ..settings.clone()
+    };
+    let recipe = Recipe {
+        connections: 3,
+        steps: 60,
+        classes: classes.iter().copied().chain(["cuts"]).collect(),
+        omitted: Vec::new(),
+    };
+    let mut report = Report::default();
+    for case in 0..settings.cases {
+        let settings = Settings {
+            seed: settings.seed + case,
+            cases: 1,
+            ..settings.clone()
+        };
+        report = run_on(stage, &settings, &recipe, &mut |_| {})?;
+        if !report.found.is_empty() {
+            break;
+        }
+    }
+    let Some(found) = report.found.first() else {
+        return Err(format!("{name}: planted and not found\n{}", report.text()));
+    };
+    if found.requests > PLANTED_REQUESTS_MAX {
+        return Err(format!(
+            "{name}: found, but its script is long\n{}",
+            report.text()
+        ));
+    }
+    say(&format!(
+        "{name}: found in the case of seed {}, {} requests show it",
+        found.seed, found.requests
+    ));
+    Ok(())
+}
+
+/// A planted difference shows in one of so many cases.
+const PLANTED_CASES: u64 = 20;
+/// None of them needs more than a few requests to show.
+const PLANTED_REQUESTS_MAX: usize = 4;
+
+fn recipe(settings: &Settings) -> Result<Recipe, String> {
+    let all = generate::class_names();
+    let find = |name: &String| {
+        let found = all.iter().copied().find(|known| known == name);
+        found.ok_or_else(|| format!("there is no class {name:?}; there are {}", all.join(", ")))
+    };
+    let mut classes: BTreeSet<&'static str> = settings
+        .classes
+        .iter()
+        .map(find)
+        .collect::<Result<_, _>>()?;
+    if classes.is_empty() {
+        classes.extend(&all);
+    }
+    for name in &settings.without {
+        classes.remove(find(name)?);
+    }
+    Ok(Recipe {
+        connections: settings.connections,
+        steps: settings.steps,
+        classes,
+        omitted: settings.omitted.clone(),
+    })
+}
+
+fn run_on(
+    stage: &mut Stage,
+    settings: &Settings,
+    recipe: &Recipe,
+    say: &mut dyn FnMut(&str),
+) -> Result<Report, String> {
+    let mut report = Report::default();
+    let mut by_signature: BTreeMap<String, usize> = BTreeMap::new();
+    let mut given_up: BTreeMap<String, u32> = BTreeMap::new();
+    let mut pair = stage.pair(settings.patience)?;
+    let started = Instant::now();
+    for case in 0..settings.cases {
+        if settings
+            .time_max
+            .is_some_and(|limit| started.elapsed() > limit)
+        {
+            break;
+        }
+        let seed = settings.seed + case;
+        let scripts = generate::scripts(seed, &mut pair.direct.control)
+            .map_err(|error| format!("the server: {error}"))?;
+        let mut generator = Generator::new(recipe, seed, scripts);
+        let (script, outcome) =
+            pair.run(recipe.connections, &mut |direct| generator.round(direct))?;
+        report.cases += 1;
+        report.requests += script.requests();
+        let difference = match outcome {
+            Outcome::Same => match stage.complaint() {
+                None => continue,
+                Some(log) => Difference {
+                    about: "respool itself".to_owned(),
+                    direct: "no complaint".to_owned(),
+                    other: log,
+                    signature: "respool has failed".to_owned(),
+                },
+            },
+            Outcome::Unsound(problem) => {
+                report
+                    .unsound
+                    .push(format!("--seed {seed}: {problem}\n{}", script.write()));
+                continue;
+            }
+            Outcome::Different(difference) => difference,
+        };
+        if settings.accepts_refusals && difference.other.starts_with(REFUSAL) {
+            *report.refusals.entry(difference.other).or_default() += 1;
+            pair = clean_pair(stage, pair, settings.patience)?;
+            continue;
+        }
+        let attempts = given_up.entry(difference.signature.clone()).or_default();
+        if let Some(&at) = by_signature.get(&difference.signature) {
+            report.found[at].times += 1;
+        } else if *attempts < ATTEMPTS_MAX {
+            say(&format!(
+                "seed {seed}: {}; making its script short",
+                difference.signature
+            ));
+            match make_short(stage, &mut pair, script, &difference)? {
+                Ok((script, difference)) => {
+                    by_signature.insert(difference.signature.clone(), report.found.len());
+                    let found = found(seed, &difference, &script);
+                    say(&found.text());
+                    report.found.push(found);
+                }
+                Err(problem) => {
+                    *attempts += 1;
+                    let problem = format!("--seed {seed}: {problem}");
+                    say(&format!(
+                        "not counted: {}",
+                        problem.lines().next().unwrap_or_default()
+                    ));
+                    report.unsound.push(problem);
+                }
+            }
+        }
+        report.forgive(&mut pair.forgiven);
+        // Whatever is left of it must not be taken for a defect that the next case shows.
+        pair = clean_pair(stage, pair, settings.patience)?;
+    }
+    report.forgive(&mut pair.forgiven);
+    Ok(report)
+}
+
+/// Another pair where this one, or what stands before the second server, is not as new.
+fn clean_pair(stage: &mut Stage, pair: Pair, patience: Duration) -> Result<Pair, String> {
+    if pair.has_left_something || stage.complaint().is_some() {
+        stage.renew()?;
+    }
+    stage.pair(patience)
+}
+
+/// The shortest script that fails in the same way with respool, and never without; or why there is none.
+fn make_short(
+    stage: &mut Stage,
+    pair: &mut Pair,
+    script: Script,
+    difference: &Difference,
+) -> Result<Result<(Script, Difference), String>, String> {
+    let patience = pair.patience;
+    // Where nothing stands between, this is the very thing that differs.
+    let sound_runs = if matches!(stage.before, Before::Nothing) {
+        0
+    } else {
+        SOUND_RUNS
+    };
+    for _ in 0..sound_runs {
+        if pair.has_left_something {
+            stage.renew()?;
+            *pair = stage.pair(patience)?;
+        }
+        match stage.bare_pair(patience)?.play(&script)? {
+            Outcome::Same => {}
+            Outcome::Unsound(problem) => return Ok(Err(format!("{problem}\n{}", script.write()))),
+            Outcome::Different(difference) => {
+                let text = format!(
+                    "two servers with nothing between differ, too: {}\n  {}\n  {}\n{}",
+                    difference.about,
+                    difference.direct,
+                    difference.other,
+                    script.write()
+                );
+                return Ok(Err(text));
+            }
+        }
+    }
+    // Enough on this machine for what comes at all, and there are many scripts to try.
+    let shorter = patience.min(SHRINK_PATIENCE);
+    let mut last = difference.clone();
+    let mut fails = |script: &Script| {
+        // One that has met the scripts of an earlier attempt is not as new.
+        if pair.has_left_something || stage.complaint().is_some() || script.asks("EVALSHA") {
+            stage.renew()?;
+            *pair = stage.pair(shorter)?;
+        }
+        pair.patience = shorter;
+        let outcome = pair.play(script)?;
+        let has_failed = stage.complaint().is_some();
+        match outcome {
+            Outcome::Different(difference) if difference.signature == last.signature => {
+                last = difference;
+                Ok(true)
+            }
+            _ => Ok(has_failed && last.signature == "respool has failed"),
+        }
+    };
+    if !fails(&script)? {
+        return Ok(Err(format!(
+            "seen once and not again: {}\n  {}\n  {}\n{}",
+            difference.about,
+            difference.direct,
+            difference.other,
+            script.write()
+        )));
+    }
+    let short = Shrink::new(script, &mut fails).run()?;
+    if pair.has_left_something {
+        stage.renew()?;
+        *pair = stage.pair(patience)?;
+    }
+    pair.patience = patience;
+    // A script that was cut down may have lost what kept its connections from meeting.
+    if sound_runs > 0 && !matches!(stage.bare_pair(patience)?.play(&short)?, Outcome::Same) {
+        return Ok(Err(format!(
+            "the shortened script differs without respool, too\n{}",
+            short.write()
+        )));
+    }
+    Ok(Ok((short, last)))
+}
+
+/// How respool begins when it says that it does not do something.
+const REFUSAL: &str = "-ERR respool: ";
+/// So often a script must be the same without respool.
+const SOUND_RUNS: usize = 2;
+/// So many cases of one kind are looked at when none of them can be told from chance.
+const ATTEMPTS_MAX: u32 = 3;
+const SHRINK_PATIENCE: Duration = Duration::from_millis(700);
+
+fn found(seed: u64, difference: &Difference, script: &Script) -> Found {
+    Found {
+        seed,
+        times: 1,
+        text: format!(
+            "{}\n    direct:  {}\n    respool: {}",
+            difference.about, difference.direct, difference.other
+        ),
+        script: script.write(),
+        requests: script.requests(),
+    }
+}
+
+/// The flavour of this name.
+///
+/// # Errors
+/// When there is none.
+pub fn flavour(name: &str) -> Result<Flavour, String> {
+    let known = Flavour::ALL
+        .into_iter()
+        .find(|flavour| flavour.name() == name);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = Flavour::ALL.iter().map(|flavour| flavour.name()).collect();
+        format!("one of {} is expected", names.join(", "))
+    })
+}
+
+/// The names of all classes, for help.
+pub fn classes() -> String {
+    generate::class_names().join(", ")
+}

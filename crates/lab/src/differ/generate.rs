@@ -1,0 +1,880 @@
+//! Makes up a case, round by round, from its seed and from what the first side has come to.
+//!
+//! What two connections ask in the same round has no order, so it must not meet: each key, each channel and what
+//! scripts share belongs to one connection for the length of a round, and from round to round to another. What
+//! touches everything is asked in a round of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use super::random::Random;
+use super::script::{Args, Request, Round, Step, name};
+use super::session::{Replies, Session, blocks_without_end, subscription};
+use super::side::{Control, Side};
+use super::templates::{
+    CACHE, CLASSES, Class, ENDLESS, EXACT, FUNCTIONS, LIBRARIES, NOT_QUEUED, SCRIPTS, SOLO,
+    Template, WAYS, WRONG,
+};
+
+/// What a case is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Recipe {
+    pub(crate) connections: usize,
+    /// Requests, about.
+    pub(crate) steps: usize,
+    /// Names of classes and ways.
+    pub(crate) classes: BTreeSet<&'static str>,
+    /// Names of commands that are never asked, as [`name`] has them.
+    pub(crate) omitted: Vec<String>,
+}
+
+/// The scripts of a case. Each case has its own, since respool remembers those of earlier ones.
+///
+/// # Errors
+/// When the server, which is asked for the SHA1 of each, does not answer.
+pub(crate) fn scripts(seed: u64, server: &mut Control) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut scripts = Vec::new();
+    for body in SCRIPTS {
+        let body = format!("{body} -- {seed}").into_bytes();
+        let sha = server.call(&[b"SCRIPT", b"LOAD".as_slice(), &body])?;
+        scripts.push((body, sha.text().unwrap_or_default().to_vec()));
+    }
+    Ok(scripts)
+}
+
+/// Every name that `--classes` knows, with what it is.
+pub(crate) fn class_names() -> Vec<&'static str> {
+    CLASSES
+        .iter()
+        .map(|class| class.name)
+        .chain(WAYS.iter().map(|(name, _)| *name))
+        .collect()
+}
+
+#[derive(Debug)]
+pub(crate) struct Generator<'a> {
+    recipe: &'a Recipe,
+    random: Random,
+    left: usize,
+    /// Scripts with the SHA1 of each, as the server computed it.
+    scripts: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The next id of a stream entry is above all before, mostly.
+    stream_ms: i64,
+    /// Makes values that are nobody else's.
+    serial: u64,
+}
+
+/// What one connection may do in a round.
+struct Allowed<'a> {
+    connection: usize,
+    /// How far it will have come by what it asks in this round.
+    session: Session,
+    /// Keys and channels that nobody else uses meanwhile.
+    owned: &'a BTreeSet<&'static [u8]>,
+    has_cache: bool,
+    is_alone: bool,
+    may_wait: bool,
+}
+
+/// Keys by the type that they mostly have.
+const KEYS: [(&str, &[&[u8]]); 9] = [
+    ("str", &[b"s1", b"s2", b"s3", b"", b"bin\x00\r\n\xff"]),
+    ("list", &[b"l1", b"l2", b"l3", b"list 4"]),
+    ("set", &[b"t1", b"t2", b"t3"]),
+    ("hash", &[b"h1", b"h2", b"h3"]),
+    ("zset", &[b"z1", b"z2", b"z3"]),
+    ("stream", &[b"x1", b"x2"]),
+    ("hll", &[b"p1", b"p2"]),
+    ("bits", &[b"b1", b"b2"]),
+    ("geo", &[b"g1", b"g2"]),
+];
+const CHANNELS: [&[u8]; 4] = [b"c1", b"c2", b"c3", b"c\x00\r\n4"];
+const SHARDS: [&[u8]; 2] = [b"sh1", b"sh2"];
+const PATTERNS: [&[u8]; 4] = [b"c*", b"c?", b"*", b"[c]1"];
+/// Far away and far apart, so that what expires at the wrong time is more wrong than the clock.
+const TIMES: [i64; 4] = [100_000, 200_000, 300_000, 400_000];
+const TIME_FAR: i64 = 4_000_000_000;
+/// Beyond respool's bound for what it holds of a request.
+const HUGE_BYTES: usize = 300_000;
+
+impl<'a> Generator<'a> {
+    pub(crate) fn new(
+        recipe: &'a Recipe,
+        seed: u64,
+        scripts: Vec<(Vec<u8>, Vec<u8>)>,
+    ) -> Generator<'a> {
+        let mut random = Random::new(seed);
+        // Neighbouring seeds begin far apart.
+        let mut random = Random::new(random.next());
+        let left = recipe.steps / 2 + random.below(recipe.steps + 1);
+        Generator {
+            recipe,
+            random,
+            left,
+            scripts,
+            stream_ms: 1,
+            serial: 0,
+        }
+    }
+
+    fn has(&self, class: &str) -> bool {
+        self.recipe.classes.contains(class)
+    }
+
+    /// The next round; `None` when the case is long enough.
+    pub(crate) fn round(&mut self, direct: &Side) -> Option<Round> {
+        if self.left == 0 {
+            return None;
+        }
+        let free: Vec<usize> = (0..self.recipe.connections)
+            .filter(|&index| !direct.is_blocked(index))
+            .collect();
+        let waiting: Vec<usize> = (0..self.recipe.connections)
+            .filter(|&index| direct.is_blocked(index))
+            .collect();
+        if let (Some(&waiter), true) = (waiting.first(), self.random.one_in(3)) {
+            let server = *self.random.pick(&free);
+            let requests = self.serve(direct, waiter, &direct.connections[server].session);
+            self.left = self.left.saturating_sub(requests.len());
+            let steps = vec![Step {
+                connection: server,
+                requests,
+                cuts: Vec::new(),
+            }];
+            return Some(Round { steps });
+        }
+        let is_alone = free.len() == 1 || self.random.one_in(2);
+        let mut round = Round::default();
+        let everything: BTreeSet<&'static [u8]> = all_names().into_iter().collect();
+        if is_alone {
+            let connection = *self.random.pick(&free);
+            let may_wait = free.len() > 1;
+            let session = direct.connections[connection].session.clone();
+            let owned = &everything;
+            let allowed = Allowed {
+                connection,
+                session,
+                owned,
+                has_cache: true,
+                is_alone,
+                may_wait,
+            };
+            round.steps.push(self.step(allowed));
+        } else {
+            for (connection, (owned, has_cache)) in self.deal(direct, &free) {
+                let session = direct.connections[connection].session.clone();
+                let owned = &owned;
+                let allowed = Allowed {
+                    connection,
+                    session,
+                    owned,
+                    has_cache,
+                    is_alone,
+                    may_wait: false,
+                };
+                round.steps.push(self.step(allowed));
+            }
+        }
+        let asked: usize = round.steps.iter().map(|step| step.requests.len()).sum();
+        self.left = self.left.saturating_sub(asked.max(1));
+        Some(round)
+    }
+
+    /// Deals names to connections, so that none has two owners and those that hang together have one.
+    fn deal(
+        &mut self,
+        direct: &Side,
+        free: &[usize],
+    ) -> BTreeMap<usize, (BTreeSet<&'static [u8]>, bool)> {
+        let mut free = free.to_vec();
+        self.random.shuffle(&mut free);
+        let mut owners: BTreeMap<&'static [u8], usize> = BTreeMap::new();
+        let mut cache_owner = None;
+        let mut players = Vec::new();
+        for connection in free {
+            let session = &direct.connections[connection].session;
+            let queue = session.queue.iter().flatten();
+            // What an EXEC would execute, and what it depends on.
+            let mut needs: BTreeSet<&'static [u8]> = BTreeSet::new();
+            // Whom the others tell something may not turn away meanwhile.
+            let mut is_fit = !session.is_subscribed() && !session.is_tracking;
+            let mut needs_cache = false;
+            for args in queue.chain([&session.watched]) {
+                needs.extend(names_in(args));
+                let flags = flags(args);
+                is_fit &= flags & SOLO == 0 && blocking_family(args).is_none();
+                needs_cache |= flags & CACHE != 0;
+            }
+            is_fit &= needs.iter().all(|name| !owners.contains_key(name))
+                && !(needs_cache && cache_owner.is_some());
+            // A few are enough, and not everybody always has something to say.
+            if !is_fit || players.len() >= 2 && self.random.one_in(2) {
+                continue;
+            }
+            owners.extend(needs.into_iter().map(|name| (name, connection)));
+            if needs_cache {
+                cache_owner = Some(connection);
+            }
+            players.push(connection);
+        }
+        if players.is_empty() {
+            return BTreeMap::new();
+        }
+        let cache_owner = cache_owner.unwrap_or_else(|| *self.random.pick(&players));
+        // Names that one waiter waits for stay together: whose push came first would decide what it gets.
+        for index in 0..self.recipe.connections {
+            let Some(request) = direct.blocked_in(index) else {
+                continue;
+            };
+            let together: BTreeSet<&'static [u8]> = names_in(request.args()).collect();
+            let taken = together.iter().find_map(|name| owners.get(name).copied());
+            let owner = taken.unwrap_or_else(|| *self.random.pick(&players));
+            // Where two groups of names have met, only one of them can be whole: nobody gets the rest.
+            for name in together {
+                match owners.get(name) {
+                    Some(other) if *other != owner => {
+                        owners.insert(name, usize::MAX);
+                    }
+                    _ => {
+                        owners.insert(name, owner);
+                    }
+                }
+            }
+        }
+        for name in all_names() {
+            let owner = *self.random.pick(&players);
+            owners.entry(name).or_insert(owner);
+        }
+        let mut dealt: BTreeMap<usize, (BTreeSet<&'static [u8]>, bool)> = BTreeMap::new();
+        for connection in players {
+            dealt.insert(connection, (BTreeSet::new(), connection == cache_owner));
+        }
+        for (name, owner) in owners {
+            if let Some((owned, _)) = dealt.get_mut(&owner) {
+                owned.insert(name);
+            }
+        }
+        dealt
+    }
+
+    /// What one connection writes in a round.
+    fn step(&mut self, mut allowed: Allowed<'_>) -> Step {
+        let connection = allowed.connection;
+        let count = match self.random.below(10) {
+            0..3 => 1,
+            3..8 => 2 + self.random.below(4),
+            _ => 6 + self.random.below(10),
+        };
+        let mut requests = Vec::new();
+        while requests.len() < count {
+            if self.has("protocol") && self.random.one_in(100) {
+                let request = self.raw();
+                let closes = matches!(request, Request::Closes(_));
+                // Redis 8.2 says nothing to what is broken behind a command that waited, until more bytes come. And where
+                // replies are off there is nothing to say, and no server closes before it has said something.
+                let waits = |request: &Request| may_wait(request.args());
+                let is_mute = allowed.session.replies != Replies::On;
+                if closes && (is_mute || requests.iter().any(waits)) {
+                    continue;
+                }
+                requests.push(request);
+                if closes {
+                    break;
+                }
+                continue;
+            }
+            let Some(args) = self.request(&allowed) else {
+                break;
+            };
+            let is_last = matches!(args[0].to_ascii_uppercase().as_slice(), b"QUIT");
+            let waits = allowed.session.queue.is_none()
+                && !allowed.session.is_restricted()
+                && blocks_without_end(&args);
+            assume(&mut allowed.session, &args);
+            let is_short = args.iter().map(Vec::len).sum::<usize>() < 2000;
+            let is_inline = self.has("inline") && is_short && self.random.one_in(25);
+            requests.push(if is_inline {
+                Request::Inline(args)
+            } else {
+                Request::Array(args)
+            });
+            if is_last {
+                break;
+            }
+            if waits {
+                // Executed when somebody has served it, at a time that nobody knows: what depends on nothing.
+                for _ in 0..self.random.below(3) {
+                    let harmless = [
+                        "PING",
+                        "ECHO behind",
+                        "GET never-set",
+                        "NOSUCH command",
+                        "CLIENT GETNAME",
+                    ];
+                    let words: Vec<&str> = self.random.pick(&harmless).split(' ').collect();
+                    requests.push(array(&words));
+                }
+                break;
+            }
+        }
+        // What is switched off is switched on again in the same write, so that the round has an end.
+        if allowed.session.replies != Replies::On {
+            requests.push(array(&["CLIENT", "REPLY", "ON"]));
+        }
+        let mut step = Step {
+            connection,
+            requests,
+            cuts: Vec::new(),
+        };
+        if self.has("cuts") && self.random.one_in(3) {
+            step.cuts = self.cuts(&step);
+        }
+        step
+    }
+
+    fn cuts(&mut self, step: &Step) -> Vec<usize> {
+        let mut bytes = Vec::new();
+        for request in &step.requests {
+            request.encode(&mut bytes, &|_| 0);
+        }
+        if bytes.len() < 2 {
+            return Vec::new();
+        }
+        let count = 1 + self.random.below(4);
+        let mut cuts: Vec<usize> = (0..count)
+            .map(|_| 1 + self.random.below(bytes.len() - 1))
+            .collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts
+    }
+
+    /// One request that is not left out.
+    fn request(&mut self, allowed: &Allowed<'_>) -> Option<Args> {
+        let omitted = &self.recipe.omitted;
+        // Where all that fits is left out, the step ends.
+        let mut attempts = (0..20).map_while(|_| self.any_request(allowed));
+        attempts.find(|args| !omitted.contains(&name(args)))
+    }
+
+    /// One request, fit for the state that the connection is in.
+    fn any_request(&mut self, allowed: &Allowed<'_>) -> Option<Args> {
+        let words = |line: &str| {
+            Some(
+                line.split(' ')
+                    .map(|word| word.as_bytes().to_vec())
+                    .collect::<Args>(),
+            )
+        };
+        let session = &allowed.session;
+        if session.is_restricted() {
+            // Only a few commands are allowed; the others are errors, which now and then have to be seen.
+            match self.random.below(100) {
+                0..10 => return words("PING"),
+                10..20 => return words("PING hello"),
+                20..25 => return words("RESET"),
+                25..27 => return words("QUIT"),
+                27..37 => return words("UNSUBSCRIBE"),
+                37..42 if allowed.is_alone => return words("PUNSUBSCRIBE"),
+                42..44 => return words("HELLO 3"),
+                44..80 => return self.of_class(allowed, |class| class.name == "pubsub"),
+                _ => {}
+            }
+        } else if session.queue.is_some() {
+            match self.random.below(100) {
+                0..16 => return words("EXEC"),
+                16..19 => return words("DISCARD"),
+                19..21 => return words("MULTI"),
+                21..22 => return words("WATCH s1"),
+                22..23 => return words("RESET"),
+                23..24 => return words("UNWATCH"),
+                24..25 if self.has("connection") => return words("HELLO 3"),
+                25..26 if self.has("pubsub") => {
+                    let args = self.fill("SUBSCRIBE $ch", allowed);
+                    return Some(args);
+                }
+                _ => {}
+            }
+        } else if session.replies != Replies::On {
+            // Data, whose effects are seen later; and an end, sooner or later.
+            if self.random.one_in(4) {
+                return words("CLIENT REPLY ON");
+            }
+            return self.of_class(allowed, |class| {
+                ![
+                    "connection",
+                    "pubsub",
+                    "transactions",
+                    "blocking",
+                    "replies",
+                ]
+                .contains(&class.name)
+            });
+        } else if session.is_subscribed() && self.random.one_in(5) {
+            return self.of_class(allowed, |class| class.name == "pubsub");
+        }
+        let args = self.of_class(allowed, |_| true)?;
+        Some(args)
+    }
+
+    fn of_class(
+        &mut self,
+        allowed: &Allowed<'_>,
+        is_wanted: impl Fn(&Class) -> bool,
+    ) -> Option<Args> {
+        let wants_errors = self.has("errors");
+        let fits = |template: &Template| {
+            let flags = template.1;
+            (flags & SOLO == 0 || allowed.is_alone)
+                && (flags & CACHE == 0 || allowed.has_cache)
+                && (flags & ENDLESS == 0 || allowed.may_wait || allowed.session.queue.is_some())
+                && (flags & WRONG == 0 || wants_errors)
+                && (flags & NOT_QUEUED == 0 || allowed.session.queue.is_none())
+        };
+        let classes = &self.recipe.classes;
+        let weight = |class: &Class| {
+            let is_wanted = is_wanted(class)
+                && classes.contains(class.name)
+                && class.templates.iter().any(fits);
+            if is_wanted { class.weight } else { 0 }
+        };
+        let class = &CLASSES[self.random.weighted(CLASSES.iter().map(weight))?];
+        let weights = class
+            .templates
+            .iter()
+            .map(|template| if fits(template) { template.0 } else { 0 });
+        let (_, flags, text) = class.templates[self.random.weighted(weights)?];
+        let mut args = self.fill(text, allowed);
+        if self.has("errors") && self.random.one_in(8) {
+            // Commands are known by any spelling.
+            args[0] = args[0]
+                .iter()
+                .map(|byte| {
+                    if self.random.one_in(2) {
+                        byte.to_ascii_lowercase()
+                    } else {
+                        *byte
+                    }
+                })
+                .collect();
+        }
+        if self.has("errors") && flags & EXACT == 0 && self.random.one_in(14) {
+            self.spoil(&mut args, allowed.connection);
+        }
+        Some(args)
+    }
+
+    /// Makes a mistake. What it puts in is the connection's own: it could become the name of a key.
+    fn spoil(&mut self, args: &mut Args, connection: usize) {
+        let last = args.len() - 1;
+        match self.random.below(6) {
+            0 if last > 0 => {
+                args.pop();
+            }
+            1 => args.push(format!("more{connection}").into_bytes()),
+            2 => args[0].extend_from_slice(b"x"),
+            3 if last > 0 => args.truncate(1),
+            _ if last > 0 => {
+                let garbage = *self.random.pick(&[
+                    "abc",
+                    "-",
+                    "99999999999999999999",
+                    "1.5",
+                    "0x",
+                    "nan",
+                    "\u{fffd}\r\n",
+                ]);
+                let at = 1 + self.random.below(last);
+                args[at] = format!("{garbage}{connection}").into_bytes();
+            }
+            _ => args.push(Vec::new()),
+        }
+    }
+
+    fn raw(&mut self) -> Request {
+        if self.random.one_in(2) {
+            let nothing: &[&[u8]] = &[b"\r\n", b"*0\r\n", b"*-1\r\n", b"\n"];
+            return Request::Silent(self.random.pick(nothing).to_vec());
+        }
+        let broken: &[&[u8]] = &[
+            b"*1\r\nfoo\r\n",
+            b"*x\r\n",
+            b"*99999999999\r\n",
+            b"*1\r\n$-5\r\n",
+            b"*1\r\n$x\r\n",
+            b"*2\r\n$3\r\nGET\r\n:1\r\n",
+            b"*1\r\n$99999999999\r\n",
+            b"GET \"unbalanced\r\n",
+            b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n*1\r\n",
+        ];
+        Request::Closes(self.random.pick(broken).to_vec())
+    }
+
+    /// Requests that bring what a waiter waits for.
+    fn serve(&mut self, direct: &Side, waiter: usize, session: &Session) -> Vec<Request> {
+        let args = direct
+            .blocked_in(waiter)
+            .map(|request| request.args().to_vec())
+            .unwrap_or_default();
+        let is_asked = |name: &str| !self.recipe.omitted.iter().any(|omitted| omitted == name);
+        if is_asked("CLIENT UNBLOCK") && self.random.one_in(8) {
+            let how = *self.random.pick(&["TIMEOUT", "ERROR"]);
+            return vec![array(&[
+                "CLIENT",
+                "UNBLOCK",
+                &format!("{{id{waiter}}}"),
+                how,
+            ])];
+        }
+        if is_asked("CLIENT KILL") && self.random.one_in(16) {
+            return vec![array(&["CLIENT", "KILL", "ID", &format!("{{id{waiter}}}")])];
+        }
+        let Some((family, key)) = blocking_family(&args) else {
+            return vec![array(&["PING"])];
+        };
+        let mut requests = Vec::new();
+        let mut ask = |args: &[&[u8]]| {
+            requests.push(Request::Array(
+                args.iter().map(|arg| arg.to_vec()).collect(),
+            ))
+        };
+        if session.is_restricted() {
+            ask(&[b"RESET"]);
+        } else if session.queue.is_some() {
+            ask(&[b"DISCARD"]);
+        }
+        ask(&[
+            b"SELECT",
+            direct.connections[waiter].session.db.to_string().as_bytes(),
+        ]);
+        let in_transaction = self.has("transactions") && self.random.one_in(3);
+        if in_transaction {
+            ask(&[b"MULTI"]);
+        }
+        if !matches!(family, Family::Stream) && self.random.one_in(2) {
+            ask(&[b"DEL", &key]);
+        }
+        self.serial += 1;
+        let value = format!("served{}", self.serial).into_bytes();
+        self.stream_ms += 1000;
+        let id = format!("{}-1", self.stream_ms).into_bytes();
+        match family {
+            Family::List if self.random.one_in(4) => {
+                ask(&[b"LPUSH", b"l3", &value]);
+                ask(&[b"RPOPLPUSH", b"l3", &key]);
+            }
+            Family::List => ask(&[b"RPUSH", &key, &value, b"second", b"third"]),
+            Family::Zset => ask(&[b"ZADD", &key, b"1", &value, b"2", b"second"]),
+            Family::Stream => ask(&[b"XADD", &key, &id, b"f", &value]),
+        }
+        ask(&[b"EXISTS", &key]);
+        if in_transaction {
+            ask(&[b"EXEC"]);
+        }
+        requests
+    }
+
+    /// Makes a request of a template.
+    fn fill(&mut self, template: &str, allowed: &Allowed<'_>) -> Args {
+        let words: Vec<&str> = template
+            .split(' ')
+            .filter(|word| !word.is_empty())
+            .collect();
+        let mut args = Args::new();
+        self.fill_words(&words, allowed, &mut args);
+        args
+    }
+
+    fn fill_words(&mut self, words: &[&str], allowed: &Allowed<'_>, args: &mut Args) {
+        let mut at = 0;
+        while at < words.len() {
+            match words[at] {
+                "[" => {
+                    let end = at
+                        + words[at..]
+                            .iter()
+                            .position(|word| *word == "]")
+                            .unwrap_or(words.len() - at - 1);
+                    let choices: Vec<&[&str]> =
+                        words[at + 1..end].split(|word| *word == "|").collect();
+                    let choice = *self.random.pick(&choices);
+                    self.fill_words(choice, allowed, args);
+                    at = end;
+                }
+                "(" => {
+                    let end = at
+                        + words[at..]
+                            .iter()
+                            .position(|word| *word == ")+")
+                            .unwrap_or(words.len() - at - 1);
+                    for _ in 0..1 + self.random.below(4) {
+                        // A choice within a repetition is made anew each time.
+                        self.fill_words(&words[at + 1..end], allowed, args);
+                    }
+                    at = end;
+                }
+                word => match word.strip_prefix('$').filter(|rest| !rest.is_empty()) {
+                    Some(what) => self.fill_word(what, allowed, args),
+                    None => args.push(word.as_bytes().to_vec()),
+                },
+            }
+            at += 1;
+        }
+    }
+
+    fn fill_word(&mut self, what: &str, allowed: &Allowed<'_>, args: &mut Args) {
+        let random = &mut self.random;
+        let text = |number: i64| number.to_string().into_bytes();
+        let arg = match what {
+            "n" => text(random.between(-3, 30)),
+            "i" => text(random.between(-6, 8)),
+            "u" => text(random.between(0, 9)),
+            "f" | "m" => {
+                let members: &[&[u8]] = &[
+                    b"a",
+                    b"b",
+                    b"c",
+                    b"dd",
+                    b"1",
+                    b"2",
+                    b"",
+                    b"m\x00\r\n\xff",
+                    b"a longer one",
+                ];
+                random.pick(members).to_vec()
+            }
+            "v" => return self.value(args),
+            "score" => random
+                .pick(&["0", "1", "2.5", "-3", "1e3", "7", "3.0", "inf", "-inf"])
+                .as_bytes()
+                .to_vec(),
+            "smin" => random.pick(&["-inf", "0", "(1", "2"]).as_bytes().to_vec(),
+            "smax" => random
+                .pick(&["+inf", "3", "(1000", "1"])
+                .as_bytes()
+                .to_vec(),
+            "lmin" => random.pick(&["-", "[a", "(b"]).as_bytes().to_vec(),
+            "lmax" => random.pick(&["+", "[c", "(dd"]).as_bytes().to_vec(),
+            "xmin" => random.pick(&["-", "0", "3", "(2-1"]).as_bytes().to_vec(),
+            "xmax" => random.pick(&["+", "9", "5-0", "(7-1"]).as_bytes().to_vec(),
+            "xid" => {
+                // Mostly above what was; now and then one that is there, or that is refused.
+                let ms = if random.one_in(3) {
+                    random.between(0, self.stream_ms)
+                } else {
+                    self.stream_ms += random.between(0, 2);
+                    self.stream_ms
+                };
+                format!("{ms}-{}", random.between(0, 3)).into_bytes()
+            }
+            "ttl" => text(*random.pick(&TIMES)),
+            "ttlms" => text(random.pick(&TIMES) * 1000),
+            "at" => text(TIME_FAR + random.pick(&TIMES)),
+            "atms" => text((TIME_FAR + random.pick(&TIMES)) * 1000),
+            "db" => random
+                .pick(&[
+                    "0", "1", "2", "0", "1", "2", "0", "9", "15", "16", "-1", "x",
+                ])
+                .as_bytes()
+                .to_vec(),
+            "spaced" => b"two words".to_vec(),
+            "pat" => random.pick(&PATTERNS).to_vec(),
+            "body" => random.pick(&self.scripts).0.clone(),
+            "sha" => random.pick(&self.scripts).1.clone(),
+            "library" => random.pick(&LIBRARIES).as_bytes().to_vec(),
+            "function" => random.pick(&FUNCTIONS).as_bytes().to_vec(),
+            "keys_args" => {
+                args.push(b"1".to_vec());
+                self.fill_words(&["[", "$str", "|", "$list", "]", "$v"], allowed, args);
+                return;
+            }
+            "ch" => self.owned(&CHANNELS, allowed),
+            "shard" => self.owned(&SHARDS, allowed),
+            "any" => self.any_key(allowed),
+            kind => {
+                let keys = KEYS.iter().find(|(name, _)| *name == kind);
+                let (_, keys) = keys.expect("every word of a template is one of those above");
+                if self.random.one_in(16) {
+                    self.any_key(allowed)
+                } else {
+                    self.owned(keys, allowed)
+                }
+            }
+        };
+        args.push(arg);
+    }
+
+    fn any_key(&mut self, allowed: &Allowed<'_>) -> Vec<u8> {
+        let keys = *self.random.pick(&KEYS);
+        self.owned(keys.1, allowed)
+    }
+
+    /// One of these names that the connection owns, or else one that is always its own.
+    fn owned(&mut self, names: &[&'static [u8]], allowed: &Allowed<'_>) -> Vec<u8> {
+        let owned: Vec<&[u8]> = names
+            .iter()
+            .copied()
+            .filter(|name| allowed.owned.contains(name))
+            .collect();
+        match owned.is_empty() {
+            true => format!("own{}", allowed.connection).into_bytes(),
+            false => self.random.pick(&owned).to_vec(),
+        }
+    }
+
+    fn value(&mut self, args: &mut Args) {
+        let simple: [&[u8]; 9] = [
+            b"",
+            b"a",
+            b"10",
+            b"-7",
+            b"3.5",
+            b"two words",
+            b"\r\n+OK\r\n",
+            b"\x00\xff\x80",
+            b"$5\r\nhello\r\n",
+        ];
+        let value = if self.has("huge") && self.random.one_in(500) {
+            self.serial += 1;
+            let pattern = format!("{}.", self.serial).into_bytes();
+            pattern.into_iter().cycle().take(HUGE_BYTES).collect()
+        } else if self.random.one_in(2) {
+            self.serial += 1;
+            format!("v{}", self.serial).into_bytes()
+        } else {
+            self.random.pick(&simple).to_vec()
+        };
+        args.push(value);
+    }
+}
+
+fn array(words: &[&str]) -> Request {
+    Request::Array(words.iter().map(|word| word.as_bytes().to_vec()).collect())
+}
+
+/// Keys and channels.
+fn all_names() -> Vec<&'static [u8]> {
+    let keys = KEYS.iter().flat_map(|(_, keys)| keys.iter().copied());
+    keys.chain(CHANNELS).chain(SHARDS).collect()
+}
+
+/// The names that stand among these arguments.
+fn names_in(args: &[Vec<u8>]) -> impl Iterator<Item = &'static [u8]> + use<'_> {
+    all_names()
+        .into_iter()
+        .filter(|name| args.iter().any(|arg| arg == name))
+}
+
+/// What the templates of a command heed, all of them together.
+fn flags(args: &[Vec<u8>]) -> u8 {
+    let Some(first) = args.first() else {
+        return 0;
+    };
+    let name = name(args);
+    let templates = CLASSES.iter().flat_map(|class| class.templates);
+    let same = templates.filter(|(_, _, text)| {
+        let words: Args = text
+            .split(' ')
+            .map(|word| word.as_bytes().to_vec())
+            .collect();
+        super::script::name(&words) == name
+            || words[0].eq_ignore_ascii_case(first) && words.len() == 1
+    });
+    same.fold(0, |flags, template| flags | template.1)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Family {
+    List,
+    Zset,
+    Stream,
+}
+
+/// What a blocking command waits for, and one key where it would be found.
+fn blocking_family(args: &[Vec<u8>]) -> Option<(Family, Vec<u8>)> {
+    let key = |at: usize| args.get(at).cloned();
+    match name(args).as_str() {
+        "BLPOP" | "BRPOP" | "BRPOPLPUSH" | "BLMOVE" => Some((Family::List, key(1)?)),
+        "BLMPOP" => Some((Family::List, key(3)?)),
+        "BZPOPMIN" | "BZPOPMAX" => Some((Family::Zset, key(1)?)),
+        "BZMPOP" => Some((Family::Zset, key(3)?)),
+        "XREAD" | "XREADGROUP" => {
+            let streams = args
+                .iter()
+                .position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"))?;
+            let blocks = args.iter().any(|arg| arg.eq_ignore_ascii_case(b"BLOCK"));
+            blocks.then_some((Family::Stream, key(streams + 1)?))
+        }
+        _ => None,
+    }
+}
+
+/// Whether it may wait, if only for a moment.
+fn may_wait(args: &[Vec<u8>]) -> bool {
+    blocking_family(args).is_some() || name(args).starts_with("WAIT")
+}
+
+/// Takes a request to work as its sender hopes: what to ask next depends on it, not what is right.
+fn assume(session: &mut Session, args: &Args) {
+    use super::frame::Frame;
+    let request = Request::Array(args.clone());
+    let name = name(args);
+    let ends_queue =
+        ["EXEC", "DISCARD", "RESET", "QUIT", "MULTI", "WATCH"].contains(&name.as_str());
+    let reply = if session.queue.is_some() && !ends_queue {
+        b"QUEUED".to_vec()
+    } else if name == "MULTI" && session.queue.is_some()
+        || session.is_restricted() && subscription(&name).is_none() && name != "RESET"
+    {
+        return;
+    } else {
+        b"OK".to_vec()
+    };
+    session.handle_reply(&request, Some(&Frame::Line(b'+', reply)));
+    if let (Some((_, _)), true) = (subscription(&name), session.queue.is_none()) {
+        let kind = Frame::Bulk(b'$', Some(name.to_ascii_lowercase().into_bytes()));
+        for channel in &args[1..] {
+            let channel = Frame::Bulk(b'$', Some(channel.clone()));
+            session.handle_confirmation(&Frame::List(b'*', Some(vec![kind.clone(), channel])));
+        }
+        if args.len() == 1 && name.ends_with("UNSUBSCRIBE") {
+            session.leave_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_template_can_be_filled() {
+        let recipe = Recipe {
+            connections: 1,
+            steps: 1,
+            classes: class_names().into_iter().collect(),
+            omitted: Vec::new(),
+        };
+        let mut generator =
+            Generator::new(&recipe, 1, vec![(b"return 1".to_vec(), b"e0e1".to_vec())]);
+        let owned: BTreeSet<&'static [u8]> = all_names().into_iter().collect();
+        let session = Session::default();
+        let allowed = Allowed {
+            connection: 0,
+            session,
+            owned: &owned,
+            has_cache: true,
+            is_alone: true,
+            may_wait: true,
+        };
+        for template in CLASSES.iter().flat_map(|class| class.templates) {
+            for _ in 0..20 {
+                let args = generator.fill(template.2, &allowed);
+                let odd = args.iter().find(|arg| {
+                    [b"[".as_slice(), b"]", b"|", b"(", b")+"].contains(&arg.as_slice())
+                });
+                assert!(odd.is_none() && !args.is_empty(), "{}: {odd:?}", template.2);
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Two sides that are asked the same.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::compare::{self, Difference, Forgiven};
+use super::frame::Frame;
+use super::script::{Request, Round, Script, Step};
+use super::side::{Control, Side};
+use super::state::State;
+
+/// What became of a script.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Same,
+    Different(Difference),
+    /// The first side did not answer as every server must: nothing can be said about the second.
+    Unsound(String),
+}
+
+/// Where rounds come from: a script, or a generator that sees how far the first side has come.
+pub(crate) type Source<'a> = &'a mut dyn FnMut(&Side) -> Option<Round>;
+
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) direct: Side,
+    pub(crate) other: Side,
+    /// How long a reply may take.
+    pub(crate) patience: Duration,
+    pub(crate) forgiven: Forgiven,
+    /// The last run left something at the servers that its clients should have taken with them.
+    pub(crate) has_left_something: bool,
+}
+
+impl Pair {
+    pub(crate) fn new(direct: Side, other: Side, patience: Duration) -> Pair {
+        Pair {
+            direct,
+            other,
+            patience,
+            forgiven: Forgiven::new(),
+            has_left_something: false,
+        }
+    }
+
+    /// Plays a script from an empty server to its end.
+    ///
+    /// # Errors
+    /// When a server itself is gone.
+    pub(crate) fn play(&mut self, script: &Script) -> Result<Outcome, String> {
+        let mut rounds = script.rounds.iter();
+        let (_, outcome) = self.run(script.connections, &mut |_| rounds.next().cloned())?;
+        Ok(outcome)
+    }
+
+    /// Plays rounds until there are none or something differs. Returns what was played.
+    ///
+    /// # Errors
+    /// When a server itself is gone.
+    pub(crate) fn run(
+        &mut self,
+        connections: usize,
+        source: Source<'_>,
+    ) -> Result<(Script, Outcome), String> {
+        for side in [&mut self.direct, &mut self.other] {
+            empty(&mut side.control)?;
+            side.begin(connections);
+        }
+        let mut played = Script {
+            connections,
+            rounds: Vec::new(),
+        };
+        let mut outcome = Outcome::Same;
+        while let Some(mut round) = source(&self.direct) {
+            // Who waits to be served says nothing meanwhile.
+            round
+                .steps
+                .retain(|step| !self.direct.is_blocked(step.connection));
+            played.rounds.push(round.clone());
+            outcome = self.play_round(&round)?;
+            if !matches!(outcome, Outcome::Same) {
+                break;
+            }
+        }
+        if matches!(outcome, Outcome::Same) {
+            outcome = self.finish()?;
+        }
+        self.direct.end();
+        self.other.end();
+        let left_behind = self.wait_until_left()?;
+        self.has_left_something = left_behind.is_some();
+        if let (Outcome::Same, Some(difference)) = (&outcome, left_behind) {
+            outcome = Outcome::Different(difference);
+        }
+        played.tidy();
+        Ok((played, outcome))
+    }
+
+    fn play_round(&mut self, round: &Round) -> Result<Outcome, String> {
+        self.direct.lay_out(round)?;
+        let goal = match self.direct.settle(self.patience) {
+            Ok(goal) => goal,
+            Err(problem) => return Ok(Outcome::Unsound(problem)),
+        };
+        if let Some(trouble) = self
+            .direct
+            .connections
+            .iter()
+            .find_map(|connection| connection.trouble.clone())
+        {
+            return Ok(Outcome::Unsound(trouble));
+        }
+        if let Err(problem) = self.other.lay_out(round) {
+            return Ok(Outcome::Different(Difference {
+                about: "a new connection".to_owned(),
+                direct: "accepted, and CLIENT ID answered".to_owned(),
+                other: problem,
+                signature: "no connection".to_owned(),
+            }));
+        }
+        self.other.follow(&goal, self.patience)?;
+        let difference = compare::sides(&self.direct, &self.other, &mut self.forgiven);
+        Ok(difference.map_or(Outcome::Same, Outcome::Different))
+    }
+
+    /// One more reply on every connection shows one that came too often; then what the servers hold is compared.
+    fn finish(&mut self) -> Result<Outcome, String> {
+        let ping = |connection| Step {
+            connection,
+            requests: vec![Request::Array(vec![b"PING".to_vec()])],
+            cuts: Vec::new(),
+        };
+        let connections = 0..self.direct.connections.len();
+        let steps = connections
+            .filter(|&connection| !self.direct.is_blocked(connection))
+            .map(ping)
+            .collect();
+        let outcome = self.play_round(&Round { steps })?;
+        if !matches!(outcome, Outcome::Same) {
+            return Ok(outcome);
+        }
+        let read = |side: &mut Side| {
+            State::read(&mut side.control).map_err(|error| format!("the server: {error}"))
+        };
+        let (one, two) = (read(&mut self.direct)?, read(&mut self.other)?);
+        Ok(match one.difference(&two) {
+            None => Outcome::Same,
+            Some((about, direct, other)) => {
+                let kind = about.split(' ').next().unwrap_or_default();
+                let signature = format!("state: {kind}");
+                Outcome::Different(Difference {
+                    about: format!("in the end, {about}"),
+                    direct,
+                    other,
+                    signature,
+                })
+            }
+        })
+    }
+
+    /// Clients that are gone leave nothing behind: nobody waits for them at the server, nobody is subscribed.
+    fn wait_until_left(&mut self) -> Result<Option<Difference>, String> {
+        let deadline = Instant::now() + self.patience.min(LEAVING_MAX);
+        loop {
+            let (one, two) = (left(&mut self.direct)?, left(&mut self.other)?);
+            if one.is_empty() && two.is_empty() {
+                return Ok(None);
+            }
+            if Instant::now() > deadline {
+                return Ok(Some(Difference {
+                    about: "what is left at the server when all clients are gone".to_owned(),
+                    direct: one,
+                    other: two,
+                    signature: "left behind".to_owned(),
+                }));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Nobody takes longer to notice that a client is gone.
+const LEAVING_MAX: Duration = Duration::from_secs(2);
+
+fn left(side: &mut Side) -> Result<String, String> {
+    let mut left = Vec::new();
+    let blocked = side.blocked_clients()?;
+    if blocked > 0 {
+        left.push(format!("{blocked} blocked clients"));
+    }
+    for what in ["CHANNELS", "SHARDCHANNELS", "NUMPAT"] {
+        let reply = side
+            .control
+            .call(&["PUBSUB", what])
+            .map_err(|error| format!("the server: {error}"))?;
+        let has_some = !reply.items().is_empty() || reply.integer().is_some_and(|count| count > 0);
+        if has_some {
+            left.push(format!("PUBSUB {what} {reply}"));
+        }
+    }
+    Ok(left.join(", "))
+}
+
+/// As a server that was just started.
+fn empty(server: &mut Control) -> Result<(), String> {
+    for request in [
+        &["FLUSHALL"][..],
+        &["SCRIPT", "FLUSH"],
+        &["FUNCTION", "FLUSH"],
+    ] {
+        let reply = server
+            .call(request)
+            .map_err(|error| format!("the server: {error}"))?;
+        // 6.2 has no functions.
+        let may_fail = matches!(&reply, Frame::Line(b'-', _)) && request[0] == "FUNCTION";
+        if !reply.is_ok() && !may_fail {
+            return Err(format!("{} was answered with {reply}", request.join(" ")));
+        }
+    }
+    Ok(())
+}

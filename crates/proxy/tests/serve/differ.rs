@@ -1,0 +1,118 @@
+//! Random requests get the same replies through respool as from the server, and leave the same behind.
+
+use std::time::Duration;
+
+use respool_lab::differ::{self, Settings};
+use respool_lab::servers::{self, Flavour};
+
+use super::target::{respool, say, seed};
+
+/// Commands that respool knows and not every server does. To a subscriber, and with a wrong number of arguments, they
+/// are answered by the table, not by the server, which would say that it does not know them.
+const KNOWN_TO_SOME: [&str; 36] = [
+    "BLMPOP",
+    "BZMPOP",
+    "CLIENT NO-EVICT",
+    "CLIENT NO-TOUCH",
+    "CLIENT SETINFO",
+    "DELIFEQ",
+    "EVALSHA_RO",
+    "EVAL_RO",
+    "EXPIRETIME",
+    "FCALL",
+    "FCALL_RO",
+    "FUNCTION DELETE",
+    "FUNCTION FLUSH",
+    "FUNCTION HELP",
+    "FUNCTION KILL",
+    "FUNCTION LIST",
+    "FUNCTION LOAD",
+    "HGETDEL",
+    "HGETEX",
+    "HPERSIST",
+    "HPEXPIREAT",
+    "HSETEX",
+    "HTTL",
+    "LCS",
+    "LMPOP",
+    "MSETEX",
+    "PEXPIRETIME",
+    "SCRIPT SHOW",
+    "SINTERCARD",
+    "SPUBLISH",
+    "SSUBSCRIBE",
+    "SUNSUBSCRIBE",
+    "WAITAOF",
+    "XACKDEL",
+    "XDELEX",
+    "ZMPOP",
+];
+
+/// Of these, what each server has after all.
+fn known_to(flavour: Flavour) -> &'static [&'static str] {
+    const SINCE_7_0: &[&str] = &[
+        "BLMPOP",
+        "BZMPOP",
+        "EVALSHA_RO",
+        "EVAL_RO",
+        "EXPIRETIME",
+        "FCALL",
+        "FCALL_RO",
+        "FUNCTION DELETE",
+        "FUNCTION FLUSH",
+        "FUNCTION HELP",
+        "FUNCTION KILL",
+        "FUNCTION LIST",
+        "FUNCTION LOAD",
+        "LCS",
+        "LMPOP",
+        "PEXPIRETIME",
+        "SINTERCARD",
+        "SPUBLISH",
+        "SSUBSCRIBE",
+        "SUNSUBSCRIBE",
+        "ZMPOP",
+    ];
+    match flavour {
+        Flavour::Redis62 => &[],
+        _ => SINCE_7_0,
+    }
+}
+
+#[test]
+fn no_client_can_tell_random_requests_through_respool_from_the_same_to_the_server() {
+    let seed = seed() % 1_000_000_000;
+    for flavour in Flavour::ALL {
+        // Those that are not installed were named by the others.
+        if servers::find(flavour).is_err() {
+            continue;
+        }
+        for threads in ["--threads=1", "--threads=3"] {
+            say(&format!(
+                "differ: {} {threads} --seed {seed}",
+                flavour.name()
+            ));
+            let unknown = KNOWN_TO_SOME
+                .iter()
+                .filter(|name| !known_to(flavour).contains(name));
+            let omitted = unknown.map(|&name| name.to_owned()).collect();
+            let settings = Settings {
+                seed,
+                cases: 12,
+                flavour,
+                respool: respool(),
+                respool_args: vec![threads.to_owned()],
+                // What is wrong in itself is compared by the golden files; INFO and the like are our own.
+                without: vec!["errors".to_owned(), "server".to_owned()],
+                omitted,
+                accepts_refusals: true,
+                // Only what never comes is waited for so long.
+                patience: Duration::from_secs(20),
+                ..Settings::default()
+            };
+            let report =
+                differ::run(&settings, &mut |_| {}).unwrap_or_else(|problem| panic!("{problem}"));
+            assert!(report.is_clean(), "{}", report.text());
+        }
+    }
+}
