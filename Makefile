@@ -41,7 +41,7 @@ build: ready-build ## The programs as they ship: target/release/respool and resp
 # --- to test it ---
 
 .PHONY: test
-test: format lint docs rust generated python fuzz-smoke lab-smoke ## All that CI runs
+test: format lint docs rust generated python conformance-short fuzz-smoke lab-smoke ## All that CI runs
 	@echo "make test: every step passed"
 
 .PHONY: format
@@ -80,6 +80,12 @@ fuzz-smoke: ready-test ## The fuzz targets, a few seconds each
 .PHONY: fuzz
 fuzz: ready-test ## The fuzz targets, ten minutes each; SECONDS_EACH=N for another time
 	fuzz/run --seconds $(or $(SECONDS_EACH),600)
+
+.PHONY: conformance-short
+conformance-short: ready-test ## A part of other people's test suites, directly and through respool
+	cargo build -p respool --bins $(QUICK)
+	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
+	conformance/run --profile short --out conformance/.cache/short
 
 .PHONY: conformance
 conformance: ready-test ## Other people's test suites, directly and through respool, compared test by test
