@@ -41,6 +41,7 @@ fn two_servers_with_nothing_between_never_differ() {
         }
         let settings = Settings {
             cases: 6,
+            time_max: Some(Duration::from_secs(3)),
             ..settings(flavour)
         };
         differ::check_bare(&settings, &mut |line| eprintln!("{line}"))

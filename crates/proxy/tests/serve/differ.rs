@@ -99,6 +99,7 @@ fn no_client_can_tell_random_requests_through_respool_from_the_same_to_the_serve
             let settings = Settings {
                 seed,
                 cases: 12,
+                time_max: Some(Duration::from_secs(3)),
                 flavour,
                 respool: respool(),
                 respool_args: vec![threads.to_owned()],
