@@ -18,7 +18,6 @@ use crate::engine::{Action, Engine};
 use crate::failure::{self, Cause, Fate};
 use crate::here::OK;
 use crate::limits::{QUESTION_MS, QUESTIONS_MAX};
-use crate::link::Role;
 use crate::requests::{Placed, bound_reply};
 use crate::session::Flags;
 use crate::slots::Key;
@@ -32,7 +31,7 @@ pub enum Question {
     /// To close the sessions that pass; how many they were.
     Kill(Box<Filter>),
     /// To hold back what CLIENT PAUSE names. Answered when nothing that was let through before is still
-    /// on its way on a shared link.
+    /// on its way.
     Pause {
         /// The end, by the clock that all workers share.
         until: Time,
@@ -242,12 +241,12 @@ impl Engine {
         if self.settling.is_empty() {
             return;
         }
-        // A ledger is in the order of time. What waits on a link of its own may wait for ever, and is
-        // not waited for: the server does not count it either.
+        // A ledger is in the order of time. What waits for something at the server may wait for ever, and
+        // is not waited for: a server that is paused itself does not, either.
         let oldest = self
             .links
             .iter()
-            .filter(|(_, link)| matches!(link.role, Role::Shared | Role::Captured { .. }))
+            .filter(|(_, link)| !link.waits && !link.tunnel)
             .filter_map(|(_, link)| link.ledger.front().map(|entry| entry.at_ms))
             .min_by_key(|at_ms| at_ms.wrapping_sub(self.now.stamp_ms()) as i32);
         let settled = |pause: &mut Settling| {

@@ -69,6 +69,11 @@ impl Engine {
                 if flags.any(Flags::STREAMING | Flags::SWALLOWING)
                     && !flags.any(Flags::HOLD | Flags::CLOSING)
                 {
+                    if flags.any(Flags::STREAMING) && self.pauses(|| true) {
+                        // What it is, is not known any more: the server must not get the rest of a write.
+                        self.hold_for_pause(key);
+                        break;
+                    }
                     at += self.take_large(key, &input[at..]);
                     continue;
                 }

@@ -305,6 +305,44 @@ fn who_hangs_up_while_it_is_paused_and_not_read_is_closed_and_nothing_of_it_is_e
 }
 
 #[test]
+fn the_rest_of_a_large_request_waits_for_the_end_of_a_pause() {
+    let limits = Limits {
+        request_held_bytes_max: 100,
+        ..Limits::default()
+    };
+    let mut fleet = Fleet::new(1, limits);
+    let (admin, writer) = (fleet.accept(0), fleet.accept(0));
+    let mut large = Vec::new();
+    encode::request(&mut large, &["SET", "a", &"x".repeat(1_000)]);
+    let (beginning, rest) = large.split_at(600);
+    fleet.engines[0].handle_session_bytes(writer, beginning);
+    fleet.turn();
+    let Some(Action::Connect { link, .. }) = fleet.actions[0].pop() else {
+        panic!("it travels on a link of its own");
+    };
+    fleet.engines[0].handle_link_up(link);
+    fleet.turn();
+    fleet.engines[0].handle_link_bytes(link, HELLO);
+    fleet.turn();
+    assert!(fleet.requests[0].ends_with(beginning));
+    fleet.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
+    fleet.turn();
+    assert_eq!(
+        fleet.replies(0, admin),
+        "+OK\r\n",
+        "half a request is nothing yet"
+    );
+    fleet.engines[0].handle_session_bytes(writer, rest);
+    fleet.turn();
+    assert!(fleet.requests[0].ends_with(beginning));
+    fleet.wait_ms(1_000);
+    assert!(fleet.requests[0].ends_with(&large));
+    fleet.engines[0].handle_link_bytes(link, b"+OK\r\n");
+    fleet.turn();
+    assert_eq!(fleet.replies(0, writer), "+OK\r\n");
+}
+
+#[test]
 fn questions_are_bounded_without_losing_any_of_who_asks_many() {
     let mut fleet = Fleet::new(2, Limits::default());
     let (many, late) = (fleet.accept(0), fleet.accept(0));
