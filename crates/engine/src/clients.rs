@@ -603,6 +603,7 @@ impl Engine {
             ('x', session.flags.any(Flags::IN_MULTI)),
             ('b', waits || session.flags.any(Flags::HOLD_PAUSE)),
             ('t', session.pins.any(Pins::TRACKING)),
+            ('B', session.pins.any(Pins::BROADCAST)),
             ('c', session.flags.any(Flags::CLOSING)),
             ('U', session.peer == Peer::Unix),
             ('e', no_evict),

@@ -413,7 +413,12 @@ impl Engine {
                          has changed comes on the connection that asked";
             return self.answer_error(key, text);
         }
-        self.switch(key, request, Pins::TRACKING)
+        let has = |word: &[u8]| request.args().any(|arg| arg.eq_ignore_ascii_case(word));
+        let mut pins = Pins::TRACKING;
+        if has(b"BCAST") || has(b"OFF") {
+            pins.add(Pins::BROADCAST);
+        }
+        self.switch(key, request, pins)
     }
 
     /// Executes a request that is answered here, and gives back the reply instead of sending it.

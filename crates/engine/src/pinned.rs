@@ -12,7 +12,7 @@ use crate::engine::{Action, Engine, LinkId};
 use crate::failure::{Cause, Fate};
 use crate::link::{Entry, LinkKey, Role};
 use crate::requests::{Blocked, Placed, Request, bound_reply};
-use crate::session::{Flags, Pins};
+use crate::session::{Flags, Pins, Session};
 use crate::settings::WhenFull;
 use crate::slots::Key;
 
@@ -264,6 +264,11 @@ impl Engine {
         }
         if self.wait_for_own_link(key) {
             return Placed::Wait;
+        }
+        if self.sessions.get(key).is_some_and(Session::listens) {
+            // From two connections of the server, nothing would keep the two streams apart.
+            let text = b"ERR respool: before MONITOR, leave all channels";
+            return self.answer_error(key, text);
         }
         if let Err(blocked) = self.pin(key, Pins::MONITOR) {
             return self.blocked(key, blocked);

@@ -384,10 +384,16 @@ impl Engine {
         in_resp2.clear();
         let memory_max = self.settings.limits.worker_memory_bytes_max;
         for &member in &members {
-            let bytes = match self.sessions.get(member).map(|session| session.version) {
-                None => continue,
-                Some(Version::Resp3) => message,
-                Some(Version::Resp2) => {
+            let Some(session) = self.sessions.get(member) else {
+                continue;
+            };
+            if session.flags.any(Flags::CLOSING | Flags::ENDED) {
+                // It gets what it is owed, and no more: or messages would keep it for ever.
+                continue;
+            }
+            let bytes = match session.version {
+                Version::Resp3 => message,
+                Version::Resp2 => {
                     if in_resp2.is_empty() {
                         in_resp2.extend_from_slice(message);
                         in_resp2[0] = b'*';

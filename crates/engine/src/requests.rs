@@ -378,11 +378,7 @@ impl Engine {
             return Err(NOAUTH.to_vec());
         }
         if !allowed_in_subscription(id) && self.is_restricted(key) {
-            let (start, end) = (
-                "ERR Can't execute '",
-                "': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
-            );
-            return Err([start, command.name, end].concat().into_bytes());
+            return Err(not_in_subscription(command.name.as_bytes()));
         }
         if let Some(why) = command.refusal(argc, arg) {
             self.counters.refused += 1;
@@ -948,6 +944,12 @@ pub(crate) fn unknown_subcommand(container: &Command, sub: &[u8]) -> Vec<u8> {
 /// To Redis's error texts an argument is a C string.
 pub(crate) fn c_string(arg: &[u8]) -> &[u8] {
     arg.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+/// Redis's text (`processCommand`, 7.0).
+pub(crate) fn not_in_subscription(name: &[u8]) -> Vec<u8> {
+    let why = b"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context";
+    [b"ERR Can't execute '", name, why.as_slice()].concat()
 }
 
 /// What a subscriber may ask for in RESP2.

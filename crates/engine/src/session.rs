@@ -160,6 +160,8 @@ impl Pins {
     /// Something that we do not know to leave no trace: the link is closed, not given to another.
     pub(crate) const UNKNOWN: Pins = Pins(1 << 5);
 
+    /// With [`Pins::TRACKING`]: it is told not only of what it has read (BCAST).
+    pub(crate) const BROADCAST: Pins = Pins(1 << 7);
     /// Its writes are those of an import.
     pub(crate) const IMPORT: Pins = Pins(1 << 6);
 

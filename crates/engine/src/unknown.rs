@@ -13,7 +13,9 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::limits::LEARNED_COMMANDS_MAX;
 use crate::pool::ServerId;
-use crate::requests::{Blocked, Placed, Request, unknown_command, unknown_subcommand};
+use crate::requests::{
+    Blocked, Placed, Request, not_in_subscription, unknown_command, unknown_subcommand,
+};
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
 use crate::time::Time;
@@ -136,6 +138,10 @@ impl Engine {
             Some(lesson) => lesson,
             None => return self.wait_to_learn(key, name),
         };
+        let known = matches!(lesson, Lesson::Shared { .. } | Lesson::Alone);
+        if known && flags.any(Flags::RESTRICTED) {
+            return self.answer_error(key, &not_in_subscription(&name));
+        }
         let held = match lesson {
             Lesson::Shared { reads } => self.pauses(|| !reads),
             Lesson::Alone => self.pauses(|| true),

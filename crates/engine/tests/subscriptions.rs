@@ -334,3 +334,61 @@ fn who_is_gone_before_its_confirmation_leaves_nothing_behind() {
     assert!(world.closed_links.is_empty());
     assert_eq!(world.engine.counters().messages_out, 0);
 }
+
+#[test]
+fn who_says_good_bye_gets_no_more_messages() {
+    let mut world = World::new(Settings::default());
+    let (session, link) = world.subscriber("a");
+    world.turn(|engine| {
+        engine.handle_link_bytes(link, &message("a", "1"));
+        engine.handle_session_bytes(session, b"QUIT\r\n");
+        engine.handle_link_bytes(link, &message("a", "2"));
+    });
+    assert_eq!(
+        world.took(session),
+        "*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\n1\r\n+OK\r\n"
+    );
+    assert_eq!(world.closed, [session]);
+}
+
+#[test]
+fn who_takes_nothing_is_closed_in_the_middle_of_a_burst_and_the_others_are_not() {
+    let settings = Settings {
+        limits: Limits {
+            session_output_hard_bytes: 64 << 10,
+            ..Limits::default()
+        },
+        ..Settings::default()
+    };
+    let mut world = World::new(settings);
+    let (slow, link) = world.subscriber("a");
+    let mut others = Vec::new();
+    for _ in 0..3 {
+        let session = world.accept();
+        world.asks(session, &["SUBSCRIBE", "a"]);
+        world.says(link, b"+PONG\r\n");
+        world.took(session);
+        others.push(session);
+    }
+    let text = "x".repeat(1_000);
+    for _ in 0..200 {
+        // Whoever is written to takes everything, but for one.
+        world.engine.begin_turn(Time(world.now));
+        world.engine.handle_link_bytes(link, &message("a", &text));
+        world.engine.end_turn();
+        while let Some(session) = world.engine.poll_session() {
+            let len = world.engine.session_output(session).len();
+            if session != slow {
+                world.engine.handle_session_written(session, len);
+                *world.got.entry(session).or_default() = vec![0; len];
+            }
+        }
+    }
+    world.turn(|_| {});
+    assert_eq!(world.closed, [slow]);
+    assert_eq!(world.engine.counters().subscriptions, 3);
+    world.says(link, &message("a", "last"));
+    for session in others {
+        assert!(world.took(session).ends_with("\r\nlast\r\n"));
+    }
+}

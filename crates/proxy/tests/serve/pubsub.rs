@@ -787,6 +787,41 @@ fn an_error_of_the_server_reaches_who_asked_and_subscribes_nobody() {
 }
 
 #[test]
+fn client_list_shows_what_a_client_subscribes_to() {
+    on_every_target(&Options::default(), |target| {
+        let mut client = target.client();
+        client.call("CLIENT SETNAME listener");
+        client.send(&words("SUBSCRIBE a b"));
+        client.replies(2);
+        client.call("PSUBSCRIBE p*");
+        let mut other = target.client();
+        let listed = |other: &mut Client, command: &str| -> Vec<String> {
+            let (Value::Bulk(text) | Value::Other(_, text)) = other.call(command) else {
+                panic!("{command} answers with a text");
+            };
+            let text = String::from_utf8(text).expect("text");
+            text.lines().map(|line| line.to_owned()).collect()
+        };
+        let all = listed(&mut other, "CLIENT LIST TYPE pubsub");
+        // Respool's own clients only; past it the server shows the same of its one client.
+        let lines: Vec<&String> = all
+            .iter()
+            .filter(|line| line.contains("listener"))
+            .collect();
+        assert_eq!((lines.len(), all.len()), (1, 1), "{all:?}");
+        for field in [" flags=P ", " sub=2 ", " psub=1 "] {
+            assert!(lines[0].contains(field), "{field} in {}", lines[0]);
+        }
+        client.call("RESET");
+        assert!(
+            listed(&mut other, "CLIENT LIST TYPE pubsub")
+                .iter()
+                .all(String::is_empty)
+        );
+    });
+}
+
+#[test]
 fn what_one_user_may_listen_to_another_may_not() {
     on_every_target(&Options::default(), |target| {
         let mut direct = target.direct_client();
