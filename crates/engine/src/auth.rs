@@ -10,7 +10,8 @@ use respool_protocol::encode::{self, Version};
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::limits::LOGINS_MAX;
-use crate::link::{Entry, LinkKey, State};
+use crate::link::{Entry, LinkKey, Role, State};
+use crate::pool::ServerId;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
 use crate::settings::Credentials;
@@ -58,8 +59,6 @@ impl Logins {
 pub(crate) struct Login {
     /// Who the session is if the server agrees.
     user: u16,
-    /// What it rode on until then.
-    old: LinkKey,
     /// The rest of a HELLO: it is answered when the server has agreed.
     hello: Option<Vec<u8>>,
 }
@@ -133,12 +132,15 @@ impl Engine {
             version,
             ..old
         };
-        if !pinned {
-            match self.login_link(key, kind) {
-                Ok(link) => self.ride(key, link),
-                Err(blocked) => return self.blocked(key, blocked),
-            }
-        }
+        let link = if pinned {
+            self.usable_link(key)
+        } else {
+            self.login_link(key, kind)
+        };
+        let link = match link {
+            Ok(link) => link,
+            Err(blocked) => return self.blocked(key, blocked),
+        };
         let mut request = Vec::new();
         match name {
             Some(name) => encode::request(&mut request, &[b"AUTH".as_slice(), name, password]),
@@ -146,16 +148,26 @@ impl Engine {
         }
         let duty = Duty::Login(Box::new(Login {
             user,
-            old,
             hello: hello.map(|(_, rest)| rest),
         }));
-        let placed = self.place_on_link(key, &request, false, Some(duty));
-        if placed == Placed::Done {
-            self.hold_until_caught_up(key);
-        } else if !pinned {
-            self.ride_shared(key);
-        }
-        placed
+        let (Some(session), Some(state)) = (self.sessions.get_mut(key), self.links.get_mut(link))
+        else {
+            return Placed::Done;
+        };
+        // The session stays where it is until the server has agreed: nothing need be undone. Its own link is
+        // somebody else's from now on, whether or not the answer comes in time.
+        state.tainted |= pinned;
+        let entry = Entry {
+            len: request.len() as u32,
+            duty: true,
+            silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
+            ..Entry::of(key, session.take_seq(), self.now.stamp_ms())
+        };
+        state.push_with(entry, &request, duty);
+        self.counters.link_requests += 1;
+        self.list_link(link);
+        self.hold_until_caught_up(key);
+        Placed::Done
     }
 
     /// The shared link of a user, once it is up: then the server has agreed to the password already.
@@ -204,6 +216,14 @@ impl Engine {
             for (_, session) in self.sessions.iter() {
                 used[usize::from(session.user)] = true;
             }
+            for hub in &self.hubs {
+                used[usize::from(hub.user)] = true;
+            }
+            for duty in self.links.iter().flat_map(|(_, link)| &link.duties) {
+                if let Duty::Login(login) = duty {
+                    used[usize::from(login.user)] = true;
+                }
+            }
             for (known, used) in self.logins.known.iter_mut().zip(&used[1..]) {
                 if !used {
                     *known = None;
@@ -215,35 +235,56 @@ impl Engine {
 
     /// What the server says to an AUTH.
     pub(crate) fn settle_login(&mut self, link: Key, entry: Entry, login: Login, reply: &[u8]) {
-        let agreed = reply.starts_with(b"+");
+        if !reply.starts_with(b"+") {
+            return self.pass_on(entry, reply);
+        }
+        let Some(state) = self.links.get_mut(link) else {
+            return;
+        };
+        let pinned = state.role == Role::Pinned { by: entry.session };
+        if pinned {
+            state.key.user = login.user;
+        }
+        let version = state.key.version;
+        self.learned.forget_user(state.key.server, login.user);
         let Some(session) = self.sessions.get_mut(entry.session) else {
             return;
         };
-        let pinned = !session.pins.is_empty();
-        if agreed {
-            session.user = login.user;
-            session.flags.remove(Flags::UNAUTHENTICATED);
-            if !pinned && let Some(version) = self.links.get(link).map(|link| link.key.version) {
-                session.version = version;
-            }
-        }
-        if pinned
-            && agreed
-            && let Some(link) = self.links.get_mut(link)
-        {
-            link.key.user = login.user;
-            link.tainted = true;
+        session.user = login.user;
+        session.flags.remove(Flags::UNAUTHENTICATED);
+        if !pinned {
+            session.version = version;
         }
         match login.hello {
-            Some(hello) if agreed => {
+            Some(hello) => {
                 let reply = self.answer_aside(entry.session, &hello);
                 self.pass_on(entry, &reply);
             }
-            _ => self.pass_on(entry, reply),
+            None => self.pass_on(entry, reply),
         }
-        if !agreed && !pinned && self.sessions.get(entry.session).is_some() {
-            let old = self.shared_link(login.old).unwrap_or(Key::NOBODY);
-            self.ride(entry.session, old);
+        if !pinned
+            && self
+                .sessions
+                .get(entry.session)
+                .is_some_and(Session::is_caught_up)
+        {
+            self.ride(entry.session, link);
+        }
+    }
+
+    /// A server turns out to want a password: who has not given one must, before anything else.
+    pub(crate) fn flag_unauthenticated(&mut self, server: ServerId) {
+        if !self.settings.users.is_empty() {
+            return;
+        }
+        for key in self.sessions.keys() {
+            let Some(session) = self.sessions.get_mut(key) else {
+                continue;
+            };
+            let its_server = self.pools[session.pool as usize].only_server();
+            if session.user == CONFIGURED && its_server == server {
+                session.flags |= Flags::UNAUTHENTICATED;
+            }
         }
     }
 

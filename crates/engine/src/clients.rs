@@ -482,7 +482,13 @@ impl Engine {
             .sessions
             .iter()
             .find(|(_, session)| session.id == id)
-            .and_then(|(_, session)| self.links.get(session.link))
+            .map(|(_, session)| session.link);
+        // Named at the server by its connection, that must not be another session's by then.
+        if let Some(link) = blocked.and_then(|link| self.links.get_mut(link)) {
+            link.tainted |= link.waits;
+        }
+        let blocked = blocked
+            .and_then(|link| self.links.get(link))
             .filter(|link| link.waits && link.is_up() && !link.ledger.is_empty());
         let Some((server, client_id)) = blocked.map(|link| (link.key.server, link.client_id))
         else {

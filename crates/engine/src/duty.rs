@@ -192,12 +192,14 @@ impl Engine {
     }
 
     fn settle_select(&mut self, link: Key, entry: Entry, db: u32, reply: &[u8]) {
-        if reply.starts_with(b"+") {
-            if let Some(session) = self.sessions.get_mut(entry.session) {
+        if reply.starts_with(b"+")
+            && let Some(link) = self.links.get_mut(link)
+        {
+            // Also if its answer was given up: that is where the session is now.
+            link.key.db = db;
+            let by = link.role.captor();
+            if let Some(session) = self.sessions.get_mut(by) {
                 session.db = db;
-            }
-            if let Some(link) = self.links.get_mut(link) {
-                link.key.db = db;
             }
         }
         self.pass_on(entry, reply);

@@ -482,7 +482,7 @@ impl Engine {
     pub fn handle_session_hangup(&mut self, session: SessionId) {
         let key = session.0;
         if let Some(session) = self.sessions.get(key)
-            && self.waits_at_server(session.link)
+            && (self.waits_at_server(session.link) || session.is_finished())
         {
             return self.close(key, false);
         }
@@ -711,6 +711,8 @@ impl Engine {
             self.held_bytes -= session.held.len();
             session.held = Vec::new();
             self.reading.push(key);
+            // Without replies, no write will end it.
+            self.resume.push(key);
         }
     }
 

@@ -76,6 +76,7 @@ impl Engine {
         let link = match self.take_spare(kind, role) {
             Some(spare) => spare,
             None => {
+                self.make_room_for_own_link();
                 let Some(link) = self.add_link(kind, role) else {
                     return Err(Blocked::Refused(bound_reply("links_max")));
                 };
@@ -86,6 +87,21 @@ impl Engine {
         self.pinned_links += 1;
         self.counters.pins += 1;
         Ok(link)
+    }
+
+    /// Links that were given back count, too: one of another kind makes room.
+    fn make_room_for_own_link(&mut self) {
+        let spares: usize = self.spares.values().map(Vec::len).sum();
+        let max = self.settings.limits.pinned_links_max as usize;
+        if self.pinned_links as usize + spares >= max
+            && let Some(spare) = self
+                .spares
+                .values()
+                .find_map(|spares| spares.first().copied())
+        {
+            self.act(Action::CloseLink(LinkId(spare)));
+            self.remove_link(spare);
+        }
     }
 
     /// A link that was given back, if there is one of this kind.
@@ -107,7 +123,11 @@ impl Engine {
     /// A link is done with what it was taken for, and clean: it waits for the next one.
     pub(crate) fn keep_spare(&mut self, key: Key) {
         let now = self.now;
-        if self.links.get(key).is_some_and(|link| link.tainted) {
+        if self
+            .links
+            .get(key)
+            .is_some_and(|link| link.tainted || link.paused.is_some())
+        {
             self.act(Action::CloseLink(LinkId(key)));
             return self.remove_link(key);
         }
@@ -171,12 +191,16 @@ impl Engine {
         self.next_pinned();
     }
 
-    /// A link of its own may be had again.
-    fn next_pinned(&mut self) {
-        while let Some(waiter) = self.pinned_waiters.pop_front() {
+    /// Links of their own may be had again: as many are told as there is room for.
+    pub(crate) fn next_pinned(&mut self) {
+        let max = self.settings.limits.pinned_links_max;
+        let mut room = max.saturating_sub(self.pinned_links);
+        while room > 0
+            && let Some(waiter) = self.pinned_waiters.pop_front()
+        {
             if self.sessions.get(waiter).is_some() {
                 self.release(waiter, Flags::HOLD_LINK);
-                return;
+                room -= 1;
             }
         }
     }
@@ -193,7 +217,7 @@ impl Engine {
             session.link = Key::NOBODY;
             let tunnel = session.flags.any(Flags::TUNNEL);
             session.flags.remove(Flags::UNPINNING | Flags::TUNNEL);
-            if pins.any(Pins::WATCH) {
+            if was_up && pins.any(Pins::WATCH) {
                 session.rare().watch_lost = true;
             }
             if tunnel && !was_up {
@@ -285,6 +309,20 @@ impl Engine {
         }
         self.write_link(link);
         Placed::Done
+    }
+
+    /// What the server says to MONITOR: if it refuses, the session goes on as it was.
+    pub(crate) fn tunnel_answered(&mut self, link: Key, by: Key, agreed: bool) {
+        self.wake_waiters(link);
+        if !agreed {
+            if let Some(link) = self.links.get_mut(link) {
+                link.tunnel = false;
+            }
+            if let Some(session) = self.sessions.get_mut(by) {
+                session.flags.remove(Flags::TUNNEL);
+            }
+            self.unpin(by, Pins::MONITOR);
+        }
     }
 
     /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of its own.

@@ -36,6 +36,9 @@ impl Engine {
     /// A server sent bytes.
     pub fn handle_link_bytes(&mut self, link: LinkId, bytes: &[u8]) {
         let key = link.0;
+        if self.goes_behind_put_off(key, bytes) {
+            return;
+        }
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -44,10 +47,11 @@ impl Engine {
         match &mut link.state {
             State::Up if link.tunnel => {
                 let by = link.role.captor();
-                if !std::mem::replace(&mut link.tunnel_open, true) {
-                    self.wake_waiters(key);
-                }
+                let first = !std::mem::replace(&mut link.tunnel_open, true);
                 self.push_to(by, bytes);
+                if first {
+                    self.tunnel_answered(key, by, bytes.starts_with(b"+"));
+                }
             }
             State::Up => {
                 self.take_replies(key, bytes);
@@ -496,6 +500,9 @@ impl Engine {
 
     /// A link for a large request may be had again.
     pub(crate) fn next_streaming(&mut self) {
+        if self.streaming_waiters.is_empty() || !self.has_room_for_streaming() {
+            return;
+        }
         while let Some(waiter) = self.streaming_waiters.pop_front() {
             if self.sessions.get(waiter).is_some() {
                 self.release(waiter, Flags::HOLD_LINK);

@@ -306,8 +306,9 @@ impl Engine {
         let Some(state) = self.links.get_mut(link) else {
             return Placed::Done;
         };
-        if !state.tunnel_open {
-            // The reply to MONITOR comes before all others.
+        if !state.tunnel_open || state.out.bytes().len() >= STREAM_BYTES_MAX {
+            // The reply to MONITOR comes before all others; and a server that does not read must not
+            // make us hold what its client sends.
             state.waiters.push(key);
             self.hold(key, Flags::HOLD_LINK);
             return Placed::Wait;
@@ -399,7 +400,13 @@ impl Engine {
             return false;
         };
         let pool = session.pool;
-        if !session.flags.any(Flags::UNAUTHENTICATED) || self.must_authenticate(pool.into()) {
+        let first = self.first_link(self.pools[usize::from(pool)].only_server());
+        let link = self
+            .shared
+            .get(&first)
+            .and_then(|link| self.links.get(*link));
+        let seen_not_to = self.settings.users.is_empty() && link.is_some_and(Link::is_up);
+        if !session.flags.any(Flags::UNAUTHENTICATED) || !seen_not_to {
             return session.flags.any(Flags::UNAUTHENTICATED);
         }
         if let Some(session) = self.sessions.get_mut(key) {
@@ -556,7 +563,7 @@ impl Engine {
     }
 
     /// The link that a session's next request goes on, ready to take it.
-    fn usable_link(&mut self, key: Key) -> Result<Key, Blocked> {
+    pub(crate) fn usable_link(&mut self, key: Key) -> Result<Key, Blocked> {
         let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
@@ -699,7 +706,6 @@ impl Engine {
             session.take_seq();
             if let Some(link) = self.links.get_mut(link) {
                 link.streaming = true;
-                link.waits = matches!(what, What::Row(id) if id.get().answer == Answer::Alone);
                 link.tainted |= what == What::Learned { alone: true };
                 link.stream(&rest[..used]);
             }
@@ -741,7 +747,10 @@ impl Engine {
         if let What::Row(id) = what {
             self.check(key, id.get(), id, argc, arg)?;
             // What two commands say here, the server says as well, and it need not be held for that.
-            let ours = matches!(id.get().answer, Answer::Session | Answer::Pinned);
+            let ours = matches!(
+                id.get().answer,
+                Answer::Session | Answer::Pinned | Answer::Alone
+            );
             if ours && id != id::ECHO && id != id::PING {
                 return Err(too_large(id.get().name));
             }
@@ -776,12 +785,7 @@ impl Engine {
         if let Some(spare) = self.take_spare(kind, role) {
             return Ok(spare);
         }
-        let streaming = self
-            .links
-            .iter()
-            .filter(|(_, link)| matches!(link.role, Role::Streaming { .. }))
-            .count();
-        if streaming >= self.settings.limits.streaming_links_max as usize {
+        if !self.has_room_for_streaming() {
             self.streaming_waiters.push_back(key);
             self.hold(key, Flags::HOLD_LINK);
             return Err(Blocked::Wait);
@@ -791,6 +795,15 @@ impl Engine {
         };
         self.connect(link);
         Ok(link)
+    }
+
+    pub(crate) fn has_room_for_streaming(&self) -> bool {
+        let streaming = self
+            .links
+            .iter()
+            .filter(|(_, link)| matches!(link.role, Role::Streaming { .. }))
+            .count();
+        streaming < self.settings.limits.streaming_links_max as usize
     }
 
     /// More bytes of a large request; returns how many belong to it.

@@ -309,7 +309,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return Placed::Done;
         };
-        let (version, db) = (session.version, session.db);
+        let (version, db, caught_up) = (session.version, session.db, session.is_caught_up());
         let stays_pinned = {
             let mut pins = session.pins;
             pins.remove(Pins::WATCH);
@@ -331,14 +331,22 @@ impl Engine {
             return placed;
         }
         if rare.watch_lost {
-            rare.watch_lost = false;
-            self.end_transaction(key);
             let nil: &[u8] = if version == Version::Resp3 {
                 b"_\r\n"
             } else {
                 b"*-1\r\n"
             };
-            return self.answer_reply(key, nil);
+            let placed = self.unwatch(key, nil);
+            if placed == Placed::Done {
+                self.forget_lost_watch(key);
+                self.end_transaction(key);
+            }
+            return placed;
+        }
+        if !transaction.ours.is_empty() && !caught_up {
+            // What is about the session happens between what was asked before and what is asked next.
+            self.hold(key, Flags::HOLD_DRAIN);
+            return Placed::Wait;
         }
         let selects = transaction
             .ours
@@ -353,7 +361,8 @@ impl Engine {
             encode::request(&mut block, &["SELECT", &db.to_string()]);
             after = 1;
         }
-        let exec = (!transaction.ours.is_empty()).then(|| {
+        let ours = !transaction.ours.is_empty();
+        let exec = ours.then(|| {
             Box::new(Exec {
                 ours: std::mem::take(&mut transaction.ours),
             })
@@ -370,8 +379,8 @@ impl Engine {
                 self.end_transaction(key);
                 self.counters.transactions += 1;
                 self.unpin(key, Pins::WATCH);
-                if selects {
-                    // Which database the session is in will be known when the result is.
+                if ours {
+                    // What becomes of the session will be known when the result is.
                     self.hold_until_caught_up(key);
                 }
                 placed

@@ -108,21 +108,21 @@ impl Engine {
         let theirs = refusal.is_some() && link.riders == 0 && !link.waiters.is_empty();
         // A session's own link says nothing that the shared one does not.
         let told = !theirs && matches!(role, Role::Shared | Role::Hub(_));
-        link.refusal = refusal;
+        // A server that wanted a password wants it still, until it has been seen not to.
+        if refusal.is_some() || !wants_password(link) {
+            link.refusal = refusal;
+        }
+        let (wanted, kind) = (wants_password(link), link.key);
         let server = self.label(key).to_owned();
         self.counters.link_downs += 1;
+        if wanted && kind.user == CONFIGURED {
+            self.flag_unauthenticated(kind.server);
+        }
         if told {
             self.tell(Event::LinkDown {
                 server: server.clone(),
                 reason: reason.to_owned(),
             });
-        }
-        if let Some(session) = cut_off {
-            // Half a reply is with the client: whatever follows would be taken for the rest of it.
-            self.close_for(
-                session,
-                format!("connection to {server} lost in the middle of its reply"),
-            );
         }
         let lost = Cause::LinkLost {
             server: &server,
@@ -130,6 +130,13 @@ impl Engine {
         };
         if let Role::Pinned { by } = role {
             self.lose_pins(by, key, was_up, lost);
+        }
+        if let Some(session) = cut_off {
+            // Half a reply is with the client: whatever follows would be taken for the rest of it.
+            self.close_for(
+                session,
+                format!("connection to {server} lost in the middle of its reply"),
+            );
         }
         for entry in gone {
             self.fail(entry, Fate::Unknown, lost);
@@ -168,7 +175,16 @@ impl Engine {
     /// The server knows the user of a link no more, or another password: it has closed that user's connections,
     /// and its sessions here are no better.
     fn close_disowned(&mut self, key: Key) {
-        let disowned = |link: &Link| link.refusal.is_some() && link.key.user != CONFIGURED;
+        let said = |link: &Link, code: &str| {
+            let refusal = link.refusal.as_deref().unwrap_or_default();
+            refusal.starts_with(code.as_bytes())
+        };
+        let disowned = |link: &Link| {
+            link.key.user != CONFIGURED
+                && ["WRONGPASS", "NOAUTH", "NOPERM"]
+                    .iter()
+                    .any(|code| said(link, code))
+        };
         if !self.links.get(key).is_some_and(disowned) {
             return;
         }
@@ -177,7 +193,7 @@ impl Engine {
             .iter()
             .filter(|(_, session)| session.link == key);
         for rider in riders.map(|(rider, _)| rider).collect::<Vec<_>>() {
-            self.close_for(rider, String::from("the server refuses its user"));
+            self.close_when_answered(rider);
         }
     }
 
@@ -314,6 +330,9 @@ impl Engine {
         }
         self.ticking = keys;
         self.tick_questions();
+        // Whoever was offered a link may have gone without it.
+        self.next_pinned();
+        self.next_streaming();
         self.tick_hubs();
         let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);
         if idle_ms > 0 {
@@ -321,6 +340,7 @@ impl Engine {
                 // Who listens may listen for ever.
                 let over = session.is_caught_up()
                     && !session.listens()
+                    && !session.flags.any(Flags::TUNNEL)
                     && self.now.since_ms(session.active_at) >= idle_ms;
                 over.then_some(key)
             };

@@ -23,9 +23,9 @@ use crate::time::Time;
 /// What servers said.
 #[derive(Default)]
 pub(crate) struct Learned {
-    commands: HashMap<Vec<u8>, Lesson>,
+    commands: HashMap<Subject, Lesson>,
     /// What is being asked, on which link; about all commands by an empty name.
-    pub(crate) asking: HashMap<Vec<u8>, Key>,
+    pub(crate) asking: HashMap<Subject, Key>,
     /// What servers have, as soon as somebody queues a transaction for them.
     known: HashMap<Whose, Known>,
     /// Why a user may not open transactions, if it may not.
@@ -34,6 +34,8 @@ pub(crate) struct Learned {
 
 /// A server, and who asks it: rights are a user's.
 type Whose = (ServerId, u16);
+/// A command, as its server lets this user know it.
+type Subject = (Whose, Vec<u8>);
 
 /// The commands of the table that a server has.
 #[derive(Debug)]
@@ -46,6 +48,12 @@ struct Known {
 }
 
 impl Learned {
+    /// A user has said anew who it is.
+    pub(crate) fn forget_user(&mut self, server: ServerId, user: u16) {
+        self.known.remove(&(server, user));
+        self.unopened.remove(&(server, user));
+    }
+
     /// A server has come up: it may be another one than before.
     pub(crate) fn forget_server(&mut self, server: ServerId) {
         self.known.retain(|(of, _), _| *of != server);
@@ -62,6 +70,8 @@ enum Lesson {
     Shared { reads: bool },
     /// It may do anything with its connection.
     Alone,
+    /// The server would not say, as of this moment: it may be anything.
+    Unsaid { at: Time },
     /// There is no such command, as of this moment.
     Nothing { at: Time },
 }
@@ -102,16 +112,23 @@ impl Engine {
         if unauthenticated || name.len() > NAME_BYTES_MAX {
             return Ok(What::Nothing);
         }
-        match self.learned.commands.get(&name).copied() {
-            Some(Lesson::Nothing { at }) if self.now.since_ms(at) >= NOTHING_MS => {
+        match self.lesson_of(key, &name) {
+            Some(Lesson::Nothing { at } | Lesson::Unsaid { at })
+                if self.now.since_ms(at) >= NOTHING_MS =>
+            {
                 Err(self.wait_to_learn(key, name))
             }
             None => Err(self.wait_to_learn(key, name)),
             Some(Lesson::Renamed(id)) => Ok(What::Row(id)),
             Some(Lesson::Shared { .. }) => Ok(What::Learned { alone: false }),
-            Some(Lesson::Alone) => Ok(What::Learned { alone: true }),
+            Some(Lesson::Alone | Lesson::Unsaid { .. }) => Ok(What::Learned { alone: true }),
             Some(Lesson::Nothing { .. }) => Ok(What::Nothing),
         }
+    }
+
+    fn lesson_of(&self, key: Key, name: &[u8]) -> Option<Lesson> {
+        let subject = (self.whose(key)?, name.to_vec());
+        self.learned.commands.get(&subject).copied()
     }
 
     /// A request whose command the table does not have.
@@ -130,21 +147,23 @@ impl Engine {
             .map_or(Flags::default(), |session| session.flags);
         let in_multi = flags.any(Flags::IN_MULTI);
         let unauthenticated = flags.any(Flags::UNAUTHENTICATED);
-        let lesson = match self.learned.commands.get(&name).copied() {
+        let lesson = match self.lesson_of(key, &name) {
             _ if unauthenticated || name.len() > NAME_BYTES_MAX => Lesson::Nothing { at: self.now },
-            Some(Lesson::Nothing { at }) if self.now.since_ms(at) >= NOTHING_MS => {
+            Some(Lesson::Nothing { at } | Lesson::Unsaid { at })
+                if self.now.since_ms(at) >= NOTHING_MS =>
+            {
                 return self.wait_to_learn(key, name);
             }
             Some(lesson) => lesson,
             None => return self.wait_to_learn(key, name),
         };
-        let known = matches!(lesson, Lesson::Shared { .. } | Lesson::Alone);
+        let known = !matches!(lesson, Lesson::Renamed(_) | Lesson::Nothing { .. });
         if known && flags.any(Flags::RESTRICTED) {
             return self.answer_error(key, &not_in_subscription(&name));
         }
         let held = match lesson {
             Lesson::Shared { reads } => self.pauses(|| !reads),
-            Lesson::Alone => self.pauses(|| true),
+            Lesson::Alone | Lesson::Unsaid { .. } => self.pauses(|| true),
             Lesson::Renamed(_) | Lesson::Nothing { .. } => false,
         };
         if held {
@@ -160,7 +179,7 @@ impl Engine {
             Lesson::Nothing { .. } => self.place_on_link(key, bytes, false, None),
             _ if in_multi => self.queue_unknown(key, bytes),
             Lesson::Shared { reads } => self.place_on_link(key, bytes, reads, None),
-            Lesson::Alone => {
+            Lesson::Alone | Lesson::Unsaid { .. } => {
                 let mut pins = Pins::ONCE;
                 pins.add(Pins::UNKNOWN);
                 self.place_alone(key, bytes, false, pins, None)
@@ -255,7 +274,11 @@ impl Engine {
     /// Asks the server for all its commands, and whether the session's user may open transactions: not on a
     /// link of the session's own, where that would end its WATCH.
     fn ask_about_all(&mut self, key: Key, opening: &[u8]) -> Result<(), Blocked> {
-        let asked = self.learned.asking.get(&Vec::new()).copied();
+        let Some(whose) = self.whose(key) else {
+            return Ok(());
+        };
+        let subject = (whose, Vec::new());
+        let asked = self.learned.asking.get(&subject).copied();
         let link = match asked.filter(|link| self.links.get(*link).is_some()) {
             Some(link) => link,
             None => {
@@ -265,7 +288,7 @@ impl Engine {
                 let mut request = Vec::new();
                 encode::request(&mut request, &["COMMAND"]);
                 self.ask_shared(key, &request, Duty::Learn(Vec::new()))?;
-                self.learned.asking.insert(Vec::new(), link);
+                self.learned.asking.insert(subject, link);
                 link
             }
         };
@@ -278,14 +301,18 @@ impl Engine {
 
     /// Asks the server about a command; the session waits for what it says.
     fn ask_about(&mut self, key: Key, name: Vec<u8>) -> Result<(), Blocked> {
-        let asked = self.learned.asking.get(&name).copied();
+        let Some(whose) = self.whose(key) else {
+            return Ok(());
+        };
+        let subject = (whose, name.clone());
+        let asked = self.learned.asking.get(&subject).copied();
         let link = match asked.filter(|link| self.links.get(*link).is_some()) {
             Some(link) => link,
             None => {
                 let mut request = Vec::new();
                 encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
                 let link = self.ask_for_ourselves(key, &request, Duty::Learn(name.clone()))?;
-                self.learned.asking.insert(name, link);
+                self.learned.asking.insert(subject, link);
                 link
             }
         };
@@ -306,20 +333,20 @@ impl Engine {
 
     /// The server's reply to COMMAND INFO.
     pub(crate) fn learn(&mut self, link: Key, name: Vec<u8>, reply: &[u8]) {
-        self.learned.asking.remove(&name);
-        if name.is_empty() {
-            if let Some(key) = self.links.get(link).map(|link| link.key) {
-                self.learned
-                    .known
-                    .insert((key.server, key.user), known(reply));
+        let Some(kind) = self.links.get(link).map(|link| link.key) else {
+            return;
+        };
+        let subject = ((kind.server, kind.user), name);
+        self.learned.asking.remove(&subject);
+        if subject.1.is_empty() {
+            self.learned.known.insert(subject.0, known(reply));
+        } else {
+            if self.learned.commands.len() >= LEARNED_COMMANDS_MAX {
+                self.learned.commands.clear();
             }
-            return self.wake_waiters(link);
+            let lesson = lesson(reply, self.now);
+            self.learned.commands.insert(subject, lesson);
         }
-        if self.learned.commands.len() >= LEARNED_COMMANDS_MAX {
-            self.learned.commands.clear();
-        }
-        let lesson = lesson(reply, self.now);
-        self.learned.commands.insert(name, lesson);
         self.wake_waiters(link);
     }
 }
@@ -367,8 +394,7 @@ const SUBCOMMANDS_AT: usize = 9;
 /// Reads a reply to COMMAND INFO about one command.
 fn lesson(reply: &[u8], now: Time) -> Lesson {
     let Some(Value::List(commands)) = Value::read(reply) else {
-        // It would not say: it may be anything.
-        return Lesson::Alone;
+        return Lesson::Unsaid { at: now };
     };
     let Some(Value::List(facts)) = commands.first() else {
         return Lesson::Nothing { at: now };
@@ -424,7 +450,7 @@ mod tests {
         let said = |facts: &str| lesson(facts.as_bytes(), Time(5));
         assert_eq!(said("*1\r\n*-1\r\n"), Lesson::Nothing { at: Time(5) });
         assert_eq!(said("*1\r\n_\r\n"), Lesson::Nothing { at: Time(5) });
-        assert_eq!(said("-NOPERM no\r\n"), Lesson::Alone);
+        assert_eq!(said("-NOPERM no\r\n"), Lesson::Unsaid { at: Time(5) });
         let with = |flags: &str| said(&format!("*1\r\n*3\r\n$6\r\nbf.add\r\n:3\r\n{flags}"));
         assert_eq!(
             with("*2\r\n+write\r\n+denyoom\r\n"),
