@@ -570,7 +570,7 @@ impl Engine {
             text(rare.map(|rare| &rare.lib_name), &traits.lib_name),
             text(rare.map(|rare| &rare.lib_ver), &traits.lib_ver),
             traits.db.map(|db| db == session.db),
-            // CLIENT CAPA is refused: nobody has any.
+            // CLIENT CAPA is taken and forgotten: nobody has any.
             traits.capa.as_ref().map(Vec::is_empty),
         ]
         .into_iter()

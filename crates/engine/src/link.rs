@@ -165,7 +165,7 @@ pub(crate) struct Link {
     /// Whether a request may be appended without further questions: the one question of the hot path.
     /// Set by [`Link::admit`] alone.
     pub(crate) accepting: bool,
-    /// Whether it takes requests, if need be with questions: it is shared and has room.
+    /// Whether it takes requests, if need be with questions: it is shared or pinned, and has room.
     pub(crate) takes: bool,
     /// Whether the engine has it on its list of links with an open batch.
     pub(crate) listed: bool,

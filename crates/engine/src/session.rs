@@ -116,21 +116,38 @@ impl Flags {
     pub(crate) const MID_REPLY: Flags = Flags(1 << 19);
     /// CLIENT REPLY SKIP is being answered: what comes next gets no reply.
     pub(crate) const SILENT_NEXT: Flags = Flags(1 << 20);
-
-    /// CLIENT PAUSE is on, and what comes next is what it pauses.
-    pub(crate) const HOLD_PAUSE: Flags = Flags(1 << 24);
     /// A subscriber in RESP2: it may ask for little else.
     pub(crate) const RESTRICTED: Flags = Flags(1 << 21);
+    /// CLIENT PAUSE is on, and what comes next is what it pauses.
+    pub(crate) const HOLD_PAUSE: Flags = Flags(1 << 22);
 
     /// Any reason to leave its bytes alone for now.
-    pub(crate) const HOLD: Flags = Flags(0b11_1110 | 1 << 24);
+    pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT
+        .with(Flags::HOLD_DEPTH)
+        .with(Flags::HOLD_DRAIN)
+        .with(Flags::HOLD_LINK)
+        .with(Flags::HOLD_MEMORY)
+        .with(Flags::HOLD_PAUSE);
     /// Why its bytes are not scanned for requests.
-    pub(crate) const NOT_SCANNED: Flags = Flags(0b11_1110 | 1 << 6 | 1 << 8 | 1 << 9 | 1 << 24);
+    pub(crate) const NOT_SCANNED: Flags = Flags::HOLD
+        .with(Flags::CLOSING)
+        .with(Flags::STREAMING)
+        .with(Flags::SWALLOWING);
     /// Why its requests do not go the short way: the one question that the hot path asks a session.
-    pub(crate) const OFF_PATH: Flags = Flags(1 | 0b1111 << 14 | 1 << 21);
+    pub(crate) const OFF_PATH: Flags = Flags::UNAUTHENTICATED
+        .with(Flags::IN_MULTI)
+        .with(Flags::SILENT)
+        .with(Flags::SILENT_ONCE)
+        .with(Flags::TUNNEL)
+        .with(Flags::RESTRICTED);
     /// What the last reply that it was owed sets going.
-    pub(crate) const AWAITS_LAST: Flags =
-        Flags(Flags::HOLD_DEPTH.0 | Flags::HOLD_DRAIN.0 | Flags::UNPINNING.0);
+    pub(crate) const AWAITS_LAST: Flags = Flags::HOLD_DEPTH
+        .with(Flags::HOLD_DRAIN)
+        .with(Flags::UNPINNING);
+
+    const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
 
     #[inline]
     pub(crate) fn any(self, of: Flags) -> bool {
@@ -167,7 +184,9 @@ impl Pins {
 
     /// What leaves a trace on the connection. The link is closed after it, and if it is lost, only a new
     /// connection of the client can bring back what it was.
-    pub(crate) const STATE: Pins = Pins(0b1_1100 | 1 << 6 | Pins::UNKNOWN.0);
+    pub(crate) const STATE: Pins = Pins(
+        Pins::TRACKING.0 | Pins::NO_TOUCH.0 | Pins::MONITOR.0 | Pins::IMPORT.0 | Pins::UNKNOWN.0,
+    );
 
     pub(crate) fn any(self, of: Pins) -> bool {
         self.0 & of.0 != 0
@@ -299,7 +318,8 @@ impl Session {
         self.next_seq.wrapping_sub(self.head_seq)
     }
 
-    /// Whether everything it asked was answered.
+    /// Whether everything it asked was answered. Something may still be in flight on its link: what was
+    /// given up keeps its place there, see `Engine::wait_for_own_link`.
     #[inline]
     pub(crate) fn is_caught_up(&self) -> bool {
         self.next_seq == self.head_seq

@@ -109,7 +109,7 @@ impl Engine {
             .sessions
             .get(key)
             .is_none_or(|session| session.flags.any(Flags::UNAUTHENTICATED));
-        if unauthenticated || name.len() > NAME_BYTES_MAX {
+        if unauthenticated || !may_be_a_name(&name) {
             return Ok(What::Nothing);
         }
         match self.lesson_of(key, &name) {
@@ -148,7 +148,7 @@ impl Engine {
         let in_multi = flags.any(Flags::IN_MULTI);
         let unauthenticated = flags.any(Flags::UNAUTHENTICATED);
         let lesson = match self.lesson_of(key, &name) {
-            _ if unauthenticated || name.len() > NAME_BYTES_MAX => Lesson::Nothing { at: self.now },
+            _ if unauthenticated || !may_be_a_name(&name) => Lesson::Nothing { at: self.now },
             Some(Lesson::Nothing { at } | Lesson::Unsaid { at })
                 if self.now.since_ms(at) >= NOTHING_MS =>
             {
@@ -349,6 +349,11 @@ impl Engine {
         }
         self.wake_waiters(link);
     }
+}
+
+/// Whether it is worth asking about. What no name can be, the server is given as it is.
+fn may_be_a_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.len() <= NAME_BYTES_MAX
 }
 
 /// Reads a reply to COMMAND.

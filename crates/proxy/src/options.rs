@@ -851,7 +851,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
             &mut values.limits.worker_subscriptions_max
         }),
         value: "COUNT",
-        brief: "Channels and patterns that all clients of a worker may subscribe to",
+        brief: "Channels and patterns that a worker's clients may subscribe to",
         more: "Each client's count for themselves, although the server is asked for a channel once. At it, what \
                would pass it is refused.",
         example: "100000",

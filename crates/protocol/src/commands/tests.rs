@@ -319,7 +319,6 @@ fn xread_is_refused_when_the_servers_parser_would_see_block() {
 fn what_is_refused_says_why() {
     for (line, why) in [
         ("PSYNC ? -1", Refusal::Replication),
-        ("ASKING", Refusal::ConnectionState),
         ("SCRIPT DEBUG YES", Refusal::ConnectionState),
         ("DEBUG PROTOCOL push", Refusal::ConnectionState),
     ] {
