@@ -91,15 +91,33 @@ class Suite:
         self.assertIsInstance(replies[1], redis.ResponseError)
         self.assertEqual(replies[2], "x")
 
-    def test_what_is_not_there_yet_is_refused_and_the_connection_goes_on(self):
-        """What needs a connection of its own is refused by name, and the connection goes on."""
-        with self.assertRaisesRegex(redis.ResponseError, "(?i)multi"):
-            self.client.execute_command("MULTI")
-        with self.assertRaisesRegex(redis.ResponseError, "(?i)blpop"):
-            self.client.blpop("list", timeout=1)
-        with self.assertRaisesRegex(redis.ResponseError, "(?i)watch"):
-            self.client.execute_command("WATCH", "key")
-        self.assertTrue(self.client.set("key", "value"))
+    def test_what_needs_a_connection_works(self):
+        """A transaction that a watched key undoes once, a wait for an element, a subscription."""
+        other = self.connect()
+        tries = []
+
+        def change(pipeline):
+            before = int(pipeline.get("counter") or 0)
+            if not tries:
+                other.set("counter", 10)
+            tries.append(before)
+            pipeline.multi()
+            pipeline.set("counter", before + 1)
+
+        self.client.transaction(change, "counter")
+        self.assertEqual(tries, [0, 10])
+        self.assertEqual(self.client.get("counter"), "11")
+        self.assertIsNone(self.client.blpop("list", timeout=0.05))
+        waiter = threading.Timer(0.1, other.rpush, ["list", "element"])
+        waiter.start()
+        self.assertEqual(list(self.client.blpop("list", timeout=10)), ["list", "element"])
+        waiter.join()
+        with self.client.pubsub(ignore_subscribe_messages=True) as listener:
+            listener.subscribe("channel")
+            self.assertIsNone(listener.get_message(timeout=1))
+            self.assertEqual(other.publish("channel", "message"), 1)
+            message = listener.get_message(timeout=10)
+            self.assertEqual(message["data"], "message")
 
     def test_connections_of_a_pool_are_shared_by_many_threads(self):
         """Every thread of many, on a pool of few connections, reads what it wrote."""
