@@ -185,9 +185,6 @@ impl Engine {
             // It wants no replies, so no write will end it.
             self.resume.push(key);
         }
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
         if session.flags.any(Flags::AWAITS_LAST) {
             if session.flags.any(Flags::UNPINNING) {
                 self.finish_unpinning(key);
