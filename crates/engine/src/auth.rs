@@ -106,13 +106,12 @@ impl Engine {
         (name, password): (Option<&[u8]>, &[u8]),
         hello: Option<(Version, Vec<u8>)>,
     ) -> Placed {
+        if self.hold_until_caught_up(key) {
+            return Placed::Wait;
+        }
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
-        if !session.is_caught_up() {
-            self.hold(key, Flags::HOLD_DRAIN);
-            return Placed::Wait;
-        }
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         let (Some(user), Some(secret)) = (text(name.unwrap_or(b"default")), text(password)) else {
             let wrong = b"WRONGPASS invalid username-password pair or user is disabled.";
@@ -199,11 +198,7 @@ impl Engine {
             }
             State::Down | State::Connecting { .. } | State::Greeting { .. } => {}
         }
-        state.waiters.push(key);
-        if matches!(state.state, State::Down | State::Resting { .. }) {
-            self.connect(link);
-        }
-        self.hold(key, Flags::HOLD_LINK);
+        self.wait_until_up(key, link);
         Err(Blocked::Wait)
     }
 

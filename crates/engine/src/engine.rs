@@ -647,6 +647,33 @@ impl Engine {
         }
     }
 
+    /// The session waits until a link wakes those who wait at it.
+    pub(crate) fn wait_at(&mut self, key: Key, link: Key) {
+        if let Some(link) = self.links.get_mut(link) {
+            link.waiters.push(key);
+        }
+        self.hold(key, Flags::HOLD_LINK);
+    }
+
+    /// The same at a link that is not up; who needs it makes it connect.
+    pub(crate) fn wait_until_up(&mut self, key: Key, link: Key) {
+        let resting = |link: &Link| matches!(link.state, State::Down | State::Resting { .. });
+        if self.links.get(link).is_some_and(resting) {
+            self.connect(link);
+        }
+        self.wait_at(key, link);
+    }
+
+    /// What comes next waits until everything that the session asked is answered; whether it has to.
+    pub(crate) fn hold_until_caught_up(&mut self, key: Key) -> bool {
+        let behind = |session: &Session| !session.is_caught_up();
+        let holds = self.sessions.get(key).is_some_and(behind);
+        if holds {
+            self.hold(key, Flags::HOLD_DRAIN);
+        }
+        holds
+    }
+
     /// A reason to wait has gone; without another one the session continues.
     pub(crate) fn release(&mut self, key: Key, reason: Flags) {
         let Some(session) = self.sessions.get_mut(key) else {

@@ -11,10 +11,9 @@ use crate::auth::CONFIGURED;
 use crate::counters::Counters;
 use crate::duty::Duty;
 use crate::engine::Engine;
-use crate::failure::{self, Cause, Fate};
 use crate::limits::NAME_BYTES_MAX;
 use crate::link::{LinkKey, Role, State};
-use crate::requests::{Blocked, Placed, Request};
+use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 use crate::subscriptions::Kind;
@@ -179,13 +178,7 @@ impl Engine {
             ..self.kind_of(session)
         };
         let Some(link) = self.shared_link(kind) else {
-            let mut reply = Vec::new();
-            failure::append_reply(
-                &mut reply,
-                Fate::NotSent,
-                Cause::Bound { name: "links_max" },
-            );
-            return Moved::Failed(reply);
+            return Moved::Failed(bound_reply("links_max"));
         };
         let Some(state) = self.links.get_mut(link) else {
             return Moved::Wait;
@@ -222,11 +215,7 @@ impl Engine {
             }
             State::Down | State::Connecting { .. } | State::Greeting { .. } => {}
         }
-        state.waiters.push(key);
-        if matches!(state.state, State::Down) {
-            self.connect(link);
-        }
-        self.hold(key, Flags::HOLD_LINK);
+        self.wait_until_up(key, link);
         Moved::Wait
     }
 
@@ -355,13 +344,7 @@ impl Engine {
         };
         let link = session.link;
         let Some(state) = self.links.get_mut(link) else {
-            let mut reply = Vec::new();
-            failure::append_reply(
-                &mut reply,
-                Fate::NotSent,
-                Cause::Bound { name: "links_max" },
-            );
-            return self.answer_reply(key, &reply);
+            return self.answer_reply(key, &bound_reply("links_max"));
         };
         match state.state {
             State::Resting { .. } | State::Up => {
@@ -369,11 +352,7 @@ impl Engine {
                 self.answer_reply(key, &reply)
             }
             State::Down | State::Connecting { .. } | State::Greeting { .. } => {
-                state.waiters.push(key);
-                if matches!(state.state, State::Down) {
-                    self.connect(link);
-                }
-                self.hold(key, Flags::HOLD_LINK);
+                self.wait_until_up(key, link);
                 Placed::Wait
             }
         }
@@ -451,11 +430,10 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
-        if !session.is_caught_up() {
-            self.hold(key, Flags::HOLD_DRAIN);
+        let server = self.pools[session.pool as usize].only_server();
+        if self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
-        let server = self.pools[session.pool as usize].only_server();
         self.leave_all(key);
         let first = self.first_link(server);
         let link = self.shared_link(first).unwrap_or(Key::NOBODY);

@@ -19,12 +19,11 @@ use crate::slots::Key;
 impl Engine {
     /// Sees to it that a session has a link of its own, from now on and for this reason, too.
     pub(crate) fn pin(&mut self, key: Key, pins: Pins) -> Result<(), Blocked> {
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
         if session.pins.is_empty() {
-            if !session.is_caught_up() {
-                self.hold(key, Flags::HOLD_DRAIN);
+            if self.hold_until_caught_up(key) {
                 return Err(Blocked::Wait);
             }
             let link = self.own_link(key)?;
@@ -48,14 +47,15 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return false;
         };
-        match self.links.get_mut(session.link) {
-            Some(link) if link.role == (Role::Pinned { by: key }) && !link.ledger.is_empty() => {
-                link.waiters.push(key);
-                self.hold(key, Flags::HOLD_LINK);
-                true
-            }
-            _ => false,
+        let link = session.link;
+        let busy = self
+            .links
+            .get(link)
+            .is_some_and(|link| link.role == Role::Pinned { by: key } && !link.ledger.is_empty());
+        if busy {
+            self.wait_at(key, link);
         }
+        busy
     }
 
     /// A link that only this session uses: one that was given back, or a new one.
@@ -278,15 +278,7 @@ impl Engine {
 
     /// MONITOR: from now on the session's bytes go to its link as they are, and come back as they are.
     pub(crate) fn monitor(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        if self
-            .sessions
-            .get(key)
-            .is_some_and(|session| !session.is_caught_up())
-        {
-            self.hold(key, Flags::HOLD_DRAIN);
-            return Placed::Wait;
-        }
-        if self.wait_for_own_link(key) {
+        if self.hold_until_caught_up(key) || self.wait_for_own_link(key) {
             return Placed::Wait;
         }
         if self.sessions.get(key).is_some_and(Session::listens) {
@@ -327,13 +319,8 @@ impl Engine {
 
     /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of its own.
     pub(crate) fn switch(&mut self, key: Key, request: &Request<'_>, pins: Pins) -> Placed {
-        if self
-            .sessions
-            .get(key)
-            .is_some_and(|session| !session.is_caught_up())
-        {
-            // Whether it is on is known when what was asked before is answered.
-            self.hold(key, Flags::HOLD_DRAIN);
+        // Whether it is on is known when what was asked before is answered.
+        if self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
         let on = request.arg(2).eq_ignore_ascii_case(b"ON");

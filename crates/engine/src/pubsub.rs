@@ -33,13 +33,12 @@ impl Engine {
         kind: Kind,
         on: bool,
     ) -> Placed {
+        if self.hold_until_caught_up(key) {
+            return Placed::Wait;
+        }
         let Some(session) = self.sessions.get_mut(key) else {
             return Placed::Done;
         };
-        if !session.is_caught_up() {
-            self.hold(key, Flags::HOLD_DRAIN);
-            return Placed::Wait;
-        }
         let version = session.version;
         let own = session.rare().subscriber.take();
         let subscriber = self.subscriber(key, own);

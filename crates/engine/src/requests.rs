@@ -309,8 +309,7 @@ impl Engine {
         if !state.tunnel_open || state.out.bytes().len() >= STREAM_BYTES_MAX {
             // The reply to MONITOR comes before all others; and a server that does not read must not
             // make us hold what its client sends.
-            state.waiters.push(key);
-            self.hold(key, Flags::HOLD_LINK);
+            self.wait_at(key, link);
             return Placed::Wait;
         }
         match commands::resolve(spans.len(), arg) {
@@ -551,23 +550,12 @@ impl Engine {
         }
     }
 
-    /// What a session sends next waits until everything that it asked is answered.
-    pub(crate) fn hold_until_caught_up(&mut self, key: Key) {
-        if self
-            .sessions
-            .get(key)
-            .is_some_and(|session| !session.is_caught_up())
-        {
-            self.hold(key, Flags::HOLD_DRAIN);
-        }
-    }
-
     /// The link that a session's next request goes on, ready to take it.
     pub(crate) fn usable_link(&mut self, key: Key) -> Result<Key, Blocked> {
         let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
-        let (link, caught_up) = (session.link, session.is_caught_up());
+        let link = session.link;
         let kind = self.kind_of(session);
         let usable = self
             .links
@@ -575,8 +563,7 @@ impl Engine {
             .is_some_and(|link| link.role == Role::Shared || link.role == Role::Pinned { by: key });
         if !usable {
             // Captured by a slow session, or never had: go on with another, after what is in flight.
-            if !caught_up {
-                self.hold(key, Flags::HOLD_DRAIN);
+            if self.hold_until_caught_up(key) {
                 return Err(Blocked::Wait);
             }
             let Some(fresh) = self.shared_link(kind) else {
@@ -596,8 +583,7 @@ impl Engine {
             State::Resting { .. } => Err(Blocked::Refused(self.no_link_reply(link))),
             _ if state.takes => Ok(link),
             _ => {
-                state.waiters.push(key);
-                self.hold(key, Flags::HOLD_LINK);
+                self.wait_at(key, link);
                 Err(Blocked::Wait)
             }
         }
@@ -650,8 +636,7 @@ impl Engine {
     /// A request of which `rest` is the beginning turns out too large to hold. Returns how many bytes of
     /// `rest` are done with, or `None` if it has to wait.
     fn begin_large(&mut self, key: Key, scanner: &Scanner, rest: &[u8]) -> Option<usize> {
-        if !self.sessions.get(key)?.is_caught_up() {
-            self.hold(key, Flags::HOLD_DRAIN);
+        if self.hold_until_caught_up(key) {
             return None;
         }
         let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
@@ -849,8 +834,7 @@ impl Engine {
                 self.counters.link_requests += 1;
                 self.counters.batches += 1;
             } else if state.out.bytes().len() >= STREAM_BYTES_MAX {
-                state.waiters.push(key);
-                self.hold(key, Flags::HOLD_LINK);
+                self.wait_at(key, link);
             }
             self.write_link(link);
         }

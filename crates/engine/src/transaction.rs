@@ -100,14 +100,7 @@ impl Engine {
                 self.unwatch(key, b"+OK\r\n")
             }
             id::DISCARD if !in_multi => self.answer_error(key, b"ERR DISCARD without MULTI"),
-            id::DISCARD => {
-                self.forget_lost_watch(key);
-                let placed = self.unwatch(key, b"+OK\r\n");
-                if placed == Placed::Done {
-                    self.end_transaction(key);
-                }
-                placed
-            }
+            id::DISCARD => self.leave_transaction(key, b"+OK\r\n"),
             _ if !in_multi => self.answer_error(key, b"ERR EXEC without MULTI"),
             _ => self.exec(key, request.bytes),
         }
@@ -158,20 +151,34 @@ impl Engine {
         placed
     }
 
-    fn forget_lost_watch(&mut self, key: Key) -> bool {
-        self.sessions
-            .get_mut(key)
-            .and_then(|session| session.rare.as_mut())
-            .is_some_and(|rare| std::mem::take(&mut rare.watch_lost))
+    fn forget_lost_watch(&mut self, key: Key) {
+        if let Some(session) = self.sessions.get_mut(key)
+            && let Some(rare) = &mut session.rare
+        {
+            rare.watch_lost = false;
+        }
     }
 
-    /// A session leaves its transaction.
-    pub(crate) fn end_transaction(&mut self, key: Key) -> Option<Transaction> {
-        let session = self.sessions.get_mut(key)?;
+    /// A transaction ends without having been sent; its client gets this reply.
+    fn leave_transaction(&mut self, key: Key, reply: &[u8]) -> Placed {
+        let placed = self.unwatch(key, reply);
+        if placed == Placed::Done {
+            self.forget_lost_watch(key);
+            self.end_transaction(key);
+        }
+        placed
+    }
+
+    /// What a session has queued is sent, or will never be.
+    pub(crate) fn end_transaction(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
         session.flags.remove(Flags::IN_MULTI);
-        let transaction = session.rare.as_mut()?.transaction.take()?;
-        self.held_bytes -= transaction.held_bytes();
-        Some(transaction)
+        let rare = session.rare.as_mut();
+        if let Some(transaction) = rare.and_then(|rare| rare.transaction.take()) {
+            self.held_bytes -= transaction.held_bytes();
+        }
     }
 
     /// A request that is refused while a transaction is queued makes its EXEC fail.
@@ -188,12 +195,7 @@ impl Engine {
             &mut reply,
             &[b"EXECABORT Transaction discarded because of: ", why].concat(),
         );
-        self.forget_lost_watch(key);
-        let placed = self.unwatch(key, &reply);
-        if placed == Placed::Done {
-            self.end_transaction(key);
-        }
-        placed
+        self.leave_transaction(key, &reply)
     }
 
     pub(crate) fn abort_transaction(&mut self, key: Key) {
@@ -322,13 +324,8 @@ impl Engine {
             unreachable!("a session in MULTI has a transaction");
         };
         if transaction.aborted {
-            rare.watch_lost = false;
             let text = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
-            let placed = self.unwatch(key, text);
-            if placed == Placed::Done {
-                self.end_transaction(key);
-            }
-            return placed;
+            return self.leave_transaction(key, text);
         }
         if rare.watch_lost {
             let nil: &[u8] = if version == Version::Resp3 {
@@ -336,12 +333,7 @@ impl Engine {
             } else {
                 b"*-1\r\n"
             };
-            let placed = self.unwatch(key, nil);
-            if placed == Placed::Done {
-                self.forget_lost_watch(key);
-                self.end_transaction(key);
-            }
-            return placed;
+            return self.leave_transaction(key, nil);
         }
         if !transaction.ours.is_empty() && !caught_up {
             // What is about the session happens between what was asked before and what is asked next.

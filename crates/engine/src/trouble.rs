@@ -6,7 +6,7 @@ use crate::auth::CONFIGURED;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
 use crate::link::{Entry, Greeted, Link, Role, State};
-use crate::requests::wants_password;
+use crate::requests::{NOAUTH, wants_password};
 use crate::session::Flags;
 use crate::slots::Key;
 use crate::time::Time;
@@ -233,7 +233,9 @@ impl Engine {
     /// A request was not sent because its link could not be had.
     fn fail_unsent(&mut self, link: Key, entry: Entry, cause: Cause<'_>) {
         if self.links.get(link).is_some_and(wants_password) {
-            self.pass_on(entry, b"-NOAUTH Authentication required.\r\n");
+            let mut reply = Vec::new();
+            encode::error(&mut reply, NOAUTH);
+            self.pass_on(entry, &reply);
         } else {
             self.fail(entry, entry.fate_unsent(), cause);
         }

@@ -274,52 +274,46 @@ impl Engine {
     /// Asks the server for all its commands, and whether the session's user may open transactions: not on a
     /// link of the session's own, where that would end its WATCH.
     fn ask_about_all(&mut self, key: Key, opening: &[u8]) -> Result<(), Blocked> {
-        let Some(whose) = self.whose(key) else {
-            return Ok(());
-        };
-        let subject = (whose, Vec::new());
-        let asked = self.learned.asking.get(&subject).copied();
-        let link = match asked.filter(|link| self.links.get(*link).is_some()) {
-            Some(link) => link,
-            None => {
-                let mut probe = opening.to_vec();
-                encode::request(&mut probe, &["DISCARD"]);
-                let link = self.ask_shared(key, &probe, Duty::Probe(None))?;
-                let mut request = Vec::new();
-                encode::request(&mut request, &["COMMAND"]);
-                self.ask_shared(key, &request, Duty::Learn(Vec::new()))?;
-                self.learned.asking.insert(subject, link);
-                link
-            }
-        };
-        if let Some(link) = self.links.get_mut(link) {
-            link.waiters.push(key);
-        }
-        self.hold(key, Flags::HOLD_LINK);
-        Err(Blocked::Wait)
+        self.wait_for_lesson(key, Vec::new(), |engine| {
+            let mut probe = opening.to_vec();
+            encode::request(&mut probe, &["DISCARD"]);
+            engine.ask_shared(key, &probe, Duty::Probe(None))?;
+            let mut request = Vec::new();
+            encode::request(&mut request, &["COMMAND"]);
+            engine.ask_shared(key, &request, Duty::Learn(Vec::new()))
+        })
     }
 
     /// Asks the server about a command; the session waits for what it says.
     fn ask_about(&mut self, key: Key, name: Vec<u8>) -> Result<(), Blocked> {
+        self.wait_for_lesson(key, name.clone(), |engine| {
+            let mut request = Vec::new();
+            encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
+            engine.ask_for_ourselves(key, &request, Duty::Learn(name))
+        })
+    }
+
+    /// The session waits at the link on which `ask` asks, or on which somebody has asked the same already.
+    fn wait_for_lesson(
+        &mut self,
+        key: Key,
+        name: Vec<u8>,
+        ask: impl FnOnce(&mut Engine) -> Result<Key, Blocked>,
+    ) -> Result<(), Blocked> {
         let Some(whose) = self.whose(key) else {
             return Ok(());
         };
-        let subject = (whose, name.clone());
+        let subject = (whose, name);
         let asked = self.learned.asking.get(&subject).copied();
         let link = match asked.filter(|link| self.links.get(*link).is_some()) {
             Some(link) => link,
             None => {
-                let mut request = Vec::new();
-                encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
-                let link = self.ask_for_ourselves(key, &request, Duty::Learn(name.clone()))?;
+                let link = ask(self)?;
                 self.learned.asking.insert(subject, link);
                 link
             }
         };
-        if let Some(link) = self.links.get_mut(link) {
-            link.waiters.push(key);
-        }
-        self.hold(key, Flags::HOLD_LINK);
+        self.wait_at(key, link);
         Err(Blocked::Wait)
     }
 
