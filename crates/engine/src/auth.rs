@@ -16,6 +16,7 @@ use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
 use crate::settings::Credentials;
 use crate::slots::Key;
+use crate::steps::Step;
 
 /// Users of servers whose passwords clients have given: links greet with them. A place is free when no
 /// link and no session is that user.
@@ -252,8 +253,8 @@ impl Engine {
         }
         match login.hello {
             Some(hello) => {
-                let reply = self.answer_aside(entry.session, &hello);
-                self.pass_on(entry, &reply);
+                self.begin_steps(entry.session, [Step::Request(hello)].into(), entry.silent);
+                self.pass_on(entry, b"");
             }
             None => self.pass_on(entry, reply),
         }

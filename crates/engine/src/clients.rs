@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 
 use respool_protocol::commands::{self, Command, CommandId, id};
-use respool_protocol::encode::{self, Version};
+use respool_protocol::encode;
 use respool_protocol::number;
 
 use crate::duty::Duty;
@@ -680,11 +680,7 @@ impl Engine {
             } else {
                 -1
             },
-            if session.version == Version::Resp3 {
-                3
-            } else {
-                2
-            },
+            session.version.number(),
             text(rare.map(|rare| &rare.lib_name)),
             text(rare.map(|rare| &rare.lib_ver)),
         );

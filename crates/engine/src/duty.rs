@@ -149,8 +149,13 @@ impl Engine {
             _ if cut => self.pass_on(entry, reply),
             Duty::Pass => self.pass_on(entry, reply),
             Duty::Ask => self.settle_ask(key, reply),
-            Duty::Receivers(excess) => self.settle_receivers(entry, excess, reply),
-            Duty::Subscribers(kind) => self.settle_subscribers(key, entry, kind, reply),
+            Duty::Receivers(_) | Duty::Subscribers(_) => {
+                let reply = match self.links.get(key).map(|link| link.key.server) {
+                    Some(server) => self.recount(server, &duty, reply),
+                    None => reply.to_vec(),
+                };
+                self.pass_on(entry, &reply);
+            }
             Duty::Block { exec, .. } => self.settle_block(key, entry, exec, reply, cut),
             Duty::Instead(text) => self.pass_on(entry, &text),
             Duty::Info => {

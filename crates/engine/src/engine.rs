@@ -168,7 +168,6 @@ pub struct Engine {
     pub(crate) scripts: Scripts,
     pub(crate) learned: Learned,
     /// Where the reply to a request goes that is executed in the middle of something else.
-    pub(crate) aside: Option<Vec<u8>>,
     /// The subscriptions, and the excess over what servers count, which all workers share.
     pub(crate) hubs: Vec<Hub>,
     pub(crate) directory: Arc<Directory>,
@@ -300,7 +299,6 @@ impl Engine {
             straight: straight(&settings),
             scripts: Scripts::default(),
             learned: Learned::default(),
-            aside: None,
             hubs: Vec::new(),
             directory: Arc::default(),
             message: Vec::new(),
@@ -692,7 +690,12 @@ impl Engine {
                 continue;
             };
             session.flags.remove(Flags::RESUMING);
-            if !session.held.is_empty() {
+            if session.flags.any(Flags::STEPS) {
+                self.take_steps(key);
+            }
+            let has_more =
+                |session: &Session| !session.held.is_empty() && !session.flags.any(Flags::STEPS);
+            if self.sessions.get(key).is_some_and(has_more) {
                 self.take_held(key);
             }
             self.reading.push(key);

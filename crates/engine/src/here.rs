@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
-use respool_protocol::commands::{self, id};
+use respool_protocol::commands::id;
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
-use respool_protocol::request::{Found, Scanner};
 
 use crate::auth::CONFIGURED;
 use crate::counters::Counters;
@@ -66,8 +65,7 @@ impl Engine {
             id::MONITOR => self.monitor(key, request),
             id::CLIENT_REPLY => self.client_reply(key, request),
             id::CLIENT_TRACKING => self.client_tracking(key, request),
-            id::CLIENT_NO_TOUCH => self.switch(key, request, Pins::NO_TOUCH),
-            id::CLIENT_IMPORT_SOURCE => self.switch(key, request, Pins::IMPORT),
+            id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE => self.switch(key, request),
             // A Cluster's node alone knows these; who speaks to us speaks to one server.
             id::READONLY | id::READWRITE | id::ASKING => {
                 self.answer_error(key, b"ERR This instance has cluster support disabled")
@@ -148,16 +146,14 @@ impl Engine {
         if (session.version, session.db) == (version, db) {
             return Moved::Done;
         }
-        // What is executed aside has everything in front of it answered.
-        if !session.is_caught_up() && self.aside.is_none() {
-            self.hold(key, Flags::HOLD_DRAIN);
+        let (kind, pinned) = (self.kind_of(session), !session.pins.is_empty());
+        if self.hold_until_caught_up(key) {
             return Moved::Wait;
         }
-        if !session.pins.is_empty() {
+        if pinned {
             // Its own link follows it.
             let mut request = Vec::new();
-            let text = if version == Version::Resp3 { "3" } else { "2" };
-            encode::request(&mut request, &["HELLO", text]);
+            encode::request(&mut request, &["HELLO", &version.number().to_string()]);
             return match self.ask_for_ourselves(key, &request, Duty::Pass) {
                 Ok(link) => {
                     if let Some(link) = self.links.get_mut(link) {
@@ -175,7 +171,7 @@ impl Engine {
         let kind = LinkKey {
             version,
             db,
-            ..self.kind_of(session)
+            ..kind
         };
         let Some(link) = self.shared_link(kind) else {
             return Moved::Failed(bound_reply("links_max"));
@@ -317,7 +313,7 @@ impl Engine {
                 encode::bulk(out, text.as_bytes());
             }
             encode::bulk(out, b"proto");
-            encode::integer(out, if version == Version::Resp3 { 3 } else { 2 });
+            encode::integer(out, version.number());
             encode::bulk(out, b"id");
             encode::integer(out, session.id as i64);
             for (field, text) in [("mode", "standalone"), ("role", "master")] {
@@ -392,38 +388,7 @@ impl Engine {
                          has changed comes on the connection that asked";
             return self.answer_error(key, text);
         }
-        let has = |word: &[u8]| request.args().any(|arg| arg.eq_ignore_ascii_case(word));
-        let mut pins = Pins::TRACKING;
-        if has(b"BCAST") || has(b"OFF") {
-            pins.add(Pins::BROADCAST);
-        }
-        self.switch(key, request, pins)
-    }
-
-    /// Executes a request that is answered here, and gives back the reply instead of sending it.
-    pub(crate) fn answer_aside(&mut self, key: Key, bytes: &[u8]) -> Vec<u8> {
-        let mut scanner = Scanner::default();
-        let Ok(Found::Request { .. }) = scanner.scan(bytes, true) else {
-            unreachable!("it was scanned before it was put aside");
-        };
-        let spans = scanner.spans();
-        let Some(id) = commands::resolve(spans.len(), |index| spans[index].of(bytes)) else {
-            unreachable!("its command was found before it was put aside");
-        };
-        let command = id.get();
-        self.aside = Some(Vec::new());
-        let request = Request {
-            bytes,
-            spans,
-            id,
-            command,
-        };
-        let placed = self.answer_here(key, &request);
-        let mut reply = self.aside.take().unwrap_or_default();
-        if placed == Placed::Wait {
-            encode::error(&mut reply, b"ERR respool: it cannot be answered now");
-        }
-        reply
+        self.switch(key, request)
     }
 
     pub(crate) fn reset(&mut self, key: Key) -> Placed {
@@ -562,11 +527,7 @@ impl Engine {
                 Role::Hub(_) => "hub",
                 Role::Spare => "spare",
             };
-            let version = if link.key.version == Version::Resp3 {
-                3
-            } else {
-                2
-            };
+            let version = link.key.version.number();
             let described = format!(
                 "server={},db={},resp={version},role={role},state={state},in_flight={},riders={}",
                 self.server(link.key.server).label,

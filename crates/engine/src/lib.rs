@@ -25,6 +25,7 @@ mod scripts;
 mod session;
 pub mod settings;
 mod slots;
+mod steps;
 mod subscriptions;
 mod time;
 mod transaction;

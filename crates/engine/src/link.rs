@@ -541,12 +541,8 @@ impl Link {
 
 impl Greeting {
     fn new(key: LinkKey, credentials: Option<&Credentials>) -> Self {
-        let version = if key.version == Version::Resp3 {
-            "3"
-        } else {
-            "2"
-        };
-        let mut args = vec!["HELLO", version];
+        let version = key.version.number().to_string();
+        let mut args = vec!["HELLO", &version];
         if let Some(credentials) = credentials {
             args.extend([
                 "AUTH",

@@ -5,6 +5,7 @@
 //! other. A link is given back as soon as the last reason for it has ended and everything on it was
 //! answered: clean, since what was done on it leaves no trace, or else it is closed.
 
+use respool_protocol::commands::id;
 use respool_protocol::encode;
 
 use crate::duty::Duty;
@@ -318,20 +319,43 @@ impl Engine {
     }
 
     /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of its own.
-    pub(crate) fn switch(&mut self, key: Key, request: &Request<'_>, pins: Pins) -> Placed {
+    pub(crate) fn switch(&mut self, key: Key, request: &Request<'_>) -> Placed {
         // Whether it is on is known when what was asked before is answered.
         if self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
-        let on = request.arg(2).eq_ignore_ascii_case(b"ON");
-        let had = self
-            .sessions
-            .get(key)
-            .is_some_and(|session| session.pins.any(pins));
+        let Switch { pins, on } = Switch::of(request);
+        let had = self.has_switched_on(key, pins);
         if on && let Err(blocked) = self.pin(key, pins) {
             return self.blocked(key, blocked);
         }
         let duty = (on != had).then_some(Duty::Pin { pins, on });
         self.place_on_link(key, request.bytes, false, duty)
+    }
+
+    pub(crate) fn has_switched_on(&self, key: Key, pins: Pins) -> bool {
+        let session = self.sessions.get(key);
+        session.is_some_and(|session| session.pins.any(pins))
+    }
+}
+
+/// What a command of [`Engine::switch`] asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Switch {
+    pub(crate) pins: Pins,
+    pub(crate) on: bool,
+}
+
+impl Switch {
+    pub(crate) fn of(request: &Request<'_>) -> Switch {
+        let has = |word: &[u8]| request.args().any(|arg| arg.eq_ignore_ascii_case(word));
+        let on = request.arg(2).eq_ignore_ascii_case(b"ON");
+        let pins = match request.id {
+            id::CLIENT_NO_TOUCH => Pins::NO_TOUCH,
+            id::CLIENT_IMPORT_SOURCE => Pins::IMPORT,
+            _ if has(b"BCAST") || !on => Pins::TRACKING.with(Pins::BROADCAST),
+            _ => Pins::TRACKING,
+        };
+        Switch { pins, on }
     }
 }

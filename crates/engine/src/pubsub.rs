@@ -510,36 +510,29 @@ impl Engine {
         self.confirm_to(key, Some(seq), &reply);
     }
 
-    /// The reply to PUBLISH counts clients.
-    pub(crate) fn settle_receivers(&mut self, entry: Entry, excess: i64, reply: &[u8]) {
-        match Value::read(reply) {
-            Some(Value::Integer(count)) => {
-                let mut reply = Vec::new();
-                encode::integer(&mut reply, count.saturating_add(excess).max(0));
-                self.pass_on(entry, &reply);
+    /// The reply to a request that the server answers by its connections: ours carry many clients.
+    pub(crate) fn recount(&self, server: ServerId, duty: &Duty, reply: &[u8]) -> Vec<u8> {
+        let mut recounted = Vec::new();
+        let total = |count: i64, excess: i64| count.saturating_add(excess).max(0);
+        match (duty, Value::read(reply)) {
+            (Duty::Receivers(excess), Some(Value::Integer(count))) => {
+                encode::integer(&mut recounted, total(count, *excess));
             }
-            _ => self.pass_on(entry, reply),
+            (Duty::Subscribers(kind), Some(Value::List(values))) => {
+                encode::array(&mut recounted, values.len());
+                let (pairs, _) = values.as_chunks();
+                for [channel, count] in pairs {
+                    let (Some(name), Value::Integer(count)) = (channel.text(), count) else {
+                        continue;
+                    };
+                    let excess = self.directory.subscribers(server, *kind, name);
+                    encode::bulk(&mut recounted, name);
+                    encode::integer(&mut recounted, total(*count, excess));
+                }
+            }
+            _ => recounted.extend_from_slice(reply),
         }
-    }
-
-    /// So does each count in the reply to PUBSUB NUMSUB, behind its channel.
-    pub(crate) fn settle_subscribers(&mut self, link: Key, entry: Entry, kind: Kind, reply: &[u8]) {
-        let server = self.links.get(link).map(|link| link.key.server);
-        let (Some(Value::List(values)), Some(server)) = (Value::read(reply), server) else {
-            return self.pass_on(entry, reply);
-        };
-        let mut reply = Vec::new();
-        encode::array(&mut reply, values.len());
-        let (pairs, _) = values.as_chunks();
-        for [channel, count] in pairs {
-            let (Some(name), Value::Integer(count)) = (channel.text(), count) else {
-                continue;
-            };
-            let excess = self.directory.subscribers(server, kind, name);
-            encode::bulk(&mut reply, name);
-            encode::integer(&mut reply, count.saturating_add(excess).max(0));
-        }
-        self.pass_on(entry, &reply);
+        recounted
     }
 }
 

@@ -272,8 +272,8 @@ impl Engine {
         }
     }
 
-    /// A large reply is in a session's output whole: what had to wait for that follows it.
-    fn end_mid_reply(&mut self, key: Key) {
+    /// A reply that came in parts is in a session's output whole: what had to wait for that follows it.
+    pub(crate) fn end_mid_reply(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };

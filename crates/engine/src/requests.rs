@@ -233,7 +233,7 @@ impl Engine {
     }
 
     /// CLIENT REPLY SKIP is for one request: the one behind it.
-    fn count_down_silence(&mut self, key: Key) {
+    pub(crate) fn count_down_silence(&mut self, key: Key) {
         if let Some(session) = self.sessions.get_mut(key) {
             let next = session.flags.any(Flags::SILENT_NEXT);
             session
@@ -378,7 +378,10 @@ impl Engine {
             return Err(NOAUTH.to_vec());
         }
         if !allowed_in_subscription(id) && self.is_restricted(key) {
-            return Err(not_in_subscription(command.name.as_bytes()));
+            return Err(not_in_subscription(
+                command.name.as_bytes(),
+                self.is_before_7(key),
+            ));
         }
         if let Some(why) = command.refusal(argc, arg) {
             self.counters.refused += 1;
@@ -943,10 +946,13 @@ pub(crate) fn c_string(arg: &[u8]) -> &[u8] {
     arg.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// Redis's text (`processCommand`, 7.0).
-pub(crate) fn not_in_subscription(name: &[u8]) -> Vec<u8> {
-    let why = b"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context";
-    [b"ERR Can't execute '", name, why.as_slice()].concat()
+/// Redis's text (`processCommand`, 7.0). Before 7.0 there were no shard channels.
+pub(crate) fn not_in_subscription(name: &[u8], before_7: bool) -> Vec<u8> {
+    let kinds = if before_7 { "(P)" } else { "(P|S)" };
+    let why = format!(
+        "': only {kinds}SUBSCRIBE / {kinds}UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+    );
+    [b"ERR Can't execute '", name, why.as_bytes()].concat()
 }
 
 /// What a subscriber may ask for in RESP2.

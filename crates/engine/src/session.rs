@@ -13,6 +13,7 @@ use crate::buffer::Outgoing;
 use crate::duty::Duty;
 use crate::returns::Expected;
 use crate::slots::Key;
+use crate::steps::Step;
 use crate::subscriptions::Subscriber;
 use crate::time::Time;
 use crate::transaction::Transaction;
@@ -112,7 +113,7 @@ impl Flags {
     pub(crate) const TUNNEL: Flags = Flags(1 << 17);
     /// It gives its own link back once everything it asked is answered.
     pub(crate) const UNPINNING: Flags = Flags(1 << 18);
-    /// Half of a large reply is in its output: nothing may come in between.
+    /// A part of a reply is in its output: nothing may come in between.
     pub(crate) const MID_REPLY: Flags = Flags(1 << 19);
     /// CLIENT REPLY SKIP is being answered: what comes next gets no reply.
     pub(crate) const SILENT_NEXT: Flags = Flags(1 << 20);
@@ -120,6 +121,8 @@ impl Flags {
     pub(crate) const RESTRICTED: Flags = Flags(1 << 21);
     /// CLIENT PAUSE is on, and what comes next is what it pauses.
     pub(crate) const HOLD_PAUSE: Flags = Flags(1 << 22);
+    /// Something is left of its last request that comes before the next one.
+    pub(crate) const STEPS: Flags = Flags(1 << 23);
 
     /// Any reason to leave its bytes alone for now.
     pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT
@@ -131,6 +134,7 @@ impl Flags {
     /// Why its bytes are not scanned for requests.
     pub(crate) const NOT_SCANNED: Flags = Flags::HOLD
         .with(Flags::CLOSING)
+        .with(Flags::STEPS)
         .with(Flags::STREAMING)
         .with(Flags::SWALLOWING);
     /// Why its requests do not go the short way: the one question that the hot path asks a session.
@@ -188,6 +192,10 @@ impl Pins {
         Pins::TRACKING.0 | Pins::NO_TOUCH.0 | Pins::MONITOR.0 | Pins::IMPORT.0 | Pins::UNKNOWN.0,
     );
 
+    pub(crate) const fn with(self, other: Pins) -> Pins {
+        Pins(self.0 | other.0)
+    }
+
     pub(crate) fn any(self, of: Pins) -> bool {
         self.0 & of.0 != 0
     }
@@ -197,11 +205,15 @@ impl Pins {
     }
 
     pub(crate) fn add(&mut self, pins: Pins) {
-        self.0 |= pins.0;
+        *self = self.with(pins);
     }
 
     pub(crate) fn remove(&mut self, pins: Pins) {
-        self.0 &= !pins.0;
+        *self = self.without(pins);
+    }
+
+    pub(crate) fn without(self, pins: Pins) -> Pins {
+        Pins(self.0 & !pins.0)
     }
 }
 
@@ -291,6 +303,8 @@ pub(crate) struct Rare {
     pub(crate) watch_lost: bool,
     /// Out-of-band bytes that wait for the end of a large reply.
     pub(crate) pushes: Vec<u8>,
+    /// What is left of its last request.
+    pub(crate) steps: VecDeque<Step>,
 }
 
 /// A reply, or several neighbouring ones, before their turn.
@@ -406,7 +420,8 @@ impl Session {
         let rare = self.rare.as_deref().map_or(0, |rare| {
             let queued = rare.transaction.as_ref().map_or(0, Transaction::held_bytes);
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
-            parked(rare) + rare.pushes.len() + queued + subscribed
+            let left: usize = rare.steps.iter().map(Step::held_bytes).sum();
+            parked(rare) + rare.pushes.len() + queued + subscribed + left
         });
         self.out.len() + self.held.len() + scanned + rare
     }
@@ -432,7 +447,7 @@ mod tests {
         ] {
             assert!(hold.any(F::HOLD) && hold.any(F::NOT_SCANNED));
         }
-        for other in [F::CLOSING, F::STREAMING, F::SWALLOWING] {
+        for other in [F::CLOSING, F::STEPS, F::STREAMING, F::SWALLOWING] {
             assert!(!other.any(F::HOLD) && other.any(F::NOT_SCANNED));
         }
         for other in [

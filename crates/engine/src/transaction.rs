@@ -10,8 +10,10 @@
 //! then refuses. The block is one request to the ledger: if it was not written whole, its EXEC was not,
 //! and the server has executed nothing of it.
 
-use respool_protocol::commands::{Answer, Flags as CommandFlags, id};
-use respool_protocol::encode::{self, Version};
+use std::collections::VecDeque;
+
+use respool_protocol::commands::{Answer, CommandId, Flags as CommandFlags, id};
+use respool_protocol::encode;
 use respool_protocol::number;
 use respool_protocol::reply::{self, Scanned};
 
@@ -19,9 +21,11 @@ use crate::clients::request_may_write;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::link::Entry;
-use crate::requests::{Placed, Request};
+use crate::pinned::Switch;
+use crate::requests::{Blocked, Placed, Request};
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
+use crate::steps::Step;
 
 /// What a session has queued since MULTI.
 #[derive(Debug, Default)]
@@ -41,19 +45,65 @@ pub(crate) struct Transaction {
     ours: Vec<(u32, Ours)>,
 }
 
-/// A request in a transaction that is about the session.
+/// A request in a transaction whose result is not simply the server's.
 #[derive(Debug)]
 enum Ours {
     /// SELECT: the link must not stay there, and the session must go there.
     Select(u32),
-    /// Executed here when the server has executed the rest; a PING stands for it in the block.
+    /// About the session: not in the block, and executed here when the server has executed that.
     Here(Vec<u8>),
+    /// The same for HELLO, which is in the block as well: what follows it comes in that version.
+    Hello(Vec<u8>),
+    /// The session keeps a link of its own as long as this is on, and `had` one for it before.
+    Switch { switch: Switch, had: bool },
+    /// The server counts connections; this is the request, and the first name in it.
+    Counted(CommandId, Vec<u8>),
+    /// The same for everybody: not in the block.
+    Said(&'static [u8]),
+}
+
+impl Ours {
+    /// Whether the server executes it, too.
+    fn in_block(&self) -> bool {
+        !matches!(self, Ours::Here(_) | Ours::Said(_))
+    }
+
+    /// What the session needs a link of its own for, for the server to execute this.
+    fn pins(&self) -> Option<Pins> {
+        match self {
+            Ours::Switch { switch, .. } if switch.on => Some(switch.pins),
+            _ => None,
+        }
+    }
+
+    /// Whether it changes or shows the session: then it is executed between what was asked before and what is
+    /// asked next.
+    fn is_about_session(&self) -> bool {
+        !matches!(self, Ours::Counted(..) | Ours::Said(_))
+    }
+
+    fn held_bytes(&self) -> usize {
+        let own = match self {
+            Ours::Here(bytes) | Ours::Hello(bytes) | Ours::Counted(_, bytes) => bytes.len(),
+            Ours::Select(_) | Ours::Switch { .. } | Ours::Said(_) => 0,
+        };
+        size_of::<(u32, Ours)>() + own
+    }
 }
 
 /// What the result of a block is to be combined with.
 #[derive(Debug)]
 pub(crate) struct Exec {
+    /// Requests that the client queued.
+    count: u32,
     ours: Vec<(u32, Ours)>,
+    /// The link is the session's own, before and after.
+    stays: bool,
+}
+
+/// How many of them are not in the block.
+fn left_out(ours: &[(u32, Ours)]) -> u32 {
+    ours.iter().filter(|(_, ours)| !ours.in_block()).count() as u32
 }
 
 impl Transaction {
@@ -151,6 +201,12 @@ impl Engine {
         placed
     }
 
+    fn has_lost_watch(&self, key: Key) -> bool {
+        let session = self.sessions.get(key);
+        let rare = session.and_then(|session| session.rare.as_ref());
+        rare.is_some_and(|rare| rare.watch_lost)
+    }
+
     fn forget_lost_watch(&mut self, key: Key) {
         if let Some(session) = self.sessions.get_mut(key)
             && let Some(rare) = &mut session.rare
@@ -230,29 +286,25 @@ impl Engine {
             };
             return self.refuse_queued(key, text.as_bytes());
         }
+        let bytes = || request.bytes.to_vec();
         let ours = match (command.answer, request.id) {
             (_, id::SELECT) => number::parse(request.arg(1))
                 .and_then(|db| u32::try_from(db).ok())
                 .map(Ours::Select),
-            (_, id::PING | id::ECHO | id::INFO | id::UNWATCH) => None,
-            (_, id::PUBLISH | id::SPUBLISH | id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB) => None,
-            (
-                _,
-                id::CLIENT_ID
-                | id::CLIENT_GETNAME
-                | id::CLIENT_SETNAME
-                | id::CLIENT_SETINFO
-                | id::CLIENT_INFO
-                | id::CLIENT_NO_EVICT,
-            ) => Some(Ours::Here(request.bytes.to_vec())),
-            (Answer::Session | Answer::Pinned | Answer::Refused(_), _) => {
-                let text = format!(
-                    "ERR respool: '{}' is not supported inside a transaction",
-                    command.name.replace('|', " ")
-                );
-                return self.refuse_queued(key, text.as_bytes());
+            (_, id::HELLO) if is_plain_hello(request) => Some(Ours::Hello(bytes())),
+            (_, id::PUBLISH | id::SPUBLISH | id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB) => {
+                let name = request.args().nth(1).unwrap_or_default();
+                Some(Ours::Counted(request.id, name.to_vec()))
             }
-            (Answer::Server | Answer::Alone | Answer::Conditional(_), _) => None,
+            (_, id::MONITOR) => Some(Ours::Said(NO_MONITOR)),
+            (_, id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
+                let switch = Switch::of(request);
+                let had = self.has_switched_on(key, switch.pins);
+                Some(Ours::Switch { switch, had })
+            }
+            (_, id::PING | id::ECHO | id::INFO | id::UNWATCH) => None,
+            (Answer::Session | Answer::Pinned, _) => Some(Ours::Here(bytes())),
+            _ => None,
         };
         if let Some(transaction) = self.transaction_of(key) {
             transaction.writes |= request_may_write(request);
@@ -274,16 +326,11 @@ impl Engine {
             // It will never be sent: nothing more of it is kept.
             return self.answer_reply(key, b"+QUEUED\r\n");
         }
-        let requests = transaction.requests.len();
-        let mut held = size_of::<(u32, Ours)>() * usize::from(ours.is_some());
-        match &ours {
-            Some(Ours::Here(request)) => {
-                encode::request(&mut transaction.requests, &["PING"]);
-                held += request.len();
-            }
-            _ => transaction.requests.extend_from_slice(bytes),
+        let mut held = ours.as_ref().map_or(0, Ours::held_bytes);
+        if ours.as_ref().is_none_or(Ours::in_block) {
+            transaction.requests.extend_from_slice(bytes);
+            held += bytes.len();
         }
-        held += transaction.requests.len() - requests;
         transaction
             .ours
             .extend(ours.map(|ours| (transaction.count, ours)));
@@ -308,70 +355,39 @@ impl Engine {
     }
 
     fn exec(&mut self, key: Key, closing: &[u8]) -> Placed {
-        let Some(session) = self.sessions.get_mut(key) else {
-            return Placed::Done;
-        };
-        let (version, db, caught_up) = (session.version, session.db, session.is_caught_up());
-        let stays_pinned = {
-            let mut pins = session.pins;
-            pins.remove(Pins::WATCH);
-            !pins.is_empty()
-        };
-        let Some(rare) = session.rare.as_mut() else {
-            unreachable!("a session in MULTI has a transaction");
-        };
-        let Some(transaction) = &mut rare.transaction else {
+        let Some(transaction) = self.transaction_of(key) else {
             unreachable!("a session in MULTI has a transaction");
         };
         if transaction.aborted {
             let text = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
             return self.leave_transaction(key, text);
         }
-        if rare.watch_lost {
-            let nil: &[u8] = if version == Version::Resp3 {
-                b"_\r\n"
-            } else {
-                b"*-1\r\n"
-            };
-            return self.leave_transaction(key, nil);
+        let ours = || transaction.ours.iter().map(|(_, ours)| ours);
+        let about_session = ours().any(Ours::is_about_session);
+        let pins: Vec<Pins> = ours().filter_map(Ours::pins).collect();
+        if self.has_lost_watch(key) {
+            let version = self.sessions.get(key).map(|session| session.version);
+            let mut nil = Vec::new();
+            encode::null_array(&mut nil, version.unwrap_or_default());
+            return self.leave_transaction(key, &nil);
         }
-        if !transaction.ours.is_empty() && !caught_up {
-            // What is about the session happens between what was asked before and what is asked next.
-            self.hold(key, Flags::HOLD_DRAIN);
+        if about_session && self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
-        let selects = transaction
-            .ours
-            .iter()
-            .any(|(_, ours)| matches!(ours, Ours::Select(_)));
-        let mut block = Vec::with_capacity(transaction.held_bytes() + 64);
-        block.extend_from_slice(&transaction.opening);
-        block.extend_from_slice(&transaction.requests);
-        block.extend_from_slice(closing);
-        let mut after = 0;
-        if selects && !stays_pinned {
-            encode::request(&mut block, &["SELECT", &db.to_string()]);
-            after = 1;
+        for pins in pins {
+            match self.pin(key, pins) {
+                Ok(()) => {}
+                Err(Blocked::Wait) => return Placed::Wait,
+                Err(Blocked::Refused(reply)) => return self.leave_transaction(key, &reply),
+            }
         }
-        let ours = !transaction.ours.is_empty();
-        let exec = ours.then(|| {
-            Box::new(Exec {
-                ours: std::mem::take(&mut transaction.ours),
-            })
-        });
-        let before = transaction.count + 1;
-        let duty = Duty::Block {
-            before,
-            after,
-            exec,
-            opens: true,
-        };
+        let (block, duty) = self.block_of(key, closing);
         match self.place_with(key, &block, false, duty) {
             Ok(placed) => {
                 self.end_transaction(key);
                 self.counters.transactions += 1;
                 self.unpin(key, Pins::WATCH);
-                if ours {
+                if about_session {
                     // What becomes of the session will be known when the result is.
                     self.hold_until_caught_up(key);
                 }
@@ -388,46 +404,145 @@ impl Engine {
         }
     }
 
+    /// What a session has queued, as it goes to the server; and what becomes of the result.
+    fn block_of(&mut self, key: Key, closing: &[u8]) -> (Vec<u8>, Duty) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            unreachable!("it is the session's own request");
+        };
+        let (version, db) = (session.version, session.db);
+        let stays = !session.pins.without(Pins::WATCH).is_empty();
+        let rare = session.rare.as_mut();
+        let Some(transaction) = rare.and_then(|rare| rare.transaction.as_mut()) else {
+            unreachable!("a session in MULTI has a transaction");
+        };
+        let (count, ours) = (transaction.count, std::mem::take(&mut transaction.ours));
+        let has = |what: fn(&Ours) -> bool| ours.iter().any(|(_, ours)| what(ours));
+        let mut block = Vec::with_capacity(transaction.held_bytes() + 64);
+        block.extend_from_slice(&transaction.opening);
+        block.extend_from_slice(&transaction.requests);
+        block.extend_from_slice(closing);
+        // A shared link is left as it was found.
+        let mut after = 0;
+        if has(|ours| matches!(ours, Ours::Select(_))) && !stays {
+            encode::request(&mut block, &["SELECT", &db.to_string()]);
+            after += 1;
+        }
+        if has(|ours| matches!(ours, Ours::Hello(_))) {
+            encode::request(&mut block, &["HELLO", &version.number().to_string()]);
+            after += 1;
+        }
+        let in_block = count - left_out(&ours);
+        let exec = (!ours.is_empty()).then(|| Box::new(Exec { count, ours, stays }));
+        let duty = Duty::Block {
+            before: 1 + in_block,
+            after,
+            exec,
+            opens: true,
+        };
+        (block, duty)
+    }
+
     /// The result of a block in which some requests were ours.
     pub(crate) fn settle_exec(&mut self, link: Key, entry: Entry, exec: Exec, result: &[u8]) {
-        let Some(elements) = elements_of(result) else {
-            // An error, or nil: nothing was executed.
-            return self.pass_on(entry, result);
-        };
-        let mut reply = Vec::with_capacity(result.len());
-        encode::array(&mut reply, elements.len());
-        let mut ours = exec.ours.into_iter().peekable();
-        let mut db = None;
-        for (index, element) in elements.iter().enumerate() {
-            match ours.next_if(|(place, _)| *place as usize == index) {
-                Some((_, Ours::Here(request))) => {
-                    reply.extend(self.answer_aside(entry.session, &request));
+        let key = entry.session;
+        let expected = exec.count - left_out(&exec.ours);
+        let elements = match elements_of(result) {
+            Some(elements) if elements.len() == expected as usize => elements,
+            // An error, or nil; nothing was executed.
+            _ => {
+                for (_, ours) in exec.ours {
+                    self.settle_switch(key, &ours, b"");
                 }
-                Some((_, Ours::Select(selected))) => {
+                return self.pass_on(entry, result);
+            }
+        };
+        let mut db = None;
+        // What is known of the reply, up to the first step; and the steps.
+        let mut first = Vec::with_capacity(result.len());
+        let mut steps: VecDeque<Step> = VecDeque::new();
+        let mut say = |steps: &mut VecDeque<Step>, bytes: &[u8]| match steps.back_mut() {
+            Some(Step::Reply(last)) => last.extend_from_slice(bytes),
+            Some(Step::Request(_)) => steps.push_back(Step::Reply(bytes.to_vec())),
+            None => first.extend_from_slice(bytes),
+        };
+        let mut header = Vec::new();
+        encode::array(&mut header, exec.count as usize);
+        say(&mut steps, &header);
+        let mut ours = exec.ours.into_iter().peekable();
+        let mut elements = elements.into_iter();
+        for index in 0..exec.count {
+            let own = ours.next_if(|(place, _)| *place == index);
+            let own = own.map(|(_, own)| own);
+            let element = match own.as_ref().is_none_or(Ours::in_block) {
+                true => elements.next().unwrap_or_default(),
+                false => b"",
+            };
+            match own {
+                None => say(&mut steps, element),
+                Some(switch @ Ours::Switch { .. }) => {
+                    self.settle_switch(key, &switch, element);
+                    say(&mut steps, element);
+                }
+                Some(Ours::Select(selected)) => {
                     if element.starts_with(b"+") {
                         db = Some(selected);
                     }
-                    reply.extend_from_slice(element);
+                    say(&mut steps, element);
                 }
-                None => reply.extend_from_slice(element),
+                Some(Ours::Here(request) | Ours::Hello(request)) => {
+                    steps.push_back(Step::Request(request));
+                }
+                Some(Ours::Counted(id, name)) => {
+                    let server = self.links.get(link).map(|link| link.key.server);
+                    match self.count_duty(key, id, &name).zip(server) {
+                        Some((duty, server)) => {
+                            say(&mut steps, &self.recount(server, &duty, element));
+                        }
+                        None => say(&mut steps, element),
+                    }
+                }
+                Some(Ours::Said(reply)) => say(&mut steps, reply),
             }
         }
-        if let (Some(db), Some(session)) = (db, self.sessions.get_mut(entry.session)) {
-            session.db = db;
-            let own = session.link == link && !session.pins.is_empty();
-            if own {
-                if let Some(link) = self.links.get_mut(link) {
-                    link.key.db = db;
-                }
-                self.pass_on(entry, &reply);
-            } else {
-                self.pass_on(entry, &reply);
-                self.ride_shared(entry.session);
+        if !steps.is_empty() {
+            self.begin_steps(key, steps, entry.silent);
+        }
+        let Some((db, session)) = db.zip(self.sessions.get_mut(key)) else {
+            return self.pass_on(entry, &first);
+        };
+        session.db = db;
+        if exec.stays {
+            if let Some(link) = self.links.get_mut(link) {
+                link.key.db = db;
             }
+            self.pass_on(entry, &first);
         } else {
-            self.pass_on(entry, &reply);
+            self.pass_on(entry, &first);
+            self.ride_shared(key);
         }
     }
+
+    /// What the server said to a command that makes a session keep its link, or not any more.
+    fn settle_switch(&mut self, key: Key, ours: &Ours, said: &[u8]) {
+        let Ours::Switch { switch, had } = ours else {
+            return;
+        };
+        let agreed = said.starts_with(b"+");
+        match self.sessions.get_mut(key) {
+            // It may have been switched off in front of this.
+            Some(session) if switch.on && agreed => session.pins.add(switch.pins),
+            _ if agreed || switch.on && !had => self.unpin(key, switch.pins),
+            _ => {}
+        }
+    }
+}
+
+/// As Redis says it when it executes what was queued (`monitorCommand`).
+const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
+
+/// Whether a HELLO does nothing but change the version, and will.
+fn is_plain_hello(request: &Request<'_>) -> bool {
+    request.spans.len() == 2 && matches!(request.arg(1), b"2" | b"3")
 }
 
 /// The elements of an array, each with its bytes. `None` if it is none.

@@ -555,9 +555,7 @@ fn over(now: Time, since: Time, limit_ms: u32) -> bool {
 impl Engine {
     /// A reply of ours takes its place in the session's order.
     pub(crate) fn answer_reply(&mut self, key: Key, reply: &[u8]) -> crate::requests::Placed {
-        if let Some(aside) = &mut self.aside {
-            aside.extend_from_slice(reply);
-        } else if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.sessions.get_mut(key) {
             let seq = session.take_seq();
             let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
             self.counters.requests_answered_here += 1;

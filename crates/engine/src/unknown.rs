@@ -159,7 +159,7 @@ impl Engine {
         };
         let known = !matches!(lesson, Lesson::Renamed(_) | Lesson::Nothing { .. });
         if known && flags.any(Flags::RESTRICTED) {
-            return self.answer_error(key, &not_in_subscription(&name));
+            return self.answer_error(key, &not_in_subscription(&name, self.is_before_7(key)));
         }
         let held = match lesson {
             Lesson::Shared { reads } => self.pauses(|| !reads),

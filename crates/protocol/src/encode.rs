@@ -12,6 +12,16 @@ pub enum Version {
     Resp3,
 }
 
+impl Version {
+    /// As HELLO names it.
+    pub fn number(self) -> i64 {
+        match self {
+            Version::Resp2 => 2,
+            Version::Resp3 => 3,
+        }
+    }
+}
+
 /// Appends a request: an array of bulk strings.
 pub fn request<A: AsRef<[u8]>>(out: &mut Vec<u8>, args: &[A]) {
     array(out, args.len());
@@ -33,6 +43,14 @@ pub fn null(out: &mut Vec<u8>, version: Version) {
         Version::Resp2 => b"$-1\r\n".as_slice(),
         Version::Resp3 => b"_\r\n",
     });
+}
+
+/// Appends the absence of an array.
+pub fn null_array(out: &mut Vec<u8>, version: Version) {
+    match version {
+        Version::Resp2 => out.extend_from_slice(b"*-1\r\n"),
+        Version::Resp3 => null(out, version),
+    }
 }
 
 /// Appends an integer.

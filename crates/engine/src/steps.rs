@@ -1,0 +1,120 @@
+//! What is left of a request whose reply we put together: the rest of an EXEC in which some requests were
+//! about the session, the HELLO around an AUTH.
+//!
+//! Replies leave a session as bytes, one behind the other. So an array may be given in pieces, each in a
+//! place of its own, and a piece may be the reply to a request like any other, with all that may have to be
+//! waited for.
+//!
+//! ```text
+//!   the server's EXEC:        *2  +OK              $1 v
+//!   places of the session:   [*3  +OK] [CLIENT ID] [$1 v]
+//! ```
+//!
+//! Until the last step is answered the session is not read on, and messages wait as they do while a large
+//! reply is on its way.
+
+use std::collections::VecDeque;
+
+use respool_protocol::commands;
+use respool_protocol::request::{Found, Scanner};
+
+use crate::engine::Engine;
+use crate::requests::{Placed, Request};
+use crate::session::Flags;
+use crate::slots::Key;
+
+/// One piece of a reply.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// It is known.
+    Reply(Vec<u8>),
+    /// It is what this request is answered here.
+    Request(Vec<u8>),
+}
+
+impl Step {
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Step::Reply(bytes) | Step::Request(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl Engine {
+    /// Puts steps in front of those that a session has; they are taken as soon as everything that it asked is
+    /// answered. It must be waiting for that. `silent`: it wants none of the replies.
+    pub(crate) fn begin_steps(&mut self, key: Key, steps: VecDeque<Step>, silent: bool) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        debug_assert!(session.flags.any(Flags::HOLD_DRAIN));
+        session.flags |= Flags::STEPS | Flags::MID_REPLY;
+        if silent {
+            session.flags |= Flags::SILENT_ONCE;
+        }
+        self.held_bytes += steps.iter().map(Step::held_bytes).sum::<usize>();
+        let own = &mut session.rare().steps;
+        let behind = std::mem::replace(own, steps);
+        own.extend(behind);
+    }
+
+    /// Takes a session's steps until one has to wait.
+    pub(crate) fn take_steps(&mut self, key: Key) {
+        loop {
+            let Some(session) = self.sessions.get_mut(key) else {
+                return;
+            };
+            if session.flags.any(Flags::HOLD | Flags::CLOSING) {
+                return;
+            }
+            let Some(step) = session.rare().steps.pop_front() else {
+                break;
+            };
+            self.held_bytes -= step.held_bytes();
+            match step {
+                Step::Reply(bytes) => {
+                    self.answer_reply(key, &bytes);
+                }
+                Step::Request(bytes) if self.answer_step(key, &bytes) == Placed::Wait => {
+                    let Some(session) = self.sessions.get_mut(key) else {
+                        return;
+                    };
+                    self.held_bytes += bytes.len();
+                    session.rare().steps.push_front(Step::Request(bytes));
+                }
+                Step::Request(_) => {}
+            }
+        }
+        if !self.hold_until_caught_up(key) {
+            self.end_steps(key);
+        }
+    }
+
+    fn end_steps(&mut self, key: Key) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.flags.remove(Flags::STEPS);
+        }
+        self.count_down_silence(key);
+        self.end_mid_reply(key);
+    }
+
+    /// As its server would execute it behind EXEC: what only the place in front of it forbids was looked at
+    /// when it was queued.
+    fn answer_step(&mut self, key: Key, bytes: &[u8]) -> Placed {
+        let mut scanner = Scanner::default();
+        let Ok(Found::Request { .. }) = scanner.scan(bytes, true) else {
+            unreachable!("it was scanned before it became a step");
+        };
+        let spans = scanner.spans();
+        let Some(id) = commands::resolve(spans.len(), |index| spans[index].of(bytes)) else {
+            unreachable!("its command was found before it became a step");
+        };
+        let request = Request {
+            bytes,
+            spans,
+            id,
+            command: id.get(),
+        };
+        self.answer_here(key, &request)
+    }
+}
