@@ -675,10 +675,10 @@ impl Engine {
             },
             session.asked.map_or("NULL", |id| id.get().name),
             self.user_name(session),
-            if session.pins.any(Pins::TRACKING) {
-                0
-            } else {
-                -1
+            match rare.and_then(|rare| rare.redirect) {
+                Some(redirect) => redirect.to as i64,
+                None if session.pins.any(Pins::TRACKING) => 0,
+                None => -1,
             },
             session.version.number(),
             text(rare.map(|rare| &rare.lib_name)),

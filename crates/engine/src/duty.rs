@@ -10,7 +10,8 @@ use respool_protocol::value::Value;
 use crate::auth::Login;
 use crate::engine::Engine;
 use crate::link::Entry;
-use crate::session::Pins;
+use crate::pinned::Switch;
+use crate::redirect::{Redirect, tracking_info};
 use crate::slots::Key;
 use crate::subscriptions::Kind;
 use crate::transaction::Exec;
@@ -35,8 +36,15 @@ pub(crate) enum Duty {
     Instead(Vec<u8>),
     /// INFO: our own section is added.
     Info,
-    /// The session has pinned itself for this (`on`), and does not if the server refuses; or the other way.
-    Pin { pins: Pins, on: bool },
+    /// The session keeps a link of its own as long as this is on, and `had` one for it before.
+    Switch {
+        switch: Switch,
+        had: bool,
+        /// It is another session that is told.
+        redirect: Option<Redirect>,
+    },
+    /// CLIENT TRACKINGINFO of one who redirects to this session.
+    TrackingInfo(u64),
     /// SELECT of a session with a link of its own.
     Select(u32),
     /// AUTH, alone or in a HELLO.
@@ -162,12 +170,15 @@ impl Engine {
                 let reply = self.with_our_section(entry.session, reply);
                 self.pass_on(entry, &reply);
             }
-            Duty::Pin { pins, on } => {
+            Duty::Switch {
+                switch,
+                had,
+                redirect,
+            } => {
                 self.pass_on(entry, reply);
-                if on != reply.starts_with(b"+") {
-                    self.unpin(entry.session, pins);
-                }
+                self.settle_switch(entry.session, (switch, had), redirect, reply);
             }
+            Duty::TrackingInfo(to) => self.pass_on(entry, &tracking_info(reply, to)),
             Duty::Select(db) => self.settle_select(key, entry, db, reply),
             Duty::Login(login) => self.settle_login(key, entry, *login, reply),
             Duty::Evalsha => self.settle_evalsha(key, entry, &request, reply),

@@ -167,7 +167,8 @@ pub struct Engine {
     /// Scripts that were seen, and what servers said of commands that the table does not have.
     pub(crate) scripts: Scripts,
     pub(crate) learned: Learned,
-    /// Where the reply to a request goes that is executed in the middle of something else.
+    /// Sessions that are told what others track, by their ids.
+    pub(crate) targets: HashMap<u64, Key>,
     /// The subscriptions, and the excess over what servers count, which all workers share.
     pub(crate) hubs: Vec<Hub>,
     pub(crate) directory: Arc<Directory>,
@@ -299,6 +300,7 @@ impl Engine {
             straight: straight(&settings),
             scripts: Scripts::default(),
             learned: Learned::default(),
+            targets: HashMap::new(),
             hubs: Vec::new(),
             directory: Arc::default(),
             message: Vec::new(),
@@ -795,6 +797,7 @@ impl Engine {
                 self.abandon(link);
             }
         }
+        self.forget_redirects(&session);
         if let Some(subscriber) = session.rare.and_then(|rare| rare.subscriber) {
             self.forget_subscriber(key, subscriber);
         }
@@ -824,7 +827,7 @@ impl Engine {
         }
     }
 
-    fn leave(&mut self, link: Key) {
+    pub(crate) fn leave(&mut self, link: Key) {
         if let Some(link) = self.links.get_mut(link) {
             link.riders -= 1;
             link.unused_since = self.now;

@@ -21,6 +21,7 @@ use crate::limits::{QUESTION_MS, QUESTIONS_MAX};
 use crate::requests::{Placed, bound_reply};
 use crate::session::Flags;
 use crate::slots::Key;
+use crate::steps::Step;
 use crate::time::Time;
 
 /// What is asked of every worker.
@@ -47,6 +48,23 @@ pub enum Question {
         /// How its command is answered.
         how: Unblock,
     },
+    /// Whether a session is here, to which others redirect what they track.
+    Target {
+        /// Which session.
+        to: u64,
+    },
+    /// To tell that session what the server had to say.
+    Tell {
+        /// Which session.
+        to: u64,
+        /// In RESP3.
+        push: Vec<u8>,
+    },
+    /// That session is gone.
+    TargetGone {
+        /// Which session.
+        to: u64,
+    },
     /// To forget the scripts that were seen. Nobody waits for the answer.
     ForgetScripts,
 }
@@ -71,6 +89,8 @@ pub(crate) enum Form {
     AnyKilled,
     /// OK.
     Ok,
+    /// The request goes on, if a session was found to which it redirects.
+    Target { to: u64, request: Vec<u8> },
 }
 
 /// A question that is not answered by every worker yet.
@@ -119,6 +139,15 @@ impl Engine {
             }
             Question::Unpause => {
                 self.end_pause();
+                Answer::Count(0)
+            }
+            Question::Target { to } => Answer::Count(self.become_target(to).into()),
+            Question::Tell { to, push } => {
+                self.tell_target(to, &push);
+                Answer::Count(0)
+            }
+            Question::TargetGone { to } => {
+                self.target_gone(to);
                 Answer::Count(0)
             }
             Question::ForgetScripts => {
@@ -232,6 +261,17 @@ impl Engine {
             Form::Sum => encode::integer(&mut reply, asked.sum as i64),
             Form::AnyKilled if asked.sum == 0 => encode::error(&mut reply, b"ERR No such client"),
             Form::AnyKilled | Form::Ok => reply.extend_from_slice(OK),
+            Form::Target { .. } if asked.sum == 0 => {
+                let text = b"ERR The client ID you want redirect to does not exist";
+                encode::error(&mut reply, text);
+            }
+            Form::Target { to, request } => {
+                let steps = [Step::Request(request)].into();
+                self.begin_steps(asked.session, steps, asked.silent);
+                if let Some(session) = self.sessions.get_mut(asked.session) {
+                    session.rare().redirect_found = Some(to);
+                }
+            }
         }
         self.deliver(asked.session, asked.seq, 1, &reply);
     }

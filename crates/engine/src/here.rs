@@ -63,6 +63,7 @@ impl Engine {
             id::SSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, true),
             id::SUNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, false),
             id::MONITOR => self.monitor(key, request),
+            id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO => self.tell_redirect(key, request),
             id::CLIENT_REPLY => self.client_reply(key, request),
             id::CLIENT_TRACKING => self.client_tracking(key, request),
             id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE => self.switch(key, request),
@@ -379,18 +380,6 @@ impl Engine {
         }
     }
 
-    fn client_tracking(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        if request
-            .args()
-            .any(|arg| arg.eq_ignore_ascii_case(b"REDIRECT"))
-        {
-            let text = b"ERR respool: CLIENT TRACKING with REDIRECT is not supported: use RESP3, where what \
-                         has changed comes on the connection that asked";
-            return self.answer_error(key, text);
-        }
-        self.switch(key, request)
-    }
-
     pub(crate) fn reset(&mut self, key: Key) -> Placed {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
@@ -400,6 +389,7 @@ impl Engine {
             return Placed::Wait;
         }
         self.leave_all(key);
+        self.set_redirect(key, None);
         let first = self.first_link(server);
         let link = self.shared_link(first).unwrap_or(Key::NOBODY);
         self.end_transaction(key);
@@ -525,6 +515,7 @@ impl Engine {
                 Role::Streaming { .. } => "streaming",
                 Role::Pinned { .. } => "pinned",
                 Role::Hub(_) => "hub",
+                Role::Redirect { .. } => "redirect",
                 Role::Spare => "spare",
             };
             let version = link.key.version.number();

@@ -18,6 +18,7 @@ mod link;
 mod pinned;
 mod pool;
 mod pubsub;
+mod redirect;
 mod replies;
 mod requests;
 mod returns;

@@ -52,6 +52,8 @@ pub(crate) enum Role {
     Pinned { by: Key },
     /// Subscriptions on this server, and what subscribers publish.
     Hub(HubId),
+    /// Nothing is asked on it: it stands for the session of this id, to be told what others track.
+    Redirect { to: u64 },
     /// Nobody's: it was streaming or pinned, carries no trace of that, and waits for the next one.
     Spare,
 }
@@ -61,7 +63,7 @@ impl Role {
     pub(crate) fn captor(self) -> Key {
         match self {
             Role::Captured { by } | Role::Streaming { by } | Role::Pinned { by } => by,
-            Role::Shared | Role::Hub(_) | Role::Spare => Key::NOBODY,
+            Role::Shared | Role::Hub(_) | Role::Redirect { .. } | Role::Spare => Key::NOBODY,
         }
     }
 

@@ -12,6 +12,7 @@ use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::failure::{Cause, Fate};
 use crate::link::{Entry, LinkKey, Role};
+use crate::redirect::Redirect;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::session::{Flags, Pins, Session};
 use crate::settings::WhenFull;
@@ -324,13 +325,39 @@ impl Engine {
         if self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
-        let Switch { pins, on } = Switch::of(request);
-        let had = self.has_switched_on(key, pins);
-        if on && let Err(blocked) = self.pin(key, pins) {
+        let switch = Switch::of(request);
+        let had = self.has_switched_on(key, switch.pins);
+        if switch.on
+            && let Err(blocked) = self.pin(key, switch.pins)
+        {
             return self.blocked(key, blocked);
         }
-        let duty = (on != had).then_some(Duty::Pin { pins, on });
-        self.place_on_link(key, request.bytes, false, duty)
+        let duty = Duty::Switch {
+            switch,
+            had,
+            redirect: None,
+        };
+        self.place_on_link(key, request.bytes, false, Some(duty))
+    }
+
+    /// What the server said to that.
+    pub(crate) fn settle_switch(
+        &mut self,
+        key: Key,
+        (switch, had): (Switch, bool),
+        redirect: Option<Redirect>,
+        said: &[u8],
+    ) {
+        let agreed = said.starts_with(b"+");
+        if agreed && switch.pins.any(Pins::TRACKING) {
+            self.set_redirect(key, redirect.filter(|_| switch.on));
+        }
+        match self.sessions.get_mut(key) {
+            // It may have been switched off in front of this.
+            Some(session) if switch.on && agreed => session.pins.add(switch.pins),
+            _ if agreed || switch.on && !had => self.unpin(key, switch.pins),
+            _ => {}
+        }
     }
 
     pub(crate) fn has_switched_on(&self, key: Key, pins: Pins) -> bool {

@@ -237,7 +237,8 @@ impl Engine {
     /// A push answers nobody. On a session's own link it is the session's.
     fn take_push(&mut self, key: Key, push: &[u8]) {
         match self.links.get(key).map(|link| link.role) {
-            Some(Role::Pinned { by }) => self.push_to(by, push),
+            Some(Role::Pinned { by }) => self.take_own_push(by, push),
+            Some(Role::Redirect { to }) => self.redirected(to, push),
             Some(Role::Hub(hub)) => self.take_hub_push(key, hub, push),
             _ => {}
         }
@@ -409,7 +410,7 @@ impl Engine {
                 return;
             }
             Role::Captured { .. } | Role::Streaming { .. } | Role::Pinned { .. } => {}
-            Role::Shared | Role::Hub(_) | Role::Spare => return,
+            Role::Shared | Role::Hub(_) | Role::Redirect { .. } | Role::Spare => return,
         }
         let Some(state) = self.links.get_mut(link) else {
             return;
@@ -491,7 +492,7 @@ impl Engine {
                 self.keep_spare(key);
                 self.next_streaming();
             }
-            Role::Streaming { .. } | Role::Hub(_) | Role::Spare => {}
+            Role::Streaming { .. } | Role::Hub(_) | Role::Redirect { .. } | Role::Spare => {}
         }
     }
 

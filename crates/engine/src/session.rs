@@ -11,6 +11,7 @@ use respool_protocol::request::{Scanner, Tail};
 
 use crate::buffer::Outgoing;
 use crate::duty::Duty;
+use crate::redirect::Redirect;
 use crate::returns::Expected;
 use crate::slots::Key;
 use crate::steps::Step;
@@ -303,6 +304,9 @@ pub(crate) struct Rare {
     pub(crate) watch_lost: bool,
     /// Out-of-band bytes that wait for the end of a large reply.
     pub(crate) pushes: Vec<u8>,
+    /// It tracks, and this one is told; and one that may be, for it was found to be there.
+    pub(crate) redirect: Option<Redirect>,
+    pub(crate) redirect_found: Option<u64>,
     /// What is left of its last request.
     pub(crate) steps: VecDeque<Step>,
 }

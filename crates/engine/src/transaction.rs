@@ -22,6 +22,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::link::Entry;
 use crate::pinned::Switch;
+use crate::redirect::redirects;
 use crate::requests::{Blocked, Placed, Request};
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
@@ -297,6 +298,7 @@ impl Engine {
                 Some(Ours::Counted(request.id, name.to_vec()))
             }
             (_, id::MONITOR) => Some(Ours::Said(NO_MONITOR)),
+            (_, id::CLIENT_TRACKING) if redirects(request) => Some(Ours::Here(bytes())),
             (_, id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
                 let switch = Switch::of(request);
                 let had = self.has_switched_on(key, switch.pins);
@@ -451,7 +453,9 @@ impl Engine {
             // An error, or nil; nothing was executed.
             _ => {
                 for (_, ours) in exec.ours {
-                    self.settle_switch(key, &ours, b"");
+                    if let Ours::Switch { switch, had } = ours {
+                        self.settle_switch(key, (switch, had), None, b"");
+                    }
                 }
                 return self.pass_on(entry, result);
             }
@@ -479,8 +483,8 @@ impl Engine {
             };
             match own {
                 None => say(&mut steps, element),
-                Some(switch @ Ours::Switch { .. }) => {
-                    self.settle_switch(key, &switch, element);
+                Some(Ours::Switch { switch, had }) => {
+                    self.settle_switch(key, (switch, had), None, element);
                     say(&mut steps, element);
                 }
                 Some(Ours::Select(selected)) => {
@@ -519,20 +523,6 @@ impl Engine {
         } else {
             self.pass_on(entry, &first);
             self.ride_shared(key);
-        }
-    }
-
-    /// What the server said to a command that makes a session keep its link, or not any more.
-    fn settle_switch(&mut self, key: Key, ours: &Ours, said: &[u8]) {
-        let Ours::Switch { switch, had } = ours else {
-            return;
-        };
-        let agreed = said.starts_with(b"+");
-        match self.sessions.get_mut(key) {
-            // It may have been switched off in front of this.
-            Some(session) if switch.on && agreed => session.pins.add(switch.pins),
-            _ if agreed || switch.on && !had => self.unpin(key, switch.pins),
-            _ => {}
         }
     }
 }

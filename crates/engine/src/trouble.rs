@@ -166,6 +166,11 @@ impl Engine {
                 self.fail_large(by, key, lost);
                 return self.remove_link(key);
             }
+            Role::Redirect { .. } if was_up => {
+                self.lose_redirect(key);
+                return self.remove_link(key);
+            }
+            Role::Redirect { .. } => self.rest(key),
             Role::Captured { .. } | Role::Spare => return self.remove_link(key),
         }
         self.close_disowned(key);
@@ -399,7 +404,7 @@ impl Engine {
             && link.ledger.is_empty()
             && link.out.bytes().is_empty()
             && link.waiters.is_empty();
-        let may_go = link.role == Role::Spare
+        let may_go = matches!(link.role, Role::Spare | Role::Redirect { .. })
             || link.role == Role::Shared && link.key != self.first_link(link.key.server);
         if unused && may_go && link.is_up() && now.since_ms(link.unused_since) >= UNUSED_MS {
             self.act(Action::CloseLink(LinkId(key)));

@@ -77,7 +77,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("client|caching" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|capa" -3 [NOSCRIPT LOADING STALE ALLOW_BUSY] [VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; false; 0 0),
     row!("client|getname" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
-    row!("client|getredir" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
+    row!("client|getredir" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|help" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; false; 0 0),
     row!("client|id" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|import-source" 3 [NOSCRIPT LOADING STALE] [VALKEY_9_1] [] Specs 0 | Pinned; Write; Any One; None; false; 0 0),
@@ -91,7 +91,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("client|setinfo" 4 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; All AllSucceeded; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|setname" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; All AllSucceeded; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|tracking" -3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Pinned; Write; Any One; None; false; 0 0),
-    row!("client|trackinginfo" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; false; 0 0),
+    row!("client|trackinginfo" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; false; 0 0),
     row!("client|unblock" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Unclear One; None; false; 0 0),
     row!("client|unpause" 2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Unclear One; None; false; 0 0),
     row!("cluster" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; false; 54 88),

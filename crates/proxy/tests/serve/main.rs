@@ -18,6 +18,7 @@ mod limits;
 mod pinned;
 mod pipelines;
 mod pubsub;
+mod redirect;
 mod redis_rs;
 mod refused;
 mod sessions;

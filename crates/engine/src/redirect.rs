@@ -1,0 +1,301 @@
+//! CLIENT TRACKING with REDIRECT: what the server has to say to one session goes to another one.
+//!
+//! The server redirects to a connection, and a session that is redirected to has none. So we give it one,
+//! a link on which nothing is ever asked; whatever comes on it goes to that session, be it another
+//! worker's:
+//!
+//! ```text
+//!   tracking session ── own link: CLIENT TRACKING ON REDIRECT 7 ──▶ server
+//!                                                                     │ something has changed
+//!   session that is told ◀── its worker ◀── the link that is client 7 ◀─┘
+//! ```
+//!
+//! All sessions of a worker that redirect to the same one share that link; they are its riders.
+
+use respool_protocol::commands::id;
+use respool_protocol::encode::{self, Version};
+use respool_protocol::number;
+
+use crate::duty::Duty;
+use crate::engine::{Action, Engine, LinkId};
+use crate::fleet::{Form, Question};
+use crate::link::{LinkKey, Role, State};
+use crate::pinned::Switch;
+use crate::requests::{Blocked, Placed, Request, bound_reply};
+use crate::session::{Flags, Session};
+use crate::slots::Key;
+
+/// Where it goes what a server has to say to a session that tracks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Redirect {
+    /// The id of the session that is told.
+    pub(crate) to: u64,
+    /// The link that stands for it at the server.
+    link: Key,
+}
+
+/// The commands.
+impl Engine {
+    pub(crate) fn client_tracking(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        match redirect_asked(request) {
+            Some((at, to)) => self.track_for(key, request, at, to),
+            None => self.switch(key, request),
+        }
+    }
+
+    /// `to`: the session that is to be told, by the argument at `at`.
+    fn track_for(&mut self, key: Key, request: &Request<'_>, at: usize, to: u64) -> Placed {
+        if self.hold_until_caught_up(key) {
+            return Placed::Wait;
+        }
+        let found = |session: &Session| session.rare.as_ref()?.redirect_found;
+        if self.sessions.get(key).and_then(found) != Some(to) {
+            // Whichever worker has it; the request is answered once that is known.
+            self.hold(key, Flags::HOLD_DRAIN);
+            let request = request.bytes.to_vec();
+            return self.ask(
+                key,
+                Question::Target { to },
+                Form::Target { to, request },
+                None,
+            );
+        }
+        let link = match self.redirect_link(key, to) {
+            Ok(link) => link,
+            Err(blocked) => return self.blocked(key, blocked),
+        };
+        let switch = Switch::of(request);
+        let had = self.has_switched_on(key, switch.pins);
+        if switch.on
+            && let Err(blocked) = self.pin(key, switch.pins)
+        {
+            return self.blocked(key, blocked);
+        }
+        let stands_for_it = self.links.get(link).map_or(0, |link| link.client_id);
+        let client_id = stands_for_it.to_string();
+        let mut args: Vec<&[u8]> = request.args().collect();
+        args[at] = client_id.as_bytes();
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, &args);
+        let duty = Duty::Switch {
+            switch,
+            had,
+            redirect: Some(Redirect { to, link }),
+        };
+        let placed = self.place_on_link(key, &bytes, false, Some(duty));
+        if placed == Placed::Done
+            && let Some(session) = self.sessions.get_mut(key)
+        {
+            session.rare().redirect_found = None;
+        }
+        placed
+    }
+
+    /// The link that stands for the session that is told, once it is up.
+    fn redirect_link(&mut self, key: Key, to: u64) -> Result<Key, Blocked> {
+        let Some(session) = self.sessions.get(key) else {
+            return Err(Blocked::Wait);
+        };
+        let kind = LinkKey {
+            version: Version::Resp3,
+            db: 0,
+            ..self.kind_of(session)
+        };
+        let stands_for_it = |role, link_kind| role == Role::Redirect { to } && link_kind == kind;
+        let found = self
+            .links
+            .iter()
+            .find(|(_, link)| stands_for_it(link.role, link.key))
+            .map(|(link, _)| link);
+        let link = match found {
+            Some(link) => link,
+            None => {
+                let fresh = self.add_link(kind, Role::Redirect { to });
+                let link = fresh.ok_or_else(|| Blocked::Refused(bound_reply("links_max")))?;
+                self.connect(link);
+                link
+            }
+        };
+        match self.links.get(link).map(|link| &link.state) {
+            Some(State::Up) => Ok(link),
+            Some(State::Resting { .. }) => Err(Blocked::Refused(self.no_link_reply(link))),
+            _ => {
+                self.wait_until_up(key, link);
+                Err(Blocked::Wait)
+            }
+        }
+    }
+
+    /// The server has agreed that what it has to say to a session goes to another one; or to none, any more.
+    pub(crate) fn set_redirect(&mut self, key: Key, redirect: Option<Redirect>) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        if redirect.is_none() && session.rare.is_none() {
+            return;
+        }
+        let old = std::mem::replace(&mut session.rare().redirect, redirect);
+        if let Some(redirect) = redirect {
+            match self.links.get_mut(redirect.link) {
+                Some(link) => link.riders += 1,
+                None => self.close_for(key, String::from(LOST)),
+            }
+        }
+        if let Some(old) = old {
+            self.leave(old.link);
+        }
+    }
+
+    fn redirect_of(&self, key: Key) -> Option<Redirect> {
+        self.sessions.get(key)?.rare.as_ref()?.redirect
+    }
+
+    /// CLIENT GETREDIR and TRACKINGINFO: the server knows our link, the client the session that it named.
+    pub(crate) fn tell_redirect(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let Some(redirect) = self.redirect_of(key) else {
+            return self.place_on_link(key, request.bytes, false, None);
+        };
+        // It may be about to change.
+        if self.hold_until_caught_up(key) {
+            return Placed::Wait;
+        }
+        if request.id == id::CLIENT_GETREDIR {
+            return self.answer_with(key, |out, _| encode::integer(out, redirect.to as i64));
+        }
+        let duty = Duty::TrackingInfo(redirect.to);
+        self.place_on_link(key, request.bytes, false, Some(duty))
+    }
+}
+
+/// The session that is told.
+impl Engine {
+    /// Whether a session is here; from now on it is known as one that is told.
+    pub(crate) fn become_target(&mut self, to: u64) -> bool {
+        let mut sessions = self.sessions.iter();
+        let found = sessions.find(|(_, session)| session.id == to);
+        let key = found.map(|(key, _)| key);
+        self.targets.extend(key.map(|key| (to, key)));
+        key.is_some()
+    }
+
+    /// Something came on a link that stands for a session.
+    pub(crate) fn redirected(&mut self, to: u64, push: &[u8]) {
+        if self.targets.contains_key(&to) {
+            self.tell_target(to, push);
+        } else if self.worker.count > 1 {
+            let push = push.to_vec();
+            self.tell_all(Question::Tell { to, push });
+        }
+    }
+
+    /// As Redis has it (`sendTrackingMessage`): a push in RESP3, a message to a subscriber in RESP2, nothing
+    /// to anybody else.
+    pub(crate) fn tell_target(&mut self, to: u64, push: &[u8]) {
+        let Some(&key) = self.targets.get(&to) else {
+            return;
+        };
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        if session.version == Version::Resp3 {
+            return self.push_to(key, push);
+        }
+        let Some(what) = push.strip_prefix(INVALIDATE).filter(|_| session.listens()) else {
+            return;
+        };
+        let mut message = Vec::new();
+        encode::array(&mut message, 3);
+        encode::bulk(&mut message, b"message");
+        encode::bulk(&mut message, b"__redis__:invalidate");
+        match what {
+            b"_\r\n" => encode::null_array(&mut message, Version::Resp2),
+            keys => message.extend_from_slice(keys),
+        }
+        self.push_to(key, &message);
+    }
+
+    /// A session is gone: nobody is told any more on its behalf, and, if others redirect to it, every worker
+    /// gives up the links that stand for it. So the server finds out as it would without us.
+    pub(crate) fn forget_redirects(&mut self, gone: &Session) {
+        if let Some(redirect) = gone.rare.as_ref().and_then(|rare| rare.redirect) {
+            self.leave(redirect.link);
+        }
+        if self.targets.remove(&gone.id).is_some() {
+            self.tell_all(Question::TargetGone { to: gone.id });
+        }
+    }
+
+    pub(crate) fn target_gone(&mut self, to: u64) {
+        let links = self.links.iter();
+        let stand_for_it = links.filter(|(_, link)| link.role == Role::Redirect { to });
+        for link in stand_for_it.map(|(key, _)| key).collect::<Vec<_>>() {
+            self.act(Action::CloseLink(LinkId(link)));
+            self.remove_link(link);
+        }
+    }
+
+    /// A link that stood for a session is lost: what its riders were to be told in between, nobody knows.
+    pub(crate) fn lose_redirect(&mut self, link: Key) {
+        let rides = |session: &Session| {
+            let redirect = session.rare.as_ref().and_then(|rare| rare.redirect);
+            redirect.is_some_and(|redirect| redirect.link == link)
+        };
+        let riders = self.sessions.iter().filter(|(_, session)| rides(session));
+        for key in riders.map(|(key, _)| key).collect::<Vec<_>>() {
+            self.close_for(key, String::from(LOST));
+        }
+    }
+
+    /// A push on a session's own link. One that names our link is made to name the session for which it stands.
+    pub(crate) fn take_own_push(&mut self, by: Key, push: &[u8]) {
+        match self.redirect_of(by).filter(|_| push.starts_with(BROKEN)) {
+            Some(redirect) => {
+                let mut named = BROKEN.to_vec();
+                encode::integer(&mut named, redirect.to as i64);
+                self.push_to(by, &named);
+            }
+            None => self.push_to(by, push),
+        }
+    }
+}
+
+/// The reply to CLIENT TRACKINGINFO, with the session that is told instead of the link that stands for it.
+pub(crate) fn tracking_info(reply: &[u8], to: u64) -> Vec<u8> {
+    const FIELD: &[u8] = b"$8\r\nredirect\r\n:";
+    let Some(at) = reply.windows(FIELD.len()).position(|field| field == FIELD) else {
+        return reply.to_vec();
+    };
+    let (front, behind) = reply.split_at(at + FIELD.len());
+    let digits = behind.iter().position(|byte| *byte == b'\r');
+    let behind = &behind[digits.unwrap_or_default()..];
+    [front, to.to_string().as_bytes(), behind].concat()
+}
+
+/// Whether a CLIENT TRACKING names a session that is to be told.
+pub(crate) fn redirects(request: &Request<'_>) -> bool {
+    redirect_asked(request).is_some()
+}
+
+/// The argument of a CLIENT TRACKING that names the session to be told, and its number. `None` without one, or
+/// when it is wrong: that the server says best.
+fn redirect_asked(request: &Request<'_>) -> Option<(usize, u64)> {
+    let argc = request.spans.len();
+    let mut at = 3;
+    while at + 1 < argc {
+        if request.arg(at).eq_ignore_ascii_case(b"REDIRECT") {
+            let id = number::parse(request.arg(at + 1))?;
+            // Below 1 is nobody.
+            return Some((at + 1, u64::try_from(id).unwrap_or(0)));
+        }
+        at += if request.arg(at).eq_ignore_ascii_case(b"PREFIX") {
+            2
+        } else {
+            1
+        };
+    }
+    None
+}
+
+const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
+const BROKEN: &[u8] = b">2\r\n$21\r\ntracking-redir-broken\r\n";
+const LOST: &str = "the connection on which the server told what it tracks was lost";

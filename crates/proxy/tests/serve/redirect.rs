@@ -1,0 +1,151 @@
+//! CLIENT TRACKING with REDIRECT: one client is told what others have read, whichever workers they are on.
+
+use std::time::{Duration, Instant};
+
+use super::client::{Client, PATIENCE, Value};
+use super::target::{Options, Target, on_every_target, proxied};
+
+/// So many that every worker has some.
+const READERS: usize = 8;
+const MOMENT: Duration = Duration::from_millis(100);
+
+fn id_of(client: &mut Client) -> i64 {
+    match client.call("CLIENT ID") {
+        Value::Integer(id) => id,
+        other => panic!("CLIENT ID is answered by {other:?}"),
+    }
+}
+
+fn readers(target: &Target, told: i64) -> Vec<Client> {
+    let track = |mut client: Client| {
+        let request = format!("CLIENT TRACKING ON REDIRECT {told}");
+        assert_eq!(client.call(&request), Value::ok());
+        client
+    };
+    (0..READERS).map(|_| track(target.client())).collect()
+}
+
+#[test]
+fn a_subscriber_in_resp2_is_told_what_others_have_read() {
+    on_every_target(&Options::with(&["--threads", "3"]), |target| {
+        let (mut told, mut writer) = (target.client(), target.client());
+        let id = id_of(&mut told);
+        told.call("SUBSCRIBE __redis__:invalidate");
+        let mut readers = readers(target, id);
+        for (index, reader) in readers.iter_mut().enumerate() {
+            assert_eq!(reader.call("CLIENT GETREDIR"), Value::Integer(id));
+            let info = reader.call("CLIENT TRACKINGINFO");
+            assert_eq!(info.get("redirect"), Some(&Value::Integer(id)));
+            reader.call(&format!("GET key:{index}"));
+        }
+        let invalid = |what: Value| {
+            let channel = ["message", "__redis__:invalidate"].map(Value::bulk);
+            let [message, channel] = channel;
+            Value::Array(vec![message, channel, what])
+        };
+        for index in 0..READERS {
+            writer.call(&format!("SET key:{index} new"));
+            let key = Value::bulk(format!("key:{index}"));
+            assert_eq!(told.reply(), invalid(Value::Array(vec![key])));
+        }
+        // It was told once, and the readers themselves never are.
+        writer.call("SET key:0 newer");
+        assert!(told.is_quiet(MOMENT));
+        for reader in &mut readers {
+            assert!(reader.is_quiet(Duration::from_millis(1)));
+        }
+        writer.call("FLUSHALL");
+        assert_eq!(told.reply(), invalid(Value::Null));
+    });
+}
+
+#[test]
+fn in_resp3_it_comes_as_a_push_until_tracking_is_switched_off() {
+    on_every_target(&Options::with(&["--threads", "3"]), |target| {
+        let (mut told, mut writer) = (target.client(), target.client());
+        told.call("HELLO 3");
+        let id = id_of(&mut told);
+        let mut readers = readers(target, id);
+        for reader in &mut readers {
+            reader.call("GET k");
+            writer.call("SET k new");
+            let pushed = told.reply_bytes();
+            assert_eq!(pushed, b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
+            assert_eq!(reader.call("CLIENT TRACKING OFF"), Value::ok());
+            assert_eq!(reader.call("CLIENT GETREDIR"), Value::Integer(-1));
+            reader.call("GET k");
+            writer.call("SET k newer");
+            assert_eq!(told.call("PING"), Value::Simple("PONG".into()));
+        }
+    });
+}
+
+#[test]
+fn only_somebody_who_is_there_can_be_told() {
+    on_every_target(&Options::with(&["--threads", "3"]), |target| {
+        let mut client = target.client();
+        let nobody = "ERR The client ID you want redirect to does not exist";
+        for id in ["99999", "0", "-1"] {
+            let refused = client.call(&format!("CLIENT TRACKING ON REDIRECT {id}"));
+            assert_eq!(refused.error(), Some(nobody));
+        }
+        let refused = client.call("CLIENT TRACKING ON REDIRECT word");
+        assert_eq!(
+            refused.error(),
+            Some("ERR value is not an integer or out of range")
+        );
+        assert_eq!(client.call("CLIENT GETREDIR"), Value::Integer(-1));
+        assert_eq!(client.call("SET k v"), Value::ok());
+    });
+}
+
+/// What is told then is the same as without respool; the moment is a little later.
+#[test]
+fn who_tracks_learns_that_the_one_who_is_told_has_gone() {
+    on_every_target(&Options::with(&["--threads", "3"]), |target| {
+        let (told, mut writer, mut reader) = (target.client(), target.client(), target.client());
+        let mut told = told;
+        let id = id_of(&mut told);
+        reader.call("HELLO 3");
+        let request = format!("CLIENT TRACKING ON REDIRECT {id}");
+        assert_eq!(reader.call(&request), Value::ok());
+        told.vanish();
+        let since = Instant::now();
+        loop {
+            assert!(since.elapsed() < PATIENCE, "it never learns");
+            reader.call("GET k");
+            writer.call("SET k new");
+            if !reader.is_quiet(MOMENT) {
+                break;
+            }
+        }
+        let expected = format!(">2\r\n$21\r\ntracking-redir-broken\r\n:{id}\r\n");
+        assert_eq!(String::from_utf8_lossy(&reader.reply_bytes()), expected);
+        let gone = reader.call(&request);
+        let nobody = "ERR The client ID you want redirect to does not exist";
+        assert_eq!(gone.error(), Some(nobody));
+    });
+}
+
+/// What changed while nobody listened is not known: a cache behind it must not be believed.
+#[test]
+fn who_tracks_is_closed_when_the_connection_that_tells_is_lost() {
+    let target = proxied(&Options::with(&["--threads", "1"]));
+    let (mut told, mut reader) = (target.client(), target.client());
+    let id = id_of(&mut told);
+    reader.call(&format!("CLIENT TRACKING ON REDIRECT {id}"));
+    let mut server = target.direct_client();
+    let Value::Bulk(list) = server.call("CLIENT LIST") else {
+        panic!("a list");
+    };
+    let list = String::from_utf8_lossy(&list).into_owned();
+    let link = list
+        .split_whitespace()
+        .filter_map(|field| field.strip_prefix("redir="))
+        .find(|redir| *redir != "-1")
+        .expect("the server redirects to a link");
+    let killed = server.call(&format!("CLIENT KILL ID {link}"));
+    assert_eq!(killed, Value::Integer(1));
+    reader.expect_closed();
+    assert_eq!(told.call("PING"), Value::Simple("PONG".into()));
+}
