@@ -494,7 +494,7 @@ impl Engine {
     pub(crate) fn waits_at_server(&self, link: Key) -> bool {
         self.links
             .get(link)
-            .is_some_and(|link| link.waits || link.tunnel)
+            .is_some_and(|link| link.waits || link.tunnel.is_some())
     }
 
     /// A client is gone.

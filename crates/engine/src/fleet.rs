@@ -286,7 +286,7 @@ impl Engine {
         let oldest = self
             .links
             .iter()
-            .filter(|(_, link)| !link.waits && !link.tunnel)
+            .filter(|(_, link)| !link.waits && link.tunnel.is_none())
             .filter_map(|(_, link)| link.ledger.front().map(|entry| entry.at_ms))
             .min_by_key(|at_ms| at_ms.wrapping_sub(self.now.stamp_ms()) as i32);
         let settled = |pause: &mut Settling| {

@@ -15,6 +15,7 @@ mod fleet;
 mod here;
 pub mod limits;
 mod link;
+mod monitor;
 mod pinned;
 mod pool;
 mod pubsub;

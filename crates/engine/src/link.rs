@@ -22,6 +22,7 @@ use crate::buffer::Unanswered;
 use crate::duty::Duty;
 use crate::failure::Fate;
 use crate::limits::BATCH_BYTES_MAX;
+use crate::monitor::Tunnel;
 use crate::pool::ServerId;
 use crate::returns::Returns;
 use crate::settings::{Credentials, FlushRule};
@@ -199,9 +200,7 @@ pub(crate) struct Link {
     /// What is in flight may rightly take for ever: the server waits for something.
     pub(crate) waits: bool,
     /// Its bytes are the session's as they come (MONITOR).
-    pub(crate) tunnel: bool,
-    /// The server has said something in it.
-    pub(crate) tunnel_open: bool,
+    pub(crate) tunnel: Option<Tunnel>,
     /// It may carry a trace of what was done on it, and is closed after use.
     pub(crate) tainted: bool,
 
@@ -261,8 +260,7 @@ impl Link {
             paused_us: 0,
             streaming: false,
             waits: false,
-            tunnel: false,
-            tunnel_open: false,
+            tunnel: None,
             tainted: false,
             state: State::Down,
             role,

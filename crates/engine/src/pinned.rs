@@ -11,10 +11,11 @@ use respool_protocol::encode;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::failure::{Cause, Fate};
-use crate::link::{Entry, LinkKey, Role};
+use crate::link::{Entry, Link, LinkKey, Role};
+use crate::monitor::Tunnel;
 use crate::redirect::Redirect;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
-use crate::session::{Flags, Pins, Session};
+use crate::session::{Flags, Pins};
 use crate::settings::WhenFull;
 use crate::slots::Key;
 
@@ -212,6 +213,8 @@ impl Engine {
     /// connection of the client can bring it back.
     pub(crate) fn lose_pins(&mut self, by: Key, link: Key, was_up: bool, lost: Cause<'_>) {
         self.pinned_links -= 1;
+        let quitting = |link: &Link| link.tunnel == Some(Tunnel::Quitting);
+        let quitting = self.links.get(link).is_some_and(quitting);
         if let Some(session) = self.sessions.get_mut(by)
             && session.link == link
         {
@@ -222,7 +225,10 @@ impl Engine {
             if was_up && pins.any(Pins::WATCH) {
                 session.rare().watch_lost = true;
             }
-            if tunnel && !was_up {
+            if quitting {
+                // The server has answered, and closed.
+                self.close_when_answered(by);
+            } else if tunnel && !was_up {
                 let seq = session.take_seq();
                 let at_ms = self.now.stamp_ms();
                 self.fail(Entry::of(by, seq, at_ms), Fate::NotSent, lost);
@@ -276,47 +282,6 @@ impl Engine {
             opens: false,
         };
         self.place_alone(key, &bytes, false, Pins::ONCE, Some(duty))
-    }
-
-    /// MONITOR: from now on the session's bytes go to its link as they are, and come back as they are.
-    pub(crate) fn monitor(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        if self.hold_until_caught_up(key) || self.wait_for_own_link(key) {
-            return Placed::Wait;
-        }
-        if self.sessions.get(key).is_some_and(Session::listens) {
-            // From two connections of the server, nothing would keep the two streams apart.
-            let text = b"ERR respool: before MONITOR, leave all channels";
-            return self.answer_error(key, text);
-        }
-        if let Err(blocked) = self.pin(key, Pins::MONITOR) {
-            return self.blocked(key, blocked);
-        }
-        let Some(session) = self.sessions.get_mut(key) else {
-            return Placed::Done;
-        };
-        session.flags |= Flags::TUNNEL;
-        let link = session.link;
-        if let Some(link) = self.links.get_mut(link) {
-            link.tunnel = true;
-            link.streaming = true;
-            link.stream(request.bytes);
-        }
-        self.write_link(link);
-        Placed::Done
-    }
-
-    /// What the server says to MONITOR: if it refuses, the session goes on as it was.
-    pub(crate) fn tunnel_answered(&mut self, link: Key, by: Key, agreed: bool) {
-        self.wake_waiters(link);
-        if !agreed {
-            if let Some(link) = self.links.get_mut(link) {
-                link.tunnel = false;
-            }
-            if let Some(session) = self.sessions.get_mut(by) {
-                session.flags.remove(Flags::TUNNEL);
-            }
-            self.unpin(by, Pins::MONITOR);
-        }
     }
 
     /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of its own.

@@ -45,14 +45,7 @@ impl Engine {
         link.progress = self.now;
         self.counters.link_bytes_in += bytes.len() as u64;
         match &mut link.state {
-            State::Up if link.tunnel => {
-                let by = link.role.captor();
-                let first = !std::mem::replace(&mut link.tunnel_open, true);
-                self.push_to(by, bytes);
-                if first {
-                    self.tunnel_answered(key, by, bytes.starts_with(b"+"));
-                }
-            }
+            State::Up if link.tunnel.is_some() => self.take_tunnel_bytes(key, bytes),
             State::Up => {
                 self.take_replies(key, bytes);
                 self.after_replies(key);

@@ -297,43 +297,9 @@ impl Engine {
         }
     }
 
-    /// What a session that is a tunnel sends: to the server as it is, unless it is for us, or for nobody.
-    fn place_in_tunnel(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
-        let arg = |index: usize| spans[index].of(bytes);
-        let Some(link) = self.sessions.get(key).map(|session| session.link) else {
-            return Placed::Done;
-        };
-        let Some(state) = self.links.get_mut(link) else {
-            return Placed::Done;
-        };
-        if !state.tunnel_open || state.out.bytes().len() >= STREAM_BYTES_MAX {
-            // The reply to MONITOR comes before all others; and a server that does not read must not
-            // make us hold what its client sends.
-            self.wait_at(key, link);
-            return Placed::Wait;
-        }
-        match commands::resolve(spans.len(), arg) {
-            Some(id::QUIT) => {
-                self.answer_reply(key, b"+OK\r\n");
-                self.close_when_answered(key);
-                Placed::Done
-            }
-            Some(id::RESET) => self.reset(key),
-            Some(id @ (id::PING | id::ECHO)) if id.get().arity_ok(spans.len()) => {
-                state.stream(bytes);
-                self.write_link(link);
-                Placed::Done
-            }
-            _ => self.answer_error(
-                key,
-                b"ERR respool: while MONITOR is on, only PING, ECHO, RESET and QUIT are possible",
-            ),
-        }
-    }
-
     /// What can be said of a request by its command and the number of its arguments: in the order
     /// in which Redis says it.
-    fn check<'a>(
+    pub(crate) fn check<'a>(
         &mut self,
         key: Key,
         command: &'static Command,
@@ -876,7 +842,7 @@ impl Engine {
 }
 
 /// Bytes of a large request that wait for its server; at it the client is not read.
-const STREAM_BYTES_MAX: usize = 1 << 20;
+pub(crate) const STREAM_BYTES_MAX: usize = 1 << 20;
 
 /// Whether the server behind a link wants to know first who we are: then it is the client's to say.
 pub(crate) fn wants_password(link: &Link) -> bool {

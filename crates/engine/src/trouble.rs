@@ -383,7 +383,7 @@ impl Engine {
                 if (link.in_flight() > 0 || !link.out.unwritten().is_empty())
                     && link.paused.is_none()
                     && !link.waits
-                    && !link.tunnel
+                    && link.tunnel.is_none()
                     && over(now, link.progress, timeouts.link_stall_ms) =>
             {
                 return self.lose_link(

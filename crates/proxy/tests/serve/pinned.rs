@@ -422,21 +422,53 @@ fn a_large_request_behind_hello_on_a_pinned_link_arrives_whole() {
 }
 
 #[test]
+fn reset_and_quit_end_monitor_behind_all_that_was_asked() {
+    on_every_target(&Options::with(&["--threads", "1"]), |target| {
+        for (last, said) in [("RESET", "RESET"), ("QUIT", "OK")] {
+            let mut client = target.client();
+            assert_eq!(client.call("MONITOR"), Value::ok());
+            let mut bytes = Vec::new();
+            for request in ["PING", "ECHO +RESET", "CONFIG GET maxmemory-policy", last] {
+                bytes.extend(words(request));
+            }
+            client.send(&bytes);
+            // What the server shows comes in between.
+            let mut replies = (0..).map(|_| client.reply()).filter(|reply| {
+                let shown = |line: &String| line.contains(" [0 ");
+                !matches!(reply, Value::Simple(line) if shown(line))
+            });
+            assert_eq!(replies.next(), Some(Value::Simple("PONG".into())));
+            assert_eq!(replies.next(), Some(Value::bulk("+RESET")));
+            assert!(matches!(replies.next(), Some(Value::Array(_))));
+            assert_eq!(replies.next(), Some(Value::Simple(said.into())));
+            drop(replies);
+            if last == "RESET" {
+                assert_eq!(client.call("SET k v"), Value::ok());
+            } else {
+                client.expect_closed();
+            }
+        }
+    });
+}
+
+#[test]
 fn monitor_is_no_way_round_what_the_configuration_refuses() {
     let target = proxied(&Options::with(&["--threads", "1"]));
     let mut client = target.client();
     assert_eq!(client.call("MONITOR"), Value::ok());
-    for request in [
-        "SHUTDOWN NOSAVE",
-        "DEBUG JMAP",
-        "SET k 1",
-        "PSYNC ? -1",
-        "NOSUCH",
+    for (request, why) in [
+        ("SHUTDOWN NOSAVE", "refuse-commands"),
+        ("DEBUG JMAP", "refuse-commands"),
+        ("PSYNC ? -1", "between servers"),
+        ("SET k 1", "the keyspace"),
+        ("MULTI", "MONITOR"),
+        ("HELLO 3", "MONITOR"),
+        ("NOSUCH", "MONITOR"),
     ] {
         let refused = client.call(request);
         assert!(
-            refused.error().is_some_and(|text| text.contains("MONITOR")),
-            "{refused:?}"
+            refused.error().is_some_and(|text| text.contains(why)),
+            "{request}: {refused:?}"
         );
     }
     assert_eq!(client.call("RESET"), Value::Simple("RESET".into()));

@@ -1,0 +1,159 @@
+//! MONITOR: the link of the session becomes a tunnel. What the client sends goes to the server as it is, and
+//! what the server sends comes back as it is, since nothing tells a reply from what the server shows.
+//!
+//! Two requests end it, and both are the server's to answer, behind all that it still owes: QUIT, by closing
+//! the connection, and RESET, by a reply that nothing else is like.
+
+use respool_protocol::commands::{self, Answer, id};
+use respool_protocol::reply::{Scanned, Scanner};
+use respool_protocol::request::Span;
+
+use crate::engine::Engine;
+use crate::requests::{Placed, Request, STREAM_BYTES_MAX};
+use crate::session::{Flags, Pins, Session};
+use crate::slots::Key;
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tunnel {
+    /// MONITOR was sent.
+    Asked,
+    /// The server has agreed.
+    Open,
+    /// QUIT was sent.
+    Quitting,
+    /// RESET was sent.
+    Resetting,
+}
+
+impl Engine {
+    pub(crate) fn monitor(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        if self.hold_until_caught_up(key) || self.wait_for_own_link(key) {
+            return Placed::Wait;
+        }
+        if self.sessions.get(key).is_some_and(Session::listens) {
+            // From two connections of the server, nothing would keep the two streams apart.
+            let text = b"ERR respool: before MONITOR, leave all channels";
+            return self.answer_error(key, text);
+        }
+        if let Err(blocked) = self.pin(key, Pins::MONITOR) {
+            return self.blocked(key, blocked);
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Placed::Done;
+        };
+        session.flags |= Flags::TUNNEL;
+        let link = session.link;
+        if let Some(link) = self.links.get_mut(link) {
+            link.tunnel = Some(Tunnel::Asked);
+            link.streaming = true;
+            link.stream(request.bytes);
+        }
+        self.write_link(link);
+        Placed::Done
+    }
+
+    /// What its client sends.
+    pub(crate) fn place_in_tunnel(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
+        let arg = |index: usize| spans[index].of(bytes);
+        let Some(link) = self.sessions.get(key).map(|session| session.link) else {
+            return Placed::Done;
+        };
+        let Some(state) = self.links.get_mut(link) else {
+            return Placed::Done;
+        };
+        if state.tunnel != Some(Tunnel::Open) || state.out.bytes().len() >= STREAM_BYTES_MAX {
+            // The reply to MONITOR comes before all others, nothing comes behind the end; and a server that does
+            // not read must not make us hold what its client sends.
+            self.wait_at(key, link);
+            return Placed::Wait;
+        }
+        let Some(id) = commands::resolve(spans.len(), arg) else {
+            return self.answer_error(key, NOT_IN_TUNNEL);
+        };
+        if let Err(text) = self.check(key, id.get(), id, spans.len(), arg) {
+            return self.answer_error(key, &text);
+        }
+        let ends = match id {
+            id::QUIT => Some(Tunnel::Quitting),
+            id::RESET => Some(Tunnel::Resetting),
+            id::PING | id::ECHO => None,
+            _ => match id.get().answer {
+                Answer::Server | Answer::Alone | Answer::Conditional(_) => None,
+                _ => return self.answer_error(key, NOT_IN_TUNNEL),
+            },
+        };
+        if let Some(state) = self.links.get_mut(link) {
+            state.stream(bytes);
+            state.tunnel = ends.or(state.tunnel);
+        }
+        self.write_link(link);
+        if ends.is_some() {
+            self.wait_at(key, link);
+        }
+        Placed::Done
+    }
+
+    /// What the server sends.
+    pub(crate) fn take_tunnel_bytes(&mut self, key: Key, bytes: &[u8]) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let by = link.role.captor();
+        // The beginning of the last reply, perhaps: that is not passed on before it is known.
+        let mut kept = std::mem::take(&mut link.partial);
+        let bytes = if kept.is_empty() {
+            bytes
+        } else {
+            kept.extend_from_slice(bytes);
+            &kept
+        };
+        let resetting = link.tunnel == Some(Tunnel::Resetting);
+        let (mut at, mut reset) = (0, false);
+        while at < bytes.len() && !reset {
+            let begins = !link.scanner.is_inside();
+            match link.scanner.scan(&bytes[at..]) {
+                Ok(Scanned::Whole(len)) if begins && resetting && &bytes[at..at + len] == RESET => {
+                    reset = true;
+                }
+                Ok(Scanned::Whole(len)) => at += len,
+                Ok(Scanned::Part) if begins && resetting && RESET.starts_with(&bytes[at..]) => {
+                    link.scanner = Scanner::default();
+                    link.partial = bytes[at..].to_vec();
+                    break;
+                }
+                Ok(Scanned::Part) => at = bytes.len(),
+                Err(error) => {
+                    return self.lose_link(key, &format!("its bytes are no replies: {error}"));
+                }
+            }
+        }
+        let asked = link.tunnel == Some(Tunnel::Asked);
+        self.push_to(by, &bytes[..at]);
+        if asked {
+            self.tunnel_answered(key, by, bytes.starts_with(b"+"));
+        }
+        if reset {
+            self.reset(by);
+        }
+    }
+
+    /// What the server says to MONITOR: if it refuses, the session goes on as it was.
+    fn tunnel_answered(&mut self, key: Key, by: Key, agreed: bool) {
+        if let Some(link) = self.links.get_mut(key) {
+            link.tunnel = agreed.then_some(Tunnel::Open);
+        }
+        self.wake_waiters(key);
+        if !agreed {
+            if let Some(session) = self.sessions.get_mut(by) {
+                session.flags.remove(Flags::TUNNEL);
+            }
+            self.unpin(by, Pins::MONITOR);
+        }
+    }
+}
+
+const RESET: &[u8] = b"+RESET\r\n";
+const NOT_IN_TUNNEL: &[u8] =
+    b"ERR respool: while MONITOR is on, only PING, ECHO, RESET, QUIT and what the server answers without us are \
+    possible";
