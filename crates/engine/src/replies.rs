@@ -4,7 +4,7 @@ use respool_protocol::reply::Scanned;
 
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
-use crate::link::{Link, Role, State};
+use crate::link::{Link, Role, State, UNASKED};
 use crate::returns::Expected;
 use crate::session::Flags;
 use crate::slots::Key;
@@ -537,5 +537,3 @@ impl Engine {
         }
     }
 }
-
-const UNASKED: &str = "it sent a reply that nobody asked for";

@@ -2,6 +2,7 @@
 
 mod world;
 
+use respool_engine::limits::LINK_UNUSED_MS;
 use world::{HELLO, World, request, requests, settings, worker};
 
 /// How a request to set `k` to a value of that length begins.
@@ -86,7 +87,7 @@ fn a_large_request_at_the_bound_of_links_is_refused() {
     assert_eq!(world.got(other), "+OK\r\n");
     world.sends(large, &head(300_000));
     world.turn(|engine| engine.handle_session_lost(other));
-    world.wait_ms(30_000);
+    world.wait_ms(3 * LINK_UNUSED_MS);
     let links = world.engine.counters().links;
     assert_eq!(links, 1, "the one of database 1 is closed as unused");
     assert!(world.got(large).starts_with("-NOTSENT "));

@@ -2,6 +2,7 @@
 
 mod world;
 
+use respool_engine::limits::LINK_UNUSED_MS;
 use respool_engine::{LinkId, SessionId};
 use world::{World, settings};
 
@@ -155,7 +156,7 @@ fn the_link_of_a_hub_that_nobody_needs_is_closed_and_had_again() {
         world.got(session),
         "*3\r\n$11\r\nunsubscribe\r\n$1\r\na\r\n:0\r\n"
     );
-    world.wait_ms(9_000);
+    world.wait_ms(LINK_UNUSED_MS - 1_000);
     assert!(world.closed_links().is_empty());
     world.wait_ms(2_000);
     assert_eq!(world.closed_links(), [link]);
