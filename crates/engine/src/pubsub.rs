@@ -425,19 +425,6 @@ impl Engine {
         true
     }
 
-    /// Whether something of a hub's bytes is put off already: then these go behind it.
-    pub(crate) fn goes_behind_put_off(&mut self, key: Key, bytes: &[u8]) -> bool {
-        let Some(Role::Hub(hub)) = self.links.get(key).map(|link| link.role) else {
-            return false;
-        };
-        let put_off = &mut self.hub(hub).put_off;
-        let waits = !put_off.is_empty();
-        if waits {
-            put_off.extend_from_slice(bytes);
-        }
-        waits
-    }
-
     /// A turn starts: what was put off is taken.
     pub(crate) fn take_put_off(&mut self) {
         self.fanned_out = 0;

@@ -36,9 +36,6 @@ impl Engine {
     /// A server sent bytes.
     pub fn handle_link_bytes(&mut self, link: LinkId, bytes: &[u8]) {
         let key = link.0;
-        if self.goes_behind_put_off(key, bytes) {
-            return;
-        }
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -54,6 +51,11 @@ impl Engine {
                 }
             }
             State::Up => {
+                if let Role::Hub(hub) = link.role
+                    && self.hub(hub).goes_behind(bytes)
+                {
+                    return;
+                }
                 self.take_replies(key, bytes);
                 self.after_replies(key);
             }

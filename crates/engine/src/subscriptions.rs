@@ -446,6 +446,15 @@ impl Hub {
             .extend(joining.into_iter().map(|wait| Wait { until, ..wait }));
     }
 
+    /// It sent bytes: whether others of it are put off already. Then these go behind them.
+    pub(crate) fn goes_behind(&mut self, bytes: &[u8]) -> bool {
+        let waits = !self.put_off.is_empty();
+        if waits {
+            self.put_off.extend_from_slice(bytes);
+        }
+        waits
+    }
+
     /// The server confirms that it sends a channel from here on, or no more.
     pub(crate) fn handle_confirmed(
         &mut self,
