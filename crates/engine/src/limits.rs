@@ -83,6 +83,10 @@ pub const QUESTIONS_MAX: usize = 256;
 /// How long the other workers may take to answer one, milliseconds. At it: the client gets an error.
 pub const QUESTION_MS: u32 = 5_000;
 
+/// A link that nobody has needed for this long is closed, milliseconds: a hub's without subscriptions, a
+/// session's own that was given back, a shared one without riders, but for the first one of a server.
+pub const LINK_UNUSED_MS: u32 = 10_000;
+
 /// Bytes of an open batch at which it leaves although the link is busy: what Redis reads at once
 /// (its `PROTO_IOBUF_LEN`), so a larger batch would save the server nothing.
 pub const BATCH_BYTES_MAX: usize = 16 << 10;

@@ -30,6 +30,9 @@ use crate::slots::Key;
 use crate::subscriptions::HubId;
 use crate::time::Time;
 
+/// Why a link is given up that brought a reply to nothing: nobody could be told whose the next one is.
+pub(crate) const UNASKED: &str = "it sent a reply that nobody asked for";
+
 /// What makes links interchangeable: sessions with the same key share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LinkKey {
@@ -615,9 +618,7 @@ impl Greeting {
             self.replies -= 1;
         }
         match self.replies {
-            0 if at < bytes.len() => {
-                Greeted::Broken(String::from("it sent a reply that nobody asked for"))
-            }
+            0 if at < bytes.len() => Greeted::Broken(UNASKED.to_owned()),
             0 => Greeted::Done,
             _ => Greeted::Waiting,
         }

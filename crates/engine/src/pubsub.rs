@@ -13,15 +13,13 @@ use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::failure::{self, Cause, Fate};
-use crate::link::{Entry, Link, LinkKey, Role, State};
+use crate::limits::LINK_UNUSED_MS;
+use crate::link::{Entry, Link, LinkKey, Role, State, UNASKED};
 use crate::pool::ServerId;
 use crate::requests::{Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::subscriptions::{Done, Hub, HubId, Kind, Outcome, Push, Subscriber};
-
-/// A hub's link that nobody has needed for this long is closed.
-const UNUSED_MS: u64 = 10_000;
 
 /// What sessions ask.
 impl Engine {
@@ -322,7 +320,7 @@ impl Engine {
                 let known =
                     self.take_ask(key) && self.hub(hub).handle_confirmed(kind, on, name).is_ok();
                 if !known {
-                    return self.lose_link(key, UNASKED);
+                    return self.lose_link(key, "it confirmed what nobody asked for");
                 }
                 self.settle_subscriptions(hub);
             }
@@ -425,19 +423,6 @@ impl Engine {
         self.hub(hub).put_off = rest.to_vec();
         self.act(Action::ReadLink(LinkId(key), false));
         true
-    }
-
-    /// Whether something of a hub's bytes is put off already: then these go behind it.
-    pub(crate) fn goes_behind_put_off(&mut self, key: Key, bytes: &[u8]) -> bool {
-        let Some(Role::Hub(hub)) = self.links.get(key).map(|link| link.role) else {
-            return false;
-        };
-        let put_off = &mut self.hub(hub).put_off;
-        let waits = !put_off.is_empty();
-        if waits {
-            put_off.extend_from_slice(bytes);
-        }
-        waits
     }
 
     /// A turn starts: what was put off is taken.
@@ -607,7 +592,7 @@ impl Engine {
                 {
                     hub.ask_for_life();
                 }
-            } else if now.since_ms(hub.unused_since) >= UNUSED_MS {
+            } else if now.since_ms(hub.unused_since) >= u64::from(LINK_UNUSED_MS) {
                 hub.handle_down();
                 hub.link = Key::NOBODY;
                 self.act(Action::CloseLink(LinkId(key)));
@@ -644,8 +629,6 @@ impl Engine {
         }
     }
 }
-
-const UNASKED: &str = "it confirmed what nobody asked for";
 
 /// Bytes of messages handed out in one turn, at which the rest waits for the next one.
 const FAN_OUT_BYTES_MAX: usize = 16 << 20;

@@ -4,7 +4,7 @@ use respool_protocol::reply::Scanned;
 
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
-use crate::link::{Link, Role, State};
+use crate::link::{Link, Role, State, UNASKED};
 use crate::returns::Expected;
 use crate::session::Flags;
 use crate::slots::Key;
@@ -36,9 +36,6 @@ impl Engine {
     /// A server sent bytes.
     pub fn handle_link_bytes(&mut self, link: LinkId, bytes: &[u8]) {
         let key = link.0;
-        if self.goes_behind_put_off(key, bytes) {
-            return;
-        }
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -47,6 +44,11 @@ impl Engine {
         match &mut link.state {
             State::Up if link.tunnel.is_some() => self.take_tunnel_bytes(key, bytes),
             State::Up => {
+                if let Role::Hub(hub) = link.role
+                    && self.hub(hub).goes_behind(bytes)
+                {
+                    return;
+                }
                 self.take_replies(key, bytes);
                 self.after_replies(key);
             }
@@ -530,5 +532,3 @@ impl Engine {
         }
     }
 }
-
-const UNASKED: &str = "it sent a reply that nobody asked for";

@@ -162,8 +162,8 @@ enum What {
     Leave(Vec<Key>, Vec<u8>),
 }
 
-/// Nothing that it waits for was asked: there is no connection.
-const UNASKED: u64 = u64::MAX;
+/// More answers than there will be: nothing was asked, for there is no connection.
+const NEVER: u64 = u64::MAX;
 
 /// A request that is done.
 pub(crate) struct Done {
@@ -412,7 +412,7 @@ impl Hub {
         }
         let until = self.asked + self.to_ask.len() as u64;
         for wait in &mut self.waits {
-            if wait.until == UNASKED {
+            if wait.until == NEVER {
                 wait.until = until;
             }
         }
@@ -441,9 +441,18 @@ impl Hub {
         let until = self.answered;
         self.waits
             .extend(leaving.into_iter().map(|wait| Wait { until, ..wait }));
-        let until = UNASKED;
+        let until = NEVER;
         self.waits
             .extend(joining.into_iter().map(|wait| Wait { until, ..wait }));
+    }
+
+    /// It sent bytes: whether others of it are put off already. Then these go behind them.
+    pub(crate) fn goes_behind(&mut self, bytes: &[u8]) -> bool {
+        let waits = !self.put_off.is_empty();
+        if waits {
+            self.put_off.extend_from_slice(bytes);
+        }
+        waits
     }
 
     /// The server confirms that it sends a channel from here on, or no more.
@@ -652,7 +661,7 @@ impl Hub {
         let until = if self.connected {
             self.asked + self.to_ask.len() as u64
         } else {
-            UNASKED
+            NEVER
         };
         self.waits.push_back(Wait {
             session,

@@ -5,6 +5,7 @@ use respool_protocol::encode;
 use crate::auth::CONFIGURED;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
+use crate::limits::LINK_UNUSED_MS;
 use crate::link::{Entry, Greeted, Link, Role, State};
 use crate::requests::{NOAUTH, wants_password};
 use crate::session::Flags;
@@ -13,8 +14,6 @@ use crate::time::Time;
 
 /// A connection that lasted this long was a good one: its loss is answered by connecting at once.
 const STABLE_MS: u64 = 1_000;
-/// A link that nobody has ridden on for this long is closed.
-const UNUSED_MS: u64 = 10_000;
 
 impl Engine {
     /// A link's socket failed, or could not be connected.
@@ -406,7 +405,7 @@ impl Engine {
             && link.waiters.is_empty();
         let may_go = matches!(link.role, Role::Spare | Role::Redirect { .. })
             || link.role == Role::Shared && link.key != self.first_link(link.key.server);
-        if unused && may_go && link.is_up() && now.since_ms(link.unused_since) >= UNUSED_MS {
+        if unused && may_go && link.is_up() && over(now, link.unused_since, LINK_UNUSED_MS) {
             self.act(Action::CloseLink(LinkId(key)));
             self.remove_link(key);
         }

@@ -1,439 +1,213 @@
 //! Bounds and ends of the engine, each in a history of its own, in virtual time.
 
-use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
-use respool_engine::{Action, Engine, LinkId, Peer, SessionId, Time, Worker};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+mod world;
 
-fn settings() -> Settings {
-    let server = ServerSettings {
-        address: Address::Tcp {
-            host: "server".into(),
-            port: 1,
-        },
-        credentials: None,
-        db: 0,
-    };
-    Settings {
-        pools: vec![PoolSettings {
-            name: "d".into(),
-            kind: PoolKind::Single(server),
-        }],
-        ..Settings::default()
-    }
+use respool_engine::limits::LINK_UNUSED_MS;
+use world::{HELLO, World, request, requests, settings, worker};
+
+/// How a request to set `k` to a value of that length begins.
+fn head(len: usize) -> Vec<u8> {
+    format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${len}\r\n").into_bytes()
 }
-/// The engine, and everything that came out of it.
-struct World {
-    engine: Engine,
-    now: u64,
-    out: Vec<(SessionId, Vec<u8>)>,
-    link_out: Vec<(LinkId, Vec<u8>)>,
-    actions: Vec<Action>,
-}
-const HELLO: &[u8] = b"*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n";
-impl World {
-    fn new(s: Settings) -> World {
-        let worker = Worker {
-            index: 0,
-            count: 1,
-            seed: 7,
-            process_id: 1,
-            tcp_port: 0,
-            started_at: 0,
-        };
-        let mut world = World {
-            engine: Engine::new(Arc::new(s), worker, Time(0)),
-            now: 0,
-            out: vec![],
-            link_out: vec![],
-            actions: vec![],
-        };
-        world.engine.begin_turn(Time(0));
-        world
+
+/// Ten sessions leave before a reply that stands in front of a large one has come.
+fn ten_leave_with_a_reply_that_waits(world: &mut World) {
+    for _ in 0..10 {
+        let session = world.accept();
+        world.asks(
+            session,
+            &["GET k", &format!("ECHO {}", "x".repeat(200_000))],
+        );
+        world.turn(|engine| engine.handle_session_lost(session));
     }
-    fn accept(&mut self) -> SessionId {
-        self.engine.handle_accept(
-            Peer::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1)),
-            0,
-        )
-    }
-    fn at(&mut self, ms: u64) {
-        self.now += ms * 1000;
-        self.engine.begin_turn(Time(self.now));
-    }
-    /// Ends the turn; everything that leaves is written at once.
-    fn end(&mut self) {
-        self.engine.end_turn();
-        while let Some(l) = self.engine.poll_link() {
-            let o = self.engine.link_output(l).to_vec();
-            if !o.is_empty() {
-                self.engine.handle_link_written(l, o.len());
-                self.link_out.push((l, o));
-            }
-        }
-        while let Some(s) = self.engine.poll_session() {
-            let o = self.engine.session_output(s).to_vec();
-            if !o.is_empty() {
-                self.engine.handle_session_written(s, o.len());
-                self.out.push((s, o));
-            }
-        }
-        while let Some(a) = self.engine.poll_action() {
-            self.actions.push(a);
-        }
-        while self.engine.poll_event().is_some() {}
-    }
-    /// Many turns, 60 ms apart.
-    fn end_n(&mut self, n: usize) {
-        for _ in 0..n {
-            self.end();
-            self.at(60);
-        }
-        self.end();
-    }
-    fn connects(&mut self) -> Vec<LinkId> {
-        let v = self
-            .actions
-            .iter()
-            .filter_map(|a| {
-                if let Action::Connect { link, .. } = a {
-                    Some(*link)
-                } else {
-                    None
-                }
-            })
-            .collect();
-        self.actions.clear();
-        v
-    }
-    /// Connects the first link.
-    fn up(&mut self) -> LinkId {
-        self.end();
-        let l = self.connects()[0];
-        self.up_link(l);
-        l
-    }
-    fn up_link(&mut self, l: LinkId) {
-        self.at(1);
-        self.engine.handle_link_up(l);
-        self.end();
-        self.at(1);
-        self.engine.handle_link_bytes(l, HELLO);
-        self.end();
-    }
-    fn got(&self, s: SessionId) -> Vec<u8> {
-        self.out
-            .iter()
-            .filter(|(k, _)| *k == s)
-            .flat_map(|(_, o)| o.clone())
-            .collect()
-    }
-    fn sent(&self, l: LinkId) -> Vec<u8> {
-        self.link_out
-            .iter()
-            .filter(|(k, _)| *k == l)
-            .flat_map(|(_, o)| o.clone())
-            .collect()
-    }
-}
-fn request(args: &[&[u8]]) -> Vec<u8> {
-    let mut o = vec![];
-    respool_protocol::encode::request(&mut o, args);
-    o
 }
 
 #[test]
 fn replies_that_never_came_to_their_turn_are_given_back_with_their_session() {
     let mut world = World::new(settings());
-    world.up();
-    for _ in 0..10 {
-        world.at(1);
-        let s = world.accept();
-        world
-            .engine
-            .handle_session_bytes(s, &request(&[b"GET", b"k"]));
-        world
-            .engine
-            .handle_session_bytes(s, &request(&[b"ECHO", &vec![b'x'; 200_000]]));
-        world.end();
-        world.engine.handle_session_lost(s);
-        world.end();
-    }
+    ten_leave_with_a_reply_that_waits(&mut world);
     assert_eq!(world.engine.counters().sessions, 0);
     assert_eq!(world.engine.counters().held_bytes, 0);
 }
+
 #[test]
 fn nobody_is_closed_for_what_a_session_that_is_gone_once_held() {
     let mut settings = settings();
     settings.limits.worker_memory_bytes_max = 1 << 20;
     let mut world = World::new(settings);
-    world.up();
-    for _ in 0..10 {
-        world.at(1);
-        let s = world.accept();
-        world
-            .engine
-            .handle_session_bytes(s, &request(&[b"GET", b"k"]));
-        world
-            .engine
-            .handle_session_bytes(s, &request(&[b"ECHO", &vec![b'x'; 200_000]]));
-        world.end();
-        world.engine.handle_session_lost(s);
-        world.end();
-    }
-    world.at(1);
+    ten_leave_with_a_reply_that_waits(&mut world);
     let innocent = world.accept();
-    world.end();
-    world.at(1);
-    world.engine.handle_session_bytes(innocent, b"PING\r\n");
-    world.end();
-    assert_eq!(world.got(innocent), b"+PONG\r\n");
+    world.sends(innocent, b"PING\r\n");
+    assert_eq!(world.got(innocent), "+PONG\r\n");
 }
+
 #[test]
 fn who_sends_no_more_gets_all_replies_though_it_was_held_in_between() {
     let mut settings = settings();
-    settings.limits.session_output_soft_bytes = 1000;
+    settings.limits.session_output_soft_bytes = 1_000;
     let mut world = World::new(settings);
-    world.up();
-    world.at(1);
-    let s = world.accept();
-    let mut b = vec![];
-    for _ in 0..30 {
-        b.extend(request(&[b"ECHO", &[b'x'; 100]]));
-    }
-    world.engine.handle_session_bytes(s, &b);
-    world.engine.handle_session_end(s);
-    world.end_n(5);
-    let one = 100 + 8;
-    assert_eq!(world.got(s).len() / one, 30, "replies");
+    let session = world.accept();
+    let echo = "x".repeat(100);
+    world.turn(|engine| {
+        engine.handle_session_bytes(session, &request(&["ECHO", &echo]).repeat(30));
+        engine.handle_session_end(session);
+    });
+    world.wait_ms(300);
+    assert_eq!(world.got(session), format!("$100\r\n{echo}\r\n").repeat(30));
 }
+
 #[test]
 fn a_waiter_that_is_gone_does_not_keep_the_next_one_waiting() {
     let mut settings = settings();
     settings.limits.streaming_links_max = 1;
     let mut world = World::new(settings);
-    world.up();
-    world.at(1);
-    let head = |n: usize| format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${n}\r\n").into_bytes();
-    let (a, b, c) = (world.accept(), world.accept(), world.accept());
-    let n = 300_000;
-    world.engine.handle_session_bytes(a, &head(n));
-    world.end();
-    let l = world.connects()[0];
-    world.up_link(l);
-    world.at(1);
-    world.engine.handle_session_bytes(b, &head(n));
-    world.end();
-    world.engine.handle_session_bytes(c, &head(n));
-    world.end();
-    world.at(1);
-    world.engine.handle_session_lost(b);
-    world.end();
-    let mut rest = vec![b'v'; n];
-    rest.extend(b"\r\n");
-    world.engine.handle_session_bytes(a, &rest);
-    world.end();
-    world.at(1);
-    world.engine.handle_link_bytes(l, b"+OK\r\n");
-    world.end();
-    assert_eq!(world.got(a), b"+OK\r\n");
-    world.end_n(1000);
-    assert_eq!(world.engine.counters().streamed_requests, 2, "c goes on");
+    let [first, second, third] = [world.accept(), world.accept(), world.accept()];
+    let len = 300_000;
+    world.sends(first, &head(len));
+    let link = world.connect();
+    world.sends(second, &head(len));
+    world.sends(third, &head(len));
+    world.turn(|engine| engine.handle_session_lost(second));
+    world.sends(first, &[&vec![b'v'; len][..], b"\r\n"].concat());
+    world.says(link, "+OK\r\n");
+    assert_eq!(world.got(first), "+OK\r\n");
+    world.turn(|_| {});
+    let streamed = world.engine.counters().streamed_requests;
+    assert_eq!(streamed, 2, "the third goes on");
 }
+
 #[test]
 fn a_large_request_at_the_bound_of_links_is_refused() {
     let mut settings = settings();
     settings.limits.links_max = 2;
     let mut world = World::new(settings);
-    world.up();
-    world.at(1);
-    let (a, b) = (world.accept(), world.accept());
-    world
-        .engine
-        .handle_session_bytes(b, &request(&[b"SELECT", b"1"]));
-    world.end();
-    let l = world.connects()[0];
-    world.at(1);
-    world.engine.handle_link_up(l);
-    world.end();
-    world.at(1);
-    world.engine.handle_link_bytes(l, HELLO);
-    world.engine.handle_link_bytes(l, b"+OK\r\n");
-    world.end();
-    assert_eq!(world.got(b), b"+OK\r\n");
-    world
-        .engine
-        .handle_session_bytes(a, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$300000\r\n");
-    world.end();
-    world.engine.handle_session_lost(b);
-    world.end();
-    world.end_n(500); // 30 s: the link of db 1 is closed as unused
-    assert_eq!(world.engine.counters().links, 1);
-    assert!(world.got(a).starts_with(b"-NOTSENT "));
+    let [large, other] = [world.accept(), world.accept()];
+    world.asks(other, &["SELECT 1"]);
+    world.connect();
+    assert_eq!(world.got(other), "+OK\r\n");
+    world.sends(large, &head(300_000));
+    world.turn(|engine| engine.handle_session_lost(other));
+    world.wait_ms(3 * LINK_UNUSED_MS);
+    let links = world.engine.counters().links;
+    assert_eq!(links, 1, "the one of database 1 is closed as unused");
+    assert!(world.got(large).starts_with("-NOTSENT "));
 }
+
 #[test]
 fn a_link_that_was_full_before_it_was_up_is_used_again() {
     let mut settings = settings();
     settings.timeouts.request_ms = 500;
     settings.limits.link_ledger_max = 10;
-    let mut world = World::new(settings);
-    world.end();
-    let l = world.connects()[0];
-    world.at(1);
-    world.engine.handle_link_up(l);
-    world.end(); // greeting written; the server is slow
-    let s = world.accept();
-    let mut b = vec![];
-    for _ in 0..20 {
-        b.extend(request(&[b"GET", b"k"]));
-    }
-    world.engine.handle_session_bytes(s, &b);
-    world.end();
-    for _ in 0..12 {
-        world.at(60);
-        world.end();
-    }
-    assert!(world.got(s).starts_with(b"-NOTSENT"));
-    world.at(1);
-    world.engine.handle_link_bytes(l, HELLO);
-    world.end();
-    let t = world.accept();
-    world.at(1);
-    world
-        .engine
-        .handle_session_bytes(t, &request(&[b"GET", b"fresh"]));
-    world.end();
-    world.end_n(2000);
+    let mut world = World::unconnected(worker(0, 1), settings);
+    let link = world.shared;
+    // The server is slow to answer the greeting.
+    world.turn(|engine| engine.handle_link_up(link));
+    let many = world.accept();
+    world.asks(many, &["GET k"; 20]);
+    world.wait_ms(720);
+    assert!(world.got(many).starts_with("-NOTSENT"));
+    world.says(link, HELLO);
+    let session = world.accept();
+    world.asks(session, &["GET fresh"]);
+    world.wait_ms(120_000);
+    let (sent, got) = (world.sent(link), world.got(session));
     assert!(
-        String::from_utf8_lossy(&world.sent(l)).contains("fresh"),
-        "two minutes later: {:?} {:?}",
-        String::from_utf8_lossy(&world.sent(l)),
-        String::from_utf8_lossy(&world.got(t))
+        sent.contains("fresh"),
+        "two minutes later: {sent:?} {got:?}"
     );
 }
+
 #[test]
 fn a_large_request_that_was_given_up_is_never_sent() {
     let mut settings = settings();
     settings.timeouts.request_ms = 500;
     let mut world = World::new(settings);
-    world.up();
-    world.at(1);
-    let s = world.accept();
-    let n = 300_000;
-    let mut b = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${n}\r\n").into_bytes();
-    b.extend(vec![b'v'; n]);
-    b.extend(b"\r\n");
-    world.engine.handle_session_bytes(s, &b[..100_000]);
-    world.end();
-    world.engine.handle_session_bytes(s, &b[100_000..]);
-    world.end();
-    let l = world.connects()[0];
-    for _ in 0..12 {
-        world.at(60);
-        world.end();
-    }
-    assert!(world.got(s).starts_with(b"-NOTSENT"));
-    world.up_link(l);
-    world.end_n(5);
-    assert!(
-        world.sent(l).len() < 1000,
-        "told NOTSENT, and {} bytes were sent",
-        world.sent(l).len()
-    );
+    let session = world.accept();
+    let large = request(&["SET", "k", &"v".repeat(300_000)]);
+    let (beginning, rest) = large.split_at(100_000);
+    world.sends(session, beginning);
+    world.sends(session, rest);
+    let link = world.connecting()[0];
+    world.wait_ms(720);
+    assert!(world.got(session).starts_with("-NOTSENT"));
+    world.up(link);
+    world.wait_ms(300);
+    let sent = world.sent(link).len();
+    assert!(sent < 1_000, "told NOTSENT, and {sent} bytes were sent");
 }
+
 #[test]
 fn an_upload_to_a_server_that_takes_nothing_ends() {
     let mut world = World::new(settings());
-    world.up();
-    world.at(1);
-    let a = world.accept();
+    let session = world.accept();
+    world.sends(session, &head(30_000_000));
+    world.connect();
     world
         .engine
-        .handle_session_bytes(a, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$30000000\r\n");
-    world.end();
-    let l = world.connects()[0];
-    world.up_link(l);
-    // the server reads nothing any more: nothing is written
-    world.at(1);
-    world.engine.handle_session_bytes(a, &vec![b'x'; 2_000_000]);
-    world.engine.end_turn();
-    while world.engine.poll_link().is_some() {}
-    for _ in 0..4000 {
-        world.at(60);
+        .handle_session_bytes(session, &vec![b'x'; 2_000_000]);
+    for _ in 0..4_000 {
+        world.now = world.now.plus_ms(60);
+        world.engine.begin_turn(world.now);
         world.engine.end_turn();
+        // Nothing is written.
         while world.engine.poll_link().is_some() {}
         while world.engine.poll_action().is_some() {}
         while world.engine.poll_event().is_some() {}
     }
+    let links = world.engine.counters().links;
     assert!(
-        world.engine.counters().links == 1 || !world.engine.session_output(a).is_empty(),
-        "240 s: links {}",
-        world.engine.counters().links
+        links == 1 || !world.engine.session_output(session).is_empty(),
+        "four minutes later: {links} links"
     );
 }
+
 #[test]
 fn a_line_longer_than_may_be_held_is_waited_for_and_answered_once_at_the_most() {
     let mut settings = settings();
-    settings.limits.request_held_bytes_max = 1024;
+    settings.limits.request_held_bytes_max = 1_024;
     let mut world = World::new(settings);
-    world.up();
-    world.at(1);
-    let a = world.accept();
-    world.engine.handle_session_bytes(a, &vec![b'x'; 2000]);
-    world.end();
-    world.end_n(5);
-    assert!(
-        world.got(a).len() < 10_000,
-        "{} bytes of replies to one line",
-        world.got(a).len()
-    );
+    let session = world.accept();
+    world.sends(session, &[b'x'; 2_000]);
+    world.wait_ms(300);
+    let got = world.got(session).len();
+    assert!(got < 10_000, "{got} bytes of replies to one line");
 }
+
 #[test]
 fn who_ends_in_the_middle_of_a_request_gets_the_replies_to_those_before() {
     let mut world = World::new(settings());
-    world.up();
-    world.at(1);
-    let a = world.accept();
-    let mut m = request(&[b"PING"]);
-    m.extend(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$300000\r\nabc");
-    world.engine.handle_session_bytes(a, &m);
-    world.engine.handle_session_end(a);
-    world.end_n(3);
-    assert_eq!(world.got(a), b"+PONG\r\n");
+    let session = world.accept();
+    world.turn(|engine| {
+        let bytes = [requests(&["PING"]), head(300_000), b"abc".to_vec()].concat();
+        engine.handle_session_bytes(session, &bytes);
+        engine.handle_session_end(session);
+    });
+    world.wait_ms(200);
+    assert_eq!(world.got(session), "+PONG\r\n");
 }
 
 #[test]
 fn a_link_that_is_down_is_captured_by_nobody() {
     let mut settings = settings();
-    settings.limits.session_output_soft_bytes = 1000;
+    settings.limits.session_output_soft_bytes = 1_000;
     settings.limits.link_ledger_max = 1 << 16;
     let mut world = World::new(settings);
-    let l = world.up();
-    world.at(100);
-    let a = world.accept();
-    // 900 bytes of output that the client does not take, then requests on the link
-    world
-        .engine
-        .handle_session_bytes(a, &request(&[b"ECHO", &[b'x'; 900]]));
-    let mut m = vec![];
-    for _ in 0..10 {
-        m.extend(request(&[b"SET", b"k", b"v"]));
-    }
-    world.engine.handle_session_bytes(a, &m);
-    world.engine.end_turn();
-    // half of it is written, and the link (younger than a second) is lost
-    let o = world.engine.link_output(l).len();
-    world.engine.handle_link_written(l, o / 2);
-    world.engine.handle_link_lost(l, "reset");
-    world.engine.end_turn();
-    world.end();
-    // everything reconnects
-    for _ in 0..3000 {
-        for l in world.connects() {
-            world.up_link(l);
+    let (link, session) = (world.shared, world.accept());
+    // Output that the client does not take, then requests on the link ...
+    let echo = format!("ECHO {}", "x".repeat(900));
+    let engine = &mut world.engine;
+    engine.handle_session_bytes(session, &requests(&[&echo]));
+    engine.handle_session_bytes(session, &requests(&["SET k v"; 10]));
+    engine.end_turn();
+    // ... of which half is written when the link, younger than a second, is lost.
+    engine.handle_link_written(link, engine.link_output(link).len() / 2);
+    engine.handle_link_lost(link, "reset");
+    world.turn(|_| {});
+    for _ in 0..3_600 {
+        for link in world.connecting() {
+            world.up(link);
         }
-        world.at(60);
-        world.end();
+        world.wait_ms(50);
     }
     assert_eq!(world.engine.counters().links, 1, "three minutes later");
 }

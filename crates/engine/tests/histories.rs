@@ -1,16 +1,18 @@
 //! Whole histories, in virtual time: many clients, a server that remembers what it executed, links
 //! that break at any byte. Everything is cut at random, and every history is told by its seed.
 
+mod world;
+
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
-use respool_engine::{Action, Engine, LinkId, Peer, SessionId, Time, Worker};
+use respool_engine::settings::Settings;
+use respool_engine::{Action, Engine, LinkId, SessionId, Time, Worker};
 use respool_protocol::encode;
 use respool_protocol::reply::{self, Scanned};
 use respool_protocol::request::{Found, Scanner};
+use world::{HELLO, World, peer, request, settings, worker};
 
 /// What a client expects in one place of its replies.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,7 +49,7 @@ struct Connection {
     queued: Option<Vec<String>>,
 }
 
-struct World {
+struct History {
     engine: Engine,
     now: u64,
     random: u64,
@@ -60,17 +62,13 @@ struct World {
     link_luck: u64,
 }
 
-impl World {
+impl History {
     fn new(seed: u64, clients: usize, settings: Settings) -> Self {
         let worker = Worker {
-            index: 0,
-            count: 1,
             seed,
-            process_id: 1,
-            tcp_port: 0,
-            started_at: 0,
+            ..worker(0, 1)
         };
-        let mut world = World {
+        let mut history = History {
             engine: Engine::new(Arc::new(settings), worker, Time(0)),
             now: 0,
             random: seed | 1,
@@ -80,14 +78,10 @@ impl World {
             executed: Vec::new(),
             link_luck: 100,
         };
-        world.engine.begin_turn(Time(0));
+        history.engine.begin_turn(Time(0));
         for name in 0..clients {
-            let peer = Peer::Tcp(SocketAddr::new(
-                IpAddr::V4(Ipv4Addr::LOCALHOST),
-                1000 + name as u16,
-            ));
-            let id = world.engine.handle_accept(peer, 0);
-            world.clients.push(Client {
+            let id = history.engine.handle_accept(peer(1000 + name as u16), 0);
+            history.clients.push(Client {
                 id,
                 name,
                 asked: 0,
@@ -97,8 +91,8 @@ impl World {
                 open: true,
             });
         }
-        world.end_turn();
-        world
+        history.end_turn();
+        history
     }
 
     fn random(&mut self, below: u64) -> u64 {
@@ -295,11 +289,7 @@ impl World {
                     .collect();
                 connection.read.drain(..len);
                 match args[0].as_str() {
-                    "HELLO" => {
-                        connection
-                            .to_send
-                            .extend_from_slice(b"*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n");
-                    }
+                    "HELLO" => connection.to_send.extend_from_slice(HELLO.as_bytes()),
                     // It does not say what it has: the table is believed.
                     "COMMAND" => connection.to_send.extend_from_slice(b"-ERR no\r\n"),
                     "MULTI" => {
@@ -379,26 +369,6 @@ fn answers(bytes: &[u8]) -> Vec<&[u8]> {
     found
 }
 
-fn settings() -> Settings {
-    let address = Address::Tcp {
-        host: "server".to_owned(),
-        port: 1,
-    };
-    let server = ServerSettings {
-        address,
-        credentials: None,
-        db: 0,
-    };
-    let pools = vec![PoolSettings {
-        name: "default".to_owned(),
-        kind: PoolKind::Single(server),
-    }];
-    Settings {
-        pools,
-        ..Settings::default()
-    }
-}
-
 proptest! {
     /// A reply that is dropped, doubled, out of order or another's cannot pass; neither can a request that
     /// ran twice, or one that ran although its client was told that it did not.
@@ -406,20 +376,20 @@ proptest! {
     fn every_client_gets_its_own_answers_in_order_and_the_truth_about_failures(
         seed: u64, clients in 1usize..12, luck in 80u64..=100, turns in 1usize..120,
     ) {
-        let mut world = World::new(seed, clients, settings());
-        world.link_luck = luck;
+        let mut history = History::new(seed, clients, settings());
+        history.link_luck = luck;
         for _ in 0..turns {
-            let client = world.random(clients as u64) as usize;
-            world.ask(client);
-            world.turn();
+            let client = history.random(clients as u64) as usize;
+            history.ask(client);
+            history.turn();
         }
-        world.settle();
+        history.settle();
         let mut seen = HashSet::new();
         let ran = |key: &String| {
-            let runs = world.executed.iter().enumerate().filter(|(_, other)| *other == key);
+            let runs = history.executed.iter().enumerate().filter(|(_, other)| *other == key);
             runs.map(|(at, _)| at).collect()
         };
-        for client in &world.clients {
+        for client in &history.clients {
             prop_assert!(client.open);
             let answers = answers(&client.got);
             prop_assert_eq!(answers.len(), client.expected.len());
@@ -490,82 +460,41 @@ proptest! {
 /// The reply to a request that was given up is dropped, and nobody else gets it.
 #[test]
 fn a_late_reply_is_dropped_and_the_link_lives_on() {
-    let mut world = World::new(1, 2, settings());
-    while world.connections.is_empty()
-        || !world
-            .connections
-            .values()
-            .all(|connection| connection.to_send.is_empty())
-    {
-        world.turn();
-    }
-    let link = *world.connections.keys().next().expect("the link is up");
-    let (first, second) = (world.clients[0].id, world.clients[1].id);
-    let at = |world: &mut World, ms: u64| {
-        world.now += ms * 1000;
-        world.engine.begin_turn(Time(world.now));
-    };
-    let ask = |world: &mut World, session, key: &str| {
-        let mut request = Vec::new();
-        encode::request(&mut request, &["INCR", key]);
-        world.engine.handle_session_bytes(session, &request);
-        world.engine.end_turn();
-        let output = world.engine.link_output(link).to_vec();
-        world.engine.handle_link_written(link, output.len());
-        assert_eq!(output, request, "it leaves whole");
-    };
-    at(&mut world, 1);
-    ask(&mut world, first, "slow");
+    let limit_ms = settings().timeouts.request_ms;
+    let mut world = World::new(settings());
+    let link = world.shared;
+    let [first, second] = [world.accept(), world.accept()];
+    world.asks(first, &["INCR slow"]);
+    let whole = request(&["INCR", "slow"]);
+    assert_eq!(world.sent(link).as_bytes(), whole, "it leaves whole");
     // Longer than a request may take, not yet so long that the link is given up.
-    let limit = u64::from(settings().timeouts.request_ms);
-    at(&mut world, limit + 100);
-    world.engine.end_turn();
-    let error = world.engine.session_output(first).to_vec();
-    assert!(
-        error.starts_with(b"-UNKNOWN respool: the command was sent and may have been executed"),
-        "{error:?}"
-    );
-    world.engine.handle_session_written(first, error.len());
-    at(&mut world, 1);
-    world
-        .engine
-        .handle_session_bytes(second, b"*2\r\n$4\r\nINCR\r\n$4\r\nnext\r\n");
-    world.engine.end_turn();
-    // The batch is held: the first one is still in flight. Its late reply comes now.
-    world.engine.handle_link_bytes(link, b"$4\r\nslow\r\n");
-    world.engine.end_turn();
+    world.turn_at(world.now.plus_ms(limit_ms + 100), |_| {});
+    let error = world.got(first);
+    let expected = "-UNKNOWN respool: the command was sent and may have been executed";
+    assert!(error.starts_with(expected), "{error}");
+    world.asks(second, &["INCR next"]);
+    assert_eq!(world.sent(link), "", "held: the first is still in flight");
+    // Its late reply comes now.
+    world.turn_at(world.now, |engine| {
+        engine.handle_link_bytes(link, b"$4\r\nslow\r\n");
+    });
     assert_eq!(world.engine.counters().late_replies, 1);
-    assert_eq!(world.engine.session_output(first), b"", "dropped");
-    let output = world.engine.link_output(link).to_vec();
-    world.engine.handle_link_written(link, output.len());
-    world.engine.handle_link_bytes(link, b"$4\r\nnext\r\n");
-    assert_eq!(world.engine.session_output(second), b"$4\r\nnext\r\n");
+    assert_eq!(world.got(first), "", "dropped");
+    world.says(link, "$4\r\nnext\r\n");
+    assert_eq!(world.got(second), "$4\r\nnext\r\n");
     assert_eq!(world.engine.counters().link_downs, 0, "the link lives on");
 }
 
 /// A reply that nobody asked for is not taken for the answer to a request that has not even left.
 #[test]
 fn an_unasked_reply_kills_the_link_and_reaches_nobody() {
-    let mut world = World::new(1, 1, settings());
-    while !world
-        .connections
-        .values()
-        .any(|connection| connection.to_send.is_empty())
-    {
-        world.turn();
-    }
-    for _ in 0..5 {
-        world.turn();
-    }
-    let link = *world.connections.keys().next().expect("the link is up");
-    let session = world.clients[0].id;
-    world.engine.begin_turn(Time(world.now + 1));
-    world
-        .engine
-        .handle_session_bytes(session, b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n");
-    world.engine.handle_link_bytes(link, b"+OK\r\n");
-    world.engine.end_turn();
-    assert!(!world.engine.session_output(session).starts_with(b"+OK"));
+    let mut world = World::new(settings());
+    let (link, session) = (world.shared, world.accept());
+    world.turn(|engine| {
+        engine.handle_session_bytes(session, &request(&["INCR", "k"]));
+        engine.handle_link_bytes(link, b"+OK\r\n");
+    });
+    assert!(!world.got(session).starts_with("+OK"));
     assert_eq!(world.engine.counters().link_downs, 1);
-    assert_eq!(world.engine.poll_action(), Some(Action::CloseLink(link)));
+    assert_eq!(world.closed_links(), [link]);
 }

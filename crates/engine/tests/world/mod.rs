@@ -1,0 +1,230 @@
+//! One engine in virtual time, driven by its public surface; its sockets take everything at once.
+
+#![allow(dead_code, reason = "no file of tests uses all of it")]
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
+use respool_engine::{Action, Engine, LinkId, Peer, SessionId, TICK_MS, Time, Worker};
+use respool_protocol::encode;
+
+/// How a server answers a link's HELLO.
+pub(crate) const HELLO: &str = "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n";
+
+/// One server, and everything else by default.
+pub(crate) fn settings() -> Settings {
+    let server = ServerSettings {
+        address: Address::Tcp {
+            host: "server".to_owned(),
+            port: 1,
+        },
+        credentials: None,
+        db: 0,
+    };
+    let pool = PoolSettings {
+        name: "default".to_owned(),
+        kind: PoolKind::Single(server),
+    };
+    Settings {
+        pools: vec![pool],
+        ..Settings::default()
+    }
+}
+
+/// A worker among so many.
+pub(crate) fn worker(index: usize, count: usize) -> Worker {
+    Worker {
+        index,
+        count,
+        seed: 7,
+        process_id: 1,
+        tcp_port: 0,
+        started_at: 0,
+    }
+}
+
+/// A client with this port.
+pub(crate) fn peer(port: u16) -> Peer {
+    Peer::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
+}
+
+pub(crate) fn request<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode::request(&mut bytes, args);
+    bytes
+}
+
+/// Requests of words.
+pub(crate) fn requests(all: &[&str]) -> Vec<u8> {
+    all.iter()
+        .flat_map(|words| request(&words.split(' ').collect::<Vec<_>>()))
+        .collect()
+}
+
+/// An engine, and what came out of it.
+pub(crate) struct World {
+    pub(crate) engine: Engine,
+    pub(crate) now: Time,
+    /// The link that everybody shares.
+    pub(crate) shared: LinkId,
+    /// What was to be done, but for connections.
+    pub(crate) actions: Vec<Action>,
+    /// The most that was held at the end of a turn.
+    pub(crate) held_most: u64,
+    alone: bool,
+    connecting: Vec<LinkId>,
+    got: HashMap<SessionId, Vec<u8>>,
+    sent: HashMap<LinkId, Vec<u8>>,
+}
+
+impl World {
+    /// The only worker, with its link up.
+    pub(crate) fn new(settings: Settings) -> World {
+        World::new_among(worker(0, 1), settings)
+    }
+
+    /// A worker, mostly among others, with its link up.
+    pub(crate) fn new_among(worker: Worker, settings: Settings) -> World {
+        let mut world = World::unconnected(worker, settings);
+        world.up(world.shared);
+        world
+    }
+
+    /// A worker whose link is to be connected.
+    pub(crate) fn unconnected(worker: Worker, settings: Settings) -> World {
+        let mut engine = Engine::new(Arc::new(settings), worker, Time(0));
+        engine.begin_turn(Time(0));
+        engine.end_turn();
+        let Some(Action::Connect { link: shared, .. }) = engine.poll_action() else {
+            panic!("an engine connects to its server first");
+        };
+        World {
+            engine,
+            now: Time(0),
+            shared,
+            actions: Vec::new(),
+            held_most: 0,
+            alone: worker.count == 1,
+            connecting: Vec::new(),
+            got: HashMap::new(),
+            sent: HashMap::new(),
+        }
+    }
+
+    /// A turn, a millisecond after the last one, in which this happens.
+    pub(crate) fn turn(&mut self, happens: impl FnOnce(&mut Engine)) {
+        self.turn_at(self.now.plus_ms(1), happens);
+    }
+
+    pub(crate) fn turn_at(&mut self, now: Time, happens: impl FnOnce(&mut Engine)) {
+        self.now = now;
+        self.engine.begin_turn(now);
+        happens(&mut self.engine);
+        self.engine.end_turn();
+        self.held_most = self.held_most.max(self.engine.counters().held_bytes);
+        while let Some(link) = self.engine.poll_link() {
+            let bytes = self.engine.link_output(link).to_vec();
+            self.engine.handle_link_written(link, bytes.len());
+            self.sent.entry(link).or_default().extend(bytes);
+        }
+        while let Some(session) = self.engine.poll_session() {
+            let bytes = self.engine.session_output(session).to_vec();
+            self.engine.handle_session_written(session, bytes.len());
+            self.got.entry(session).or_default().extend(bytes);
+        }
+        while let Some(action) = self.engine.poll_action() {
+            match action {
+                Action::Connect { link, .. } => self.connecting.push(link),
+                Action::Ask { .. } | Action::Answer { .. } if self.alone => {
+                    unreachable!("a single worker asks nobody")
+                }
+                other => self.actions.push(other),
+            }
+        }
+        while self.engine.poll_event().is_some() {}
+    }
+
+    /// Nothing happens for a while, but for the engine's own looks at the time.
+    pub(crate) fn wait_ms(&mut self, ms: u32) {
+        for _ in 0..ms.div_ceil(TICK_MS) {
+            self.turn_at(self.now.plus_ms(TICK_MS), |_| {});
+        }
+    }
+
+    pub(crate) fn accept(&mut self) -> SessionId {
+        self.engine.handle_accept(peer(1), 0)
+    }
+
+    /// A turn in which a client sends these bytes ...
+    pub(crate) fn sends(&mut self, session: SessionId, bytes: &[u8]) {
+        self.turn(|engine| engine.handle_session_bytes(session, bytes));
+    }
+
+    /// ... or these requests, of words.
+    pub(crate) fn asks(&mut self, session: SessionId, all: &[&str]) {
+        self.sends(session, &requests(all));
+    }
+
+    /// A turn in which a server sends these bytes.
+    pub(crate) fn says(&mut self, link: LinkId, bytes: impl AsRef<[u8]>) {
+        self.turn(|engine| engine.handle_link_bytes(link, bytes.as_ref()));
+    }
+
+    /// A link is connected, and the server agrees to the greeting.
+    pub(crate) fn up(&mut self, link: LinkId) {
+        self.turn(|engine| engine.handle_link_up(link));
+        let selects = self.sent(link).contains("SELECT");
+        self.says(link, [HELLO, if selects { "+OK\r\n" } else { "" }].concat());
+    }
+
+    /// A link's connection is lost, or could not be had.
+    pub(crate) fn lose(&mut self, link: LinkId) {
+        self.turn(|engine| engine.handle_link_lost(link, "gone"));
+    }
+
+    /// The one link that is to be connected is up.
+    pub(crate) fn connect(&mut self) -> LinkId {
+        let [link] = self.connecting()[..] else {
+            panic!("one link is to be connected");
+        };
+        self.up(link);
+        link
+    }
+
+    /// Links that were to be connected, since the last look.
+    pub(crate) fn connecting(&mut self) -> Vec<LinkId> {
+        std::mem::take(&mut self.connecting)
+    }
+
+    /// What a client got since the last look.
+    pub(crate) fn got(&mut self, session: SessionId) -> String {
+        text(self.got.remove(&session))
+    }
+
+    /// What a server was sent on a link since the last look.
+    pub(crate) fn sent(&mut self, link: LinkId) -> String {
+        text(self.sent.remove(&link))
+    }
+
+    pub(crate) fn closed_links(&self) -> Vec<LinkId> {
+        let closed = |action: &Action| match action {
+            Action::CloseLink(link) => Some(*link),
+            _ => None,
+        };
+        self.actions.iter().filter_map(closed).collect()
+    }
+
+    pub(crate) fn closed_sessions(&self) -> Vec<SessionId> {
+        let closed = |action: &Action| match action {
+            Action::CloseSession { session, .. } => Some(*session),
+            _ => None,
+        };
+        self.actions.iter().filter_map(closed).collect()
+    }
+}
+
+fn text(bytes: Option<Vec<u8>>) -> String {
+    String::from_utf8(bytes.unwrap_or_default()).expect("these tests speak text")
+}
