@@ -862,6 +862,7 @@ impl Engine {
             return None;
         }
         let link = Link::new(key, role, self.settings.flush.max_delay_us, self.now);
+        self.pinned_links += u32::from(role.is_pinned());
         Some(self.links.insert(link))
     }
 
@@ -906,6 +907,10 @@ impl Engine {
                 self.release(waiter, Flags::HOLD_LINK);
             }
             self.next_streaming();
+            if link.role.is_pinned() {
+                self.pinned_links -= 1;
+                self.next_pinned();
+            }
         }
     }
 

@@ -71,6 +71,10 @@ impl Role {
         }
     }
 
+    pub(crate) fn is_pinned(self) -> bool {
+        matches!(self, Role::Pinned { .. })
+    }
+
     /// Whether requests are appended to its open batch.
     pub(crate) fn takes_requests(self) -> bool {
         matches!(self, Role::Shared | Role::Pinned { .. })

@@ -87,16 +87,19 @@ impl Engine {
                 link
             }
         };
-        self.pinned_links += 1;
         self.counters.pins += 1;
         Ok(link)
     }
 
-    /// Links that were given back count, too: one of another kind makes room.
-    fn make_room_for_own_link(&mut self) {
+    /// Links that were given back count, too.
+    fn own_links_are_full(&self) -> bool {
         let spares: usize = self.spares.values().map(Vec::len).sum();
-        let max = self.settings.limits.pinned_links_max as usize;
-        if self.pinned_links as usize + spares >= max
+        self.pinned_links as usize + spares >= self.settings.limits.pinned_links_max as usize
+    }
+
+    /// One of another kind makes room.
+    fn make_room_for_own_link(&mut self) {
+        if self.own_links_are_full()
             && let Some(spare) = self
                 .spares
                 .values()
@@ -117,6 +120,7 @@ impl Engine {
             {
                 link.role = role;
                 link.admit(role.takes_requests(), paused);
+                self.pinned_links += u32::from(role.is_pinned());
                 return Some(key);
             }
         }
@@ -126,16 +130,17 @@ impl Engine {
     /// A link is done with what it was taken for, and clean: it waits for the next one.
     pub(crate) fn keep_spare(&mut self, key: Key) {
         let now = self.now;
-        if self
-            .links
-            .get(key)
-            .is_some_and(|link| link.tainted || link.paused.is_some())
-        {
+        let role = self.links.get(key).map(|link| link.role);
+        // One that becomes a spare counts as much as before; one that was streaming did not count.
+        let too_many = !role.is_some_and(Role::is_pinned) && self.own_links_are_full();
+        let unfit = |link: &Link| link.tainted || link.paused.is_some();
+        if too_many || self.links.get(key).is_some_and(unfit) {
             self.act(Action::CloseLink(LinkId(key)));
             return self.remove_link(key);
         }
         if let Some(link) = self.links.get_mut(key) {
             link.waits = false;
+            self.pinned_links -= u32::from(link.role.is_pinned());
             link.role = Role::Spare;
             link.admit(false, false);
             link.streaming = false;
@@ -181,17 +186,16 @@ impl Engine {
         let Some(link) = self.links.get(key) else {
             return;
         };
-        if !matches!(link.role, Role::Pinned { .. }) {
+        if !link.role.is_pinned() {
             return;
         }
-        self.pinned_links -= 1;
         if link.is_up() && link.ledger.is_empty() && !link.tainted && !link.scanner.is_inside() {
             self.keep_spare(key);
+            self.next_pinned();
         } else {
             self.act(Action::CloseLink(LinkId(key)));
             self.remove_link(key);
         }
-        self.next_pinned();
     }
 
     /// Links of their own may be had again: as many are told as there is room for.
@@ -212,7 +216,6 @@ impl Engine {
     /// may have changed, so its transaction will fail as if they had; whatever else it was, only a new
     /// connection of the client can bring it back.
     pub(crate) fn lose_pins(&mut self, by: Key, link: Key, was_up: bool, lost: Cause<'_>) {
-        self.pinned_links -= 1;
         let quitting = |link: &Link| link.tunnel == Some(Tunnel::Quitting);
         let quitting = self.links.get(link).is_some_and(quitting);
         if let Some(session) = self.sessions.get_mut(by)
@@ -239,7 +242,6 @@ impl Engine {
                 );
             }
         }
-        self.next_pinned();
     }
 
     /// One request that may wait at the server, or must not wait behind others, and leaves nothing behind.
