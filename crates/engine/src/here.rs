@@ -20,17 +20,7 @@ use crate::subscriptions::Kind;
 impl Engine {
     /// Answers a request whose command the table gives to us.
     pub(crate) fn answer_here(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let argc = request.spans.len();
         match request.id {
-            id::PING if argc > 2 => self.answer_arity(key, request),
-            id::PING if self.is_restricted(key) => {
-                let argument = if argc == 1 { b"" } else { request.arg(1) };
-                self.pong_in_subscription(key, argument)
-            }
-            id::PING if argc == 1 => self.answer_reply(key, b"+PONG\r\n"),
-            id::PING | id::ECHO => {
-                self.answer_with(key, |out, _| encode::bulk(out, request.arg(1)))
-            }
             id::QUIT => {
                 self.answer_reply(key, b"+OK\r\n");
                 self.close_when_answered(key);
@@ -101,14 +91,6 @@ impl Engine {
         }
         self.scratch = reply;
         Placed::Done
-    }
-
-    fn answer_arity(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let text = format!(
-            "ERR wrong number of arguments for '{}' command",
-            request.command.name
-        );
-        self.answer_error(key, text.as_bytes())
     }
 
     fn select(&mut self, key: Key, request: &Request<'_>) -> Placed {

@@ -77,7 +77,6 @@ impl Engine {
         let ends = match id {
             id::QUIT => Some(Tunnel::Quitting),
             id::RESET => Some(Tunnel::Resetting),
-            id::PING | id::ECHO => None,
             _ => match id.get().answer {
                 Answer::Server | Answer::Alone | Answer::Conditional(_) => None,
                 _ => return self.answer_error(key, NOT_IN_TUNNEL),
@@ -155,5 +154,4 @@ impl Engine {
 
 const RESET: &[u8] = b"+RESET\r\n";
 const NOT_IN_TUNNEL: &[u8] =
-    b"ERR respool: while MONITOR is on, only PING, ECHO, RESET, QUIT and what the server answers without us are \
-    possible";
+    b"ERR respool: while MONITOR is on, only RESET, QUIT and what the server answers are possible";

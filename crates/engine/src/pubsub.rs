@@ -16,7 +16,7 @@ use crate::failure::{self, Cause, Fate};
 use crate::limits::LINK_UNUSED_MS;
 use crate::link::{Entry, Link, LinkKey, Role, State, UNASKED};
 use crate::pool::ServerId;
-use crate::requests::{Placed, Request, bound_reply};
+use crate::requests::{Placed, Request, bound_reply, wrong_arity};
 use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::subscriptions::{Done, Hub, HubId, Kind, Outcome, Push, Subscriber};
@@ -222,7 +222,11 @@ impl Engine {
     }
 
     /// PING of a subscriber in RESP2: told from a reply by its shape.
-    pub(crate) fn pong_in_subscription(&mut self, key: Key, argument: &[u8]) -> Placed {
+    pub(crate) fn pong_in_subscription(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        if request.spans.len() > 2 {
+            return self.answer_error(key, &wrong_arity(request.command));
+        }
+        let argument = request.args().nth(1).unwrap_or_default();
         let mut reply = Vec::new();
         encode::array(&mut reply, 2);
         encode::bulk(&mut reply, b"pong");

@@ -146,7 +146,7 @@ impl Engine {
         }
     }
 
-    fn redirect_of(&self, key: Key) -> Option<Redirect> {
+    pub(crate) fn redirect_of(&self, key: Key) -> Option<Redirect> {
         self.sessions.get(key)?.rare.as_ref()?.redirect
     }
 

@@ -273,6 +273,9 @@ impl Engine {
         if self.is_paused(key, &request) {
             return self.hold_for_pause(key);
         }
+        if id == id::PING && self.is_restricted(key) {
+            return self.pong_in_subscription(key, &request);
+        }
         let ends_multi = matches!(
             id,
             id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::QUIT | id::RESET
@@ -323,11 +326,7 @@ impl Engine {
             Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
         } && !flags.any(Flags::UNAUTHENTICATED | Flags::RESTRICTED);
         if !command.arity_ok(argc) && !servers_to_say {
-            return Err(format!(
-                "ERR wrong number of arguments for '{}' command",
-                command.name
-            )
-            .into_bytes());
+            return Err(wrong_arity(command));
         }
         if self.settings.refused.contains(&id) {
             self.counters.refused += 1;
@@ -700,12 +699,11 @@ impl Engine {
         };
         if let What::Row(id) = what {
             self.check(key, id.get(), id, argc, arg)?;
-            // What two commands say here, the server says as well, and it need not be held for that.
             let ours = matches!(
                 id.get().answer,
                 Answer::Session | Answer::Pinned | Answer::Alone
             );
-            if ours && id != id::ECHO && id != id::PING {
+            if ours {
                 return Err(too_large(id.get().name));
             }
         } else if what == What::Nothing {
@@ -910,6 +908,12 @@ pub(crate) fn unknown_subcommand(container: &Command, sub: &[u8]) -> Vec<u8> {
 /// To Redis's error texts an argument is a C string.
 pub(crate) fn c_string(arg: &[u8]) -> &[u8] {
     arg.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+/// Redis's text (`commandCheckArity`, 7.0).
+pub(crate) fn wrong_arity(command: &Command) -> Vec<u8> {
+    let name = command.name;
+    format!("ERR wrong number of arguments for '{name}' command").into_bytes()
 }
 
 /// Redis's text (`processCommand`, 7.0). Before 7.0 there were no shard channels.

@@ -53,6 +53,8 @@ enum Ours {
     Select(u32),
     /// About the session: not in the block, and executed here when the server has executed that.
     Here(Vec<u8>),
+    /// The same, for a CLIENT TRACKING that names who is told.
+    Redirect(Vec<u8>),
     /// The same for HELLO, which is in the block as well: what follows it comes in that version.
     Hello(Vec<u8>),
     /// The session keeps a link of its own as long as this is on, and `had` one for it before.
@@ -66,7 +68,7 @@ enum Ours {
 impl Ours {
     /// Whether the server executes it, too.
     fn in_block(&self) -> bool {
-        !matches!(self, Ours::Here(_) | Ours::Said(_))
+        !matches!(self, Ours::Here(_) | Ours::Redirect(_) | Ours::Said(_))
     }
 
     /// What the session needs a link of its own for, for the server to execute this.
@@ -85,7 +87,8 @@ impl Ours {
 
     fn held_bytes(&self) -> usize {
         let own = match self {
-            Ours::Here(bytes) | Ours::Hello(bytes) | Ours::Counted(_, bytes) => bytes.len(),
+            Ours::Here(bytes) | Ours::Redirect(bytes) | Ours::Hello(bytes) => bytes.len(),
+            Ours::Counted(_, name) => name.len(),
             Ours::Select(_) | Ours::Switch { .. } | Ours::Said(_) => 0,
         };
         size_of::<(u32, Ours)>() + own
@@ -298,13 +301,15 @@ impl Engine {
                 Some(Ours::Counted(request.id, name.to_vec()))
             }
             (_, id::MONITOR) => Some(Ours::Said(NO_MONITOR)),
-            (_, id::CLIENT_TRACKING) if redirects(request) => Some(Ours::Here(bytes())),
+            (_, id::CLIENT_TRACKING) if redirects(request) => Some(Ours::Redirect(bytes())),
+            // Of a redirection by us, or of what this very transaction does.
+            (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO) if !self.will_redirect(key) => None,
             (_, id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
                 let switch = Switch::of(request);
                 let had = self.has_switched_on(key, switch.pins);
                 Some(Ours::Switch { switch, had })
             }
-            (_, id::PING | id::ECHO | id::INFO | id::UNWATCH) => None,
+            (_, id::INFO | id::UNWATCH) => None,
             (Answer::Session | Answer::Pinned, _) => Some(Ours::Here(bytes())),
             _ => None,
         };
@@ -340,6 +345,15 @@ impl Engine {
         transaction.held += held;
         self.held_bytes += held;
         self.answer_reply(key, b"+QUEUED\r\n")
+    }
+
+    /// Whether it is another session that is told what this one tracks, when the transaction is executed.
+    fn will_redirect(&mut self, key: Key) -> bool {
+        let asks = |transaction: &mut Transaction| {
+            let mut ours = transaction.ours.iter();
+            ours.any(|(_, ours)| matches!(ours, Ours::Redirect(_)))
+        };
+        self.redirect_of(key).is_some() || self.transaction_of(key).is_some_and(asks)
     }
 
     /// The same for a command that the table does not have, and the server does.
@@ -493,7 +507,7 @@ impl Engine {
                     }
                     say(&mut steps, element);
                 }
-                Some(Ours::Here(request) | Ours::Hello(request)) => {
+                Some(Ours::Here(request) | Ours::Redirect(request) | Ours::Hello(request)) => {
                     steps.push_back(Step::Request(request));
                 }
                 Some(Ours::Counted(id, name)) => {

@@ -10,17 +10,23 @@ fn head(len: usize) -> Vec<u8> {
     format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${len}\r\n").into_bytes()
 }
 
+/// A request that respool answers itself, with an error as long as this.
+fn answered_here(len: usize) -> String {
+    format!("HELLO 3 {}", "x".repeat(len))
+}
+
 /// Ten sessions leave before a reply that stands in front of a large one has come.
 fn ten_leave_with_a_reply_that_waits(world: &mut World) {
     for _ in 0..10 {
         let session = world.accept();
-        world.asks(
-            session,
-            &["GET k", &format!("ECHO {}", "x".repeat(200_000))],
-        );
+        world.asks(session, &["GET k", &answered_here(200_000)]);
+        assert!(world.engine.counters().held_bytes > 200_000);
         world.turn(|engine| engine.handle_session_lost(session));
     }
 }
+
+/// What respool answers itself: CLIENT GETNAME of one who has none.
+const NO_NAME: &str = "$-1\r\n";
 
 #[test]
 fn replies_that_never_came_to_their_turn_are_given_back_with_their_session() {
@@ -37,8 +43,8 @@ fn nobody_is_closed_for_what_a_session_that_is_gone_once_held() {
     let mut world = World::new(settings);
     ten_leave_with_a_reply_that_waits(&mut world);
     let innocent = world.accept();
-    world.sends(innocent, b"PING\r\n");
-    assert_eq!(world.got(innocent), "+PONG\r\n");
+    world.sends(innocent, b"CLIENT GETNAME\r\n");
+    assert_eq!(world.got(innocent), NO_NAME);
 }
 
 #[test]
@@ -47,13 +53,15 @@ fn who_sends_no_more_gets_all_replies_though_it_was_held_in_between() {
     settings.limits.session_output_soft_bytes = 1_000;
     let mut world = World::new(settings);
     let session = world.accept();
-    let echo = "x".repeat(100);
+    let name = "x".repeat(100);
     world.turn(|engine| {
-        engine.handle_session_bytes(session, &request(&["ECHO", &echo]).repeat(30));
+        engine.handle_session_bytes(session, &request(&["CLIENT", "SETNAME", &name]));
+        engine.handle_session_bytes(session, &requests(&["CLIENT GETNAME"]).repeat(30));
         engine.handle_session_end(session);
     });
     world.wait_ms(300);
-    assert_eq!(world.got(session), format!("$100\r\n{echo}\r\n").repeat(30));
+    let names = format!("$100\r\n{name}\r\n").repeat(30);
+    assert_eq!(world.got(session), format!("+OK\r\n{names}"));
 }
 
 #[test]
@@ -178,12 +186,17 @@ fn who_ends_in_the_middle_of_a_request_gets_the_replies_to_those_before() {
     let mut world = World::new(settings());
     let session = world.accept();
     world.turn(|engine| {
-        let bytes = [requests(&["PING"]), head(300_000), b"abc".to_vec()].concat();
+        let bytes = [
+            requests(&["CLIENT GETNAME"]),
+            head(300_000),
+            b"abc".to_vec(),
+        ]
+        .concat();
         engine.handle_session_bytes(session, &bytes);
         engine.handle_session_end(session);
     });
     world.wait_ms(200);
-    assert_eq!(world.got(session), "+PONG\r\n");
+    assert_eq!(world.got(session), NO_NAME);
 }
 
 #[test]
@@ -194,9 +207,8 @@ fn a_link_that_is_down_is_captured_by_nobody() {
     let mut world = World::new(settings);
     let (link, session) = (world.shared, world.accept());
     // Output that the client does not take, then requests on the link ...
-    let echo = format!("ECHO {}", "x".repeat(900));
     let engine = &mut world.engine;
-    engine.handle_session_bytes(session, &requests(&[&echo]));
+    engine.handle_session_bytes(session, &requests(&[&answered_here(900)]));
     engine.handle_session_bytes(session, &requests(&["SET k v"; 10]));
     engine.end_turn();
     // ... of which half is written when the link, younger than a second, is lost.

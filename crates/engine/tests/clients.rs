@@ -7,7 +7,8 @@ use respool_engine::settings::Settings;
 use respool_engine::{Action, Answer, Question, SessionId, Time};
 use world::{World, request, requests, settings, worker};
 
-const PONG: &str = "+PONG\r\n";
+/// What respool answers itself: CLIENT GETNAME of one who has none.
+const NO_NAME: &str = "$-1\r\n";
 
 /// What workers send each other, on its way.
 enum Post {
@@ -108,9 +109,13 @@ impl Fleet {
 fn a_worker_that_does_not_answer_leaves_an_error_and_the_order_of_replies() {
     let mut fleet = Fleet::new(3, settings());
     let session = fleet.accept(0);
-    fleet.client_says(0, session, &["PING", "CLIENT LIST", "PING"]);
+    fleet.client_says(
+        0,
+        session,
+        &["CLIENT GETNAME", "CLIENT LIST", "CLIENT GETNAME"],
+    );
     fleet.turn();
-    assert_eq!(fleet.got(0, session), PONG, "what is in front of it");
+    assert_eq!(fleet.got(0, session), NO_NAME, "what is in front of it");
     // One answers, the other does not.
     let lost = fleet.post.pop();
     assert!(matches!(lost, Some((2, Post::Question(0, ..)))));
@@ -120,7 +125,7 @@ fn a_worker_that_does_not_answer_leaves_an_error_and_the_order_of_replies() {
     fleet.wait_ms(200);
     let replies = fleet.got(0, session);
     assert!(replies.starts_with("-UNKNOWN respool: "), "{replies}");
-    assert!(replies.ends_with(PONG), "{replies}");
+    assert!(replies.ends_with(NO_NAME), "{replies}");
     if let Some((_, Post::Question(_, ticket, _))) = lost {
         fleet.workers[0]
             .engine
@@ -193,14 +198,14 @@ fn who_is_paused_is_read_on_within_a_bound() {
     let mut fleet = Fleet::new(1, settings);
     let (admin, writer) = (fleet.accept(0), fleet.accept(0));
     fleet.client_says(0, admin, &["CLIENT PAUSE 1000 ALL"]);
-    fleet.client_says(0, writer, &["PING"]);
+    fleet.client_says(0, writer, &["CLIENT GETNAME"]);
     fleet.turn();
     let reads = |fleet: &mut Fleet| std::mem::take(&mut fleet.workers[0].actions);
     assert_eq!(reads(&mut fleet), [], "it is read on");
     let mut sent = 0;
     while sent < bound {
-        fleet.client_says(0, writer, &["PING"].repeat(1_000));
-        sent += 1_000 * b"*1\r\n$4\r\nPING\r\n".len();
+        fleet.client_says(0, writer, &["CLIENT GETNAME"].repeat(1_000));
+        sent += 1_000 * b"*2\r\n$6\r\nCLIENT\r\n$7\r\nGETNAME\r\n".len();
         fleet.turn();
     }
     assert_eq!(reads(&mut fleet), [Action::ReadSession(writer, false)]);
@@ -218,7 +223,7 @@ fn who_hangs_up_while_it_is_paused_and_not_read_is_closed_and_nothing_of_it_is_e
     fleet.client_says(
         0,
         writer,
-        &["PING", "SET a 1", "SET a 2", "SET a 3", "SET a 4"],
+        &["CLIENT GETNAME", "SET a 1", "SET a 2", "SET a 3", "SET a 4"],
     );
     fleet.turn();
     assert_eq!(
@@ -227,7 +232,7 @@ fn who_hangs_up_while_it_is_paused_and_not_read_is_closed_and_nothing_of_it_is_e
     );
     fleet.workers[0].engine.handle_session_hangup(writer);
     fleet.wait_ms(2_000);
-    assert_eq!(fleet.got(0, writer), PONG, "what it was owed");
+    assert_eq!(fleet.got(0, writer), NO_NAME, "what it was owed");
     let close = Action::CloseSession {
         session: writer,
         gently: true,
@@ -271,7 +276,7 @@ fn questions_are_bounded_without_losing_any_of_who_asks_many() {
     let mut fleet = Fleet::new(2, settings());
     let (many, late) = (fleet.accept(0), fleet.accept(0));
     fleet.client_says(0, many, &["CLIENT KILL ID 100"].repeat(QUESTIONS_MAX + 50));
-    fleet.client_says(0, late, &["CLIENT KILL ID 100", "PING"]);
+    fleet.client_says(0, late, &["CLIENT KILL ID 100", "CLIENT GETNAME"]);
     fleet.turn();
     assert_eq!(fleet.post.len(), QUESTIONS_MAX);
     let refused = fleet.got(0, late);
@@ -279,7 +284,7 @@ fn questions_are_bounded_without_losing_any_of_who_asks_many() {
         refused.starts_with("-NOTSENT") && refused.contains("questions_max"),
         "{refused}"
     );
-    assert!(refused.ends_with(PONG), "{refused}");
+    assert!(refused.ends_with(NO_NAME), "{refused}");
     for _ in 0..3 {
         fleet.deliver();
     }

@@ -117,11 +117,13 @@ impl History {
             *asked += 1;
             match kind {
                 0 => {
-                    encode::request(to_send, &["PING"]);
-                    expected.push(Expected::Here(b"+PONG\r\n".to_vec()));
+                    encode::request(to_send, &["CLIENT", "UNPAUSE"]);
+                    expected.push(Expected::Here(b"+OK\r\n".to_vec()));
                 }
                 1 => {
-                    encode::request(to_send, &["ECHO", &key]);
+                    encode::request(to_send, &["CLIENT", "SETNAME", &key]);
+                    expected.push(Expected::Here(b"+OK\r\n".to_vec()));
+                    encode::request(to_send, &["CLIENT", "GETNAME"]);
                     let mut reply = Vec::new();
                     encode::bulk(&mut reply, key.as_bytes());
                     expected.push(Expected::Here(reply));
@@ -154,8 +156,8 @@ impl History {
                     // Its reply is dropped, wherever it comes from, and those behind it keep their places.
                     encode::request(to_send, &["CLIENT", "REPLY", "SKIP"]);
                     encode::request(to_send, &["GET", &key]);
-                    encode::request(to_send, &["PING"]);
-                    expected.push(Expected::Here(b"+PONG\r\n".to_vec()));
+                    encode::request(to_send, &["CLIENT", "UNPAUSE"]);
+                    expected.push(Expected::Here(b"+OK\r\n".to_vec()));
                 }
                 14 => {
                     encode::request(to_send, &["MULTI"]);
