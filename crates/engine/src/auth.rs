@@ -137,6 +137,14 @@ impl Engine {
         } else {
             self.login_link(key, kind)
         };
+        if !matches!(link, Err(Blocked::Wait))
+            && let Some(rare) = self
+                .sessions
+                .get_mut(key)
+                .and_then(|session| session.rare.as_mut())
+        {
+            rare.login_asked_at = None;
+        }
         let link = match link {
             Ok(link) => link,
             Err(blocked) => return self.blocked(key, blocked),
@@ -175,10 +183,11 @@ impl Engine {
         let Some(link) = self.shared_link(kind) else {
             return Err(Blocked::Refused(bound_reply("links_max")));
         };
-        let asked_at = self
-            .sessions
-            .get(key)
-            .map_or(self.now, |session| session.active_at);
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Err(Blocked::Wait);
+        };
+        let asked_at = *session.rare().login_asked_at.get_or_insert(now);
         let Some(state) = self.links.get_mut(link) else {
             return Err(Blocked::Wait);
         };

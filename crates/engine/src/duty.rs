@@ -175,8 +175,9 @@ impl Engine {
                 had,
                 redirect,
             } => {
+                let owner = self.owner_of(key, entry);
                 self.pass_on(entry, reply);
-                self.settle_switch(entry.session, (switch, had), redirect, reply);
+                self.settle_switch(owner, (switch, had), redirect, reply);
             }
             Duty::TrackingInfo(to) => self.pass_on(entry, &tracking_info(reply, to)),
             Duty::Select(db) => self.settle_select(key, entry, db, reply),
@@ -207,14 +208,23 @@ impl Engine {
         }
     }
 
-    fn settle_select(&mut self, link: Key, entry: Entry, db: u32, reply: &[u8]) {
+    /// Whom a reply concerns: who asked; or, where that was given up, whose own link it comes on, since what the
+    /// server has done there it has done.
+    pub(crate) fn owner_of(&self, link: Key, entry: Entry) -> Key {
+        if entry.session != Key::NOBODY {
+            return entry.session;
+        }
+        let link = self.links.get(link);
+        link.map_or(Key::NOBODY, |link| link.role.captor())
+    }
+
+    fn settle_select(&mut self, key: Key, entry: Entry, db: u32, reply: &[u8]) {
         if reply.starts_with(b"+")
-            && let Some(link) = self.links.get_mut(link)
+            && let Some(link) = self.links.get_mut(key)
         {
-            // Also if its answer was given up: that is where the session is now.
             link.key.db = db;
-            let by = link.role.captor();
-            if let Some(session) = self.sessions.get_mut(by) {
+            let owner = self.owner_of(key, entry);
+            if let Some(session) = self.sessions.get_mut(owner) {
                 session.db = db;
             }
         }

@@ -858,18 +858,18 @@ impl Engine {
     }
 
     pub(crate) fn add_link(&mut self, key: LinkKey, role: Role) -> Option<Key> {
-        if !matches!(role, Role::Pinned { .. }) && !self.has_room_for_link() {
+        if !role.is_one_sessions() && !self.has_room_for_link() {
             return None;
         }
         let link = Link::new(key, role, self.settings.flush.max_delay_us, self.now);
-        self.pinned_links += u32::from(role.is_pinned());
+        self.pinned_links += u32::from(role.is_one_sessions());
         Some(self.links.insert(link))
     }
 
     /// Whether there may be one more link that is not a session's own. Those have a bound of their own.
     pub(crate) fn has_room_for_link(&self) -> bool {
         let counts =
-            |(_, link): &(Key, &Link)| !matches!(link.role, Role::Pinned { .. } | Role::Spare);
+            |(_, link): &(Key, &Link)| !link.role.is_one_sessions() && link.role != Role::Spare;
         self.links.iter().filter(counts).count() < self.settings.limits.links_max as usize
     }
 
@@ -907,7 +907,7 @@ impl Engine {
                 self.release(waiter, Flags::HOLD_LINK);
             }
             self.next_streaming();
-            if link.role.is_pinned() {
+            if link.role.is_one_sessions() {
                 self.pinned_links -= 1;
                 self.next_pinned();
             }

@@ -250,6 +250,13 @@ impl Engine {
         };
         let mut reply = Vec::new();
         match asked.form {
+            Form::Target { to, request } if asked.sum > 0 => {
+                if let Some(session) = self.sessions.get_mut(asked.session) {
+                    session.rare().redirect_found = Some(to);
+                }
+                let steps = [Step::Request(request)].into();
+                self.begin_steps(asked.session, steps, asked.silent);
+            }
             _ if asked.silent => {}
             _ if asked.doubt.is_some() && asked.lines.is_empty() && asked.sum == 0 => {
                 encode::error(&mut reply, &asked.doubt.unwrap_or_default());
@@ -261,16 +268,9 @@ impl Engine {
             Form::Sum => encode::integer(&mut reply, asked.sum as i64),
             Form::AnyKilled if asked.sum == 0 => encode::error(&mut reply, b"ERR No such client"),
             Form::AnyKilled | Form::Ok => reply.extend_from_slice(OK),
-            Form::Target { .. } if asked.sum == 0 => {
+            Form::Target { .. } => {
                 let text = b"ERR The client ID you want redirect to does not exist";
                 encode::error(&mut reply, text);
-            }
-            Form::Target { to, request } => {
-                let steps = [Step::Request(request)].into();
-                self.begin_steps(asked.session, steps, asked.silent);
-                if let Some(session) = self.sessions.get_mut(asked.session) {
-                    session.rare().redirect_found = Some(to);
-                }
             }
         }
         self.deliver(asked.session, asked.seq, 1, &reply);

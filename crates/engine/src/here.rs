@@ -21,6 +21,9 @@ impl Engine {
     /// Answers a request whose command the table gives to us.
     pub(crate) fn answer_here(&mut self, key: Key, request: &Request<'_>) -> Placed {
         match request.id {
+            // As to a subscriber, which its session is; or behind something else of its transaction.
+            id::PING if self.is_restricted(key) => self.pong_in_subscription(key, request),
+            id::PING => self.place_on_link(key, request.bytes, true, None),
             id::QUIT => {
                 self.answer_reply(key, b"+OK\r\n");
                 self.close_when_answered(key);
@@ -399,6 +402,7 @@ impl Engine {
                 rare.name.clear();
                 rare.no_evict = false;
                 rare.watch_lost = false;
+                rare.redirect_found = None;
             }
             if protected {
                 session.flags |= Flags::UNAUTHENTICATED;
@@ -534,6 +538,6 @@ const _: () = assert!(NAME_BYTES_MAX == 1024, "the error text says so");
 const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";
 
 /// What Redis takes for a client's name or library: printable ASCII without space.
-fn is_plain(text: &[u8]) -> bool {
+pub(crate) fn is_plain(text: &[u8]) -> bool {
     text.iter().all(|byte| (b'!'..=b'~').contains(byte))
 }

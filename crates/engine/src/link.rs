@@ -71,8 +71,10 @@ impl Role {
         }
     }
 
-    pub(crate) fn is_pinned(self) -> bool {
-        matches!(self, Role::Pinned { .. })
+    /// Whether it serves one session alone for as long as that likes: of these there are many, within a bound
+    /// of their own.
+    pub(crate) fn is_one_sessions(self) -> bool {
+        matches!(self, Role::Pinned { .. } | Role::Redirect { .. })
     }
 
     /// Whether requests are appended to its open batch.

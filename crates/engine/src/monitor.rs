@@ -9,6 +9,7 @@ use respool_protocol::reply::{Scanned, Scanner};
 use respool_protocol::request::Span;
 
 use crate::engine::Engine;
+use crate::replies::PARTIAL_BYTES_MAX;
 use crate::requests::{Placed, Request, STREAM_BYTES_MAX};
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
@@ -16,8 +17,8 @@ use crate::slots::Key;
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tunnel {
-    /// MONITOR was sent.
-    Asked,
+    /// MONITOR was sent, by somebody who wants to be told that it is on, or not.
+    Asked { silent: bool },
     /// The server has agreed.
     Open,
     /// QUIT was sent.
@@ -43,9 +44,10 @@ impl Engine {
             return Placed::Done;
         };
         session.flags |= Flags::TUNNEL;
+        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
         let link = session.link;
         if let Some(link) = self.links.get_mut(link) {
-            link.tunnel = Some(Tunnel::Asked);
+            link.tunnel = Some(Tunnel::Asked { silent });
             link.streaming = true;
             link.stream(request.bytes);
         }
@@ -74,6 +76,15 @@ impl Engine {
         if let Err(text) = self.check(key, id.get(), id, spans.len(), arg) {
             return self.answer_error(key, &text);
         }
+        let request = Request {
+            bytes,
+            spans,
+            id,
+            command: id.get(),
+        };
+        if self.is_paused(key, &request) {
+            return self.hold_for_pause(key);
+        }
         let ends = match id {
             id::QUIT => Some(Tunnel::Quitting),
             id::RESET => Some(Tunnel::Resetting),
@@ -99,7 +110,7 @@ impl Engine {
             return;
         };
         let by = link.role.captor();
-        // The beginning of the last reply, perhaps: that is not passed on before it is known.
+        // The beginning of a reply that is not passed on before it is known.
         let mut kept = std::mem::take(&mut link.partial);
         let bytes = if kept.is_empty() {
             bytes
@@ -107,18 +118,33 @@ impl Engine {
             kept.extend_from_slice(bytes);
             &kept
         };
-        let resetting = link.tunnel == Some(Tunnel::Resetting);
-        let (mut at, mut reset) = (0, false);
-        while at < bytes.len() && !reset {
+        let (mut passed, mut at) = (0, 0);
+        while at < bytes.len() {
+            let Some(link) = self.links.get_mut(key) else {
+                return;
+            };
             let begins = !link.scanner.is_inside();
-            match link.scanner.scan(&bytes[at..]) {
-                Ok(Scanned::Whole(len)) if begins && resetting && &bytes[at..at + len] == RESET => {
-                    reset = true;
+            let asked = matches!(link.tunnel, Some(Tunnel::Asked { .. }));
+            let resetting = link.tunnel == Some(Tunnel::Resetting);
+            let frame = &bytes[at..];
+            match link.scanner.scan(frame) {
+                Ok(Scanned::Whole(len)) if asked => {
+                    at += len;
+                    passed = at;
+                    self.tunnel_answered(key, by, &frame[..len]);
+                }
+                Ok(Scanned::Whole(len)) if begins && resetting && &frame[..len] == RESET => {
+                    self.tell_tunnel(by, &bytes[passed..at]);
+                    self.reset(by);
+                    return;
                 }
                 Ok(Scanned::Whole(len)) => at += len,
-                Ok(Scanned::Part) if begins && resetting && RESET.starts_with(&bytes[at..]) => {
+                Ok(Scanned::Part) if asked || begins && resetting && RESET.starts_with(frame) => {
+                    if frame.len() > PARTIAL_BYTES_MAX {
+                        return self.lose_link(key, "its reply to MONITOR does not end");
+                    }
                     link.scanner = Scanner::default();
-                    link.partial = bytes[at..].to_vec();
+                    link.partial = frame.to_vec();
                     break;
                 }
                 Ok(Scanned::Part) => at = bytes.len(),
@@ -127,20 +153,26 @@ impl Engine {
                 }
             }
         }
-        let asked = link.tunnel == Some(Tunnel::Asked);
-        self.push_to(by, &bytes[..at]);
-        if asked {
-            self.tunnel_answered(key, by, bytes.starts_with(b"+"));
-        }
-        if reset {
-            self.reset(by);
+        self.tell_tunnel(by, &bytes[passed..at]);
+    }
+
+    fn tell_tunnel(&mut self, by: Key, bytes: &[u8]) {
+        let silent = |session: &Session| session.flags.any(Flags::SILENT);
+        if !bytes.is_empty() && !self.sessions.get(by).is_some_and(silent) {
+            self.push_to(by, bytes);
         }
     }
 
     /// What the server says to MONITOR: if it refuses, the session goes on as it was.
-    fn tunnel_answered(&mut self, key: Key, by: Key, agreed: bool) {
-        if let Some(link) = self.links.get_mut(key) {
-            link.tunnel = agreed.then_some(Tunnel::Open);
+    fn tunnel_answered(&mut self, key: Key, by: Key, reply: &[u8]) {
+        let agreed = reply.starts_with(b"+");
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let silent = link.tunnel == Some(Tunnel::Asked { silent: true });
+        link.tunnel = agreed.then_some(Tunnel::Open);
+        if !silent {
+            self.push_to(by, reply);
         }
         self.wake_waiters(key);
         if !agreed {

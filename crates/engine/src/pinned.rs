@@ -67,14 +67,7 @@ impl Engine {
             return Err(Blocked::Wait);
         };
         let kind = self.kind_of(session);
-        if self.pinned_links >= self.settings.limits.pinned_links_max {
-            if self.settings.pinned_links_full == WhenFull::Refuse {
-                return Err(Blocked::Refused(bound_reply("pinned_links_max")));
-            }
-            self.pinned_waiters.push_back(key);
-            self.hold(key, Flags::HOLD_LINK);
-            return Err(Blocked::Wait);
-        }
+        self.wait_for_room(key)?;
         let role = Role::Pinned { by: key };
         let link = match self.take_spare(kind, role) {
             Some(spare) => spare,
@@ -89,6 +82,19 @@ impl Engine {
         };
         self.counters.pins += 1;
         Ok(link)
+    }
+
+    /// Links that serve one session each have a bound: at it, the session waits or is refused.
+    pub(crate) fn wait_for_room(&mut self, key: Key) -> Result<(), Blocked> {
+        if self.pinned_links < self.settings.limits.pinned_links_max {
+            return Ok(());
+        }
+        if self.settings.pinned_links_full == WhenFull::Refuse {
+            return Err(Blocked::Refused(bound_reply("pinned_links_max")));
+        }
+        self.pinned_waiters.push_back(key);
+        self.hold(key, Flags::HOLD_LINK);
+        Err(Blocked::Wait)
     }
 
     /// Links that were given back count, too.
@@ -120,7 +126,7 @@ impl Engine {
             {
                 link.role = role;
                 link.admit(role.takes_requests(), paused);
-                self.pinned_links += u32::from(role.is_pinned());
+                self.pinned_links += u32::from(role.is_one_sessions());
                 return Some(key);
             }
         }
@@ -132,7 +138,7 @@ impl Engine {
         let now = self.now;
         let role = self.links.get(key).map(|link| link.role);
         // One that becomes a spare counts as much as before; one that was streaming did not count.
-        let too_many = !role.is_some_and(Role::is_pinned) && self.own_links_are_full();
+        let too_many = !role.is_some_and(Role::is_one_sessions) && self.own_links_are_full();
         let unfit = |link: &Link| link.tainted || link.paused.is_some();
         if too_many || self.links.get(key).is_some_and(unfit) {
             self.act(Action::CloseLink(LinkId(key)));
@@ -140,7 +146,7 @@ impl Engine {
         }
         if let Some(link) = self.links.get_mut(key) {
             link.waits = false;
-            self.pinned_links -= u32::from(link.role.is_pinned());
+            self.pinned_links -= u32::from(link.role.is_one_sessions());
             link.role = Role::Spare;
             link.admit(false, false);
             link.streaming = false;
@@ -186,7 +192,7 @@ impl Engine {
         let Some(link) = self.links.get(key) else {
             return;
         };
-        if !link.role.is_pinned() {
+        if !matches!(link.role, Role::Pinned { .. }) {
             return;
         }
         if link.is_up() && link.ledger.is_empty() && !link.tainted && !link.scanner.is_inside() {

@@ -19,7 +19,7 @@ use respool_protocol::number;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::fleet::{Form, Question};
-use crate::link::{LinkKey, Role, State};
+use crate::link::{Link, LinkKey, Role, State};
 use crate::pinned::Switch;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
@@ -60,16 +60,31 @@ impl Engine {
                 None,
             );
         }
-        let link = match self.redirect_link(key, to) {
-            Ok(link) => link,
-            Err(blocked) => return self.blocked(key, blocked),
+        let placed = match self.place_redirected(key, request, at, to) {
+            Ok(placed) => placed,
+            Err(blocked) => self.blocked(key, blocked),
         };
+        if placed == Placed::Done
+            && let Some(session) = self.sessions.get_mut(key)
+        {
+            // It may be gone when the next one names it.
+            session.rare().redirect_found = None;
+        }
+        placed
+    }
+
+    fn place_redirected(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        at: usize,
+        to: u64,
+    ) -> Result<Placed, Blocked> {
+        let link = self.redirect_link(key, to)?;
         let switch = Switch::of(request);
         let had = self.has_switched_on(key, switch.pins);
-        if switch.on
-            && let Err(blocked) = self.pin(key, switch.pins)
-        {
-            return self.blocked(key, blocked);
+        if switch.on {
+            self.pin(key, switch.pins)?;
         }
         let stands_for_it = self.links.get(link).map_or(0, |link| link.client_id);
         let client_id = stands_for_it.to_string();
@@ -82,13 +97,7 @@ impl Engine {
             had,
             redirect: Some(Redirect { to, link }),
         };
-        let placed = self.place_on_link(key, &bytes, false, Some(duty));
-        if placed == Placed::Done
-            && let Some(session) = self.sessions.get_mut(key)
-        {
-            session.rare().redirect_found = None;
-        }
-        placed
+        Ok(self.place_on_link(key, &bytes, false, Some(duty)))
     }
 
     /// The link that stands for the session that is told, once it is up.
@@ -110,6 +119,7 @@ impl Engine {
         let link = match found {
             Some(link) => link,
             None => {
+                self.wait_for_room(key)?;
                 let fresh = self.add_link(kind, Role::Redirect { to });
                 let link = fresh.ok_or_else(|| Blocked::Refused(bound_reply("links_max")))?;
                 self.connect(link);
@@ -141,8 +151,17 @@ impl Engine {
                 None => self.close_for(key, String::from(LOST)),
             }
         }
-        if let Some(old) = old {
-            self.leave(old.link);
+        self.leave_redirect(old);
+    }
+
+    fn leave_redirect(&mut self, redirect: Option<Redirect>) {
+        let Some(Redirect { link, .. }) = redirect else {
+            return;
+        };
+        self.leave(link);
+        if self.links.get(link).is_some_and(|link| link.riders == 0) {
+            self.act(Action::CloseLink(LinkId(link)));
+            self.remove_link(link);
         }
     }
 
@@ -217,9 +236,7 @@ impl Engine {
     /// A session is gone: nobody is told any more on its behalf, and, if others redirect to it, every worker
     /// gives up the links that stand for it. So the server finds out as it would without us.
     pub(crate) fn forget_redirects(&mut self, gone: &Session) {
-        if let Some(redirect) = gone.rare.as_ref().and_then(|rare| rare.redirect) {
-            self.leave(redirect.link);
-        }
+        self.leave_redirect(gone.rare.as_ref().and_then(|rare| rare.redirect));
         if self.targets.remove(&gone.id).is_some() {
             self.tell_all(Question::TargetGone { to: gone.id });
         }
@@ -231,6 +248,31 @@ impl Engine {
         for link in stand_for_it.map(|(key, _)| key).collect::<Vec<_>>() {
             self.act(Action::CloseLink(LinkId(link)));
             self.remove_link(link);
+        }
+        for key in self.sessions.keys() {
+            let rare = self
+                .sessions
+                .get_mut(key)
+                .and_then(|session| session.rare.as_mut());
+            if let Some(rare) = rare.filter(|rare| rare.redirect_found == Some(to)) {
+                rare.redirect_found = None;
+            }
+        }
+    }
+
+    /// Nothing is ever asked on a link that stands for a session: nobody would notice that its server is gone,
+    /// and a server that closes idle clients would close it.
+    pub(crate) fn tick_redirect(&mut self, key: Key) {
+        let patience_ms = (self.settings.timeouts.link_stall_ms / 2).min(QUIET_MS);
+        let quiet = |link: &Link| {
+            link.is_up()
+                && link.in_flight() == 0
+                && self.now.since_ms(link.progress) >= u64::from(patience_ms)
+        };
+        if self.links.get(key).is_some_and(quiet) {
+            let mut request = Vec::new();
+            encode::request(&mut request, &["PING"]);
+            self.put_ours(key, &request, Duty::Pass);
         }
     }
 
@@ -296,6 +338,8 @@ fn redirect_asked(request: &Request<'_>) -> Option<(usize, u64)> {
     None
 }
 
+/// As long as nothing comes on a link that stands for a session, nobody asks whether anybody is there.
+const QUIET_MS: u32 = 1_000;
 const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
 const BROKEN: &[u8] = b">2\r\n$21\r\ntracking-redir-broken\r\n";
 const LOST: &str = "the connection on which the server told what it tracks was lost";

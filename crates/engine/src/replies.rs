@@ -11,7 +11,7 @@ use crate::slots::Key;
 
 /// Bytes of an incomplete reply that are kept until its end comes. Up to here a reply that is cut off
 /// becomes an error; beyond, its beginning has gone to the client, and the client must be cut off too.
-const PARTIAL_BYTES_MAX: usize = 64 << 10;
+pub(crate) const PARTIAL_BYTES_MAX: usize = 64 << 10;
 
 /// Replies that came one behind the other for requests that one session sent one behind the other:
 /// they are copied to it in one piece.

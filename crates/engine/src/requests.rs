@@ -274,7 +274,7 @@ impl Engine {
             return self.hold_for_pause(key);
         }
         if id == id::PING && self.is_restricted(key) {
-            return self.pong_in_subscription(key, &request);
+            return self.answer_here(key, &request);
         }
         let ends_multi = matches!(
             id,
@@ -497,7 +497,7 @@ impl Engine {
         Ok(link)
     }
 
-    fn put_ours(&mut self, link: Key, bytes: &[u8], duty: Duty) {
+    pub(crate) fn put_ours(&mut self, link: Key, bytes: &[u8], duty: Duty) {
         if let Some(state) = self.links.get_mut(link) {
             let entry = Entry {
                 len: bytes.len() as u32,

@@ -307,8 +307,11 @@ pub(crate) struct Rare {
     /// It tracks, and this one is told; and one that may be, for it was found to be there.
     pub(crate) redirect: Option<Redirect>,
     pub(crate) redirect_found: Option<u64>,
-    /// What is left of its last request.
+    /// When it asked the server who it is, if it waits for a link to ask on.
+    pub(crate) login_asked_at: Option<Time>,
+    /// What is left of its last request, and whether that gets no reply.
     pub(crate) steps: VecDeque<Step>,
+    pub(crate) steps_silent: bool,
 }
 
 /// A reply, or several neighbouring ones, before their turn.

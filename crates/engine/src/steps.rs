@@ -49,13 +49,11 @@ impl Engine {
         };
         debug_assert!(session.flags.any(Flags::HOLD_DRAIN));
         session.flags |= Flags::STEPS | Flags::MID_REPLY;
-        if silent {
-            session.flags |= Flags::SILENT_ONCE;
-        }
         self.held_bytes += steps.iter().map(Step::held_bytes).sum::<usize>();
-        let own = &mut session.rare().steps;
-        let behind = std::mem::replace(own, steps);
-        own.extend(behind);
+        let rare = session.rare();
+        rare.steps_silent = silent;
+        let behind = std::mem::replace(&mut rare.steps, steps);
+        rare.steps.extend(behind);
     }
 
     /// Takes a session's steps until one has to wait.
@@ -66,6 +64,9 @@ impl Engine {
             };
             if session.flags.any(Flags::HOLD | Flags::CLOSING) {
                 return;
+            }
+            if session.rare().steps_silent {
+                session.flags |= Flags::SILENT_ONCE;
             }
             let Some(step) = session.rare().steps.pop_front() else {
                 break;
@@ -93,6 +94,7 @@ impl Engine {
     fn end_steps(&mut self, key: Key) {
         if let Some(session) = self.sessions.get_mut(key) {
             session.flags.remove(Flags::STEPS);
+            session.rare().steps_silent = false;
         }
         self.count_down_silence(key);
         self.end_mid_reply(key);

@@ -20,6 +20,7 @@ use respool_protocol::reply::{self, Scanned};
 use crate::clients::request_may_write;
 use crate::duty::Duty;
 use crate::engine::Engine;
+use crate::here::is_plain;
 use crate::link::Entry;
 use crate::pinned::Switch;
 use crate::redirect::redirects;
@@ -53,8 +54,6 @@ enum Ours {
     Select(u32),
     /// About the session: not in the block, and executed here when the server has executed that.
     Here(Vec<u8>),
-    /// The same, for a CLIENT TRACKING that names who is told.
-    Redirect(Vec<u8>),
     /// The same for HELLO, which is in the block as well: what follows it comes in that version.
     Hello(Vec<u8>),
     /// The session keeps a link of its own as long as this is on, and `had` one for it before.
@@ -68,7 +67,7 @@ enum Ours {
 impl Ours {
     /// Whether the server executes it, too.
     fn in_block(&self) -> bool {
-        !matches!(self, Ours::Here(_) | Ours::Redirect(_) | Ours::Said(_))
+        !matches!(self, Ours::Here(_) | Ours::Said(_))
     }
 
     /// What the session needs a link of its own for, for the server to execute this.
@@ -87,7 +86,7 @@ impl Ours {
 
     fn held_bytes(&self) -> usize {
         let own = match self {
-            Ours::Here(bytes) | Ours::Redirect(bytes) | Ours::Hello(bytes) => bytes.len(),
+            Ours::Here(bytes) | Ours::Hello(bytes) => bytes.len(),
             Ours::Counted(_, name) => name.len(),
             Ours::Select(_) | Ours::Switch { .. } | Ours::Said(_) => 0,
         };
@@ -301,9 +300,19 @@ impl Engine {
                 Some(Ours::Counted(request.id, name.to_vec()))
             }
             (_, id::MONITOR) => Some(Ours::Said(NO_MONITOR)),
-            (_, id::CLIENT_TRACKING) if redirects(request) => Some(Ours::Redirect(bytes())),
-            // Of a redirection by us, or of what this very transaction does.
-            (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO) if !self.will_redirect(key) => None,
+            (_, id::CLIENT_TRACKING) if redirects(request) => {
+                // In the block the session that is named would have to be found first; behind it, what the block
+                // has read would not be tracked.
+                let text = b"ERR respool: CLIENT TRACKING with REDIRECT is not supported inside a transaction";
+                return self.refuse_queued(key, text);
+            }
+            (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO)
+                if self.redirect_of(key).is_none() =>
+            {
+                None
+            }
+            // Behind a SUBSCRIBE it is answered as to a subscriber.
+            (_, id::PING) if self.has_steps(key) => Some(Ours::Here(bytes())),
             (_, id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
                 let switch = Switch::of(request);
                 let had = self.has_switched_on(key, switch.pins);
@@ -347,13 +356,12 @@ impl Engine {
         self.answer_reply(key, b"+QUEUED\r\n")
     }
 
-    /// Whether it is another session that is told what this one tracks, when the transaction is executed.
-    fn will_redirect(&mut self, key: Key) -> bool {
-        let asks = |transaction: &mut Transaction| {
+    /// Whether something of a transaction is executed here.
+    fn has_steps(&mut self, key: Key) -> bool {
+        self.transaction_of(key).is_some_and(|transaction| {
             let mut ours = transaction.ours.iter();
-            ours.any(|(_, ours)| matches!(ours, Ours::Redirect(_)))
-        };
-        self.redirect_of(key).is_some() || self.transaction_of(key).is_some_and(asks)
+            ours.any(|(_, ours)| matches!(ours, Ours::Here(_)))
+        })
     }
 
     /// The same for a command that the table does not have, and the server does.
@@ -460,7 +468,7 @@ impl Engine {
 
     /// The result of a block in which some requests were ours.
     pub(crate) fn settle_exec(&mut self, link: Key, entry: Entry, exec: Exec, result: &[u8]) {
-        let key = entry.session;
+        let key = self.owner_of(link, entry);
         let expected = exec.count - left_out(&exec.ours);
         let elements = match elements_of(result) {
             Some(elements) if elements.len() == expected as usize => elements,
@@ -507,7 +515,7 @@ impl Engine {
                     }
                     say(&mut steps, element);
                 }
-                Some(Ours::Here(request) | Ours::Redirect(request) | Ours::Hello(request)) => {
+                Some(Ours::Here(request) | Ours::Hello(request)) => {
                     steps.push_back(Step::Request(request));
                 }
                 Some(Ours::Counted(id, name)) => {
@@ -522,20 +530,19 @@ impl Engine {
                 Some(Ours::Said(reply)) => say(&mut steps, reply),
             }
         }
-        if !steps.is_empty() {
+        if !steps.is_empty() && entry.session != Key::NOBODY {
             self.begin_steps(key, steps, entry.silent);
         }
-        let Some((db, session)) = db.zip(self.sessions.get_mut(key)) else {
-            return self.pass_on(entry, &first);
-        };
-        session.db = db;
-        if exec.stays {
-            if let Some(link) = self.links.get_mut(link) {
-                link.key.db = db;
-            }
-            self.pass_on(entry, &first);
-        } else {
-            self.pass_on(entry, &first);
+        let moves = exec.stays || entry.session != Key::NOBODY;
+        let db = db.filter(|_| moves);
+        if let (Some(db), Some(session)) = (db, self.sessions.get_mut(key)) {
+            session.db = db;
+        }
+        if let (Some(db), true, Some(link)) = (db, exec.stays, self.links.get_mut(link)) {
+            link.key.db = db;
+        }
+        self.pass_on(entry, &first);
+        if db.is_some() && !exec.stays {
             self.ride_shared(key);
         }
     }
@@ -544,9 +551,14 @@ impl Engine {
 /// As Redis says it when it executes what was queued (`monitorCommand`).
 const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
 
-/// Whether a HELLO does nothing but change the version, and will.
+/// Whether a HELLO will change the version, whoever its session is.
 fn is_plain_hello(request: &Request<'_>) -> bool {
-    request.spans.len() == 2 && matches!(request.arg(1), b"2" | b"3")
+    let args: Vec<&[u8]> = request.args().skip(1).collect();
+    match args[..] {
+        [b"2" | b"3"] => true,
+        [b"2" | b"3", option, name] => option.eq_ignore_ascii_case(b"SETNAME") && is_plain(name),
+        _ => false,
+    }
 }
 
 /// The elements of an array, each with its bytes. `None` if it is none.

@@ -392,6 +392,9 @@ impl Engine {
             }
             _ => {}
         }
+        if matches!(link.role, Role::Redirect { .. }) {
+            self.tick_redirect(key);
+        }
         self.tick_requests(key, timeouts.request_ms);
         self.tick_paused(key);
         self.tick_upload(key);

@@ -2,12 +2,15 @@
 
 mod world;
 
+use respool_engine::settings::WhenFull;
 use respool_engine::{Action, Answer, LinkId, SessionId};
 use world::{World, request, settings, worker};
 
 /// How a server answers MULTI, DISCARD and COMMAND, which it is asked before the first transaction. It does not say
 /// what it has: the table is believed.
 const PROBED: &str = "+OK\r\n+OK\r\n-ERR no\r\n";
+
+const NOBODY_TO_TELL: &str = "-ERR The client ID you want redirect to does not exist\r\n";
 
 /// A session watches a key, on a link of its own.
 fn watches(world: &mut World, session: SessionId) -> LinkId {
@@ -216,4 +219,68 @@ fn a_pinned_link_lost_in_the_middle_of_a_reply_is_counted_once() {
     let other = world.accept();
     world.asks(other, &["WATCH k"]);
     assert_ne!(world.connect(), own);
+}
+
+/// The request is answered as if it came now, not as if it had come in time.
+#[test]
+fn who_leaves_while_the_link_that_stands_for_it_is_on_its_way_is_not_there() {
+    let mut world = World::new(settings());
+    let (told, reader) = (world.accept(), world.accept());
+    world.asks(reader, &["CLIENT TRACKING ON REDIRECT 1"]);
+    assert_eq!(world.connecting().len(), 1);
+    world.turn(|engine| engine.handle_session_lost(told));
+    assert_eq!(world.closed_links().len(), 1);
+    assert_eq!(world.got(reader), NOBODY_TO_TELL);
+}
+
+#[test]
+fn who_was_there_when_it_was_refused_to_redirect_to_it_may_not_be_the_next_time() {
+    let mut settings = settings();
+    settings.limits.pinned_links_max = 0;
+    settings.pinned_links_full = WhenFull::Refuse;
+    let mut world = World::new(settings);
+    let (told, reader) = (world.accept(), world.accept());
+    world.asks(reader, &["CLIENT TRACKING ON REDIRECT 1"]);
+    assert!(world.got(reader).contains("pinned_links_max"));
+    world.turn(|engine| engine.handle_session_lost(told));
+    world.asks(reader, &["CLIENT TRACKING ON REDIRECT 1"]);
+    assert_eq!(world.got(reader), NOBODY_TO_TELL);
+}
+
+/// A link that is told to redirect to a connection that has gone in between would tell nobody.
+#[test]
+fn a_link_that_stands_for_nobody_who_tracks_is_closed() {
+    let mut world = World::new(settings());
+    let (_told, reader) = (world.accept(), world.accept());
+    world.asks(reader, &["CLIENT TRACKING ON REDIRECT 1"]);
+    let stands_for_it = world.connect();
+    let own = world.connect();
+    assert!(world.sent(own).contains("REDIRECT"));
+    world.says(own, "+OK\r\n");
+    assert_eq!(world.got(reader), "+OK\r\n");
+    world.asks(reader, &["CLIENT TRACKING OFF"]);
+    assert!(world.closed_links().is_empty());
+    world.says(own, "+OK\r\n");
+    assert_eq!(world.closed_links(), [stands_for_it, own]);
+    assert_eq!(world.engine.counters().links, 1);
+}
+
+#[test]
+fn where_an_exec_left_its_own_link_is_known_though_its_answer_came_too_late() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 100;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.asks(session, &["CLIENT TRACKING ON"]);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    world.asks(session, &["MULTI"]);
+    world.says(world.shared, PROBED);
+    world.asks(session, &["SELECT 5", "EXEC"]);
+    world.wait_ms(300);
+    assert!(world.got(session).contains("UNKNOWN"));
+    world.says(own, "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
+    world.asks(session, &["CLIENT INFO"]);
+    let info = world.got(session);
+    assert!(info.contains(" db=5 "), "{info}");
 }

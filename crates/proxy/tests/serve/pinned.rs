@@ -5,7 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::client::{Client, Value, words};
-use super::target::{Options, Target, before_every_server, on_every_target, proxied, wait_until};
+use super::relay::{Mode, Relay};
+use super::target::{
+    Options, Target, any_server, before_every_server, on_every_target, proxied, wait_until,
+};
 
 const MOMENT: Duration = Duration::from_millis(150);
 /// After this long the loss of a link is answered by connecting at once.
@@ -449,6 +452,34 @@ fn reset_and_quit_end_monitor_behind_all_that_was_asked() {
             }
         }
     });
+}
+
+/// The whole of the refusal belongs to it, however it comes.
+#[test]
+fn monitor_is_refused_as_the_server_refuses_it_byte_by_byte() {
+    let options = Options::with(&["--threads", "1"]);
+    let target = Target::direct(&any_server(), &options);
+    let relay = Relay::start(target.server.address(), Mode::Dribble);
+    let target = target.behind(relay.address(), &options);
+    let mut client = target.client();
+    let rights = "ACL SETUSER nosy on >secret ~* &* +@all -monitor";
+    assert_eq!(client.call(rights), Value::ok());
+    assert_eq!(client.call("AUTH nosy secret"), Value::ok());
+    client.send(&[words("MONITOR"), words("SET k v"), words("GET k")].concat());
+    let refused = client.reply();
+    assert!(
+        refused
+            .error()
+            .is_some_and(|text| text.starts_with("NOPERM"))
+    );
+    assert_eq!(client.reply(), Value::ok());
+    assert_eq!(client.reply(), Value::bulk("v"));
+    assert_eq!(client.call("AUTH nosy secret"), Value::ok());
+    let mut allowed = target.client();
+    allowed.send(&[words("MONITOR"), words("RESET"), words("GET k")].concat());
+    assert_eq!(allowed.reply(), Value::ok());
+    assert_eq!(allowed.reply(), Value::Simple("RESET".into()));
+    assert_eq!(allowed.reply(), Value::bulk("v"));
 }
 
 #[test]

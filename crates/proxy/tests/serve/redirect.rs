@@ -127,6 +127,52 @@ fn who_tracks_learns_that_the_one_who_is_told_has_gone() {
     });
 }
 
+#[test]
+fn without_replies_it_is_switched_on_all_the_same() {
+    on_every_target(&Options::with(&["--threads", "3"]), |target| {
+        let mut told = target.client();
+        let id = id_of(&mut told);
+        let track = format!("CLIENT TRACKING ON REDIRECT {id}");
+        for before in ["CLIENT REPLY OFF", "CLIENT REPLY SKIP"] {
+            let mut reader = target.client();
+            let mut bytes = Vec::new();
+            for request in [before, &track] {
+                bytes.extend(super::client::words(request));
+            }
+            reader.send(&bytes);
+            if before.ends_with("OFF") {
+                assert_eq!(reader.call("CLIENT REPLY ON"), Value::ok());
+            }
+            assert_eq!(reader.call("CLIENT GETREDIR"), Value::Integer(id));
+        }
+    });
+}
+
+/// Servers close clients that are idle, but not those that listen.
+#[test]
+fn the_one_who_is_told_may_be_idle() {
+    on_every_target(&Options::with(&["--threads", "1"]), |target| {
+        let (mut told, mut writer) = (target.client(), target.client());
+        let id = id_of(&mut told);
+        told.call("SUBSCRIBE __redis__:invalidate");
+        let mut readers = readers(target, id);
+        writer.call("CONFIG SET timeout 2");
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(5) {
+            for reader in &mut readers {
+                reader.call("GET k");
+            }
+            std::thread::sleep(MOMENT);
+        }
+        writer = target.client();
+        writer.call("SET k new");
+        let message = ["message", "__redis__:invalidate"].map(Value::bulk);
+        let [message, channel] = message;
+        let key = Value::Array(vec![Value::bulk("k")]);
+        assert_eq!(told.reply(), Value::Array(vec![message, channel, key]));
+    });
+}
+
 /// What changed while nobody listened is not known: a cache behind it must not be believed.
 #[test]
 fn who_tracks_is_closed_when_the_connection_that_tells_is_lost() {

@@ -8,7 +8,7 @@ use super::target::{Options, Target, installed, on_every_target, proxied, wait_u
 
 /// Several sessions, line by line: who says what. The same lines go to a server alone and to one behind
 /// respool; every byte of every reply must be the same.
-const SCRIPTS: [&str; 21] = [
+const SCRIPTS: [&str; 22] = [
     "a MULTI|a SET k 1|a INCR k|a GET k|a EXEC|a GET k",
     "a MULTI|a EXEC|a EXEC|a DISCARD|a MULTI|a DISCARD|a DISCARD",
     "a MULTI|a SET k 1|a DISCARD|a GET k",
@@ -27,6 +27,7 @@ const SCRIPTS: [&str; 21] = [
     "a MULTI|a HSET h f v|a HELLO 3|a HGETALL h|a EXEC|a HGETALL h|b HGETALL h|a MULTI|a HELLO 2|a HGETALL h|a EXEC|a HGETALL h",
     "a MULTI|a HELLO 4|a HELLO 3 SETNAME me|a SET k 1|a HELLO 2 WRONG|a CLIENT GETNAME|a EXEC|a CLIENT GETNAME|a GET k",
     "a MULTI|a SUBSCRIBE x|a SET k 1|a UNSUBSCRIBE x|a EXEC|a GET k|a MULTI|a GET k|a PSUBSCRIBE x*|a EXEC|a PING|a GET k",
+    "a MULTI|a PING|a SUBSCRIBE x|a PING|a PING y|a EXEC|a PING|a RESET|a MULTI|a HSET h f v|a HELLO 3 SETNAME me|a HGETALL h|a EXEC|a CLIENT GETNAME",
     "a MULTI|a CLIENT UNPAUSE|a CLIENT KILL ID 99999|a SET k 1|a CLIENT UNBLOCK 99999|a CLIENT KILL 1.2.3.4:5|a EXEC|a GET k",
     "a MULTI|a MONITOR|a SET k 1|a EXEC|a GET k|a SET k 2|a CLIENT GETREDIR",
     "a MULTI|a CLIENT TRACKING ON|a CLIENT GETREDIR|a CLIENT TRACKING OFF|a EXEC|a CLIENT TRACKINGINFO|b CLIENT LIST ID 99999",
