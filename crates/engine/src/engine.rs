@@ -26,7 +26,7 @@ use crate::clients::Pause;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::fleet::{Answer, Asked, Question, Settling};
-use crate::link::{Decision, Identity, Link, LinkKey, Role, State, Why};
+use crate::link::{Decision, Identity, Link, LinkKey, Role, State, Streaming, Why};
 use crate::pool::{Pool, Server, ServerId};
 use crate::returns::Expected;
 use crate::scripts::Scripts;
@@ -527,7 +527,7 @@ impl Engine {
             return;
         };
         state.written(count);
-        if state.streaming {
+        if state.streaming != Streaming::No {
             state.progress = self.now;
         }
         self.counters.link_bytes_out += count as u64;
@@ -881,7 +881,7 @@ impl Engine {
         };
         link.state = State::Connecting { since: self.now };
         link.attempted_at = self.now;
-        link.admit(link.role.takes_requests(), paused);
+        link.admit(link.may_take(), paused);
         let to = self.servers[link.key.server.0 as usize]
             .settings
             .address

@@ -83,6 +83,16 @@ impl Role {
     }
 }
 
+/// Whether bytes are cut through a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Streaming {
+    No,
+    /// More of them come.
+    Open,
+    /// The last ones are to be written.
+    Ending,
+}
+
 /// How far the connection is.
 #[derive(Debug)]
 pub(crate) enum State {
@@ -204,8 +214,8 @@ pub(crate) struct Link {
     /// Not read, because its captor takes nothing; since when, and for how long before that.
     pub(crate) paused: Option<Time>,
     pub(crate) paused_us: u64,
-    /// A large request is being cut through: its bytes are not kept.
-    pub(crate) streaming: bool,
+    /// Whether what is written is of no request in the ledger.
+    pub(crate) streaming: Streaming,
     /// What is in flight may rightly take for ever: the server waits for something.
     pub(crate) waits: bool,
     /// Its bytes are the session's as they come (MONITOR).
@@ -267,7 +277,7 @@ impl Link {
             progress: now,
             paused: None,
             paused_us: 0,
-            streaming: false,
+            streaming: Streaming::No,
             waits: false,
             tunnel: None,
             tainted: false,
@@ -392,6 +402,31 @@ impl Link {
         self.returns.end_wait();
     }
 
+    /// From now on bytes are cut through. No request may be put on the link until they are all written: which
+    /// bytes are whose could not be told.
+    pub(crate) fn begin_streaming(&mut self) {
+        debug_assert!(self.ledger.is_empty() && self.out.bytes().is_empty());
+        self.streaming = Streaming::Open;
+        self.admit(false, false);
+    }
+
+    /// No more bytes come that are to be cut through.
+    pub(crate) fn end_streaming(&mut self) {
+        self.streaming = Streaming::Ending;
+        self.end_streaming_if_written();
+    }
+
+    fn end_streaming_if_written(&mut self) {
+        if self.streaming == Streaming::Ending && self.out.bytes().is_empty() {
+            self.streaming = Streaming::No;
+        }
+    }
+
+    /// Whether requests may be put on it, as far as it is up to the link.
+    pub(crate) fn may_take(&self) -> bool {
+        self.role.takes_requests() && self.streaming == Streaming::No
+    }
+
     /// Appends a part of a request that is cut through; it may be written at once.
     pub(crate) fn stream(&mut self, bytes: &[u8]) {
         self.out.append(bytes);
@@ -416,9 +451,10 @@ impl Link {
             _ => {
                 self.allowed -= count;
                 self.out.write(count);
-                if self.streaming {
+                if self.streaming != Streaming::No {
                     // A large request is not held, and so cannot be sent again.
                     self.out.answer(count);
+                    self.end_streaming_if_written();
                 }
             }
         }
@@ -483,7 +519,7 @@ impl Link {
         self.scanner = reply::Scanner::default();
         self.partial = Vec::new();
         self.cutting = false;
-        self.streaming = false;
+        self.streaming = Streaming::No;
         self.paused = None;
         gone
     }

@@ -48,7 +48,7 @@ impl Engine {
         let link = session.link;
         if let Some(link) = self.links.get_mut(link) {
             link.tunnel = Some(Tunnel::Asked { silent });
-            link.streaming = true;
+            link.begin_streaming();
             link.stream(request.bytes);
         }
         self.write_link(link);
@@ -176,6 +176,10 @@ impl Engine {
         }
         self.wake_waiters(key);
         if !agreed {
+            if let Some(link) = self.links.get_mut(key) {
+                link.end_streaming();
+            }
+            self.reopen(key);
             if let Some(session) = self.sessions.get_mut(by) {
                 session.flags.remove(Flags::TUNNEL);
             }

@@ -51,10 +51,11 @@ impl Engine {
             return false;
         };
         let link = session.link;
-        let busy = self
-            .links
-            .get(link)
-            .is_some_and(|link| link.role == Role::Pinned { by: key } && !link.ledger.is_empty());
+        let busy = |link: &Link| {
+            let owes = !link.ledger.is_empty() || !link.out.bytes().is_empty();
+            link.role == Role::Pinned { by: key } && owes
+        };
+        let busy = self.links.get(link).is_some_and(busy);
         if busy {
             self.wait_at(key, link);
         }
@@ -125,7 +126,7 @@ impl Engine {
                 && link.role == Role::Spare
             {
                 link.role = role;
-                link.admit(role.takes_requests(), paused);
+                link.admit(link.may_take(), paused);
                 self.pinned_links += u32::from(role.is_one_sessions());
                 return Some(key);
             }
@@ -149,7 +150,6 @@ impl Engine {
             self.pinned_links -= u32::from(link.role.is_one_sessions());
             link.role = Role::Spare;
             link.admit(false, false);
-            link.streaming = false;
             link.unused_since = now;
             self.spares.entry(link.key).or_default().push(key);
         }

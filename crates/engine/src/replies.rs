@@ -472,11 +472,7 @@ impl Engine {
         };
         match link.role {
             Role::Shared if link.takes => {}
-            Role::Pinned { .. } if link.takes && !link.streaming && link.waiters.is_empty() => {}
-            Role::Pinned { .. } if link.ledger.is_empty() => {
-                link.streaming = false;
-                self.reopen(key);
-            }
+            Role::Pinned { .. } if link.takes && link.waiters.is_empty() => {}
             Role::Shared | Role::Pinned { .. } => self.reopen(key),
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
             Role::Captured { .. } => {

@@ -658,7 +658,7 @@ impl Engine {
         if let Some(link) = link {
             session.take_seq();
             if let Some(link) = self.links.get_mut(link) {
-                link.streaming = true;
+                link.begin_streaming();
                 link.tainted |= what == What::Learned { alone: true };
                 link.stream(&rest[..used]);
             }
@@ -798,6 +798,7 @@ impl Engine {
                     ..Entry::of(key, seq, self.now.stamp_ms())
                 });
                 state.duties.extend(duty);
+                state.end_streaming();
                 self.counters.link_requests += 1;
                 self.counters.batches += 1;
             } else if state.out.bytes().len() >= STREAM_BYTES_MAX {

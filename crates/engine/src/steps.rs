@@ -52,8 +52,9 @@ impl Engine {
         self.held_bytes += steps.iter().map(Step::held_bytes).sum::<usize>();
         let rare = session.rare();
         rare.steps_silent = silent;
-        let behind = std::mem::replace(&mut rare.steps, steps);
-        rare.steps.extend(behind);
+        for step in steps.into_iter().rev() {
+            rare.steps.push_front(step);
+        }
     }
 
     /// Takes a session's steps until one has to wait.

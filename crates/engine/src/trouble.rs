@@ -6,7 +6,7 @@ use crate::auth::CONFIGURED;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
 use crate::limits::LINK_UNUSED_MS;
-use crate::link::{Entry, Greeted, Link, Role, State};
+use crate::link::{Entry, Greeted, Link, Role, State, Streaming};
 use crate::requests::{NOAUTH, wants_password};
 use crate::session::Flags;
 use crate::slots::Key;
@@ -313,7 +313,7 @@ impl Engine {
         if !room || matches!(link.state, State::Down | State::Resting { .. }) {
             return;
         }
-        link.admit(link.role.takes_requests(), paused);
+        link.admit(link.may_take(), paused);
         self.wake_waiters(key);
     }
 
@@ -526,7 +526,11 @@ impl Engine {
 
     /// A large request whose client stopped in the middle of it: its link is one of few.
     fn tick_upload(&mut self, key: Key) {
-        let Some(link) = self.links.get(key).filter(|link| link.streaming) else {
+        let Some(link) = self
+            .links
+            .get(key)
+            .filter(|link| link.streaming == Streaming::Open)
+        else {
             return;
         };
         let by = link.role.captor();

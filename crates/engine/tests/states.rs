@@ -284,3 +284,31 @@ fn where_an_exec_left_its_own_link_is_known_though_its_answer_came_too_late() {
     let info = world.got(session);
     assert!(info.contains(" db=5 "), "{info}");
 }
+
+/// The bytes of a large request are not kept, those of the next one are: nothing but the moment tells which are which.
+#[test]
+fn what_comes_behind_a_large_request_that_was_given_up_keeps_its_own_bytes() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 100;
+    settings.limits.request_held_bytes_max = 1_000;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.asks(session, &["CLIENT TRACKING ON"]);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    world.got(session);
+    let large = request(&["SET", "k", &"x".repeat(5_000)]);
+    let (front, behind) = large.split_at(3_000);
+    world.sends(session, front);
+    world.sends(session, behind);
+    world.wait_ms(300);
+    assert!(world.got(session).contains("UNKNOWN"));
+    world.asks(session, &["SET y 1", "GET y"]);
+    world.says(own, "+OK\r\n");
+    world.turn(|_| {});
+    let sent = world.sent(own);
+    assert!(sent.ends_with("$3\r\nGET\r\n$1\r\ny\r\n"), "{sent}");
+    world.says(own, "+OK\r\n$1\r\n1\r\n");
+    assert_eq!(world.got(session), "+OK\r\n$1\r\n1\r\n");
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
