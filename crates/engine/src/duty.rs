@@ -66,6 +66,16 @@ pub(crate) enum Duty {
 }
 
 impl Duty {
+    /// Of several replies the last one is the session's; `before` are nobody's.
+    pub(crate) fn behind(before: u32) -> Duty {
+        Duty::Block {
+            before,
+            after: 0,
+            exec: None,
+            opens: false,
+        }
+    }
+
     /// Whether the next reply must be whole before anything can be done with it.
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
@@ -104,12 +114,7 @@ impl Engine {
                 let replies = *before + 1 + *after;
                 if failed {
                     // What follows is not queued but executed: whatever comes of it, it is no transaction.
-                    link.duties[0] = Duty::Block {
-                        before: replies - 1,
-                        after: 0,
-                        exec: None,
-                        opens: false,
-                    };
+                    link.duties[0] = Duty::behind(replies - 1);
                     link.ledger[0].session = Key::NOBODY;
                     self.forget_rights(key);
                     return self.pass_on(entry, NOT_OPENED);
@@ -124,12 +129,7 @@ impl Engine {
                 // The reply is the session's; what comes behind it is nobody's.
                 let exec = exec.take();
                 let before = *after - 1;
-                link.duties[0] = Duty::Block {
-                    before,
-                    after: 0,
-                    exec: None,
-                    opens: false,
-                };
+                link.duties[0] = Duty::behind(before);
                 link.ledger[0].session = Key::NOBODY;
                 return self.settle_block(key, entry, exec, reply, cut);
             }

@@ -30,7 +30,7 @@ pub struct Limits {
     /// needs one more is refused.
     pub links_max: u32,
     /// Links of one worker that one session each has for itself: because it waits there (BLPOP), or for
-    /// what the server knows about it (WATCH, CLIENT TRACKING, MONITOR). At it: as
+    /// what the server knows about it (WATCH, CLIENT TRACKING, MONITOR), or to stand for it (REDIRECT). At it: as
     /// [`Settings::pinned_links_full`](crate::settings::Settings::pinned_links_full) says.
     pub pinned_links_max: u32,
     /// Bytes that a session may queue between MULTI and EXEC. At it: the transaction is refused.

@@ -190,4 +190,4 @@ impl Engine {
 
 const RESET: &[u8] = b"+RESET\r\n";
 const NOT_IN_TUNNEL: &[u8] =
-    b"ERR respool: while MONITOR is on, only RESET, QUIT and what the server answers are possible";
+    b"ERR respool: while MONITOR is on, this is not possible: RESET ends it";

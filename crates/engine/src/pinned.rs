@@ -98,7 +98,7 @@ impl Engine {
         Err(Blocked::Wait)
     }
 
-    /// Links that were given back count, too.
+    /// A link that was given back is a connection of the server like any other.
     fn own_links_are_full(&self) -> bool {
         let spares: usize = self.spares.values().map(Vec::len).sum();
         self.pinned_links as usize + spares >= self.settings.limits.pinned_links_max as usize
@@ -283,13 +283,7 @@ impl Engine {
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &["PING"]);
         bytes.extend_from_slice(request.bytes);
-        let duty = Duty::Block {
-            before: 1,
-            after: 0,
-            exec: None,
-            opens: false,
-        };
-        self.place_alone(key, &bytes, false, Pins::ONCE, Some(duty))
+        self.place_alone(key, &bytes, false, Pins::ONCE, Some(Duty::behind(1)))
     }
 
     /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of its own.
@@ -298,19 +292,30 @@ impl Engine {
         if self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
-        let switch = Switch::of(request);
+        match self.place_switch(key, Switch::of(request), None, request.bytes) {
+            Ok(placed) => placed,
+            Err(blocked) => self.blocked(key, blocked),
+        }
+    }
+
+    /// `bytes`: as the server is to be asked.
+    pub(crate) fn place_switch(
+        &mut self,
+        key: Key,
+        switch: Switch,
+        redirect: Option<Redirect>,
+        bytes: &[u8],
+    ) -> Result<Placed, Blocked> {
         let had = self.has_switched_on(key, switch.pins);
-        if switch.on
-            && let Err(blocked) = self.pin(key, switch.pins)
-        {
-            return self.blocked(key, blocked);
+        if switch.on {
+            self.pin(key, switch.pins)?;
         }
         let duty = Duty::Switch {
             switch,
             had,
-            redirect: None,
+            redirect,
         };
-        self.place_on_link(key, request.bytes, false, Some(duty))
+        Ok(self.place_on_link(key, bytes, false, Some(duty)))
     }
 
     /// What the server said to that.

@@ -81,23 +81,14 @@ impl Engine {
         to: u64,
     ) -> Result<Placed, Blocked> {
         let link = self.redirect_link(key, to)?;
-        let switch = Switch::of(request);
-        let had = self.has_switched_on(key, switch.pins);
-        if switch.on {
-            self.pin(key, switch.pins)?;
-        }
         let stands_for_it = self.links.get(link).map_or(0, |link| link.client_id);
         let client_id = stands_for_it.to_string();
         let mut args: Vec<&[u8]> = request.args().collect();
         args[at] = client_id.as_bytes();
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &args);
-        let duty = Duty::Switch {
-            switch,
-            had,
-            redirect: Some(Redirect { to, link }),
-        };
-        Ok(self.place_on_link(key, &bytes, false, Some(duty)))
+        let redirect = Redirect { to, link };
+        self.place_switch(key, Switch::of(request), Some(redirect), &bytes)
     }
 
     /// The link that stands for the session that is told, once it is up.

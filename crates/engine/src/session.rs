@@ -114,7 +114,7 @@ impl Flags {
     pub(crate) const TUNNEL: Flags = Flags(1 << 17);
     /// It gives its own link back once everything it asked is answered.
     pub(crate) const UNPINNING: Flags = Flags(1 << 18);
-    /// A part of a reply is in its output: nothing may come in between.
+    /// It is in the middle of a reply that comes in parts: no message may come in between.
     pub(crate) const MID_REPLY: Flags = Flags(1 << 19);
     /// CLIENT REPLY SKIP is being answered: what comes next gets no reply.
     pub(crate) const SILENT_NEXT: Flags = Flags(1 << 20);
@@ -182,10 +182,10 @@ impl Pins {
     /// Something that we do not know to leave no trace: the link is closed, not given to another.
     pub(crate) const UNKNOWN: Pins = Pins(1 << 5);
 
-    /// With [`Pins::TRACKING`]: it is told not only of what it has read (BCAST).
-    pub(crate) const BROADCAST: Pins = Pins(1 << 7);
     /// Its writes are those of an import.
     pub(crate) const IMPORT: Pins = Pins(1 << 6);
+    /// With [`Pins::TRACKING`]: it is told not only of what it has read (BCAST).
+    pub(crate) const BROADCAST: Pins = Pins(1 << 7);
 
     /// What leaves a trace on the connection. The link is closed after it, and if it is lost, only a new
     /// connection of the client can bring back what it was.

@@ -482,18 +482,30 @@ impl Engine {
                 return self.pass_on(entry, result);
             }
         };
-        let mut db = None;
-        // What is known of the reply, up to the first step; and the steps.
-        let mut first = Vec::with_capacity(result.len());
-        let mut steps: VecDeque<Step> = VecDeque::new();
-        let mut say = |steps: &mut VecDeque<Step>, bytes: &[u8]| match steps.back_mut() {
-            Some(Step::Reply(last)) => last.extend_from_slice(bytes),
-            Some(Step::Request(_)) => steps.push_back(Step::Reply(bytes.to_vec())),
-            None => first.extend_from_slice(bytes),
-        };
-        let mut header = Vec::new();
-        encode::array(&mut header, exec.count as usize);
-        say(&mut steps, &header);
+        let stays = exec.stays;
+        let woven = self.weave(link, key, exec, elements);
+        let given_up = entry.session == Key::NOBODY;
+        if !woven.steps.is_empty() && !given_up {
+            self.begin_steps(key, woven.steps, entry.silent);
+        }
+        let db = woven.db.filter(|_| stays || !given_up);
+        if let (Some(db), Some(session)) = (db, self.sessions.get_mut(key)) {
+            session.db = db;
+        }
+        if let (Some(db), true, Some(link)) = (db, stays, self.links.get_mut(link)) {
+            link.key.db = db;
+        }
+        self.pass_on(entry, &woven.first);
+        if db.is_some() && !stays {
+            self.ride_shared(key);
+        }
+    }
+
+    /// Puts what the server has executed and what is ours into the order in which it was queued.
+    fn weave(&mut self, link: Key, key: Key, exec: Exec, elements: Vec<&[u8]>) -> Woven {
+        let server = self.links.get(link).map(|link| link.key.server);
+        let mut woven = Woven::default();
+        encode::array(&mut woven.first, exec.count as usize);
         let mut ours = exec.ours.into_iter().peekable();
         let mut elements = elements.into_iter();
         for index in 0..exec.count {
@@ -504,46 +516,49 @@ impl Engine {
                 false => b"",
             };
             match own {
-                None => say(&mut steps, element),
+                None => woven.say(element),
                 Some(Ours::Switch { switch, had }) => {
                     self.settle_switch(key, (switch, had), None, element);
-                    say(&mut steps, element);
+                    woven.say(element);
                 }
                 Some(Ours::Select(selected)) => {
                     if element.starts_with(b"+") {
-                        db = Some(selected);
+                        woven.db = Some(selected);
                     }
-                    say(&mut steps, element);
+                    woven.say(element);
                 }
                 Some(Ours::Here(request) | Ours::Hello(request)) => {
-                    steps.push_back(Step::Request(request));
+                    woven.steps.push_back(Step::Request(request));
                 }
                 Some(Ours::Counted(id, name)) => {
-                    let server = self.links.get(link).map(|link| link.key.server);
                     match self.count_duty(key, id, &name).zip(server) {
-                        Some((duty, server)) => {
-                            say(&mut steps, &self.recount(server, &duty, element));
-                        }
-                        None => say(&mut steps, element),
+                        Some((duty, server)) => woven.say(&self.recount(server, &duty, element)),
+                        None => woven.say(element),
                     }
                 }
-                Some(Ours::Said(reply)) => say(&mut steps, reply),
+                Some(Ours::Said(reply)) => woven.say(reply),
             }
         }
-        if !steps.is_empty() && entry.session != Key::NOBODY {
-            self.begin_steps(key, steps, entry.silent);
-        }
-        let moves = exec.stays || entry.session != Key::NOBODY;
-        let db = db.filter(|_| moves);
-        if let (Some(db), Some(session)) = (db, self.sessions.get_mut(key)) {
-            session.db = db;
-        }
-        if let (Some(db), true, Some(link)) = (db, exec.stays, self.links.get_mut(link)) {
-            link.key.db = db;
-        }
-        self.pass_on(entry, &first);
-        if db.is_some() && !exec.stays {
-            self.ride_shared(key);
+        woven
+    }
+}
+
+/// The reply to an EXEC, put together.
+#[derive(Default)]
+struct Woven {
+    /// What is known of it, up to the first step.
+    first: Vec<u8>,
+    steps: VecDeque<Step>,
+    /// Where a SELECT has left the session.
+    db: Option<u32>,
+}
+
+impl Woven {
+    fn say(&mut self, bytes: &[u8]) {
+        match self.steps.back_mut() {
+            Some(Step::Reply(last)) => last.extend_from_slice(bytes),
+            Some(Step::Request(_)) => self.steps.push_back(Step::Reply(bytes.to_vec())),
+            None => self.first.extend_from_slice(bytes),
         }
     }
 }
