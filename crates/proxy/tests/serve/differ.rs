@@ -79,10 +79,8 @@ fn no_client_can_tell_random_requests_through_respool_from_the_same_to_the_serve
                 flavour,
                 respool: respool(),
                 respool_args: vec![threads.to_owned()],
-                // What is wrong in itself is compared by the golden files; INFO and the like are our own. When a wait
-                // has begun, the tester cannot see through respool, whose link for it may still be on its way:
-                // `respool-lab differ` has them, on a machine with time.
-                without: ["errors", "server", "blocking"].map(str::to_owned).into(),
+                // What is wrong in itself is compared by the golden files; INFO and the like are our own.
+                without: ["errors", "server"].map(str::to_owned).into(),
                 omitted,
                 accepts_refusals: true,
                 // Only what never comes is waited for so long.
