@@ -61,7 +61,7 @@ pub struct Settings {
     pub classes: Vec<String>,
     /// Names of classes that are left out.
     pub without: Vec<String>,
-    /// Commands that are never asked, with their subcommand: `CLIENT LIST`.
+    /// Commands that are never asked, with their subcommand: `CLIENT LIST`; or options of a command: `EXPIRE NX`.
     pub omitted: Vec<String>,
     /// Which server.
     pub flavour: Flavour,

@@ -26,8 +26,21 @@ pub(crate) struct Recipe {
     pub(crate) steps: usize,
     /// Names of classes and ways.
     pub(crate) classes: BTreeSet<&'static str>,
-    /// Names of commands that are never asked, as [`name`] has them.
+    /// Names of commands that are never asked, as [`name`] has them; or with an option that never is: `EXPIRE NX`.
     pub(crate) omitted: Vec<String>,
+}
+
+impl Recipe {
+    fn omits(&self, args: &[Vec<u8>]) -> bool {
+        let name = name(args);
+        self.omitted.iter().any(|omitted| {
+            let rest = omitted.strip_prefix(&name);
+            rest.is_some_and(|rest| match rest.strip_prefix(' ') {
+                Some(option) => args.iter().any(|arg| arg == option.as_bytes()),
+                None => rest.is_empty(),
+            })
+        })
+    }
 }
 
 /// The scripts of a case. Each case has its own, since respool remembers those of earlier ones.
@@ -353,11 +366,10 @@ impl<'a> Generator<'a> {
 
     /// One request that is not left out.
     fn request(&mut self, allowed: &Allowed<'_>) -> Option<Args> {
-        let omitted = &self.recipe.omitted;
+        let recipe = self.recipe;
         // Where all that fits is left out, the step ends.
         let mut attempts = (0..20).map_while(|_| self.any_request(allowed));
-        attempts
-            .find(|args| !omitted.contains(&name(args)) && !tells_itself(&allowed.session, args))
+        attempts.find(|args| !recipe.omits(args) && !tells_itself(&allowed.session, args))
     }
 
     /// One request, fit for the state that the connection is in.
