@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::frame::Frame;
+use super::frame::{Frame, REFUSAL};
 use super::script::name;
 use super::side::{Connection, Exchange, Messages, Side};
 use super::state::{sorted, sorted_pairs, without_times};
@@ -41,6 +41,11 @@ const RULES: &[Rule] = &[
         ],
         why: "hash tables answer in the order of a seed that every server draws anew",
         same: |_, one, two| sorted(one) == sorted(two),
+    },
+    Rule {
+        commands: &["COMMAND"],
+        why: "hash tables answer in the order of a seed that every server draws anew (commands, and subcommands in each)",
+        same: |_, one, two| one.items().len() == two.items().len(),
     },
     Rule {
         commands: &["HGETALL", "HRANDFIELD", "ZRANDMEMBER", "CONFIG GET"],
@@ -185,6 +190,14 @@ pub(crate) struct Difference {
     pub(crate) signature: String,
 }
 
+impl Difference {
+    /// Whether it is that respool, in its own words, does not do what the server does.
+    pub(crate) fn is_refusal(&self) -> bool {
+        let error = self.other.strip_prefix('-');
+        error.is_some_and(|error| error.starts_with(REFUSAL))
+    }
+}
+
 /// The first difference between what came to two connections in a round.
 pub(crate) fn connections(
     index: usize,
@@ -227,6 +240,22 @@ pub(crate) fn connections(
             signature: format!("{}: nothing / {}", two.request.name(), class(two)),
         });
     }
+    if direct.is_open() != other.is_open() {
+        let state = |connection: &Connection| {
+            let state = if connection.is_open() {
+                "open"
+            } else {
+                "closed"
+            };
+            state.to_owned()
+        };
+        return Some(Difference {
+            about: place("in the end it is"),
+            direct: state(direct),
+            other: state(other),
+            signature: format!("{} / {}", state(direct), state(other)),
+        });
+    }
     if let Some(message) = other.astray.first() {
         return Some(Difference {
             about: place("a message of a subscription that is not there"),
@@ -259,16 +288,34 @@ pub(crate) fn connections(
     None
 }
 
-/// The first difference of a round.
+/// The first difference of a round; a refusal before all others, which may only follow from it.
 pub(crate) fn sides(direct: &Side, other: &Side, forgiven: &mut Forgiven) -> Option<Difference> {
     let pairs = direct
         .connections
         .iter()
         .zip(&other.connections)
         .enumerate();
-    pairs
-        .into_iter()
-        .find_map(|(index, (one, two))| connections(index, one, two, forgiven))
+    let mut differences: Vec<Difference> = pairs
+        .filter_map(|(index, (one, two))| connections(index, one, two, forgiven))
+        .collect();
+    let refusal = differences.iter().position(Difference::is_refusal);
+    let first = refusal.unwrap_or(0);
+    (first < differences.len()).then(|| differences.swap_remove(first))
+}
+
+/// Between how many clients wait at each server at the end of a round. The same number came to all of them.
+pub(crate) fn blocked(direct: i64, other: i64) -> Option<Difference> {
+    let order = match direct.cmp(&other) {
+        std::cmp::Ordering::Less => "too many",
+        std::cmp::Ordering::Equal => return None,
+        std::cmp::Ordering::Greater => "too few",
+    };
+    Some(Difference {
+        about: "clients that wait at the server".to_owned(),
+        direct: direct.to_string(),
+        other: other.to_string(),
+        signature: format!("blocked clients: {order}"),
+    })
 }
 
 fn exchanges(one: &Exchange, two: &Exchange, forgiven: &mut Forgiven) -> bool {

@@ -12,12 +12,15 @@ use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner};
 
 use super::frame::{Frame, Frames};
+use super::session::blocks_without_end;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing: the relay itself is no difference.
     None,
+    /// Nothing either, but what may wait without end reaches the server late: the tester has to see when it begins.
+    DelayWait,
     /// A number above 2 changes its place with the reply behind it.
     Swap,
     /// A number above 2 is lost.
@@ -34,10 +37,16 @@ pub(crate) enum Fault {
     Forget,
     /// A message of a subscription is lost.
     LoseMessage,
+    /// What may wait without end never reaches the server.
+    KeepWait,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 8] = [
+    /// What no client can see.
+    pub(crate) const HARMLESS: [Fault; 2] = [Fault::None, Fault::DelayWait];
+
+    /// What has to be found.
+    pub(crate) const ALL: [Fault; 9] = [
         Fault::Swap,
         Fault::Drop,
         Fault::Duplicate,
@@ -46,12 +55,14 @@ impl Fault {
         Fault::ExecuteTwice,
         Fault::Forget,
         Fault::LoseMessage,
+        Fault::KeepWait,
     ];
 
     /// Classes of requests in which it shows.
     pub(crate) fn classes(self) -> &'static [&'static str] {
         match self {
             Fault::LoseMessage => &["strings", "pubsub"],
+            Fault::KeepWait => &["lists", "blocking"],
             // Replies are counted, so there is one for each request.
             Fault::ExecuteTwice => &["strings", "lists", "keys"],
             _ => &["strings", "lists", "keys", "sets"],
@@ -74,6 +85,8 @@ struct Shared {
     is_over: AtomicBool,
 }
 
+/// Far longer than the others need for a round.
+const WAIT_DELAY: Duration = Duration::from_millis(20);
 /// A reply that is held back waits no longer than this for the one behind it.
 const SWAP_WAIT: Duration = Duration::from_millis(5);
 
@@ -190,6 +203,8 @@ impl Shared {
                         bytes.clear();
                         encode::request(&mut bytes, &args);
                     }
+                    Fault::DelayWait if blocks_without_end(&args) => thread::sleep(WAIT_DELAY),
+                    Fault::KeepWait if blocks_without_end(&args) => bytes.clear(),
                     _ => {}
                 }
                 if to.write_all(&bytes).is_err() {

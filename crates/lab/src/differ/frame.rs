@@ -21,6 +21,12 @@ impl Frame {
         matches!(self, Frame::Line(b'-', _) | Frame::Bulk(b'!', _))
     }
 
+    /// An error by which respool says that it does not do something.
+    pub(crate) fn is_refusal(&self) -> bool {
+        let text = self.text().unwrap_or_default();
+        self.is_error() && text.starts_with(REFUSAL.as_bytes())
+    }
+
     pub(crate) fn is_ok(&self) -> bool {
         matches!(self, Frame::Line(b'+', text) if text == b"OK")
     }
@@ -89,6 +95,8 @@ impl fmt::Display for Frame {
     }
 }
 
+/// How respool begins when it says that it does not do something.
+pub(crate) const REFUSAL: &str = "ERR respool: ";
 /// Enough to recognise a reply by.
 const ITEMS_SHOWN: usize = 60;
 /// Deeper than any server answers.

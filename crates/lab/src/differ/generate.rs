@@ -7,12 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use respool_protocol::commands::{self, Flags};
+
 use super::random::Random;
 use super::script::{Args, Request, Round, Step, name};
 use super::session::{Replies, Session, blocks_without_end, subscription};
 use super::side::{Control, Side};
 use super::templates::{
-    CACHE, CLASSES, Class, ENDLESS, EXACT, FUNCTIONS, LIBRARIES, NOT_QUEUED, SCRIPTS, SOLO,
+    CACHE, CLASSES, Class, ENDLESS, EXACT, FUNCTIONS, LIBRARIES, NOT_QUEUED, QUEUED, SCRIPTS, SOLO,
     Template, WAYS, WRONG,
 };
 
@@ -24,8 +26,21 @@ pub(crate) struct Recipe {
     pub(crate) steps: usize,
     /// Names of classes and ways.
     pub(crate) classes: BTreeSet<&'static str>,
-    /// Names of commands that are never asked, as [`name`] has them.
+    /// Names of commands that are never asked, as [`name`] has them; or with an option that never is: `EXPIRE NX`.
     pub(crate) omitted: Vec<String>,
+}
+
+impl Recipe {
+    fn omits(&self, args: &[Vec<u8>]) -> bool {
+        let name = name(args);
+        self.omitted.iter().any(|omitted| {
+            let rest = omitted.strip_prefix(&name);
+            rest.is_some_and(|rest| match rest.strip_prefix(' ') {
+                Some(option) => args.iter().any(|arg| arg == option.as_bytes()),
+                None => rest.is_empty(),
+            })
+        })
+    }
 }
 
 /// The scripts of a case. Each case has its own, since respool remembers those of earlier ones.
@@ -351,10 +366,10 @@ impl<'a> Generator<'a> {
 
     /// One request that is not left out.
     fn request(&mut self, allowed: &Allowed<'_>) -> Option<Args> {
-        let omitted = &self.recipe.omitted;
+        let recipe = self.recipe;
         // Where all that fits is left out, the step ends.
         let mut attempts = (0..20).map_while(|_| self.any_request(allowed));
-        attempts.find(|args| !omitted.contains(&name(args)))
+        attempts.find(|args| !recipe.omits(args) && !tells_itself(&allowed.session, args))
     }
 
     /// One request, fit for the state that the connection is in.
@@ -388,10 +403,13 @@ impl<'a> Generator<'a> {
                 21..22 => return words("WATCH s1"),
                 22..23 => return words("RESET"),
                 23..24 => return words("UNWATCH"),
-                24..25 if self.has("connection") => return words("HELLO 3"),
-                25..26 if self.has("pubsub") => {
-                    let args = self.fill("SUBSCRIBE $ch", allowed);
-                    return Some(args);
+                24..30 => {
+                    // What the connection itself is changed by.
+                    let changes = ["connection", "pubsub", "replies", "tracking"];
+                    let args = self.of_class(allowed, |class| changes.contains(&class.name));
+                    if args.is_some() {
+                        return args;
+                    }
                 }
                 _ => {}
             }
@@ -430,6 +448,7 @@ impl<'a> Generator<'a> {
                 && (flags & ENDLESS == 0 || allowed.may_wait || allowed.session.queue.is_some())
                 && (flags & WRONG == 0 || wants_errors)
                 && (flags & NOT_QUEUED == 0 || allowed.session.queue.is_none())
+                && (flags & QUEUED == 0 || allowed.session.queue.is_some())
         };
         let classes = &self.recipe.classes;
         let weight = |class: &Class| {
@@ -814,6 +833,30 @@ fn may_wait(args: &[Vec<u8>]) -> bool {
     blocking_family(args).is_some() || name(args).starts_with("WAIT")
 }
 
+/// Whether EXEC would have it tell something to its own connection. Up to Redis 7.0 such a message becomes one element
+/// too many of the reply, of which no client can make sense.
+fn tells_itself(session: &Session, args: &[Vec<u8>]) -> bool {
+    let Some(queue) = &session.queue else {
+        return false;
+    };
+    let joins = |args: &Args| subscription(&name(args)).is_some_and(|(_, joins)| joins);
+    let hears = session.is_subscribed() || queue.iter().any(joins);
+    match name(args).as_str() {
+        "PUBLISH" | "SPUBLISH" => hears,
+        // Changes of keys are told, too.
+        _ => session.hears_everything() && !reads(args),
+    }
+}
+
+/// Whether it changes no key for sure.
+fn reads(args: &[Vec<u8>]) -> bool {
+    let arg = |index: usize| args.get(index).map_or(&[][..], Vec::as_slice);
+    let id = commands::resolve(args.len(), arg);
+    let flags = id.map(|id| commands::command(id).flags);
+    // Scripts have neither flag.
+    flags.is_some_and(|flags| flags.has(Flags::READONLY) || flags.has(Flags::LOADING))
+}
+
 /// Takes a request to work as its sender hopes: what to ask next depends on it, not what is right.
 fn assume(session: &mut Session, args: &Args) {
     use super::frame::Frame;
@@ -823,19 +866,37 @@ fn assume(session: &mut Session, args: &Args) {
         ["EXEC", "DISCARD", "RESET", "QUIT", "MULTI", "WATCH"].contains(&name.as_str());
     let reply = if session.queue.is_some() && !ends_queue {
         b"QUEUED".to_vec()
-    } else if name == "MULTI" && session.queue.is_some()
+    } else if name == "MULTI" && (session.queue.is_some() || args.len() > 1)
         || session.is_restricted() && subscription(&name).is_none() && name != "RESET"
     {
         return;
     } else {
         b"OK".to_vec()
     };
-    session.handle_reply(&request, Some(&Frame::Line(b'+', reply)));
-    if let (Some((_, _)), true) = (subscription(&name), session.queue.is_none()) {
+    let ok = Frame::Line(b'+', reply);
+    let confirmation = |name: &str, channel: &Vec<u8>| {
         let kind = Frame::Bulk(b'$', Some(name.to_ascii_lowercase().into_bytes()));
+        let channel = Frame::Bulk(b'$', Some(channel.clone()));
+        Frame::List(b'*', Some(vec![kind, channel]))
+    };
+    let reply = match (name.as_str(), &session.queue) {
+        ("EXEC", Some(queue)) => {
+            let results = queue.iter().map(|args| {
+                let name = super::script::name(args);
+                match (subscription(&name), args.get(1)) {
+                    // It may still be aborted: nobody has left yet.
+                    (Some((_, true)), Some(channel)) => confirmation(&name, channel),
+                    _ => ok.clone(),
+                }
+            });
+            Frame::List(b'*', Some(results.collect()))
+        }
+        _ => ok,
+    };
+    session.handle_reply(&request, Some(&reply));
+    if let (Some((_, _)), true) = (subscription(&name), session.queue.is_none()) {
         for channel in &args[1..] {
-            let channel = Frame::Bulk(b'$', Some(channel.clone()));
-            session.handle_confirmation(&Frame::List(b'*', Some(vec![kind.clone(), channel])));
+            session.handle_confirmation(&confirmation(&name, channel));
         }
         if args.len() == 1 && name.ends_with("UNSUBSCRIBE") {
             session.leave_all();

@@ -102,14 +102,6 @@ impl Pair {
             Ok(goal) => goal,
             Err(problem) => return Ok(Outcome::Unsound(problem)),
         };
-        if let Some(trouble) = self
-            .direct
-            .connections
-            .iter()
-            .find_map(|connection| connection.trouble.clone())
-        {
-            return Ok(Outcome::Unsound(trouble));
-        }
         if let Err(problem) = self.other.lay_out(round) {
             return Ok(Outcome::Different(Difference {
                 about: "a new connection".to_owned(),
@@ -118,8 +110,9 @@ impl Pair {
                 signature: "no connection".to_owned(),
             }));
         }
-        self.other.follow(&goal, self.patience)?;
-        let difference = compare::sides(&self.direct, &self.other, &mut self.forgiven);
+        let blocked = self.other.follow(&goal, self.patience)?;
+        let difference = compare::sides(&self.direct, &self.other, &mut self.forgiven)
+            .or_else(|| compare::blocked(goal.blocked, blocked));
         Ok(difference.map_or(Outcome::Same, Outcome::Different))
     }
 

@@ -49,6 +49,11 @@ impl Session {
         self.subscriptions.iter().any(|names| !names.is_empty())
     }
 
+    /// Whether it is told of every message and every change of a key.
+    pub(crate) fn hears_everything(&self) -> bool {
+        self.subscriptions[1].contains(b"*".as_slice())
+    }
+
     /// Whether only the commands of subscribers are allowed.
     pub(crate) fn is_restricted(&self) -> bool {
         !self.is_resp3 && self.is_subscribed()

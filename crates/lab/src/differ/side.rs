@@ -1,8 +1,12 @@
 //! One of the two sides: several connections to one address, and one past it to the server itself.
 //!
 //! The first side decides what there is to wait for. It talks to the server with nothing between, so it can tell "not
-//! yet" from "never": what the server has received it has dealt with once a PING that was sent later, on another
+//! yet" from "never": what the server has received it has dealt with once an INFO that was sent later, on another
 //! connection, is answered. The second side then has to bring as much.
+//!
+//! When a wait begins no reply tells. So a round ends only when the server itself, past whatever stands before it,
+//! counts as many blocked clients as there are connections that wait. On the second side this also covers who has left
+//! while it waited, and whose place at the server is still to be given up.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -64,7 +68,8 @@ pub(crate) struct Goal {
     done: Vec<usize>,
     messages: Vec<usize>,
     is_open: Vec<bool>,
-    blocked: i64,
+    /// Clients that the server holds in a wait.
+    pub(crate) blocked: i64,
 }
 
 #[derive(Debug)]
@@ -81,6 +86,8 @@ const PIECE_PAUSE: Duration = Duration::from_micros(40);
 const SERVER_READ_BYTES: usize = 16 << 10;
 /// What is written without a reply may take so long to be executed behind a proxy.
 const SILENT_PAUSE: Duration = Duration::from_millis(30);
+/// Between two looks at how many clients wait at the server.
+const COUNT_PAUSE: Duration = Duration::from_millis(1);
 /// The server itself is asked for no more than this.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -164,7 +171,7 @@ impl Side {
     /// Plays what was laid out and returns when nothing more will come; then that is the goal of the other side.
     ///
     /// # Errors
-    /// When a reply does not come that must: then the tester has miscounted.
+    /// When a reply does not come that must, or something comes that must not: then the tester has miscounted.
     pub(crate) fn settle(&mut self, patience: Duration) -> Result<Goal, String> {
         let deadline = Instant::now() + patience;
         let written = self
@@ -187,27 +194,43 @@ impl Side {
                 request.map(Request::line).unwrap_or_default()
             ));
         }
-        loop {
+        let blocked = loop {
             // A message or a served waiter needs one turn of the server, a long pipeline one for each read.
             let turns = if self.has_waiters() {
                 1 + written / SERVER_READ_BYTES
             } else {
                 0
             };
-            for _ in 0..=turns {
-                self.control
-                    .call(&["PING"])
-                    .map_err(|error| format!("the server: {error}"))?;
+            for _ in 0..turns {
+                self.blocked_clients()?;
             }
+            let blocked = self.blocked_clients()?;
             let before = self.progress();
             self.pump(Instant::now(), |_| false)?;
-            if self.progress() == before {
-                break;
+            let mut troubles = self
+                .connections
+                .iter()
+                .filter_map(|one| one.trouble.clone());
+            if let Some(trouble) = troubles.next() {
+                return Err(trouble);
             }
-            self.pump(deadline, |side| {
-                side.connections.iter().all(Connection::is_settled)
-            })?;
-        }
+            if self.progress() != before && Instant::now() < deadline {
+                self.pump(deadline, |side| {
+                    side.connections.iter().all(Connection::is_settled)
+                })?;
+                continue;
+            }
+            let waiting = self.waiting();
+            if blocked == waiting {
+                break blocked;
+            }
+            if Instant::now() >= deadline {
+                return Err(format!(
+                    "{waiting} connections wait, and the server counts {blocked} blocked clients"
+                ));
+            }
+            thread::sleep(COUNT_PAUSE);
+        };
         Ok(Goal {
             done: self
                 .connections
@@ -222,41 +245,41 @@ impl Side {
             is_open: self
                 .connections
                 .iter()
-                .map(|connection| connection.stream.is_some())
+                .map(|connection| connection.is_open())
                 .collect(),
-            blocked: if self.has_waiters() {
-                self.blocked_clients()?
-            } else {
-                0
-            },
+            blocked,
         })
     }
 
-    /// Plays what was laid out until as much has come as on the other side, or patience ends.
+    /// Plays what was laid out until as much has come as on the other side, and as many wait at the server, or patience
+    /// ends. Returns how many wait.
     ///
     /// # Errors
     /// When the server itself cannot be reached.
-    pub(crate) fn follow(&mut self, goal: &Goal, patience: Duration) -> Result<(), String> {
+    pub(crate) fn follow(&mut self, goal: &Goal, patience: Duration) -> Result<i64, String> {
         let deadline = Instant::now() + patience;
-        let has_come = |side: &Side| {
+        let is_refused = |side: &Side| side.connections.iter().any(Connection::is_refused);
+        let has_all = |side: &Side| {
             side.connections
                 .iter()
                 .enumerate()
                 .all(|(index, connection)| {
                     // Who is closed, or broken, brings nothing more.
                     let is_over = connection.trouble.is_some() || connection.stream.is_none();
-                    let has_all = connection.done.len() >= goal.done[index]
+                    // Whose reply is not due yet has to ask for it all the same.
+                    let has_all = connection.outbox.is_empty()
+                        && connection.done.len() >= goal.done[index]
                         && connection.message_count >= goal.messages[index];
                     is_over || has_all && goal.is_open[index]
                 })
         };
-        if self.pump(deadline, has_come)? {
-            // Who waits there must wait here, before the next round serves somebody.
-            while goal.blocked > 0
-                && self.blocked_clients()? < goal.blocked
-                && Instant::now() < deadline
-            {
-                thread::sleep(Duration::from_millis(1));
+        // What is missing after a refusal may be missing because of it.
+        let has_come = self.pump(deadline, |side| has_all(side) || is_refused(side))?;
+        let mut blocked = self.blocked_clients()?;
+        if has_come && !is_refused(self) {
+            while blocked != goal.blocked && Instant::now() < deadline {
+                thread::sleep(COUNT_PAUSE);
+                blocked = self.blocked_clients()?;
             }
             if self.connections.iter().any(Connection::ended_silently) {
                 thread::sleep(SILENT_PAUSE);
@@ -264,7 +287,7 @@ impl Side {
         }
         // What is too much, and is here already.
         self.pump(Instant::now(), |_| false)?;
-        Ok(())
+        Ok(blocked)
     }
 
     /// Clients that the server itself holds in a blocking command.
@@ -280,6 +303,12 @@ impl Side {
         field
             .and_then(|number| number.trim().parse().ok())
             .ok_or_else(|| "INFO has no blocked_clients".to_owned())
+    }
+
+    /// Connections that are owed a reply: in a settled round those that somebody has to serve.
+    fn waiting(&self) -> i64 {
+        let waiting = self.connections.iter().filter(|one| !one.asked.is_empty());
+        waiting.count() as i64
     }
 
     fn has_waiters(&self) -> bool {
@@ -374,10 +403,20 @@ impl Connection {
         })
     }
 
+    pub(crate) fn is_open(&self) -> bool {
+        self.stream.is_some()
+    }
+
     /// Nothing is owed to it but what somebody else has to bring about.
     fn is_settled(&self) -> bool {
         let is_waiting = self.asked.is_empty() || self.expect == Some(Expect::Someday);
-        self.outbox.is_empty() && (is_waiting || self.stream.is_none())
+        self.trouble.is_some() || self.outbox.is_empty() && (is_waiting || self.stream.is_none())
+    }
+
+    /// Something of this round was refused in respool's own words.
+    fn is_refused(&self) -> bool {
+        let mut frames = self.done.iter().flat_map(|exchange| &exchange.frames);
+        frames.any(Frame::is_refusal)
     }
 
     /// The last request of the round brought no reply because replies are switched off.

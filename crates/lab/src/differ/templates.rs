@@ -28,6 +28,9 @@ pub(crate) const NOT_QUEUED: u8 = 16;
 /// Wrong by itself: only where errors are wanted.
 pub(crate) const WRONG: u8 = 32;
 
+/// Only between MULTI and EXEC.
+pub(crate) const QUEUED: u8 = 64;
+
 /// How often, what to heed, what to ask.
 pub(crate) type Template = (u32, u8, &'static str);
 
@@ -467,6 +470,9 @@ pub(crate) const CLASSES: &[Class] = &[
                 EXACT | NOT_QUEUED,
                 "HELLO [ 1 | 4 | x | 3 SETNAME | 3 AUTH default | 3 nonsense | 3 SETNAME $spaced ]",
             ),
+            (3, EXACT | QUEUED, "HELLO [ 2 | 3 ] [ SETNAME fine | ]"),
+            (1, EXACT | QUEUED, "HELLO [ 4 | 3 AUTH default ]"),
+            (1, EXACT | QUEUED, "MONITOR"),
             (1, EXACT | NOT_QUEUED, "RESET"),
             (1, EXACT | NOT_QUEUED, "QUIT"),
             (
@@ -500,6 +506,7 @@ pub(crate) const CLASSES: &[Class] = &[
                 "CLIENT PAUSE [ 20 | 20 WRITE | 20 ALL | -1 | x | 20 NONE ]",
             ),
             (1, EXACT | SOLO | NOT_QUEUED, "CLIENT UNPAUSE"),
+            (1, EXACT | SOLO | QUEUED, "CLIENT [ PAUSE 0 | UNPAUSE ]"),
         ],
     },
     Class {
@@ -511,6 +518,8 @@ pub(crate) const CLASSES: &[Class] = &[
             (3, EXACT | NOT_QUEUED, "CLIENT REPLY SKIP"),
             (1, EXACT | NOT_QUEUED, "CLIENT REPLY ON"),
             (1, EXACT | NOT_QUEUED, "CLIENT REPLY MAYBE"),
+            // Without the reply to one of its requests, that to EXEC would have no end.
+            (1, EXACT | QUEUED, "CLIENT REPLY [ ON | MAYBE ]"),
         ],
     },
     Class {
@@ -587,6 +596,12 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT | NOT_QUEUED, "UNSUBSCRIBE"),
             (1, EXACT | NOT_QUEUED | SOLO, "PUNSUBSCRIBE [ $pat | ]"),
             (1, EXACT | NOT_QUEUED, "SUNSUBSCRIBE [ $shard | ]"),
+            // One each: the confirmations of more would be too many for the reply to EXEC.
+            (3, EXACT | QUEUED, "SUBSCRIBE $ch"),
+            (1, EXACT | QUEUED | SOLO, "PSUBSCRIBE [ c* | c? ]"),
+            (1, EXACT | QUEUED, "SSUBSCRIBE $shard"),
+            (2, EXACT | QUEUED, "UNSUBSCRIBE $ch"),
+            (1, EXACT | QUEUED | SOLO, "PUNSUBSCRIBE [ c* | c? ]"),
             (1, SOLO, "PUBSUB CHANNELS [ c* | ]"),
             (1, SOLO, "PUBSUB NUMSUB $ch $ch"),
             (1, SOLO, "PUBSUB NUMPAT"),
@@ -605,6 +620,11 @@ pub(crate) const CLASSES: &[Class] = &[
                 "CLIENT TRACKING ON [ NOLOOP | OPTIN | OPTOUT | OPTIN OPTOUT | PREFIX s | ]",
             ),
             (2, EXACT | NOT_QUEUED | SOLO, "CLIENT TRACKING OFF"),
+            (
+                2,
+                EXACT | QUEUED | SOLO,
+                "CLIENT TRACKING [ ON | ON NOLOOP | OFF ]",
+            ),
             (1, EXACT | WRONG, "CLIENT TRACKING [ MAYBE | ]"),
             (1, EXACT, "CLIENT CACHING [ YES | NO | MAYBE ]"),
             (1, EXACT, "CLIENT TRACKINGINFO"),
