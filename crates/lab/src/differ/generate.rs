@@ -830,7 +830,9 @@ fn blocking_family(args: &[Vec<u8>]) -> Option<(Family, Vec<u8>)> {
 
 /// Whether it may wait, if only for a moment.
 fn may_wait(args: &[Vec<u8>]) -> bool {
-    blocking_family(args).is_some() || name(args).starts_with("WAIT")
+    // Redis 8 empties a database in the background and has the client wait for that.
+    let waits = ["WAIT", "WAITAOF", "FLUSHALL", "FLUSHDB"];
+    blocking_family(args).is_some() || waits.contains(&name(args).as_str())
 }
 
 /// Whether EXEC would have it tell something to its own connection. Up to Redis 7.0 such a message becomes one element
