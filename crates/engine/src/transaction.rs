@@ -300,6 +300,7 @@ impl Engine {
                 Some(Ours::Counted(request.id, name.to_vec()))
             }
             (_, id::MONITOR) => Some(Ours::Said(NO_MONITOR)),
+            (_, id::SSUBSCRIBE) => Some(Ours::Said(NO_SSUBSCRIBE)),
             (_, id::CLIENT_TRACKING) if redirects(request) => {
                 // In the block the session that is named would have to be found first; behind it, what the block
                 // has read would not be tracked.
@@ -563,7 +564,8 @@ impl Woven {
     }
 }
 
-/// As Redis says it when it executes what was queued (`monitorCommand`).
+/// As Redis says it when it executes what was queued (`monitorCommand`, `ssubscribeCommand`).
+const NO_SSUBSCRIBE: &[u8] = b"-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client\r\n";
 const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
 
 /// Whether a HELLO will change the version, whoever its session is.
