@@ -19,8 +19,8 @@ use crate::slots::Key;
 pub(crate) enum Tunnel {
     /// MONITOR was sent, by somebody who wants to be told that it is on, or not.
     Asked { silent: bool },
-    /// The server has agreed.
-    Open,
+    /// The server has agreed, and owes so many replies.
+    Open { owed: u32 },
     /// QUIT was sent.
     Quitting,
     /// RESET was sent.
@@ -64,18 +64,36 @@ impl Engine {
         let Some(state) = self.links.get_mut(link) else {
             return Placed::Done;
         };
-        if state.tunnel != Some(Tunnel::Open) || state.out.bytes().len() >= STREAM_BYTES_MAX {
-            // The reply to MONITOR comes before all others, nothing comes behind the end; and a server that does
-            // not read must not make us hold what its client sends.
-            self.wait_at(key, link);
-            return Placed::Wait;
-        }
-        let Some(id) = commands::resolve(spans.len(), arg) else {
-            return self.answer_error(key, NOT_IN_TUNNEL);
+        let full = state.out.bytes().len() >= STREAM_BYTES_MAX;
+        let owed = match state.tunnel {
+            Some(Tunnel::Open { owed }) if !full => owed,
+            _ => {
+                // The reply to MONITOR comes before all others, nothing comes behind the end; and a server that
+                // does not read must not make us hold what its client sends.
+                self.wait_at(key, link);
+                return Placed::Wait;
+            }
         };
-        if let Err(text) = self.check(key, id.get(), id, spans.len(), arg) {
-            return self.answer_error(key, &text);
-        }
+        let resolved = commands::resolve(spans.len(), arg);
+        let checked = resolved.ok_or_else(|| NOT_IN_TUNNEL.to_vec());
+        let checked = checked.and_then(|id| {
+            self.check(key, id.get(), id, spans.len(), arg)?;
+            let servers = matches!(
+                id.get().answer,
+                Answer::Server | Answer::Alone | Answer::Conditional(_)
+            );
+            let allowed = servers || matches!(id, id::QUIT | id::RESET);
+            allowed.then_some(id).ok_or_else(|| NOT_IN_TUNNEL.to_vec())
+        });
+        let id = match checked {
+            Ok(id) => id,
+            Err(_) if owed > 0 => {
+                // The server's replies come first.
+                self.wait_at(key, link);
+                return Placed::Wait;
+            }
+            Err(text) => return self.answer_error(key, &text),
+        };
         let request = Request {
             bytes,
             spans,
@@ -85,20 +103,17 @@ impl Engine {
         if self.is_paused(key, &request) {
             return self.hold_for_pause(key);
         }
-        let ends = match id {
-            id::QUIT => Some(Tunnel::Quitting),
-            id::RESET => Some(Tunnel::Resetting),
-            _ => match id.get().answer {
-                Answer::Server | Answer::Alone | Answer::Conditional(_) => None,
-                _ => return self.answer_error(key, NOT_IN_TUNNEL),
-            },
+        let tunnel = match id {
+            id::QUIT => Tunnel::Quitting,
+            id::RESET => Tunnel::Resetting,
+            _ => Tunnel::Open { owed: owed + 1 },
         };
         if let Some(state) = self.links.get_mut(link) {
             state.stream(bytes);
-            state.tunnel = ends.or(state.tunnel);
+            state.tunnel = Some(tunnel);
         }
         self.write_link(link);
-        if ends.is_some() {
+        if matches!(tunnel, Tunnel::Quitting | Tunnel::Resetting) {
             self.wait_at(key, link);
         }
         Placed::Done
@@ -110,7 +125,7 @@ impl Engine {
             return;
         };
         let by = link.role.captor();
-        // The beginning of a reply that is not passed on before it is known.
+        // What has not come whole waits for its end, if that is not too far: so it is known what is passed on.
         let mut kept = std::mem::take(&mut link.partial);
         let bytes = if kept.is_empty() {
             bytes
@@ -124,34 +139,49 @@ impl Engine {
                 return;
             };
             let begins = !link.scanner.is_inside();
-            let asked = matches!(link.tunnel, Some(Tunnel::Asked { .. }));
-            let resetting = link.tunnel == Some(Tunnel::Resetting);
-            let frame = &bytes[at..];
-            match link.scanner.scan(frame) {
-                Ok(Scanned::Whole(len)) if asked => {
-                    at += len;
-                    passed = at;
-                    self.tunnel_answered(key, by, &frame[..len]);
+            let rest = &bytes[at..];
+            let frame = match link.scanner.scan(rest) {
+                Ok(Scanned::Whole(len)) => &rest[..len],
+                Ok(Scanned::Part) if begins && rest.len() <= PARTIAL_BYTES_MAX => {
+                    link.scanner = Scanner::default();
+                    link.partial = rest.to_vec();
+                    break;
                 }
-                Ok(Scanned::Whole(len)) if begins && resetting && &frame[..len] == RESET => {
+                Ok(Scanned::Part) => {
+                    at = bytes.len();
+                    break;
+                }
+                Err(error) => {
+                    return self.lose_link(key, &format!("its bytes are no replies: {error}"));
+                }
+            };
+            let is_reply = match link.scanner.kind() {
+                b'>' => false,
+                // What it shows begins with the time; one that came in parts is no status.
+                b'+' => begins && !frame[1].is_ascii_digit(),
+                _ => true,
+            };
+            match link.tunnel {
+                Some(Tunnel::Asked { .. }) if is_reply => {
+                    self.tell_tunnel(by, &bytes[passed..at]);
+                    passed = at + frame.len();
+                    self.tunnel_answered(key, by, frame);
+                }
+                Some(Tunnel::Resetting) if frame == RESET => {
                     self.tell_tunnel(by, &bytes[passed..at]);
                     self.reset(by);
                     return;
                 }
-                Ok(Scanned::Whole(len)) => at += len,
-                Ok(Scanned::Part) if asked || begins && resetting && RESET.starts_with(frame) => {
-                    if frame.len() > PARTIAL_BYTES_MAX {
-                        return self.lose_link(key, "its reply to MONITOR does not end");
+                Some(Tunnel::Open { owed }) if is_reply => {
+                    let owed = owed.saturating_sub(1);
+                    link.tunnel = Some(Tunnel::Open { owed });
+                    if owed == 0 {
+                        self.wake_waiters(key);
                     }
-                    link.scanner = Scanner::default();
-                    link.partial = frame.to_vec();
-                    break;
                 }
-                Ok(Scanned::Part) => at = bytes.len(),
-                Err(error) => {
-                    return self.lose_link(key, &format!("its bytes are no replies: {error}"));
-                }
+                _ => {}
             }
+            at += frame.len();
         }
         self.tell_tunnel(by, &bytes[passed..at]);
     }
@@ -170,7 +200,7 @@ impl Engine {
             return;
         };
         let silent = link.tunnel == Some(Tunnel::Asked { silent: true });
-        link.tunnel = agreed.then_some(Tunnel::Open);
+        link.tunnel = agreed.then_some(Tunnel::Open { owed: 0 });
         if !silent {
             self.push_to(by, reply);
         }
