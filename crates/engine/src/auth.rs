@@ -251,7 +251,7 @@ impl Engine {
             state.key.user = login.user;
         }
         let version = state.key.version;
-        self.learned.forget_user(state.key.server, login.user);
+        self.learned.doubt_user(state.key.server, login.user);
         let Some(session) = self.sessions.get_mut(entry.session) else {
             return;
         };

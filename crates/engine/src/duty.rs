@@ -116,7 +116,7 @@ impl Engine {
                     // What follows is not queued but executed: whatever comes of it, it is no transaction.
                     link.duties[0] = Duty::behind(replies - 1);
                     link.ledger[0].session = Key::NOBODY;
-                    self.forget_rights(key);
+                    self.doubt_rights(key);
                     return self.pass_on(entry, NOT_OPENED);
                 }
                 return;

@@ -46,9 +46,6 @@ impl Engine {
             return;
         };
         link.state = State::Up;
-        if link.role == Role::Shared {
-            self.learned.forget_server(link.key.server);
-        }
         link.up_since = self.now;
         link.progress = self.now;
         link.refusal = None;
@@ -86,6 +83,9 @@ impl Engine {
         self.learned.asking.retain(|_, asked_on| *asked_on != key);
         let role = link.role;
         let was_up = link.is_up();
+        if was_up {
+            self.learned.doubt_server(link.key.server);
+        }
         let gone = link.disconnect(stable && role == Role::Shared);
         // What stays waits for the next connection; only a shared link gets one.
         let stranded: Vec<Entry> = match role {

@@ -45,19 +45,23 @@ struct Known {
     arities: Vec<Option<i64>>,
     /// Whether it tells its subcommands (Redis 7 and newer).
     subcommands: bool,
+    /// The next transaction asks again.
+    doubted: bool,
 }
 
 impl Learned {
-    /// A user has said anew who it is.
-    pub(crate) fn forget_user(&mut self, server: ServerId, user: u16) {
-        self.known.remove(&(server, user));
-        self.unopened.remove(&(server, user));
+    /// A user has said anew who it is, or its rights may have changed. What is being queued is still checked by
+    /// what was known when it began.
+    pub(crate) fn doubt_user(&mut self, server: ServerId, user: u16) {
+        if let Some(known) = self.known.get_mut(&(server, user)) {
+            known.doubted = true;
+        }
     }
 
-    /// A server has come up: it may be another one than before.
-    pub(crate) fn forget_server(&mut self, server: ServerId) {
-        self.known.retain(|(of, _), _| *of != server);
-        self.unopened.retain(|(of, _), _| *of != server);
+    /// A connection to a server is lost: it may be another one when it is back.
+    pub(crate) fn doubt_server(&mut self, server: ServerId) {
+        let of_server = self.known.iter_mut().filter(|((of, _), _)| *of == server);
+        of_server.for_each(|(_, known)| known.doubted = true);
     }
 }
 
@@ -192,7 +196,13 @@ impl Engine {
     /// `opening` is MULTI as the client writes it.
     pub(crate) fn know_commands(&mut self, key: Key, opening: &[u8]) -> bool {
         match self.whose(key) {
-            Some(whose) if !self.learned.known.contains_key(&whose) => {
+            Some(whose)
+                if self
+                    .learned
+                    .known
+                    .get(&whose)
+                    .is_none_or(|known| known.doubted) =>
+            {
                 !matches!(self.ask_about_all(key, opening), Err(Blocked::Wait))
             }
             _ => true,
@@ -210,9 +220,9 @@ impl Engine {
     }
 
     /// The rights of a user may have changed.
-    pub(crate) fn forget_rights(&mut self, link: Key) {
+    pub(crate) fn doubt_rights(&mut self, link: Key) {
         if let Some(link) = self.links.get(link) {
-            self.learned.known.remove(&(link.key.server, link.key.user));
+            self.learned.doubt_user(link.key.server, link.key.user);
         }
     }
 
@@ -355,6 +365,7 @@ fn known(reply: &[u8]) -> Known {
     let mut known = Known {
         arities: Vec::new(),
         subcommands: false,
+        doubted: false,
     };
     let Some(Value::List(list)) = Value::read(reply) else {
         return known;

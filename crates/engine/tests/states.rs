@@ -312,3 +312,23 @@ fn what_comes_behind_a_large_request_that_was_given_up_keeps_its_own_bytes() {
     assert_eq!(world.got(session), "+OK\r\n$1\r\n1\r\n");
     assert_eq!(world.engine.counters().held_bytes, 0);
 }
+
+#[test]
+fn what_is_queued_is_checked_by_what_was_known_at_its_multi() {
+    let mut world = World::new(settings());
+    let (session, other) = (world.accept(), world.accept());
+    world.asks(session, &["MULTI"]);
+    // This server has no other command.
+    let has_get = "*1\r\n*3\r\n$3\r\nget\r\n:2\r\n*0\r\n";
+    world.says(world.shared, ["+OK\r\n+OK\r\n", has_get].concat());
+    assert_eq!(world.got(session), "+OK\r\n");
+    world.asks(other, &["HELLO 3"]);
+    let another = world.connect();
+    world.lose(another);
+    world.asks(session, &["GET k", "LPOP l"]);
+    let replies = world.got(session);
+    assert!(
+        replies.starts_with("+QUEUED\r\n-ERR unknown command 'LPOP'"),
+        "{replies}"
+    );
+}
