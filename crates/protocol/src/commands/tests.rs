@@ -142,8 +142,6 @@ fn what_concerns_the_connection_is_not_passed_on_unless_it_is_known_to_be_harmle
             "client|caching",
             "only a session that tracks has a link where it does anything",
         ),
-        ("client|getredir", "shows that a shared link does not track"),
-        ("client|trackinginfo", "the same"),
     ];
     let suspicious = [
         Flags::BLOCKING,
