@@ -158,22 +158,12 @@ impl Engine {
             user,
             hello: hello.map(|(_, rest)| rest),
         }));
-        let (Some(session), Some(state)) = (self.sessions.get_mut(key), self.links.get_mut(link))
-        else {
-            return Placed::Done;
-        };
         // The session stays where it is until the server has agreed: nothing need be undone. Its own link is
         // somebody else's from now on, whether or not the answer comes in time.
-        state.tainted |= pinned;
-        let entry = Entry {
-            len: request.len() as u32,
-            duty: true,
-            silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
-            ..Entry::of(key, session.take_seq(), self.now.stamp_ms())
-        };
-        state.push_with(entry, &request, duty);
-        self.counters.link_requests += 1;
-        self.list_link(link);
+        if let Some(state) = self.links.get_mut(link) {
+            state.tainted |= pinned;
+        }
+        self.put_on(link, key, &request, duty);
         self.hold_until_caught_up(key);
         Placed::Done
     }

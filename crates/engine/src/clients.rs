@@ -15,7 +15,7 @@ use crate::duty::Duty;
 use crate::engine::{Engine, Event};
 use crate::fleet::{Answer, Form, Question};
 use crate::here::OK;
-use crate::link::Entry;
+use crate::link::Link;
 use crate::requests::{Placed, Request, c_string};
 use crate::session::{Flags, Local, Peer, Pins, Session};
 use crate::slots::Key;
@@ -498,9 +498,9 @@ impl Engine {
         let Some(link) = self.shared_link(self.first_link(server)) else {
             return false;
         };
-        let Some(state) = self.links.get_mut(link).filter(|link| link.is_up()) else {
+        if !self.links.get(link).is_some_and(Link::is_up) {
             return false;
-        };
+        }
         let how = match how {
             Unblock::Timeout => "TIMEOUT",
             Unblock::Error => "ERROR",
@@ -510,14 +510,8 @@ impl Engine {
             &mut request,
             &["CLIENT", "UNBLOCK", &client_id.to_string(), how],
         );
-        let entry = Entry {
-            len: request.len() as u32,
-            duty: true,
-            ..Entry::of(Key::NOBODY, 0, self.now.stamp_ms())
-        };
         let (to, ticket) = whose;
-        state.push_with(entry, &request, Duty::Unblock { to, ticket });
-        self.list_link(link);
+        self.put_ours(link, &request, Duty::Unblock { to, ticket });
         true
     }
 

@@ -892,6 +892,12 @@ impl Engine {
         });
     }
 
+    /// Closes a link that owes nothing, and forgets it.
+    pub(crate) fn close_link(&mut self, key: Key) {
+        self.act(Action::CloseLink(LinkId(key)));
+        self.remove_link(key);
+    }
+
     /// Forgets a link that owes nothing and has no connection left.
     pub(crate) fn remove_link(&mut self, key: Key) {
         if let Some(link) = self.links.remove(key) {

@@ -308,6 +308,11 @@ impl Link {
         matches!(self.state, State::Up)
     }
 
+    /// Whether nothing is asked on it, and nothing has come for so long: nobody would notice that its server is gone.
+    pub(crate) fn is_quiet(&self, now: Time, ms: u32) -> bool {
+        self.is_up() && self.in_flight() == 0 && now.since_ms(self.progress) >= u64::from(ms)
+    }
+
     /// Requests that have left and are not answered.
     pub(crate) fn in_flight(&self) -> usize {
         self.ledger.len() - self.open as usize

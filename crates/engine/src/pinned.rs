@@ -9,7 +9,7 @@ use respool_protocol::commands::id;
 use respool_protocol::encode;
 
 use crate::duty::Duty;
-use crate::engine::{Action, Engine, LinkId};
+use crate::engine::Engine;
 use crate::failure::{Cause, Fate};
 use crate::link::{Entry, Link, LinkKey, Role};
 use crate::monitor::Tunnel;
@@ -112,8 +112,7 @@ impl Engine {
                 .values()
                 .find_map(|spares| spares.first().copied())
         {
-            self.act(Action::CloseLink(LinkId(spare)));
-            self.remove_link(spare);
+            self.close_link(spare);
         }
     }
 
@@ -142,8 +141,7 @@ impl Engine {
         let too_many = !role.is_some_and(Role::is_one_sessions) && self.own_links_are_full();
         let unfit = |link: &Link| link.tainted || link.paused.is_some();
         if too_many || self.links.get(key).is_some_and(unfit) {
-            self.act(Action::CloseLink(LinkId(key)));
-            return self.remove_link(key);
+            return self.close_link(key);
         }
         if let Some(link) = self.links.get_mut(key) {
             link.waits = false;
@@ -199,8 +197,7 @@ impl Engine {
             self.keep_spare(key);
             self.next_pinned();
         } else {
-            self.act(Action::CloseLink(LinkId(key)));
-            self.remove_link(key);
+            self.close_link(key);
         }
     }
 

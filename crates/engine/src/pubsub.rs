@@ -289,20 +289,7 @@ impl Engine {
             return self.place_on_link(key, bytes, false, duty);
         }
         if caught_up {
-            let (Some(session), Some(state)) =
-                (self.sessions.get_mut(key), self.links.get_mut(link))
-            else {
-                return Placed::Done;
-            };
-            let entry = Entry {
-                len: bytes.len() as u32,
-                duty: true,
-                silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
-                ..Entry::of(key, session.take_seq(), self.now.stamp_ms())
-            };
-            state.push_with(entry, bytes, duty.unwrap_or(Duty::Pass));
-            self.counters.link_requests += 1;
-            self.list_link(link);
+            self.put_on(link, key, bytes, duty.unwrap_or(Duty::Pass));
         }
         // It waits for those in front, and those behind it wait for it: they go another way.
         self.hold(key, Flags::HOLD_DRAIN);
@@ -590,17 +577,13 @@ impl Engine {
             if !hub.is_unused() {
                 hub.unused_since = now;
                 // Nobody would notice that a server is gone that is only listened to.
-                if link.is_up()
-                    && link.in_flight() == 0
-                    && now.since_ms(link.progress) >= u64::from(stall_ms / 2)
-                {
+                if link.is_quiet(now, stall_ms / 2) {
                     hub.ask_for_life();
                 }
             } else if now.since_ms(hub.unused_since) >= u64::from(LINK_UNUSED_MS) {
                 hub.handle_down();
                 hub.link = Key::NOBODY;
-                self.act(Action::CloseLink(LinkId(key)));
-                self.remove_link(key);
+                self.close_link(key);
             }
         }
     }

@@ -17,7 +17,7 @@ use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 
 use crate::duty::Duty;
-use crate::engine::{Action, Engine, LinkId};
+use crate::engine::Engine;
 use crate::fleet::{Form, Question};
 use crate::link::{Link, LinkKey, Role, State};
 use crate::pinned::Switch;
@@ -151,8 +151,7 @@ impl Engine {
         };
         self.leave(link);
         if self.links.get(link).is_some_and(|link| link.riders == 0) {
-            self.act(Action::CloseLink(LinkId(link)));
-            self.remove_link(link);
+            self.close_link(link);
         }
     }
 
@@ -237,8 +236,7 @@ impl Engine {
         let links = self.links.iter();
         let stand_for_it = links.filter(|(_, link)| link.role == Role::Redirect { to });
         for link in stand_for_it.map(|(key, _)| key).collect::<Vec<_>>() {
-            self.act(Action::CloseLink(LinkId(link)));
-            self.remove_link(link);
+            self.close_link(link);
         }
         for key in self.sessions.keys() {
             let rare = self
@@ -255,11 +253,7 @@ impl Engine {
     /// and a server that closes idle clients would close it.
     pub(crate) fn tick_redirect(&mut self, key: Key) {
         let patience_ms = (self.settings.timeouts.link_stall_ms / 2).min(QUIET_MS);
-        let quiet = |link: &Link| {
-            link.is_up()
-                && link.in_flight() == 0
-                && self.now.since_ms(link.progress) >= u64::from(patience_ms)
-        };
+        let quiet = |link: &Link| link.is_quiet(self.now, patience_ms);
         if self.links.get(key).is_some_and(quiet) {
             let mut request = Vec::new();
             encode::request(&mut request, &["PING"]);
@@ -281,14 +275,14 @@ impl Engine {
 
     /// A push on a session's own link. One that names our link is made to name the session for which it stands.
     pub(crate) fn take_own_push(&mut self, by: Key, push: &[u8]) {
-        match self.redirect_of(by).filter(|_| push.starts_with(BROKEN)) {
-            Some(redirect) => {
-                let mut named = BROKEN.to_vec();
-                encode::integer(&mut named, redirect.to as i64);
-                self.push_to(by, &named);
-            }
-            None => self.push_to(by, push),
+        if push.starts_with(BROKEN)
+            && let Some(redirect) = self.redirect_of(by)
+        {
+            let mut named = BROKEN.to_vec();
+            encode::integer(&mut named, redirect.to as i64);
+            return self.push_to(by, &named);
         }
+        self.push_to(by, push);
     }
 }
 

@@ -476,8 +476,7 @@ impl Engine {
             Role::Shared | Role::Pinned { .. } => self.reopen(key),
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
             Role::Captured { .. } => {
-                self.act(Action::CloseLink(LinkId(key)));
-                self.remove_link(key);
+                self.close_link(key);
             }
             Role::Streaming { .. } if link.out.bytes().is_empty() => {
                 self.keep_spare(key);

@@ -497,6 +497,23 @@ impl Engine {
         Ok(link)
     }
 
+    /// A session's request on a link that may not be the one it rides on.
+    pub(crate) fn put_on(&mut self, link: Key, key: Key, bytes: &[u8], duty: Duty) {
+        let (Some(session), Some(state)) = (self.sessions.get_mut(key), self.links.get_mut(link))
+        else {
+            return;
+        };
+        let entry = Entry {
+            len: bytes.len() as u32,
+            duty: true,
+            silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
+            ..Entry::of(key, session.take_seq(), self.now.stamp_ms())
+        };
+        state.push_with(entry, bytes, duty);
+        self.counters.link_requests += 1;
+        self.list_link(link);
+    }
+
     pub(crate) fn put_ours(&mut self, link: Key, bytes: &[u8], duty: Duty) {
         if let Some(state) = self.links.get_mut(link) {
             let entry = Entry {

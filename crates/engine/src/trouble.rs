@@ -409,8 +409,7 @@ impl Engine {
         let may_go = matches!(link.role, Role::Spare | Role::Redirect { .. })
             || link.role == Role::Shared && link.key != self.first_link(link.key.server);
         if unused && may_go && link.is_up() && over(now, link.unused_since, LINK_UNUSED_MS) {
-            self.act(Action::CloseLink(LinkId(key)));
-            self.remove_link(key);
+            self.close_link(key);
         }
     }
 

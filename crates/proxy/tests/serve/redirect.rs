@@ -17,12 +17,14 @@ fn id_of(client: &mut Client) -> i64 {
 }
 
 fn readers(target: &Target, told: i64) -> Vec<Client> {
-    let track = |mut client: Client| {
-        let request = format!("CLIENT TRACKING ON REDIRECT {told}");
-        assert_eq!(client.call(&request), Value::ok());
-        client
-    };
-    (0..READERS).map(|_| track(target.client())).collect()
+    (0..READERS).map(|_| reader(target, told)).collect()
+}
+
+fn reader(target: &Target, told: i64) -> Client {
+    let mut client = target.client();
+    let request = format!("CLIENT TRACKING ON REDIRECT {told}");
+    assert_eq!(client.call(&request), Value::ok());
+    client
 }
 
 #[test]
@@ -177,9 +179,9 @@ fn the_one_who_is_told_may_be_idle() {
 #[test]
 fn who_tracks_is_closed_when_the_connection_that_tells_is_lost() {
     let target = proxied(&Options::with(&["--threads", "1"]));
-    let (mut told, mut reader) = (target.client(), target.client());
+    let mut told = target.client();
     let id = id_of(&mut told);
-    reader.call(&format!("CLIENT TRACKING ON REDIRECT {id}"));
+    let mut reader = reader(&target, id);
     let mut server = target.direct_client();
     let Value::Bulk(list) = server.call("CLIENT LIST") else {
         panic!("a list");
