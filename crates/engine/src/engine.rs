@@ -421,9 +421,6 @@ impl Engine {
             self.hold_back(key, bytes);
             self.take_held(key);
         }
-        if self.pause.is_some() {
-            self.reading_changed(key);
-        }
     }
 
     /// A session's socket took `count` bytes of its output.
@@ -619,6 +616,9 @@ impl Engine {
         }
         session.held.extend_from_slice(bytes);
         self.held_bytes += bytes.len();
+        if session.flags.any(Flags::HOLD) {
+            self.reading.push(key);
+        }
     }
 
     /// Takes requests from what a session holds.

@@ -408,12 +408,19 @@ impl Session {
         ending && self.is_caught_up() && self.out.is_empty()
     }
 
-    /// Whether its socket is to be read. Who is paused is read on, within a bound: when it leaves, what
-    /// it asked must not be executed any more.
-    pub(crate) fn wants_reading(&self, paused_bytes_max: usize) -> bool {
-        let others = Flags(Flags::HOLD.0 & !Flags::HOLD_PAUSE.0);
-        let full = self.flags.any(Flags::HOLD_PAUSE) && self.held.len() >= paused_bytes_max;
-        !full && !self.flags.any(others | Flags::CLOSING | Flags::ENDED)
+    /// Whether its socket is to be read. Who waits for something that may take long is read on, within a bound:
+    /// when it leaves, what it asked must not be executed any more, and its end stands behind what it sent.
+    pub(crate) fn wants_reading(&self, waiting_bytes_max: usize) -> bool {
+        if self.flags.any(Flags::CLOSING | Flags::ENDED) {
+            return false;
+        }
+        let patient = if self.pins.is_empty() {
+            Flags::HOLD_PAUSE | Flags::HOLD_DRAIN
+        } else {
+            Flags::HOLD_PAUSE | Flags::HOLD_DRAIN | Flags::HOLD_DEPTH | Flags::HOLD_LINK
+        };
+        let holds = self.flags & Flags::HOLD;
+        !holds.any(!patient) && (holds == Flags::default() || self.held.len() < waiting_bytes_max)
     }
 
     /// Bytes it makes us hold.

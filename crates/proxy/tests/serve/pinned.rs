@@ -87,15 +87,19 @@ fn a_client_that_leaves_while_it_waits_takes_no_element_with_it() {
         let mut gone = target.client();
         let mut closing = target.client();
         let mut half = target.client();
-        for client in [&mut gone, &mut closing, &mut half] {
+        let mut pipelining = target.client();
+        for client in [&mut gone, &mut closing, &mut half, &mut pipelining] {
             client.send(&words("BLPOP list 0"));
         }
-        wait_until("three clients wait", Duration::from_secs(10), || {
-            waiting(target) == 3
+        wait_until("four clients wait", Duration::from_secs(10), || {
+            waiting(target) == 4
         });
         gone.vanish();
         drop(closing);
         half.close_sending();
+        // Its end stands behind all that it sent.
+        pipelining.send(&words("RPUSH list never").repeat(5_000));
+        drop(pipelining);
         wait_until("nobody waits", Duration::from_secs(10), || {
             waiting(target) == 0
         });
