@@ -11,7 +11,7 @@ use crate::auth::Login;
 use crate::engine::Engine;
 use crate::link::Entry;
 use crate::pinned::Switch;
-use crate::redirect::{Redirect, tracking_info};
+use crate::redirect::Redirect;
 use crate::slots::Key;
 use crate::subscriptions::Kind;
 use crate::transaction::Exec;
@@ -43,8 +43,8 @@ pub(crate) enum Duty {
         /// It is another session that is told.
         redirect: Option<Redirect>,
     },
-    /// CLIENT TRACKINGINFO of one who redirects to this session.
-    TrackingInfo(u64),
+    /// CLIENT GETREDIR, CLIENT TRACKINGINFO: the server knows our link, the client the session that it named.
+    NameTold,
     /// SELECT of a session with a link of its own.
     Select(u32),
     /// AUTH, alone or in a HELLO.
@@ -179,7 +179,10 @@ impl Engine {
                 self.pass_on(entry, reply);
                 self.settle_switch(owner, (switch, had), redirect, reply);
             }
-            Duty::TrackingInfo(to) => self.pass_on(entry, &tracking_info(reply, to)),
+            Duty::NameTold => {
+                let owner = self.owner_of(key, entry);
+                self.pass_on(entry, &self.name_told(owner, reply));
+            }
             Duty::Select(db) => self.settle_select(key, entry, db, reply),
             Duty::Login(login) => self.settle_login(key, entry, *login, reply),
             Duty::Evalsha => self.settle_evalsha(key, entry, &request, reply),

@@ -18,6 +18,7 @@ use crate::engine::{Action, Engine};
 use crate::failure::{self, Cause, Fate};
 use crate::here::OK;
 use crate::limits::{QUESTION_MS, QUESTIONS_MAX};
+use crate::redirect::Found;
 use crate::requests::{Placed, bound_reply};
 use crate::session::Flags;
 use crate::slots::Key;
@@ -89,7 +90,7 @@ pub(crate) enum Form {
     AnyKilled,
     /// OK.
     Ok,
-    /// The request goes on, if a session was found to which it redirects.
+    /// The request goes on, now that it is known whether the session is there to which it redirects.
     Target { to: u64, request: Vec<u8> },
 }
 
@@ -250,17 +251,20 @@ impl Engine {
         };
         let mut reply = Vec::new();
         match asked.form {
-            Form::Target { to, request } if asked.sum > 0 => {
+            _ if asked.doubt.is_some() && asked.lines.is_empty() && asked.sum == 0 => {
+                if !asked.silent {
+                    encode::error(&mut reply, &asked.doubt.unwrap_or_default());
+                }
+            }
+            Form::Target { to, request } => {
+                let is_here = asked.sum > 0;
                 if let Some(session) = self.sessions.get_mut(asked.session) {
-                    session.rare().redirect_found = Some(to);
+                    session.rare().redirect_found = Some(Found { to, is_here });
                 }
                 let steps = [Step::Request(request)].into();
                 self.begin_steps(asked.session, steps, asked.silent);
             }
             _ if asked.silent => {}
-            _ if asked.doubt.is_some() && asked.lines.is_empty() && asked.sum == 0 => {
-                encode::error(&mut reply, &asked.doubt.unwrap_or_default());
-            }
             Form::Lines(order) => {
                 let text = in_order(asked.lines, order);
                 encode::verbatim(&mut reply, session.version, &text);
@@ -268,10 +272,6 @@ impl Engine {
             Form::Sum => encode::integer(&mut reply, asked.sum as i64),
             Form::AnyKilled if asked.sum == 0 => encode::error(&mut reply, b"ERR No such client"),
             Form::AnyKilled | Form::Ok => reply.extend_from_slice(OK),
-            Form::Target { .. } => {
-                let text = b"ERR The client ID you want redirect to does not exist";
-                encode::error(&mut reply, text);
-            }
         }
         self.deliver(asked.session, asked.seq, 1, &reply);
     }

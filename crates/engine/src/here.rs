@@ -56,7 +56,9 @@ impl Engine {
             id::SSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, true),
             id::SUNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, false),
             id::MONITOR => self.monitor(key, request),
-            id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO => self.tell_redirect(key, request),
+            id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO => {
+                self.place_on_link(key, request.bytes, false, Some(Duty::NameTold))
+            }
             id::CLIENT_REPLY => self.client_reply(key, request),
             id::CLIENT_TRACKING => self.client_tracking(key, request),
             id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE => self.switch(key, request),

@@ -12,7 +12,6 @@
 //!
 //! All sessions of a worker that redirect to the same one share that link; they are its riders.
 
-use respool_protocol::commands::id;
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 
@@ -34,6 +33,13 @@ pub(crate) struct Redirect {
     link: Key,
 }
 
+/// What was found out of a session that is to be told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) to: u64,
+    pub(crate) is_here: bool,
+}
+
 /// The commands.
 impl Engine {
     pub(crate) fn client_tracking(&mut self, key: Key, request: &Request<'_>) -> Placed {
@@ -44,23 +50,26 @@ impl Engine {
     }
 
     /// `to`: the session that is to be told, by the argument at `at`.
-    fn track_for(&mut self, key: Key, request: &Request<'_>, at: usize, to: u64) -> Placed {
+    pub(crate) fn track_for(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        at: usize,
+        to: u64,
+    ) -> Placed {
         if self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
         let found = |session: &Session| session.rare.as_ref()?.redirect_found;
-        if self.sessions.get(key).and_then(found) != Some(to) {
-            // Whichever worker has it; the request is answered once that is known.
+        let found = self.sessions.get(key).and_then(found);
+        let Some(found) = found.filter(|found| found.to == to) else {
+            // Whichever worker has it; the request goes on once that is known.
             self.hold(key, Flags::HOLD_DRAIN);
             let request = request.bytes.to_vec();
-            return self.ask(
-                key,
-                Question::Target { to },
-                Form::Target { to, request },
-                None,
-            );
-        }
-        let placed = match self.place_redirected(key, request, at, to) {
+            let form = Form::Target { to, request };
+            return self.ask(key, Question::Target { to }, form, None);
+        };
+        let placed = match self.place_redirected(key, request, at, found) {
             Ok(placed) => placed,
             Err(blocked) => self.blocked(key, blocked),
         };
@@ -78,17 +87,25 @@ impl Engine {
         key: Key,
         request: &Request<'_>,
         at: usize,
-        to: u64,
+        found: Found,
     ) -> Result<Placed, Blocked> {
-        let link = self.redirect_link(key, to)?;
-        let stands_for_it = self.links.get(link).map_or(0, |link| link.client_id);
-        let client_id = stands_for_it.to_string();
+        let link = match found.is_here {
+            true => Some(self.redirect_link(key, found.to)?),
+            false => None,
+        };
+        let stands_for_it = link.and_then(|link| self.links.get(link));
+        let client_id = stands_for_it.map_or(NO_CLIENT, |link| link.client_id);
+        let client_id = client_id.to_string();
         let mut args: Vec<&[u8]> = request.args().collect();
         args[at] = client_id.as_bytes();
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &args);
-        let redirect = Redirect { to, link };
-        self.place_switch(key, Switch::of(request), Some(redirect), &bytes)
+        let redirect = link.map(|link| Redirect { to: found.to, link });
+        let switch = Switch::of(request);
+        if self.is_in_multi(key) {
+            return Ok(self.queue_switch(key, switch, redirect, &bytes));
+        }
+        self.place_switch(key, switch, redirect, &bytes)
     }
 
     /// The link that stands for the session that is told, once it is up.
@@ -145,13 +162,10 @@ impl Engine {
         self.leave_redirect(old);
     }
 
+    /// The link stays a while: another one may have asked for it, and not have its answer yet.
     fn leave_redirect(&mut self, redirect: Option<Redirect>) {
-        let Some(Redirect { link, .. }) = redirect else {
-            return;
-        };
-        self.leave(link);
-        if self.links.get(link).is_some_and(|link| link.riders == 0) {
-            self.close_link(link);
+        if let Some(redirect) = redirect {
+            self.leave(redirect.link);
         }
     }
 
@@ -159,20 +173,22 @@ impl Engine {
         self.sessions.get(key)?.rare.as_ref()?.redirect
     }
 
-    /// CLIENT GETREDIR and TRACKINGINFO: the server knows our link, the client the session that it named.
-    pub(crate) fn tell_redirect(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let Some(redirect) = self.redirect_of(key) else {
-            return self.place_on_link(key, request.bytes, false, None);
+    /// The reply to CLIENT GETREDIR or TRACKINGINFO, with the session that is told instead of the link that
+    /// stands for it.
+    pub(crate) fn name_told(&self, key: Key, reply: &[u8]) -> Vec<u8> {
+        const FIELD: &[u8] = b"$8\r\nredirect\r\n:";
+        let field = || reply.windows(FIELD.len()).position(|field| field == FIELD);
+        let at = match reply {
+            [b':', ..] => Some(1),
+            _ => field().map(|at| at + FIELD.len()),
         };
-        // It may be about to change.
-        if self.hold_until_caught_up(key) {
-            return Placed::Wait;
-        }
-        if request.id == id::CLIENT_GETREDIR {
-            return self.answer_with(key, |out, _| encode::integer(out, redirect.to as i64));
-        }
-        let duty = Duty::TrackingInfo(redirect.to);
-        self.place_on_link(key, request.bytes, false, Some(duty))
+        let (Some(redirect), Some(at)) = (self.redirect_of(key), at) else {
+            return reply.to_vec();
+        };
+        let (front, behind) = reply.split_at(at);
+        let digits = behind.iter().position(|byte| *byte == b'\r');
+        let behind = &behind[digits.unwrap_or_default()..];
+        [front, redirect.to.to_string().as_bytes(), behind].concat()
     }
 }
 
@@ -243,8 +259,8 @@ impl Engine {
                 .sessions
                 .get_mut(key)
                 .and_then(|session| session.rare.as_mut());
-            if let Some(rare) = rare.filter(|rare| rare.redirect_found == Some(to)) {
-                rare.redirect_found = None;
+            if let Some(rare) = rare {
+                rare.redirect_found.take_if(|found| found.to == to);
             }
         }
     }
@@ -286,26 +302,9 @@ impl Engine {
     }
 }
 
-/// The reply to CLIENT TRACKINGINFO, with the session that is told instead of the link that stands for it.
-pub(crate) fn tracking_info(reply: &[u8], to: u64) -> Vec<u8> {
-    const FIELD: &[u8] = b"$8\r\nredirect\r\n:";
-    let Some(at) = reply.windows(FIELD.len()).position(|field| field == FIELD) else {
-        return reply.to_vec();
-    };
-    let (front, behind) = reply.split_at(at + FIELD.len());
-    let digits = behind.iter().position(|byte| *byte == b'\r');
-    let behind = &behind[digits.unwrap_or_default()..];
-    [front, to.to_string().as_bytes(), behind].concat()
-}
-
-/// Whether a CLIENT TRACKING names a session that is to be told.
-pub(crate) fn redirects(request: &Request<'_>) -> bool {
-    redirect_asked(request).is_some()
-}
-
 /// The argument of a CLIENT TRACKING that names the session to be told, and its number. `None` without one, or
 /// when it is wrong: that the server says best.
-fn redirect_asked(request: &Request<'_>) -> Option<(usize, u64)> {
+pub(crate) fn redirect_asked(request: &Request<'_>) -> Option<(usize, u64)> {
     let argc = request.spans.len();
     let mut at = 3;
     while at + 1 < argc {
@@ -323,6 +322,8 @@ fn redirect_asked(request: &Request<'_>) -> Option<(usize, u64)> {
     None
 }
 
+/// No connection of a server has this id.
+const NO_CLIENT: i64 = 0;
 /// As long as nothing comes on a link that stands for a session, nobody asks whether anybody is there.
 const QUIET_MS: u32 = 1_000;
 const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";

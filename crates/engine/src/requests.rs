@@ -451,6 +451,8 @@ impl Engine {
             Blocked::Wait => Placed::Wait,
             Blocked::Refused(reply) => {
                 self.counters.failed_not_sent += 1;
+                // If it was to be queued.
+                self.abort_transaction(key);
                 self.answer_reply(key, &reply)
             }
         }

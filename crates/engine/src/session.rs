@@ -11,7 +11,7 @@ use respool_protocol::request::{Scanner, Tail};
 
 use crate::buffer::Outgoing;
 use crate::duty::Duty;
-use crate::redirect::Redirect;
+use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
 use crate::slots::Key;
 use crate::steps::Step;
@@ -304,9 +304,9 @@ pub(crate) struct Rare {
     pub(crate) watch_lost: bool,
     /// Out-of-band bytes that wait for the end of a large reply.
     pub(crate) pushes: Vec<u8>,
-    /// It tracks, and this one is told; and one that may be, for it was found to be there.
+    /// It tracks, and this one is told; and what was found out of one that is to be.
     pub(crate) redirect: Option<Redirect>,
-    pub(crate) redirect_found: Option<u64>,
+    pub(crate) redirect_found: Option<Found>,
     /// When it asked the server who it is, if it waits for a link to ask on.
     pub(crate) login_asked_at: Option<Time>,
     /// What is left of its last request, and whether that gets no reply.

@@ -23,7 +23,7 @@ use crate::engine::Engine;
 use crate::here::is_plain;
 use crate::link::Entry;
 use crate::pinned::Switch;
-use crate::redirect::redirects;
+use crate::redirect::{Redirect, redirect_asked};
 use crate::requests::{Blocked, Placed, Request};
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
@@ -57,7 +57,13 @@ enum Ours {
     /// The same for HELLO, which is in the block as well: what follows it comes in that version.
     Hello(Vec<u8>),
     /// The session keeps a link of its own as long as this is on, and `had` one for it before.
-    Switch { switch: Switch, had: bool },
+    Switch {
+        switch: Switch,
+        had: bool,
+        redirect: Option<Redirect>,
+    },
+    /// The server knows our link, the client the session that it named.
+    NameTold,
     /// The server counts connections; this is the request, and the first name in it.
     Counted(CommandId, Vec<u8>),
     /// The same for everybody: not in the block.
@@ -88,7 +94,7 @@ impl Ours {
         let own = match self {
             Ours::Here(bytes) | Ours::Hello(bytes) => bytes.len(),
             Ours::Counted(_, name) => name.len(),
-            Ours::Select(_) | Ours::Switch { .. } | Ours::Said(_) => 0,
+            Ours::Select(_) | Ours::Switch { .. } | Ours::NameTold | Ours::Said(_) => 0,
         };
         size_of::<(u32, Ours)>() + own
     }
@@ -159,7 +165,7 @@ impl Engine {
         }
     }
 
-    fn is_in_multi(&self, key: Key) -> bool {
+    pub(crate) fn is_in_multi(&self, key: Key) -> bool {
         self.sessions
             .get(key)
             .is_some_and(|session| session.flags.any(Flags::IN_MULTI))
@@ -301,23 +307,14 @@ impl Engine {
             }
             (_, id::MONITOR) => Some(Ours::Said(NO_MONITOR)),
             (_, id::SSUBSCRIBE) => Some(Ours::Said(NO_SSUBSCRIBE)),
-            (_, id::CLIENT_TRACKING) if redirects(request) => {
-                // In the block the session that is named would have to be found first; behind it, what the block
-                // has read would not be tracked.
-                let text = b"ERR respool: CLIENT TRACKING with REDIRECT is not supported inside a transaction";
-                return self.refuse_queued(key, text);
-            }
-            (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO)
-                if self.redirect_of(key).is_none() =>
-            {
-                None
-            }
+            (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO) => Some(Ours::NameTold),
             // Behind a SUBSCRIBE it is answered as to a subscriber.
             (_, id::PING) if self.has_steps(key) => Some(Ours::Here(bytes())),
+            (_, id::CLIENT_TRACKING) if let Some((at, to)) = redirect_asked(request) => {
+                return self.track_for(key, request, at, to);
+            }
             (_, id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
-                let switch = Switch::of(request);
-                let had = self.has_switched_on(key, switch.pins);
-                Some(Ours::Switch { switch, had })
+                return self.queue_switch(key, Switch::of(request), None, request.bytes);
             }
             (_, id::INFO | id::UNWATCH) => None,
             (Answer::Session | Answer::Pinned, _) => Some(Ours::Here(bytes())),
@@ -327,6 +324,23 @@ impl Engine {
             transaction.writes |= request_may_write(request);
         }
         self.enqueue(key, request.bytes, ours)
+    }
+
+    /// `bytes`: as the server is to be asked.
+    pub(crate) fn queue_switch(
+        &mut self,
+        key: Key,
+        switch: Switch,
+        redirect: Option<Redirect>,
+        bytes: &[u8],
+    ) -> Placed {
+        let had = self.has_switched_on(key, switch.pins);
+        let ours = Ours::Switch {
+            switch,
+            had,
+            redirect,
+        };
+        self.enqueue(key, bytes, Some(ours))
     }
 
     fn enqueue(&mut self, key: Key, bytes: &[u8], ours: Option<Ours>) -> Placed {
@@ -476,7 +490,7 @@ impl Engine {
             // An error, or nil; nothing was executed.
             _ => {
                 for (_, ours) in exec.ours {
-                    if let Ours::Switch { switch, had } = ours {
+                    if let Ours::Switch { switch, had, .. } = ours {
                         self.settle_switch(key, (switch, had), None, b"");
                     }
                 }
@@ -518,10 +532,15 @@ impl Engine {
             };
             match own {
                 None => woven.say(element),
-                Some(Ours::Switch { switch, had }) => {
-                    self.settle_switch(key, (switch, had), None, element);
+                Some(Ours::Switch {
+                    switch,
+                    had,
+                    redirect,
+                }) => {
+                    self.settle_switch(key, (switch, had), redirect, element);
                     woven.say(element);
                 }
+                Some(Ours::NameTold) => woven.say(&self.name_told(key, element)),
                 Some(Ours::Select(selected)) => {
                     if element.starts_with(b"+") {
                         woven.db = Some(selected);

@@ -175,6 +175,52 @@ fn the_one_who_is_told_may_be_idle() {
     });
 }
 
+#[test]
+fn a_transaction_switches_it_on_over_and_off_in_the_order_of_its_requests() {
+    on_every_target(&Options::with(&["--threads", "3"]), |target| {
+        let (mut first, mut second) = (target.client(), target.client());
+        let (mut reader, mut writer) = (target.client(), target.client());
+        let ids = [id_of(&mut first), id_of(&mut second)];
+        first.call("HELLO 3");
+        second.call("HELLO 3");
+        let on = |id| format!("CLIENT TRACKING ON REDIRECT {id}");
+        let mut block = |reader: &mut Client, requests: &[&str]| {
+            assert_eq!(reader.call("MULTI"), Value::ok());
+            for request in requests {
+                assert_eq!(reader.call(request), Value::Simple("QUEUED".into()));
+            }
+            match reader.call("EXEC") {
+                Value::Array(results) => results,
+                other => panic!("EXEC is answered by {other:?}"),
+            }
+        };
+        let asked = [&on(ids[0]), "CLIENT GETREDIR", "CLIENT TRACKING OFF"];
+        let again = [&on(ids[1]), "CLIENT GETREDIR", "GET k"];
+        let results = block(&mut reader, &[asked, again].concat());
+        let [ok, id] = [Value::ok(), Value::Integer(ids[1])];
+        let expected = [
+            ok.clone(),
+            Value::Integer(ids[0]),
+            ok.clone(),
+            ok,
+            id,
+            Value::Null,
+        ];
+        assert_eq!(results, expected);
+        writer.call("SET k new");
+        assert_eq!(
+            String::from_utf8_lossy(&second.reply_bytes()),
+            ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
+        );
+        assert!(first.is_quiet(Duration::from_millis(1)));
+        // One that does not exist is an error in the result, and changes nothing.
+        let results = block(&mut reader, &[&on(99_999), "CLIENT GETREDIR"]);
+        let nobody = "ERR The client ID you want redirect to does not exist";
+        assert_eq!(results[0].error(), Some(nobody));
+        assert_eq!(results[1], Value::Integer(ids[1]));
+    });
+}
+
 /// What changed while nobody listened is not known: a cache behind it must not be believed.
 #[test]
 fn who_tracks_is_closed_when_the_connection_that_tells_is_lost() {
