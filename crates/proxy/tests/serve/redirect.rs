@@ -184,7 +184,7 @@ fn a_transaction_switches_it_on_over_and_off_in_the_order_of_its_requests() {
         first.call("HELLO 3");
         second.call("HELLO 3");
         let on = |id| format!("CLIENT TRACKING ON REDIRECT {id}");
-        let mut block = |reader: &mut Client, requests: &[&str]| {
+        let block = |reader: &mut Client, requests: &[&str]| {
             assert_eq!(reader.call("MULTI"), Value::ok());
             for request in requests {
                 assert_eq!(reader.call(request), Value::Simple("QUEUED".into()));

@@ -4,7 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::client::{Client, Value, words};
-use super::target::{Options, Target, installed, on_every_target, proxied, wait_until};
+use super::target::{
+    Options, Target, before_every_server, installed, on_every_target, proxied, wait_until,
+};
 
 /// Several sessions, line by line: who says what. The same lines go to a server alone and to one behind
 /// respool; every byte of every reply must be the same.
@@ -152,6 +154,27 @@ fn a_transaction_logs_in_subscribes_and_counts_between_what_the_server_executes(
             let message = ["message", "news", "hello"].map(Value::bulk);
             assert_eq!(other.reply(), Value::Array(message.into()));
         }
+    });
+}
+
+/// The server executes the block on a connection on which nobody listens.
+#[test]
+fn what_a_transaction_subscribes_to_is_so_from_its_end_on() {
+    before_every_server(&Options::with(&["--threads", "2"]), |target| {
+        let (mut client, mut writer) = (target.client(), target.client());
+        client.call("HELLO 3");
+        for request in ["MULTI", "SUBSCRIBE own", "PUBLISH own early"] {
+            client.call(request);
+        }
+        let Value::Array(results) = client.call("EXEC") else {
+            panic!("EXEC is answered by an array");
+        };
+        assert_eq!(results[1..], [Value::Integer(0)]);
+        assert_eq!(writer.call("PUBLISH own late"), Value::Integer(1));
+        assert_eq!(
+            String::from_utf8_lossy(&client.reply_bytes()),
+            ">3\r\n$7\r\nmessage\r\n$3\r\nown\r\n$4\r\nlate\r\n"
+        );
     });
 }
 
