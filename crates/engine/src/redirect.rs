@@ -89,8 +89,13 @@ impl Engine {
         at: usize,
         found: Found,
     ) -> Result<Placed, Blocked> {
+        let in_multi = self.is_in_multi(key);
         let link = match found.is_here {
             true => Some(self.redirect_link(key, found.to)?),
+            false if !in_multi => {
+                let text = b"ERR The client ID you want redirect to does not exist";
+                return Ok(self.answer_error(key, text));
+            }
             false => None,
         };
         let stands_for_it = link.and_then(|link| self.links.get(link));
@@ -102,7 +107,7 @@ impl Engine {
         encode::request(&mut bytes, &args);
         let redirect = link.map(|link| Redirect { to: found.to, link });
         let switch = Switch::of(request);
-        if self.is_in_multi(key) {
+        if in_multi {
             return Ok(self.queue_switch(key, switch, redirect, &bytes));
         }
         self.place_switch(key, switch, redirect, &bytes)
