@@ -1,4 +1,4 @@
-"""The experiment at its smallest: it ends well, writes its files, and they hold what they should. Never how fast.
+"""The experiments at their smallest: they end well, write their files, and these hold what they should. Never how fast.
 
 Usage: lab_smoke.py RESPOOL_LAB
 """
@@ -10,12 +10,19 @@ import sys
 import tempfile
 
 CASES = 10  # SET and GET, one by one and by 20, direct and proxied; and two with three threads
+ROUNDS_AGAINST = 12  # six quadruples: the fewest that make an interval
 
 
 def main():
     lab = pathlib.Path(sys.argv[1]).resolve()
     respool = lab.with_name("respool")
     check(respool.exists(), f"{respool} is built")
+    eight(lab, respool)
+    against(lab, respool)
+    print("lab smoke: ok")
+
+
+def eight(lab, respool):
     with tempfile.TemporaryDirectory(prefix="respool-") as folder:
         folder = pathlib.Path(folder) / "out"
         command = [lab, "eight", "--rounds=1", "--seconds=0.3", "--warmup=0.1", f"--respool={respool}", f"--out={folder}"]
@@ -31,7 +38,33 @@ def main():
         check(page.count("<figure") > CASES, "report.html has a picture for each case and of them all")
         check("src=" not in page and "href=\"http" not in page, "report.html needs no other file")
         check((folder / "table.txt").read_text() in done.stdout, "the terminal shows table.txt")
-    print("lab smoke: ok")
+
+
+def against(lab, respool):
+    with tempfile.TemporaryDirectory(prefix="respool-") as folder:
+        folder = pathlib.Path(folder) / "out"
+        command = [lab, "against", f"--base={respool}", f"--respool={respool}", "--verbs=get", "--pipeline=1"]
+        command += [f"--rounds={ROUNDS_AGAINST}", "--seconds=0.1", "--warmup=0.1", f"--out={folder}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        print(done.stdout)
+
+        check((folder / "report.json").exists(), f"it writes report.json: {done.stderr}")
+        report = json.loads((folder / "report.json").read_text())
+        check([case["id"] for case in report["cases"]] == ["get-p1-c50-respool-t1", "get-p1-c50-base-t1"], "both builds are measured")
+        starts = sorted((each["start_s"], build) for build, case in enumerate(report["cases"]) for each in case["rounds"])
+        order = [build for _, build in starts]
+        check(order == [0, 1, 1, 0, 1, 0, 0, 1] * (ROUNDS_AGAINST // 4), f"they take turns, the second time the other way round: {order}")
+        check(len(report["comparisons"]) == 1, "report.json has one comparison for each case")
+        found = report["comparisons"][0]
+        low, high = found["proxy"]["interval"]
+        check(found["proxy"]["quadruples"] == ROUNDS_AGAINST // 2, "two rounds make a quadruple")
+        check(0 < low <= found["proxy"]["median"] <= high, "the median is in its interval")
+        # One build and itself, for a moment each: what the verdict is says nothing. That it is the exit code does.
+        check(found["verdict"] in ("at-most", "more", "cannot-tell"), f"the verdict is one of three: {found['verdict']}")
+        check(done.returncode == (found["verdict"] == "more"), f"it ends with 1 for more alone, not {done.returncode}: {done.stderr}")
+        check((folder / "table.txt").read_text() in done.stdout, "the terminal shows table.txt")
+        broken = subprocess.run([lab, "against", "--base=no-such-file"], capture_output=True, text=True, timeout=60, check=False)
+        check(broken.returncode == 2, f"what cannot be measured ends with 2, not {broken.returncode}")
 
 
 def check(holds, claim):

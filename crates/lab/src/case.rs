@@ -1,6 +1,7 @@
 //! What is measured: a workload against a target.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,13 @@ pub enum Target {
     Respool {
         /// Workers.
         threads: u16,
+    },
+    /// Another build of respool, with so many workers, before the server: see [`crate::against`].
+    Base {
+        /// Workers.
+        threads: u16,
+        /// The program.
+        binary: PathBuf,
     },
     /// twemproxy (`nutcracker`) before the server.
     Twemproxy,
@@ -75,6 +83,7 @@ impl Target {
         match self {
             Target::Direct => "direct".to_owned(),
             Target::Respool { .. } => "respool".to_owned(),
+            Target::Base { .. } => "base".to_owned(),
             Target::Twemproxy => "twemproxy".to_owned(),
             Target::Envoy => "envoy".to_owned(),
             Target::Other { name, .. } => name.clone(),
@@ -85,7 +94,7 @@ impl Target {
     /// Its threads that do the work, where we know.
     pub fn threads(&self) -> Option<u16> {
         match self {
-            Target::Respool { threads } => Some(*threads),
+            Target::Respool { threads } | Target::Base { threads, .. } => Some(*threads),
             Target::Twemproxy | Target::Envoy | Target::Floor => Some(1),
             Target::Direct | Target::Other { .. } => None,
         }
@@ -111,7 +120,7 @@ impl Case {
             connections,
         } = self.workload;
         let threads = match self.target {
-            Target::Respool { threads } => format!("-t{threads}"),
+            Target::Respool { threads } | Target::Base { threads, .. } => format!("-t{threads}"),
             _ => String::new(),
         };
         let name: String = self
@@ -147,7 +156,9 @@ impl fmt::Display for Workload {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Respool { threads } if *threads != 1 => write!(f, "respool, {threads} threads"),
+            Target::Respool { threads } | Target::Base { threads, .. } if *threads != 1 => {
+                write!(f, "{}, {threads} threads", self.name())
+            }
             other => f.write_str(&other.name()),
         }
     }
@@ -172,6 +183,11 @@ mod tests {
         };
         let id = |target| Case { workload, target }.id();
         assert_eq!(id(Target::Respool { threads: 3 }), "get-p20-c50-respool-t3");
+        let base = Target::Base {
+            threads: 1,
+            binary: "/old/respool".into(),
+        };
+        assert_eq!(id(base), "get-p20-c50-base-t1");
         assert_eq!(id(Target::Direct), "get-p20-c50-direct");
         let other = Target::Other {
             name: "My Proxy/2".into(),

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use crate::flags::{self, Asked, Flag};
 
+pub mod against;
 pub mod differ;
 pub mod experiment;
 pub mod floor;
@@ -20,14 +21,25 @@ fn read<T>(
     args: &[OsString],
     into: &mut T,
 ) -> Result<(), ExitCode> {
-    match flags::parse(args.iter().cloned(), flags, into) {
+    match asked(about, flags, args, into) {
         Ok(Asked::Run) => Ok(()),
-        Ok(Asked::Help) => {
-            say(&format!("{about}\n\nOptions:\n{}", flags::help(flags)));
-            Err(ExitCode::SUCCESS)
-        }
+        Ok(Asked::Help) => Err(ExitCode::SUCCESS),
         Err(problem) => Err(fail(name, &problem)),
     }
+}
+
+/// Reads the command line of a command, and gives the help that it may ask for.
+fn asked<T>(
+    about: &str,
+    flags: &[&Flag<T>],
+    args: &[OsString],
+    into: &mut T,
+) -> Result<Asked, String> {
+    let asked = flags::parse(args.iter().cloned(), flags, into)?;
+    if asked == Asked::Help {
+        say(&format!("{about}\n\nOptions:\n{}", flags::help(flags)));
+    }
+    Ok(asked)
 }
 
 /// Writes to standard output. A reader that has left, as `head` does, is no failure.

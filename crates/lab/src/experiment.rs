@@ -10,7 +10,9 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
+use crate::against;
 use crate::case::{Case, Target, Verb, Workload};
+use crate::cores::Cores;
 use crate::flags::{Flag, list, positive, seconds};
 use crate::load::clock_ns;
 use crate::machine::{self, Machine};
@@ -31,7 +33,14 @@ pub struct Experiment {
     pub about: &'static str,
     /// What differs from [`Options::default`].
     pub adapt: fn(&mut Options),
+    /// The order of the cases over so many rounds. [`in_turn`], if nothing speaks for another one.
+    pub plan: fn(&[Case], u32) -> Plan,
+    /// Whether every measurement gets a new proxy, on cores of its own; or all get the same, on any.
+    pub is_isolated: bool,
 }
+
+/// What is measured when: the number of the round, and the place of the case.
+pub type Plan = Vec<(u32, usize)>;
 
 /// The experiment that the project comes from: does a proxy have to make things slower?
 pub const EIGHT: Experiment = Experiment {
@@ -44,6 +53,8 @@ with one thread. Then the pipelined cases again through a proxy with three threa
 at a time spends most of its CPU in system calls; a proxy that gathers the requests of all clients takes that from
 it, at the price of its own.",
     adapt: |_| {},
+    plan: in_turn,
+    is_isolated: false,
 };
 
 /// What a hop costs a caller who is alone.
@@ -59,6 +70,8 @@ median is the figure to look at.",
         options.pipelines = vec![1];
         options.threads = vec![1];
     },
+    plan: in_turn,
+    is_isolated: false,
 };
 
 /// Whether many connections make each request dearer.
@@ -75,6 +88,8 @@ that does per turn what it should do per event shows here.",
         options.threads = vec![1];
         options.verbs = vec![Verb::Get];
     },
+    plan: in_turn,
+    is_isolated: false,
 };
 
 /// Everything that can be chosen about a run.
@@ -112,6 +127,10 @@ pub struct Options {
     pub respool: Option<PathBuf>,
     /// Measure without it.
     pub is_without_respool: bool,
+    /// Another build of it, to measure it against instead of the direct server.
+    pub base: Option<PathBuf>,
+    /// Percent of CPU per request that it may cost more than that.
+    pub allow_percent: f64,
     /// Other proxies, in the same rounds.
     pub peers: Vec<Target>,
     /// The echo server, in the same rounds.
@@ -139,6 +158,8 @@ impl Default for Options {
             server: ServerChoice::Found,
             respool: None,
             is_without_respool: false,
+            base: None,
+            allow_percent: 3.0,
             peers: Vec::new(),
             has_floor: false,
             out: None,
@@ -155,10 +176,11 @@ impl Options {
     /// The cases, in the order of the tables.
     pub fn cases(&self) -> Vec<Case> {
         let first = self.threads.first().copied().unwrap_or(1);
-        let mut targets = vec![Target::Direct];
-        if !self.is_without_respool {
-            targets.push(Target::Respool { threads: first });
+        let mut targets = Vec::new();
+        if self.base.is_none() {
+            targets.push(Target::Direct);
         }
+        targets.extend(self.builds(first));
         targets.extend(self.peers.iter().cloned());
         if self.has_floor {
             targets.push(Target::Floor);
@@ -171,22 +193,25 @@ impl Options {
             }));
         }
         let deepest = self.pipelines.iter().copied().max().unwrap_or(1);
-        for &threads in self
-            .threads
-            .iter()
-            .skip(1)
-            .filter(|_| !self.is_without_respool)
-        {
+        for &threads in self.threads.iter().skip(1) {
             let deep = self
                 .workloads()
                 .into_iter()
                 .filter(|workload| workload.pipeline == deepest);
-            cases.extend(deep.map(|workload| Case {
-                workload,
-                target: Target::Respool { threads },
+            cases.extend(deep.flat_map(|workload| {
+                let builds = self.builds(threads).into_iter();
+                builds.map(move |target| Case { workload, target })
             }));
         }
         cases
+    }
+
+    /// respool with so many workers, and behind it the other build, where there is one.
+    fn builds(&self, threads: u16) -> Vec<Target> {
+        let respool = (!self.is_without_respool).then_some(Target::Respool { threads });
+        let base = self.base.clone();
+        let base = base.map(|binary| Target::Base { threads, binary });
+        respool.into_iter().chain(base).collect()
     }
 
     fn workloads(&self) -> Vec<Workload> {
@@ -425,7 +450,7 @@ fn peer(text: &str) -> Result<Target, String> {
             let (address, pid) = rest
                 .rsplit_once(',')
                 .ok_or("NAME=HOST:PORT,PID is expected")?;
-            let reserved = ["direct", "respool", "twemproxy", "envoy", "floor"];
+            let reserved = ["direct", "respool", "base", "twemproxy", "envoy", "floor"];
             if reserved.contains(&name) {
                 return Err(format!("{name:?} is the name of something else"));
             }
@@ -480,11 +505,24 @@ pub fn run(
     let programs = Programs::find(options.respool.as_deref(), options.value_bytes)?;
     let machine = Machine::look();
     let started = machine::now();
+    let cores = if experiment.is_isolated {
+        let most = options.threads.iter().max().copied().unwrap_or(1);
+        Cores::split(usize::from(most))?
+    } else {
+        None
+    };
     let server = Backend::start(&options.server)?;
+    let start = |target: &Target| {
+        let start = || Running::start(target, &server, &programs);
+        match &cores {
+            Some(cores) => cores.start_proxy(start),
+            None => start(),
+        }
+    };
     let mut running: Vec<Running> = Vec::new();
     for case in &cases {
         if !running.iter().any(|running| running.target == case.target) {
-            running.push(Running::start(&case.target, &server, &programs)?);
+            running.push(start(&case.target)?);
         }
     }
     let manner = Manner {
@@ -499,28 +537,40 @@ pub fn run(
     };
     let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); cases.len()];
     let mut failures = Vec::new();
-    let mut progress = Progress::new(cases.len() * options.rounds() as usize);
-    for number in 1..=options.rounds() {
-        for place in order(&cases, number) {
-            let case = &cases[place];
-            progress.begin(&format!("round {number}: {case}"));
-            let target = running
-                .iter()
-                .find(|running| running.target == case.target)
-                .expect("every case's target was started");
-            match measure::measure(case.workload, target, &server, &programs, &manner, stop) {
-                Ok(round) => {
-                    failures.extend(complaints(&round, case, number));
-                    rounds[place].push(Round { number, ..round });
-                }
-                Err(problem) if problem == STOPPED => return Err(problem),
-                Err(problem) => failures.push(format!("{case}, round {number}: {problem}")),
-            }
-            progress.end_step();
+    let plan = (experiment.plan)(&cases, options.rounds());
+    let mut progress = Progress::new(plan.len());
+    for (number, place) in plan {
+        let case = &cases[place];
+        progress.begin(&format!("round {number}: {case}"));
+        let target = running
+            .iter_mut()
+            .find(|running| running.target == case.target)
+            .expect("every case's target was started");
+        if experiment.is_isolated {
+            *target = start(&case.target)?;
         }
+        match measure::measure(case.workload, target, &server, &programs, &manner, stop) {
+            Ok(round) => {
+                failures.extend(complaints(&round, case, number));
+                rounds[place].push(Round { number, ..round });
+            }
+            Err(problem) if problem == STOPPED => return Err(problem),
+            Err(problem) => failures.push(format!("{case}, round {number}: {problem}")),
+        }
+        progress.end_step();
     }
     drop(progress);
     let took_s = (clock_ns() - manner.origin_ns) as f64 / 1e9;
+    let cases: Vec<CaseReport> = cases
+        .into_iter()
+        .zip(rounds)
+        .map(|(case, rounds)| CaseReport {
+            id: case.id(),
+            summary: Summary::of(&rounds),
+            case,
+            rounds,
+        })
+        .collect();
     Ok(Report {
         format: Report::FORMAT,
         experiment: experiment.name.to_owned(),
@@ -537,18 +587,20 @@ pub fn run(
             .into_iter()
             .filter_map(|running| running.facts)
             .collect(),
-        cases: cases
-            .into_iter()
-            .zip(rounds)
-            .map(|(case, rounds)| CaseReport {
-                id: case.id(),
-                summary: Summary::of(&rounds),
-                case,
-                rounds,
-            })
-            .collect(),
+        comparisons: against::compare(&cases, options.allow_percent),
+        cases,
         failures,
     })
+}
+
+/// Round by round, every case once in each.
+pub fn in_turn(cases: &[Case], rounds: u32) -> Plan {
+    let round = |number| {
+        order(cases, number)
+            .into_iter()
+            .map(move |place| (number, place))
+    };
+    (1..=rounds).flat_map(round).collect()
 }
 
 /// The places of all cases in the order of a round. Workloads come in the order of the tables, all targets of one together,

@@ -12,10 +12,12 @@
 //! [`report::Report`]. A new experiment is a new [`experiment::Experiment`]; a new kind of load is a new
 //! [`tape::Recipe`]; a new peer is a new [`case::Target`] and how it is started in [`targets`].
 
+pub mod against;
 pub mod case;
 pub mod chart;
 pub mod command_table;
 pub mod commands;
+pub mod cores;
 pub mod cpu;
 pub mod differ;
 pub mod experiment;

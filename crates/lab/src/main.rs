@@ -15,6 +15,7 @@ Experiments (each writes report.html, report.json, rounds.csv and prints its tab
   lone         One connection, one request at a time: what a hop costs
   connections  CPU per request at 50 and at 1,000 connections
   idle         Memory per idle connection
+  against      Whether this build of respool costs more CPU per request than another one
 
 Tools:
   load         Puts load on a server or proxy and prints what came of it as JSON
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         "lone" => commands::experiment::run(&LONE, &args),
         "connections" => commands::experiment::run(&CONNECTIONS, &args),
         "idle" => commands::idle::run(&args),
+        "against" => commands::against::run(&args),
         "load" => commands::load::run(&args),
         "floor" => commands::floor::run(&args),
         "differ" => commands::differ::run(&args),

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::against::Comparison;
 use crate::case::{Case, Target, Workload};
 use crate::cpu::Usage;
 use crate::experiment::Options;
@@ -48,6 +49,9 @@ pub struct Report {
     pub targets: Vec<Facts>,
     /// Every case, in the order of the tables.
     pub cases: Vec<CaseReport>,
+    /// This build of respool against another one, where there was one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub comparisons: Vec<Comparison>,
     /// What went wrong, one line each. Empty: every reply was right.
     pub failures: Vec<String>,
 }
@@ -246,12 +250,20 @@ pub struct Ratios {
 }
 
 impl Round {
-    fn server_us(&self) -> Option<f64> {
+    /// Microseconds of the server's CPU for each request.
+    pub fn server_us(&self) -> Option<f64> {
         self.server.as_ref()?.us_per_request(self.requests)
     }
 
-    fn proxy_us(&self) -> Option<f64> {
+    /// Microseconds of the proxy's CPU for each request.
+    pub fn proxy_us(&self) -> Option<f64> {
         self.proxy.as_ref()?.us_per_request(self.requests)
+    }
+
+    /// Those of them that it spent in its own code.
+    pub fn proxy_user_us(&self) -> Option<f64> {
+        let user_s = self.proxy.as_ref()?.user_s?;
+        (self.requests > 0).then(|| user_s * 1e6 / self.requests as f64)
     }
 }
 
@@ -440,7 +452,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn round(number: u32, target: &Target, requests: u64) -> Round {
+    pub(crate) fn round(number: u32, target: &Target, requests: u64) -> Round {
         let samples = (0..10).map(|step| Sample {
             at_s: f64::from(number * 2) + f64::from(step) * 0.1,
             requests_per_s: requests as f64,
@@ -530,6 +542,7 @@ pub(crate) mod tests {
             server: facts.clone(),
             targets: vec![facts],
             cases,
+            comparisons: Vec::new(),
             failures: vec!["GET P20: <lost>".into()],
         }
     }

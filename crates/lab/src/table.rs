@@ -156,10 +156,58 @@ pub fn growth(report: &Report) -> Option<Table> {
     })
 }
 
+/// This build of respool against another one; `None` where there was no other.
+pub fn against(report: &Report) -> Option<Table> {
+    let allow = report.options.allow_percent;
+    let rows: Vec<Vec<String>> = report
+        .comparisons
+        .iter()
+        .flat_map(|comparison| {
+            let workload = comparison.workload;
+            let [proxy, user, server] = [
+                ("proxy", &comparison.proxy),
+                ("proxy, user", &comparison.proxy_user),
+                ("server", &comparison.server),
+            ]
+            .map(|(what, ratio)| {
+                let part = |part: Option<f64>| part.map_or(String::new(), |p| format!("{p:.3}"));
+                vec![
+                    format!("{} P{}", workload.verb, workload.pipeline),
+                    workload.connections.to_string(),
+                    what.to_owned(),
+                    comparison.threads.to_string(),
+                    fine(ratio.new_us),
+                    fine(ratio.base_us),
+                    part(ratio.median),
+                    part(ratio.interval.map(|(low, _)| low)),
+                    part(ratio.interval.map(|(_, high)| high)),
+                    ratio.quadruples.to_string(),
+                    String::new(),
+                ]
+            });
+            let mut rows = [proxy, user, server];
+            rows[0][10] = comparison.verdict.in_words(allow);
+            rows
+        })
+        .collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: "CPU per request of this build ÷ of the base: the median of the quadruples, and its 95 % interval"
+            .to_owned(),
+        groups: Vec::new(),
+        head: heads(&[
+            "case", "conns", "CPU of", "threads", "µs/req", "base's", "ratio", "from", "to", "quads",
+            "verdict",
+        ]),
+        rows,
+        words: 3,
+    })
+}
+
 /// Every table of a report.
 pub fn all(report: &Report) -> Vec<Table> {
     let mut tables = vec![throughput(report), cpu(report)];
     tables.extend(growth(report));
+    tables.extend(against(report));
     tables
 }
 

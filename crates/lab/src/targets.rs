@@ -1,7 +1,8 @@
 //! Starts what is measured: the server, respool, the peers, the floor.
 //!
 //! All of them are started before the first measurement and stay until the last, so that rounds can go
-//! from one to the other; the ones that are not asked do next to nothing meanwhile.
+//! from one to the other (or, where an experiment wants it, make way for a new process before each measurement);
+//! the ones that are not asked do next to nothing meanwhile.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -254,8 +255,11 @@ impl Running {
                     _process: None,
                 });
             }
-            Target::Respool { threads } => {
-                let binary = programs.respool.clone()?;
+            Target::Respool { threads } | Target::Base { threads, .. } => {
+                let binary = match target {
+                    Target::Base { binary, .. } => binary.clone(),
+                    _ => programs.respool.clone()?,
+                };
                 let backend = format!("redis://{}", server.address);
                 let threads = threads.to_string();
                 let args = ["--backend", &backend, "--threads", &threads];

@@ -26,20 +26,27 @@ pub fn run(experiment: &Experiment, args: &[OsString]) -> ExitCode {
     ) {
         return code;
     }
+    match measured(experiment, &options) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(problem) => fail(experiment.name, &problem),
+    }
+}
+
+/// Runs it with these options, shows its tables and writes its files.
+///
+/// # Errors
+/// One line: why it did not run to its end, or which replies were not right, or that a file cannot be written.
+pub fn measured(experiment: &Experiment, options: &Options) -> Result<Report, String> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGTERM,
         signal_hook::consts::SIGHUP,
     ] {
-        if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
-            return fail(experiment.name, &format!("signals: {error}"));
-        }
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| format!("signals: {error}"))?;
     }
-    let report = match experiment::run(experiment, &options, &stop) {
-        Ok(report) => report,
-        Err(problem) => return fail(experiment.name, &problem),
-    };
+    let report = experiment::run(experiment, options, &stop)?;
     let style = if io::stdout().is_terminal() {
         table::Style::Terminal
     } else {
@@ -58,16 +65,11 @@ pub fn run(experiment: &Experiment, args: &[OsString]) -> ExitCode {
     }
     // A reader that is gone does not change how the run went.
     let _ = io::stdout().lock().write_all(text.as_bytes());
-    if let Err(error) = written {
-        return fail(experiment.name, &format!("{}: {error}", folder.display()));
-    }
+    written.map_err(|error| format!("{}: {error}", folder.display()))?;
     if report.is_good() {
-        return ExitCode::SUCCESS;
+        return Ok(report);
     }
-    fail(
-        experiment.name,
-        &format!("the run failed: {}", report.failures.join("; ")),
-    )
+    Err(format!("the run failed: {}", report.failures.join("; ")))
 }
 
 fn about(experiment: &Experiment, options: &Options) -> String {

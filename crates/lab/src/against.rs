@@ -1,0 +1,324 @@
+//! Does this build of respool cost more CPU per request than another build of it?
+//!
+//! A machine drifts, and what was measured just before matters. So both builds are measured in quadruples: this one, the
+//! base, the base, this one; and the next time the other way round. In the ratio of their means in a quadruple a drift cancels,
+//! and over two quadruples so does whatever a place in them costs. Each measurement gets a new process, which makes
+//! where the kernel happened to put its memory a part of the spread, instead of an advantage for one build in the whole
+//! run; and that has its cores to itself ([`crate::cores`]). A measured window ends by time, not after so many requests, as
+//! the generator has it: what is compared is CPU per request.
+//!
+//! A quadruple is one observation. What is said of a case is the median of its quadruples' ratios and an interval that needs
+//! no assumption of how they are distributed: see [`median_interval`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::case::{Case, Target, Workload};
+use crate::experiment::{Experiment, Plan};
+use crate::report::{CaseReport, Round, Spread};
+
+/// Two builds of respool, one after the other, many times.
+pub const AGAINST: Experiment = Experiment {
+    name: "against",
+    title: "This build of respool against another one: CPU per request",
+    about: "\
+Does this build of respool cost more CPU per request than another one, the base? Both stand before the same server and get
+the same load, by turns: this one, the base, the base, this one; then the other way round. Each time it is a new process, on cores
+that server and generator do not use, if there is more than one. The figure to look at is the ratio of their CPU per request: the
+median over all such quadruples, with the interval in which the true median lies in 95 of 100 such runs.",
+    adapt: |options| {
+        options.threads = vec![1];
+        options.seconds = Some(0.5);
+        options.rounds = Some(40);
+    },
+    plan: quadruples,
+    is_isolated: true,
+};
+
+/// One case with both builds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Comparison {
+    /// What the generator did.
+    pub workload: Workload,
+    /// Workers of both.
+    pub threads: u16,
+    /// What the proxy's ratio says.
+    pub verdict: Verdict,
+    /// CPU of the proxy per request.
+    pub proxy: Ratio,
+    /// The part of it in its own code. Counted by ticks ([`crate::cpu`]), so its interval is wide unless the run is long.
+    pub proxy_user: Ratio,
+    /// CPU of the server per request.
+    pub server: Ratio,
+}
+
+/// A cost with this build, to the same with the base.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// Microseconds per request with this build, the median of the rounds.
+    pub new_us: Option<f64>,
+    /// The same with the base.
+    pub base_us: Option<f64>,
+    /// The median of the quadruples' ratios.
+    pub median: Option<f64>,
+    /// Where the true median is, with a confidence of 95 %; `None`: too few quadruples.
+    pub interval: Option<(f64, f64)>,
+    /// Quadruples in which both were measured.
+    pub quadruples: usize,
+}
+
+/// What an interval says about a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// All of it is below.
+    AtMost,
+    /// All of it is above.
+    More,
+    /// The bound is inside, or there is no interval.
+    CannotTell,
+}
+
+impl Verdict {
+    fn of(interval: Option<(f64, f64)>, allow_percent: f64) -> Verdict {
+        let bound = 1.0 + allow_percent / 100.0;
+        match interval {
+            Some((_, high)) if high <= bound => Verdict::AtMost,
+            Some((low, _)) if low > bound => Verdict::More,
+            _ => Verdict::CannotTell,
+        }
+    }
+
+    /// For a table.
+    pub fn in_words(self, allow_percent: f64) -> String {
+        match self {
+            Verdict::AtMost => format!("at most {allow_percent} % more"),
+            Verdict::More => format!("more than {allow_percent} % more"),
+            Verdict::CannotTell => "cannot tell".to_owned(),
+        }
+    }
+}
+
+/// What is measured when. The cases come in pairs, this build and the base; two rounds of a pair, the second backwards, make a
+/// quadruple.
+fn quadruples(cases: &[Case], rounds: u32) -> Plan {
+    let mut plan = Plan::new();
+    for (turn, round) in (1..rounds).step_by(2).enumerate() {
+        for new in (0..cases.len()).step_by(2) {
+            let base = new + 1;
+            let (outer, inner) = if turn % 2 == 0 {
+                (new, base)
+            } else {
+                (base, new)
+            };
+            plan.extend([
+                (round, outer),
+                (round, inner),
+                (round + 1, inner),
+                (round + 1, outer),
+            ]);
+        }
+    }
+    plan
+}
+
+/// Compares what was measured with the base next to it; nothing, where there was no base.
+pub fn compare(cases: &[CaseReport], allow_percent: f64) -> Vec<Comparison> {
+    let comparison = |pair: &[CaseReport]| {
+        let [new, base] = pair else { return None };
+        let Target::Base { threads, .. } = base.case.target else {
+            return None;
+        };
+        let proxy = Ratio::of(new, base, &Round::proxy_us);
+        Some(Comparison {
+            workload: new.case.workload,
+            threads,
+            verdict: Verdict::of(proxy.interval, allow_percent),
+            proxy,
+            proxy_user: Ratio::of(new, base, &Round::proxy_user_us),
+            server: Ratio::of(new, base, &Round::server_us),
+        })
+    };
+    cases.chunks(2).filter_map(comparison).collect()
+}
+
+impl Ratio {
+    fn of(new: &CaseReport, base: &CaseReport, figure: &dyn Fn(&Round) -> Option<f64>) -> Ratio {
+        let of = |case: &CaseReport, number| {
+            let round = case.rounds.iter().find(|round| round.number == number)?;
+            figure(round)
+        };
+        let last = new.rounds.last().map_or(0, |round| round.number);
+        let quadruples: Vec<f64> = (1..last)
+            .step_by(2)
+            .filter_map(|first| {
+                let both = |case| Some(of(case, first)? + of(case, first + 1)?);
+                Some(both(new)? / both(base)?)
+            })
+            // User time may come to nothing in windows of a few ticks: that is no observation.
+            .filter(|&ratio| ratio > 0.0 && ratio.is_finite())
+            .collect();
+        let median = |figures: &mut dyn Iterator<Item = f64>| Spread::of(figures).map(|s| s.median);
+        let us = |case: &CaseReport| median(&mut case.rounds.iter().filter_map(figure));
+        Ratio {
+            new_us: us(new),
+            base_us: us(base),
+            median: median(&mut quadruples.iter().copied()),
+            interval: median_interval(&quadruples),
+            quadruples: quadruples.len(),
+        }
+    }
+}
+
+/// Where the median of what the figures were drawn from lies, with a confidence of at least 95 %, whatever their
+/// distribution. `None`: there are fewer than six.
+///
+/// Each figure is below the true median with a probability of one half, so how many are has a binomial distribution,
+/// and as many of the least and of the largest may be left out as that distribution stays below with 2.5 % (the sign test, turned into
+/// an interval: W. J. Conover, Practical Nonparametric Statistics, 3rd edition, 1999, section 3.2).
+pub fn median_interval(figures: &[f64]) -> Option<(f64, f64)> {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let count = sorted.len();
+    // Logarithms, as the probability of none is too small for a float when figures are many.
+    let mut ln_probability = count as f64 * 0.5f64.ln();
+    let mut at_most = ln_probability.exp();
+    let mut left_out = 0;
+    while at_most <= 0.025 {
+        left_out += 1;
+        ln_probability += ((count + 1 - left_out) as f64 / left_out as f64).ln();
+        at_most += ln_probability.exp();
+    }
+    (left_out > 0).then(|| (sorted[left_out - 1], sorted[count - left_out]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Verb;
+    use crate::report::Summary;
+    use crate::report::tests::round;
+
+    #[test]
+    fn the_interval_is_the_one_of_the_published_tables() {
+        // Ends by rank, from the table of confidence intervals for the median in textbooks (n of 6, 8, 9, 12, 17, 20).
+        for (count, first, last) in [
+            (6, 1, 6),
+            (8, 1, 8),
+            (9, 2, 8),
+            (12, 3, 10),
+            (17, 5, 13),
+            (20, 6, 15),
+        ] {
+            // The ranks themselves, in another order.
+            let ranks: Vec<f64> = (1..=count).rev().map(f64::from).collect();
+            let expected = Some((f64::from(first), f64::from(last)));
+            assert_eq!(median_interval(&ranks), expected, "of {count}");
+        }
+        for count in 0..6 {
+            assert_eq!(median_interval(&vec![1.0; count]), None, "of {count}");
+        }
+        // About 1.96 standard deviations, each half the root of the count, on either side of the middle.
+        let many: Vec<f64> = (1..=10_000).map(f64::from).collect();
+        assert_eq!(median_interval(&many), Some((4_902.0, 5_099.0)));
+    }
+
+    #[test]
+    fn a_verdict_needs_the_whole_interval_on_one_side() {
+        let of = |low, high| Verdict::of(Some((low, high)), 3.0);
+        assert_eq!(of(0.95, 1.03), Verdict::AtMost);
+        assert_eq!(of(1.031, 1.2), Verdict::More);
+        assert_eq!(of(1.029, 1.031), Verdict::CannotTell);
+        assert_eq!(Verdict::of(None, 3.0), Verdict::CannotTell);
+        assert_eq!(Verdict::of(Some((0.9, 1.01)), 0.0), Verdict::CannotTell);
+    }
+
+    fn cases(workloads: usize) -> Vec<Case> {
+        let base = Target::Base {
+            threads: 1,
+            binary: "respool".into(),
+        };
+        let targets = [Target::Respool { threads: 1 }, base];
+        let case = |pipeline, target: &Target| Case {
+            workload: Workload {
+                verb: Verb::Get,
+                pipeline,
+                connections: 50,
+            },
+            target: target.clone(),
+        };
+        (1..=workloads)
+            .flat_map(|pipeline| targets.iter().map(move |target| case(pipeline, target)))
+            .collect()
+    }
+
+    #[test]
+    fn builds_take_turns_so_that_no_place_is_always_the_same_ones() {
+        let plan = quadruples(&cases(2), 4);
+        let order: Vec<usize> = plan.iter().map(|&(_, place)| place).collect();
+        assert_eq!(order, [0, 1, 1, 0, 2, 3, 3, 2, 1, 0, 0, 1, 3, 2, 2, 3]);
+        for (place, round) in (0..4).flat_map(|place| (1..=4).map(move |round| (place, round))) {
+            let times = plan.iter().filter(|&&step| step == (round, place)).count();
+            assert_eq!(times, 1, "case {place} in round {round}");
+        }
+    }
+
+    /// What comes of a run in which a measurement costs `cost(build, step)` µs: build 0 is the new one.
+    fn simulate(rounds: u32, cost: impl Fn(usize, usize) -> f64) -> Comparison {
+        let cases = cases(1);
+        let mut measured: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
+        for (step, (number, place)) in quadruples(&cases, rounds).into_iter().enumerate() {
+            let mut round = round(number, &cases[place].target, 1_000_000);
+            round.proxy.as_mut().unwrap().used_s = cost(place, step);
+            measured[place].push(round);
+        }
+        let reports: Vec<CaseReport> = cases
+            .into_iter()
+            .zip(measured)
+            .map(|(case, rounds)| CaseReport {
+                id: case.id(),
+                summary: Summary::of(&rounds),
+                case,
+                rounds,
+            })
+            .collect();
+        let mut found = compare(&reports, 3.0);
+        assert_eq!(found.len(), 1);
+        assert!(compare(&reports[..1], 3.0).is_empty());
+        found.remove(0)
+    }
+
+    #[test]
+    fn drift_and_a_dear_first_place_cancel_and_a_difference_shows() {
+        let of_build = |build: usize| if build == 0 { 5.5 } else { 5.0 };
+        let drifting = simulate(24, |build, step| {
+            of_build(build) * (1.0 + step as f64 / 50.0)
+        });
+        let (low, high) = drifting.proxy.interval.unwrap();
+        assert!((low - 1.1).abs() < 1e-9 && (high - 1.1).abs() < 1e-9);
+        assert_eq!(drifting.verdict, Verdict::More);
+        assert_eq!(drifting.proxy.quadruples, 12);
+        assert!((drifting.server.median.unwrap() - 1.0).abs() < 1e-9);
+        assert!((drifting.proxy_user.median.unwrap() - 1.0).abs() < 1e-9);
+
+        let first_is_dear = |step: usize| if step.is_multiple_of(4) { 1.16 } else { 1.0 };
+        let same = simulate(24, |_, step| 5.0 * first_is_dear(step));
+        assert!((same.proxy.median.unwrap() - 1.0).abs() < 0.005, "{same:?}");
+        assert_ne!(same.verdict, Verdict::More);
+
+        let few = simulate(10, |build, _| of_build(build));
+        assert_eq!(
+            (few.proxy.interval, few.verdict),
+            (None, Verdict::CannotTell)
+        );
+        assert!((few.proxy.median.unwrap() - 1.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_quadruple_that_came_to_nothing_is_left_out() {
+        let whole = simulate(24, |_, _| 5.0);
+        assert_eq!(whole.proxy.quadruples, 12);
+        let part = simulate(24, |_, step| if step / 4 == 1 { 0.0 } else { 5.0 });
+        assert_eq!(part.proxy.quadruples, 11);
+        assert_eq!(part.proxy.median, Some(1.0));
+    }
+}
