@@ -151,7 +151,7 @@ impl Engine {
         let argc = request.spans.len();
         let (mut named, mut doubt) = (None, None);
         if filter.dialect == Dialect::Valkey {
-            doubt = self.parse_filters(request, &mut filter)?;
+            doubt = self.parse_filters(key, request, &mut filter)?;
         } else if argc == 4 && request.arg(2).eq_ignore_ascii_case(b"type") {
             filter.is.kind = Some(kind(request.arg(3), filter.dialect)?);
         } else if argc > 3 && request.arg(2).eq_ignore_ascii_case(b"id") {
@@ -182,7 +182,7 @@ impl Engine {
             filter.is.addr = Some(request.arg(2).to_vec());
             return Ok((filter, Form::AnyKilled, None));
         }
-        let doubt = self.parse_filters(request, &mut filter)?;
+        let doubt = self.parse_filters(key, request, &mut filter)?;
         Ok((filter, Form::Sum, doubt))
     }
 
@@ -199,7 +199,12 @@ impl Engine {
     }
 
     /// Filters as pairs of a name and a value; Valkey's ID takes as many values as are numbers.
-    fn parse_filters(&self, request: &Request<'_>, filter: &mut Filter) -> Result<Doubt, Vec<u8>> {
+    fn parse_filters(
+        &self,
+        key: Key,
+        request: &Request<'_>,
+        filter: &mut Filter,
+    ) -> Result<Doubt, Vec<u8>> {
         let mut doubt = None;
         let argc = request.spans.len();
         let valkey = filter.dialect == Dialect::Valkey;
@@ -222,7 +227,7 @@ impl Engine {
                     };
                     continue;
                 }
-                b"maxage" => {
+                b"maxage" if !self.is_redis_before(key, (7, 4)) => {
                     filter.age = Some(seconds("maxage", value)?);
                     continue;
                 }
@@ -247,6 +252,11 @@ impl Engine {
                         ids.push(client_id(Some(id))?);
                         at += 1;
                     }
+                }
+                b"id" if self.is_before_7(key) => {
+                    // Below 1 is nobody.
+                    let id = number::parse(value).ok_or(NO_INTEGER)?;
+                    traits.ids = Some(vec![u64::try_from(id).unwrap_or(0)]);
                 }
                 b"id" => traits.ids = Some(vec![client_id(number::parse(value))?]),
                 b"type" => traits.kind = Some(kind(value, filter.dialect)?),
@@ -730,6 +740,8 @@ fn kind(name: &[u8], dialect: Dialect) -> Result<Kind, Vec<u8>> {
     Kind::by_name(name, dialect)
         .ok_or_else(|| [b"ERR Unknown client type '", c_string(name), b"'"].concat())
 }
+
+const NO_INTEGER: &[u8] = b"ERR value is not an integer or out of range";
 
 fn client_id(id: Option<i64>) -> Result<u64, &'static [u8]> {
     id.and_then(|id| u64::try_from(id).ok())

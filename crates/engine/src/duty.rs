@@ -15,6 +15,7 @@ use crate::redirect::Redirect;
 use crate::slots::Key;
 use crate::subscriptions::Kind;
 use crate::transaction::Exec;
+use crate::unknown::Subject;
 
 /// What becomes of the reply to an entry.
 #[derive(Debug)]
@@ -61,8 +62,8 @@ pub(crate) enum Duty {
     Receivers(i64),
     /// PUBSUB NUMSUB, SHARDNUMSUB: so it did for each channel.
     Subscribers(Kind),
-    /// COMMAND INFO about a command that we do not know: nobody's.
-    Learn(Vec<u8>),
+    /// COMMAND, or COMMAND INFO about a command that we do not know: nobody's.
+    Learn(Subject),
 }
 
 impl Duty {
@@ -145,7 +146,7 @@ impl Engine {
         };
         self.counters.link_replies += 1;
         match duty {
-            Duty::Learn(name) => self.learn(key, name, reply),
+            Duty::Learn(about) => self.learn(key, about, reply),
             Duty::Probe(opened) => self.settle_probe(key, opened.unwrap_or_default(), reply),
             Duty::Unblock { to, ticket } => self.unblocked((to, ticket), reply),
             Duty::Script { body_at } => {

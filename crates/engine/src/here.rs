@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use respool_protocol::commands::id;
+use respool_protocol::commands::{CommandId, id};
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 
@@ -62,7 +62,10 @@ impl Engine {
             id::CLIENT_REPLY => self.client_reply(key, request),
             id::CLIENT_TRACKING => self.client_tracking(key, request),
             id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE => self.switch(key, request),
-            // A Cluster's node alone knows these; who speaks to us speaks to one server.
+            // A Cluster's node alone does anything by these; who speaks to us speaks to one server.
+            id::READONLY | id::READWRITE if self.takes_without_cluster(key, request.id) => {
+                self.answer_reply(key, OK)
+            }
             id::READONLY | id::READWRITE | id::ASKING => {
                 self.answer_error(key, b"ERR This instance has cluster support disabled")
             }
@@ -269,10 +272,14 @@ impl Engine {
         }
         let unauthenticated = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
         if self.sessions.get(key).is_some_and(unauthenticated) {
-            return self.answer_error(
-                key,
-                b"NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+            let proto = match self.is_redis_before(key, (7, 2)) {
+                true => "",
+                false => "<proto> ",
+            };
+            let text = format!(
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO {proto}AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
             );
+            return self.answer_error(key, text.as_bytes());
         }
         match self.move_to(key, version, db) {
             Moved::Done => self.restrict(key),
@@ -319,6 +326,15 @@ impl Engine {
         let server = self.pools[session.pool as usize].only_server();
         let identity = self.identity(server)?;
         Some((identity.server.clone(), identity.version.clone()))
+    }
+
+    /// Whether the server agrees to READONLY or READWRITE though it is no Cluster's: Valkey 8 and newer to both, where
+    /// they are for who can be redirected to a primary, Redis up to 6.2 to the second.
+    fn takes_without_cluster(&self, key: Key, id: CommandId) -> bool {
+        match self.release_of(key) {
+            Some((server, (major, _))) if server == "valkey" => major >= 8,
+            _ => id == id::READWRITE && self.is_before_7(key),
+        }
     }
 
     /// Nobody has spoken to the server yet: its link has to be up first, or to have failed.

@@ -77,6 +77,7 @@ impl Engine {
         let resolved = commands::resolve(spans.len(), arg);
         let checked = resolved.ok_or_else(|| NOT_IN_TUNNEL.to_vec());
         let checked = checked.and_then(|id| {
+            self.check_shape(key, id.get(), spans.len(), arg)?;
             self.check(key, id.get(), id, spans.len(), arg)?;
             let servers = matches!(
                 id.get().answer,

@@ -7,11 +7,11 @@ use respool_protocol::request::{self, Found, Scanner, Span, Violation};
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
-use crate::link::{Entry, Link, Role, State};
+use crate::link::{Entry, Link, LinkKey, Role, State};
 use crate::returns::Expected;
-use crate::session::{Flags, Large, Pins};
+use crate::session::{Flags, Large, Pins, Session};
 use crate::slots::Key;
-use crate::unknown::What;
+use crate::unknown::{Verdict, What};
 
 /// A whole request whose command is known and whose number of arguments is right.
 #[derive(Clone, Copy)]
@@ -261,7 +261,18 @@ impl Engine {
             command: id.get(),
         };
         let command = request.command;
-        if let Err(text) = self.check(key, command, id, spans.len(), arg) {
+        let Some(verdict) = self.verdict(key, &request) else {
+            return Placed::Wait;
+        };
+        let is_itselfs = verdict == Verdict::Itself;
+        let checked = match verdict {
+            Verdict::Refused(text) => Err(text),
+            Verdict::Unsaid => self
+                .check_shape(key, command, spans.len(), arg)
+                .and_then(|()| self.check(key, command, id, spans.len(), arg)),
+            Verdict::Fine | Verdict::Itself => self.check(key, command, id, spans.len(), arg),
+        };
+        if let Err(text) = checked {
             return match id {
                 id::EXEC => self.refuse_exec(key, &text),
                 _ => self.refuse_queued(key, &text),
@@ -282,7 +293,14 @@ impl Engine {
         );
         let in_multi = |session: &crate::session::Session| session.flags.any(Flags::IN_MULTI);
         if !ends_multi && self.sessions.get(key).is_some_and(in_multi) {
-            return self.queue(key, &request);
+            return match is_itselfs {
+                true => self.queue_unknown(key, bytes),
+                false => self.queue(key, &request),
+            };
+        }
+        let looked_into = matches!(command.answer, Answer::Conditional(_));
+        if is_itselfs || looked_into && !command.arity_ok(spans.len()) {
+            return self.place_on_link(key, bytes, false, None);
         }
         let alone = match command.answer {
             Answer::Session | Answer::Pinned => return self.answer_here(key, &request),
@@ -300,8 +318,37 @@ impl Engine {
         }
     }
 
-    /// What can be said of a request by its command and the number of its arguments: in the order
-    /// in which Redis says it.
+    /// What can be said of a request by its command and the number of its arguments, as the table has them.
+    pub(crate) fn check_shape<'a>(
+        &self,
+        key: Key,
+        command: &'static Command,
+        argc: usize,
+        arg: impl Fn(usize) -> &'a [u8],
+    ) -> Result<(), Vec<u8>> {
+        if self.is_silent_before_auth(key) && !command.flags.has(commands::Flags::NO_AUTH) {
+            return Err(NOAUTH.to_vec());
+        }
+        if command.is_container() && argc > 1 && command.answer == Answer::Session {
+            return Err(unknown_subcommand(command, arg(1)));
+        }
+        // The server says that best, in the words of its version; and what the table finds wrong, a newer
+        // server may find right. Of what the server does not get, see `verdict`.
+        let flags = self
+            .sessions
+            .get(key)
+            .map_or(Flags::default(), |session| session.flags);
+        let servers_to_say = match command.answer {
+            Answer::Server | Answer::Alone | Answer::Conditional(_) => true,
+            Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
+        } && !flags.any(Flags::UNAUTHENTICATED | Flags::RESTRICTED);
+        if !command.arity_ok(argc) && !servers_to_say {
+            return Err(wrong_arity(command));
+        }
+        Ok(())
+    }
+
+    /// What may not be asked now, or not at all: in the order in which Redis says it.
     pub(crate) fn check<'a>(
         &mut self,
         key: Key,
@@ -310,23 +357,22 @@ impl Engine {
         argc: usize,
         arg: impl Fn(usize) -> &'a [u8],
     ) -> Result<(), Vec<u8>> {
-        if command.is_container() && argc > 1 && command.answer == Answer::Session {
-            return Err(unknown_subcommand(command, arg(1)));
+        let without_auth = match id {
+            id::QUIT => true,
+            id::RESET => !self.is_before_7(key),
+            _ => command.flags.has(commands::Flags::NO_AUTH),
+        };
+        if !without_auth && self.is_unauthenticated(key) {
+            return Err(NOAUTH.to_vec());
         }
-        // The server says that best, in the words of its version; and what the table finds wrong, a newer
-        // server may find right. In a transaction `check_queued` says it for the server.
-        let flags = self
-            .sessions
-            .get(key)
-            .map_or(Flags::default(), |session| session.flags);
-        let servers_to_say = match command.answer {
-            Answer::Server | Answer::Alone | Answer::Conditional(Condition::Block) => true,
-            // We look into these ourselves.
-            Answer::Conditional(_) => flags.any(Flags::IN_MULTI),
-            Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
-        } && !flags.any(Flags::UNAUTHENTICATED | Flags::RESTRICTED);
-        if !command.arity_ok(argc) && !servers_to_say {
-            return Err(wrong_arity(command));
+        if !allowed_in_subscription(id) && self.is_restricted(key) {
+            let before_7 = self.is_before_7(key);
+            // Where a subcommand had no name of its own, its container is named.
+            let name = match command.name.split_once('|') {
+                Some((container, _)) if before_7 => container,
+                _ => command.name,
+            };
+            return Err(not_in_subscription(name.as_bytes(), before_7));
         }
         if self.settings.refused.contains(&id) {
             self.counters.refused += 1;
@@ -336,19 +382,11 @@ impl Engine {
             )
             .into_bytes());
         }
-        if self.is_unauthenticated(key)
-            && !command.flags.has(commands::Flags::NO_AUTH)
-            && id != commands::id::QUIT
+        // What is wrong in itself the server refuses.
+        if let Some(why) = command
+            .refusal(argc, arg)
+            .filter(|_| command.arity_ok(argc))
         {
-            return Err(NOAUTH.to_vec());
-        }
-        if !allowed_in_subscription(id) && self.is_restricted(key) {
-            return Err(not_in_subscription(
-                command.name.as_bytes(),
-                self.is_before_7(key),
-            ));
-        }
-        if let Some(why) = command.refusal(argc, arg) {
             self.counters.refused += 1;
             return Err(refusal(command, why));
         }
@@ -357,8 +395,34 @@ impl Engine {
 
     /// Whether the server of a session is older than Redis 7.
     pub(crate) fn is_before_7(&self, key: Key) -> bool {
-        self.identity_of(key)
-            .is_some_and(|(server, version)| server == "redis" && version.starts_with("6."))
+        self.is_redis_before(key, (7, 0))
+    }
+
+    pub(crate) fn is_redis_before(&self, key: Key, release: (u32, u32)) -> bool {
+        self.release_of(key)
+            .is_some_and(|(server, its)| server == "redis" && its < release)
+    }
+
+    /// Valkey 9.1 says to who has not said who it is nothing of commands, not even which there are.
+    pub(crate) fn is_silent_before_auth(&self, key: Key) -> bool {
+        let unauthenticated = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
+        self.sessions.get(key).is_some_and(unauthenticated)
+            && self
+                .release_of(key)
+                .is_some_and(|(server, its)| server == "valkey" && its >= (9, 1))
+    }
+
+    /// The server of a session, and the first two numbers of its version.
+    pub(crate) fn release_of(&self, key: Key) -> Option<(String, (u32, u32))> {
+        let (server, version) = self.identity_of(key)?;
+        let mut numbers = version
+            .split('.')
+            .map(|number| number.parse().unwrap_or_default());
+        let release = (
+            numbers.next().unwrap_or_default(),
+            numbers.next().unwrap_or_default(),
+        );
+        Some((server, release))
     }
 
     /// Whether a session has still to say who it is. A server that wanted to know may want it no more.
@@ -470,21 +534,13 @@ impl Engine {
         Ok(link)
     }
 
-    /// The same on the link that a session would share, if it has one of its own.
-    pub(crate) fn ask_shared(
+    /// The same on a link that all of a kind share.
+    pub(crate) fn ask_on_shared(
         &mut self,
-        key: Key,
+        kind: LinkKey,
         bytes: &[u8],
         duty: Duty,
     ) -> Result<Key, Blocked> {
-        let Some(session) = self
-            .sessions
-            .get(key)
-            .filter(|session| !session.pins.is_empty())
-        else {
-            return self.ask_for_ourselves(key, bytes, duty);
-        };
-        let kind = self.kind_of(session);
         let Some(link) = self.shared_link(kind) else {
             return Err(Blocked::Refused(bound_reply("links_max")));
         };
@@ -717,6 +773,7 @@ impl Engine {
             format!("ERR respool: the arguments of '{name}' are too large").into_bytes()
         };
         if let What::Row(id) = what {
+            self.check_shape(key, id.get(), argc, arg)?;
             self.check(key, id.get(), id, argc, arg)?;
             let ours = matches!(
                 id.get().answer,
@@ -946,7 +1003,7 @@ pub(crate) fn not_in_subscription(name: &[u8], before_7: bool) -> Vec<u8> {
 }
 
 /// What a subscriber may ask for in RESP2.
-fn allowed_in_subscription(id: CommandId) -> bool {
+pub(crate) fn allowed_in_subscription(id: CommandId) -> bool {
     matches!(
         id,
         id::SUBSCRIBE

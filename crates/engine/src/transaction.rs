@@ -130,7 +130,7 @@ impl Engine {
                 self.refuse_nested(key, request, "MULTI calls can not be nested")
             }
             id::MULTI => {
-                if !self.know_commands(key, request.bytes) {
+                if !self.know_opening(key, request.bytes) {
                     return Placed::Wait;
                 }
                 if let Some(refusal) = self.refusal_to_open(key) {
@@ -281,9 +281,6 @@ impl Engine {
     /// A request of a session that is in MULTI, and is none of those that end it.
     pub(crate) fn queue(&mut self, key: Key, request: &Request<'_>) -> Placed {
         let command = request.command;
-        if let Err(text) = self.check_queued(key, request) {
-            return self.refuse_queued(key, &text);
-        }
         if command.flags.has(CommandFlags::NO_MULTI) && !self.is_allowed_in_multi(key, request) {
             let text = if self.speaks_of_commands_in_transactions(key) {
                 format!(

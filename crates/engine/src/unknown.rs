@@ -1,20 +1,24 @@
 //! What a server knows that the table does not say: commands of modules, of newer servers or renamed, which
-//! are asked about one by one; and, for transactions, which commands of the table this server has, and
-//! with how many arguments: while it queues, nobody else can say that for it.
+//! are asked about one by one; and which commands of the table this server has, with how many arguments: of what
+//! it is not asked itself (what is answered here, what is queued, what a subscriber may not ask), nobody else can
+//! say that for it.
 
 use std::collections::HashMap;
 
-use respool_protocol::commands::{self, CommandId};
+use respool_protocol::commands::{self, Answer, CommandId, id};
 use respool_protocol::encode;
 use respool_protocol::request::Span;
 use respool_protocol::value::Value;
 
+use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::limits::LEARNED_COMMANDS_MAX;
+use crate::link::LinkKey;
 use crate::pool::ServerId;
 use crate::requests::{
-    Blocked, Placed, Request, not_in_subscription, unknown_command, unknown_subcommand,
+    Blocked, NOAUTH, Placed, Request, allowed_in_subscription, not_in_subscription,
+    unknown_command, unknown_subcommand, wrong_arity,
 };
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
@@ -23,19 +27,28 @@ use crate::time::Time;
 /// What servers said.
 #[derive(Default)]
 pub(crate) struct Learned {
-    commands: HashMap<Subject, Lesson>,
-    /// What is being asked, on which link; about all commands by an empty name.
-    pub(crate) asking: HashMap<Subject, Key>,
-    /// What servers have, as soon as somebody queues a transaction for them.
+    commands: HashMap<(Whose, Vec<u8>), Lesson>,
+    /// What is being asked, on which link.
+    pub(crate) asking: HashMap<(Whose, Subject), Key>,
+    /// What servers have, as soon as that matters.
     known: HashMap<Whose, Known>,
-    /// Why a user may not open transactions, if it may not.
-    unopened: HashMap<Whose, Vec<u8>>,
+    /// Why a user may not open transactions, if it may not; as soon as it wants to.
+    unopened: HashMap<Whose, Option<Vec<u8>>>,
 }
 
 /// A server, and who asks it: rights are a user's.
 type Whose = (ServerId, u16);
-/// A command, as its server lets this user know it.
-type Subject = (Whose, Vec<u8>);
+
+/// What a server is asked about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Subject {
+    /// A command that the table does not have.
+    Command(Vec<u8>),
+    /// All that it has.
+    Commands,
+    /// Whether a transaction may be opened.
+    Opening,
+}
 
 /// The commands of the table that a server has.
 #[derive(Debug)]
@@ -45,8 +58,22 @@ struct Known {
     arities: Vec<Option<i64>>,
     /// Whether it tells its subcommands (Redis 7 and newer).
     subcommands: bool,
-    /// The next transaction asks again.
+    /// Whoever needs it next asks again.
     doubted: bool,
+    at: Time,
+}
+
+/// What a server has to say to a request before anybody looks into it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is not known here, or not needed: what the table says is as good.
+    Unsaid,
+    /// Nothing.
+    Fine,
+    /// This error.
+    Refused(Vec<u8>),
+    /// An error of its own, with which it does nothing else: so it may have the request.
+    Itself,
 }
 
 impl Learned {
@@ -56,12 +83,14 @@ impl Learned {
         if let Some(known) = self.known.get_mut(&(server, user)) {
             known.doubted = true;
         }
+        self.unopened.remove(&(server, user));
     }
 
     /// A connection to a server is lost: it may be another one when it is back.
     pub(crate) fn doubt_server(&mut self, server: ServerId) {
         let of_server = self.known.iter_mut().filter(|((of, _), _)| *of == server);
         of_server.for_each(|(_, known)| known.doubted = true);
+        self.unopened.retain(|(of, _), _| *of != server);
     }
 }
 
@@ -80,7 +109,8 @@ enum Lesson {
     Nothing { at: Time },
 }
 
-/// How long it is believed that a server does not know a command: a module may be loaded.
+/// How long it is believed that a server does not know a command, since a module may be loaded; and that it would
+/// not say, since it may only have been busy.
 const NOTHING_MS: u64 = 1_000;
 /// No command has a longer name.
 const NAME_BYTES_MAX: usize = 128;
@@ -176,6 +206,9 @@ impl Engine {
         match lesson {
             Lesson::Renamed(id) => self.place_known(key, bytes, spans, id),
             Lesson::Nothing { .. } if unauthenticated || in_multi => {
+                if self.is_silent_before_auth(key) {
+                    return self.answer_error(key, NOAUTH);
+                }
                 let args: Vec<&[u8]> = spans.iter().map(|span| span.of(bytes)).collect();
                 self.refuse_queued(key, &unknown_command(&args, self.is_before_7(key)))
             }
@@ -191,22 +224,26 @@ impl Engine {
         }
     }
 
-    /// Sees to it that it is known which commands a session's server has, if that can be known: a
-    /// transaction needs it. `false`: the session waits for it.
-    /// `opening` is MULTI as the client writes it.
-    pub(crate) fn know_commands(&mut self, key: Key, opening: &[u8]) -> bool {
-        match self.whose(key) {
-            Some(whose)
-                if self
-                    .learned
-                    .known
-                    .get(&whose)
-                    .is_none_or(|known| known.doubted) =>
-            {
-                !matches!(self.ask_about_all(key, opening), Err(Blocked::Wait))
-            }
-            _ => true,
-        }
+    /// Sees to it that it is known which commands a session's server has, if that can be known. `false`: the
+    /// session waits for it.
+    pub(crate) fn know_commands(&mut self, key: Key) -> bool {
+        let Some(whose) = self.whose(key) else {
+            return true;
+        };
+        let known = self.learned.known.get(&whose);
+        let enough = known.is_some_and(|known| {
+            !known.doubted
+                && (!known.arities.is_empty() || self.now.since_ms(known.at) < NOTHING_MS)
+        });
+        enough || !matches!(self.ask_about_all(key), Err(Blocked::Wait))
+    }
+
+    /// The same for whether the session's user may open transactions. `opening` is MULTI as the client writes it.
+    pub(crate) fn know_opening(&mut self, key: Key, opening: &[u8]) -> bool {
+        let known = self
+            .whose(key)
+            .is_none_or(|whose| self.learned.unopened.contains_key(&whose));
+        known || !matches!(self.ask_to_open(key, opening), Err(Blocked::Wait))
     }
 
     fn whose(&self, key: Key) -> Option<Whose> {
@@ -216,7 +253,7 @@ impl Engine {
 
     /// The server's error to a MULTI of this session's user, if that is what it says.
     pub(crate) fn refusal_to_open(&self, key: Key) -> Option<Vec<u8>> {
-        self.learned.unopened.get(&self.whose(key)?).cloned()
+        self.learned.unopened.get(&self.whose(key)?)?.clone()
     }
 
     /// The rights of a user may have changed.
@@ -236,89 +273,141 @@ impl Engine {
         else {
             return;
         };
-        self.learned.unopened.remove(&whose);
-        if opened.starts_with(b"-") {
-            self.learned.unopened.insert(whose, opened);
-        } else if discarded.starts_with(b"-") {
-            self.learned.unopened.insert(whose, discarded.to_vec());
+        self.learned.asking.remove(&(whose, Subject::Opening));
+        let refusal = [opened.as_slice(), discarded]
+            .into_iter()
+            .find(|said| said.starts_with(b"-"));
+        if !opened.starts_with(b"-") && discarded.starts_with(b"-") {
             self.lose_link(link, "it opens transactions and does not discard them");
         }
+        // Behind that: a lost link puts in doubt what was known before.
+        self.learned
+            .unopened
+            .insert(whose, refusal.map(<[u8]>::to_vec));
+        self.wake_waiters(link);
     }
 
-    /// What a session's server says of a request of the table while it queues it. `Err`: its error.
-    pub(crate) fn check_queued(&self, key: Key, request: &Request<'_>) -> Result<(), Vec<u8>> {
-        let known = self
-            .whose(key)
-            .and_then(|whose| self.learned.known.get(&whose));
-        let Some(known) = known.filter(|known| !known.arities.is_empty()) else {
-            return Ok(());
+    /// What a session's server says of a request of the table that it may not get to see. `None`: the session waits
+    /// until that is known.
+    pub(crate) fn verdict(&mut self, key: Key, request: &Request<'_>) -> Option<Verdict> {
+        let flags = self
+            .sessions
+            .get(key)
+            .map_or(Flags::default(), |session| session.flags);
+        let row = request.command;
+        let is_asked_itself = match row.answer {
+            Answer::Server | Answer::Alone | Answer::Conditional(_) => true,
+            Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
         };
+        if is_asked_itself && !flags.any(Flags::IN_MULTI | Flags::RESTRICTED) {
+            return Some(Verdict::Unsaid);
+        }
+        // What is queued is judged by what was known at its MULTI; who has still to say who it is could not ask.
+        let may_ask = !flags.any(Flags::IN_MULTI | Flags::UNAUTHENTICATED);
+        let is_refused_here = flags.any(Flags::RESTRICTED) && !allowed_in_subscription(request.id);
+        let matters = is_refused_here
+            || request.id == id::MULTI
+            || is_since_7(request.id)
+            || !row.arity_ok(request.spans.len())
+            || names_no_subcommand(request);
+        if may_ask && matters && !self.know_commands(key) {
+            return None;
+        }
+        Some(self.known_verdict(key, request))
+    }
+
+    fn known_verdict(&self, key: Key, request: &Request<'_>) -> Verdict {
         let row = request.command;
         let argc = request.spans.len();
         let is_sub = row.name.contains('|');
-        let names_sub = is_sub || row.is_container() && argc > 1;
+        let names_sub = is_sub || names_no_subcommand(request);
         let container = commands::lookup(request.arg(0)).unwrap_or(request.id);
-        let arity = match known.arities[container.index()] {
-            None => {
-                let args: Vec<&[u8]> = request.args().collect();
-                return Err(unknown_command(&args, self.is_before_7(key)));
+        let known = self
+            .whose(key)
+            .and_then(|whose| self.learned.known.get(&whose))
+            .filter(|known| !known.arities.is_empty());
+        let arity_of = |id: CommandId| known.map(|known| known.arities[id.index()]);
+        if request.id == id::QUIT {
+            // Before Redis 7.2 it was no command, but looked for in front of all commands.
+            return Verdict::Unsaid;
+        }
+        if arity_of(container) == Some(None) {
+            let args: Vec<&[u8]> = request.args().collect();
+            return Verdict::Refused(unknown_command(&args, self.is_before_7(key)));
+        }
+        if names_sub && self.is_before_7(key) {
+            // A container looked into its subcommands itself, when it was executed.
+            let ours = is_sub
+                && row.arity_ok(argc)
+                && !is_since_7(request.id)
+                && !(matches!(request.id, id::CLIENT_PAUSE | id::CLIENT_UNBLOCK) && argc > 4);
+            return if ours { Verdict::Fine } else { Verdict::Itself };
+        }
+        let arity = match arity_of(request.id) {
+            Some(Some(arity)) if is_sub || !names_sub => arity,
+            Some(_) if known.is_some_and(|known| known.subcommands) => {
+                return Verdict::Refused(unknown_subcommand(container.get(), request.arg(1)));
             }
-            Some(arity) if !names_sub || !known.subcommands => arity,
-            Some(_) => match known.arities[request.id.index()].filter(|_| is_sub) {
-                Some(arity) => arity,
-                None => return Err(unknown_subcommand(container.get(), request.arg(1))),
-            },
+            _ => return Verdict::Unsaid,
         };
         let least = usize::try_from(arity.unsigned_abs()).unwrap_or(usize::MAX);
         if argc == least || arity < 0 && argc > least {
-            return Ok(());
+            return Verdict::Fine;
         }
-        let name = if known.subcommands {
-            row.name
-        } else {
-            container.get().name
-        };
-        Err(format!("ERR wrong number of arguments for '{name}' command").into_bytes())
+        Verdict::Refused(wrong_arity(row))
     }
 
-    /// Asks the server for all its commands, and whether the session's user may open transactions: not on a
-    /// link of the session's own, where that would end its WATCH.
-    fn ask_about_all(&mut self, key: Key, opening: &[u8]) -> Result<(), Blocked> {
-        self.wait_for_lesson(key, Vec::new(), |engine| {
-            let mut probe = opening.to_vec();
-            encode::request(&mut probe, &["DISCARD"]);
-            engine.ask_shared(key, &probe, Duty::Probe(None))?;
+    /// Asks the server for all its commands.
+    fn ask_about_all(&mut self, key: Key) -> Result<(), Blocked> {
+        self.wait_for_lesson(key, Subject::Commands, |engine, kind| {
+            // The first link is there already, whatever a session rides on.
+            let kind = match kind.user {
+                CONFIGURED => engine.first_link(kind.server),
+                _ => kind,
+            };
             let mut request = Vec::new();
             encode::request(&mut request, &["COMMAND"]);
-            engine.ask_shared(key, &request, Duty::Learn(Vec::new()))
+            engine.ask_on_shared(kind, &request, Duty::Learn(Subject::Commands))
+        })
+    }
+
+    /// Asks the server whether the session's user may open transactions: not on a link of the session's own, where
+    /// that would end its WATCH.
+    fn ask_to_open(&mut self, key: Key, opening: &[u8]) -> Result<(), Blocked> {
+        self.wait_for_lesson(key, Subject::Opening, |engine, kind| {
+            let mut probe = opening.to_vec();
+            encode::request(&mut probe, &["DISCARD"]);
+            engine.ask_on_shared(kind, &probe, Duty::Probe(None))
         })
     }
 
     /// Asks the server about a command; the session waits for what it says.
     fn ask_about(&mut self, key: Key, name: Vec<u8>) -> Result<(), Blocked> {
-        self.wait_for_lesson(key, name.clone(), |engine| {
+        self.wait_for_lesson(key, Subject::Command(name.clone()), |engine, _| {
             let mut request = Vec::new();
             encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
-            engine.ask_for_ourselves(key, &request, Duty::Learn(name))
+            engine.ask_for_ourselves(key, &request, Duty::Learn(Subject::Command(name)))
         })
     }
 
-    /// The session waits at the link on which `ask` asks, or on which somebody has asked the same already.
+    /// The session waits at the link on which `ask` asks, given the kind of link it would share, or on which
+    /// somebody has asked the same already.
     fn wait_for_lesson(
         &mut self,
         key: Key,
-        name: Vec<u8>,
-        ask: impl FnOnce(&mut Engine) -> Result<Key, Blocked>,
+        subject: Subject,
+        ask: impl FnOnce(&mut Engine, LinkKey) -> Result<Key, Blocked>,
     ) -> Result<(), Blocked> {
-        let Some(whose) = self.whose(key) else {
+        let Some(session) = self.sessions.get(key) else {
             return Ok(());
         };
-        let subject = (whose, name);
+        let kind = self.kind_of(session);
+        let subject = ((kind.server, kind.user), subject);
         let asked = self.learned.asking.get(&subject).copied();
         let link = match asked.filter(|link| self.links.get(*link).is_some()) {
             Some(link) => link,
             None => {
-                let link = ask(self)?;
+                let link = ask(self, kind)?;
                 self.learned.asking.insert(subject, link);
                 link
             }
@@ -335,24 +424,48 @@ impl Engine {
         }
     }
 
-    /// The server's reply to COMMAND INFO.
-    pub(crate) fn learn(&mut self, link: Key, name: Vec<u8>, reply: &[u8]) {
+    /// The server's reply to COMMAND or COMMAND INFO.
+    pub(crate) fn learn(&mut self, link: Key, about: Subject, reply: &[u8]) {
         let Some(kind) = self.links.get(link).map(|link| link.key) else {
             return;
         };
-        let subject = ((kind.server, kind.user), name);
+        let subject = ((kind.server, kind.user), about);
         self.learned.asking.remove(&subject);
-        if subject.1.is_empty() {
-            self.learned.known.insert(subject.0, known(reply));
-        } else {
-            if self.learned.commands.len() >= LEARNED_COMMANDS_MAX {
-                self.learned.commands.clear();
+        match subject {
+            (whose, Subject::Commands) => {
+                self.learned.known.insert(whose, known(reply, self.now));
             }
-            let lesson = lesson(reply, self.now);
-            self.learned.commands.insert(subject, lesson);
+            (whose, Subject::Command(name)) => {
+                if self.learned.commands.len() >= LEARNED_COMMANDS_MAX {
+                    self.learned.commands.clear();
+                }
+                let lesson = lesson(reply, self.now);
+                self.learned.commands.insert((whose, name), lesson);
+            }
+            (_, Subject::Opening) => unreachable!("a probe has a duty of its own"),
         }
         self.wake_waiters(link);
     }
+}
+
+/// Of what is answered here, what came with Redis 7 or later. Subcommands among them are unknown to whoever does not
+/// tell its subcommands.
+fn is_since_7(id: CommandId) -> bool {
+    matches!(
+        id,
+        id::CLIENT_CAPA
+            | id::CLIENT_IMPORT_SOURCE
+            | id::CLIENT_NO_EVICT
+            | id::CLIENT_NO_TOUCH
+            | id::CLIENT_SETINFO
+            | id::SSUBSCRIBE
+            | id::SUNSUBSCRIBE
+    )
+}
+
+/// Whether it names a subcommand that its container does not have in the table.
+fn names_no_subcommand(request: &Request<'_>) -> bool {
+    request.command.is_container() && request.spans.len() > 1
 }
 
 /// Whether it is worth asking about. What no name can be, the server is given as it is.
@@ -361,11 +474,12 @@ fn may_be_a_name(name: &[u8]) -> bool {
 }
 
 /// Reads a reply to COMMAND.
-fn known(reply: &[u8]) -> Known {
+fn known(reply: &[u8], now: Time) -> Known {
     let mut known = Known {
         arities: Vec::new(),
         subcommands: false,
         doubted: false,
+        at: now,
     };
     let Some(Value::List(list)) = Value::read(reply) else {
         return known;
@@ -443,7 +557,7 @@ mod tests {
         let config = "*10\r\n$6\r\nconfig\r\n:-2\r\n*0\r\n:0\r\n:0\r\n:0\r\n*0\r\n*0\r\n*0\r\n*1\r\n\
                       *2\r\n$10\r\nconfig|get\r\n:-3\r\n";
         let reply = format!("*2\r\n*2\r\n$3\r\nget\r\n:2\r\n{config}");
-        let known = known(reply.as_bytes());
+        let known = known(reply.as_bytes(), Time(5));
         let arity = |id: CommandId| known.arities[id.index()];
         assert_eq!(arity(commands::id::GET), Some(2));
         assert_eq!(arity(commands::id::CONFIG_GET), Some(-3));
@@ -452,7 +566,7 @@ mod tests {
             (None, None)
         );
         assert!(known.subcommands);
-        assert!(super::known(b"-NOPERM no\r\n").arities.is_empty());
+        assert!(super::known(b"-NOPERM no\r\n", Time(5)).arities.is_empty());
     }
 
     #[test]

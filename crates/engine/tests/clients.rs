@@ -298,6 +298,10 @@ fn who_said_no_evict_is_not_closed_to_make_room() {
     let mut fleet = Fleet::new(1, settings);
     let (spared, closed) = (fleet.accept(0), fleet.accept(0));
     fleet.client_says(0, spared, &["CLIENT NO-EVICT ON"]);
+    fleet.turn();
+    // Asked whether it knows that at all, the server does not say.
+    fleet.server_says(0, b"-ERR no\r\n");
+    fleet.turn();
     for session in [spared, closed] {
         fleet.client_says(0, session, &["GET a"]);
     }

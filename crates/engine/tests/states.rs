@@ -6,9 +6,12 @@ use respool_engine::settings::WhenFull;
 use respool_engine::{Action, Answer, LinkId, SessionId};
 use world::{World, request, settings, worker};
 
-/// How a server answers MULTI, DISCARD and COMMAND, which it is asked before the first transaction. It does not say
+/// A server answers COMMAND, and MULTI and DISCARD, which it is asked before the first transaction. It does not say
 /// what it has: the table is believed.
-const PROBED: &str = "+OK\r\n+OK\r\n-ERR no\r\n";
+fn probed(world: &mut World, link: LinkId) {
+    world.says(link, "-ERR no\r\n");
+    world.says(link, "+OK\r\n+OK\r\n");
+}
 
 const NOBODY_TO_TELL: &str = "-ERR The client ID you want redirect to does not exist\r\n";
 
@@ -89,7 +92,7 @@ fn a_transaction_that_selects_waits_for_the_answers_before_it() {
     let link = world.shared;
     let session = world.accept();
     world.asks(session, &["MULTI"]);
-    world.says(link, PROBED);
+    probed(&mut world, link);
     world.asks(
         session,
         &["DISCARD", "CLIENT LIST", "MULTI", "SELECT 1", "EXEC"],
@@ -115,11 +118,8 @@ fn exec_after_a_lost_watch_ends_a_new_one_too() {
     world.lose(own);
     let own = watches(&mut world, session);
     world.asks(session, &["MULTI"]);
-    for link in [world.shared, own] {
-        if world.sent(link).contains("COMMAND") {
-            world.says(link, PROBED);
-        }
-    }
+    let link = world.shared;
+    probed(&mut world, link);
     world.asks(session, &["EXEC"]);
     world.says(own, "+OK\r\n");
     let got = world.got(session);
@@ -283,7 +283,8 @@ fn where_an_exec_left_its_own_link_is_known_though_its_answer_came_too_late() {
     let own = world.connect();
     world.says(own, "+OK\r\n");
     world.asks(session, &["MULTI"]);
-    world.says(world.shared, PROBED);
+    let link = world.shared;
+    probed(&mut world, link);
     world.asks(session, &["SELECT 5", "EXEC"]);
     world.wait_ms(300);
     assert!(world.got(session).contains("UNKNOWN"));
@@ -326,9 +327,10 @@ fn what_is_queued_is_checked_by_what_was_known_at_its_multi() {
     let mut world = World::new(settings());
     let (session, other) = (world.accept(), world.accept());
     world.asks(session, &["MULTI"]);
-    // This server has no other command.
-    let has_get = "*1\r\n*3\r\n$3\r\nget\r\n:2\r\n*0\r\n";
-    world.says(world.shared, ["+OK\r\n+OK\r\n", has_get].concat());
+    // This server has no other commands.
+    let has = ["get", "hello", "multi"].map(|name| format!("*2\r\n+{name}\r\n:-1\r\n"));
+    world.says(world.shared, format!("*3\r\n{}", has.concat()));
+    world.says(world.shared, "+OK\r\n+OK\r\n");
     assert_eq!(world.got(session), "+OK\r\n");
     world.asks(other, &["HELLO 3"]);
     let another = world.connect();

@@ -13,6 +13,7 @@ mod differ;
 mod drain;
 mod failures;
 mod golden;
+mod known;
 mod large;
 mod limits;
 mod pinned;

@@ -5,11 +5,10 @@ use super::target::{Options, Target, installed, on_every_target};
 
 /// Each would change what the server does with the requests behind it on the same connection, or hold
 /// them up, or bring replies that nobody counts.
-const REFUSED: [&str; 13] = [
+const REFUSED: [&str; 12] = [
     "SYNC",
     "PSYNC ? -1",
     "REPLCONF listening-port 1",
-    "READONLY",
     "ASKING",
     "SCRIPT DEBUG YES",
     // By the configuration.

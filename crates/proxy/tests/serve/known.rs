@@ -1,0 +1,181 @@
+//! What a server does not know is not answered as if it did, whatever respool knows; nor in other words than its own.
+
+use super::client::{Value, words};
+use super::target::{Options, Target, installed};
+
+/// What respool answers itself, or may not pass on as it is, each rightly and wrongly. In Redis 6.2, SETINFO, NO-EVICT,
+/// NO-TOUCH and shard channels are not known, and subcommands have no number of arguments of their own; in 7.0, SETINFO
+/// and NO-TOUCH are not known; in no Redis, CAPA and IMPORT-SOURCE.
+const REQUESTS: &[&str] = &[
+    "CLIENT",
+    "CLIENT NOSUCH",
+    "CLIENT NOSUCH a b",
+    "CLIENT CAPA redirect",
+    "CLIENT CAPA",
+    "CLIENT GETNAME",
+    "CLIENT GETNAME a",
+    "CLIENT GETREDIR a",
+    "CLIENT ID a",
+    "CLIENT IMPORT-SOURCE a",
+    "CLIENT IMPORT-SOURCE",
+    "CLIENT INFO a",
+    "CLIENT KILL",
+    "CLIENT KILL a b c",
+    "CLIENT KILL ID 0",
+    "CLIENT KILL ID a",
+    "CLIENT KILL MAXAGE 1000000",
+    "CLIENT NO-EVICT ON",
+    "CLIENT NO-EVICT maybe",
+    "CLIENT NO-EVICT",
+    "CLIENT NO-EVICT ON a",
+    "CLIENT NO-TOUCH OFF",
+    "CLIENT NO-TOUCH maybe",
+    "CLIENT NO-TOUCH",
+    "CLIENT PAUSE",
+    "CLIENT PAUSE 0 WRITE a",
+    "CLIENT REPLY",
+    "CLIENT REPLY ON a",
+    "CLIENT SETINFO lib-name a",
+    "CLIENT SETINFO no-name a",
+    "CLIENT SETINFO lib-name",
+    "CLIENT SETINFO lib-name a b",
+    "CLIENT SETNAME",
+    "CLIENT SETNAME a b",
+    "CLIENT TRACKING",
+    "CLIENT TRACKINGINFO a",
+    "CLIENT UNBLOCK",
+    "CLIENT UNBLOCK 999 ERROR a",
+    "CLIENT UNPAUSE a",
+    "CLUSTER NOSUCH",
+    "SCRIPT NOSUCH",
+    "SCRIPT DEBUG",
+    "AUTH",
+    "ASKING",
+    "READONLY",
+    "READWRITE",
+    "RESET a",
+    "SELECT",
+    "SELECT 0 1",
+    "HELLO 2 a",
+    "SUBSCRIBE",
+    "PSUBSCRIBE",
+    "SSUBSCRIBE",
+    "SUNSUBSCRIBE nobody nobody",
+    "SPUBLISH a",
+    "SPUBLISH a b",
+    "PUBLISH a",
+    "PUBSUB SHARDNUMSUB a",
+    "PUBSUB NOSUCH",
+    "WATCH",
+    "UNWATCH a",
+    "DISCARD a",
+    "MULTI a",
+    "MONITOR a",
+    "SYNC a",
+    "PSYNC a",
+    "EVAL",
+    "EVAL_RO",
+    "EVAL_RO a",
+    "WAIT 0",
+    "WAITAOF 0 0",
+    "BLMPOP",
+    "BLPOP",
+    "XREAD",
+    "GET",
+    "GET a b",
+    "CONFIG NOSUCH",
+    "CONFIG GET",
+    "OBJECT FREQ",
+    "OBJECT NOSUCH a",
+    "FUNCTION NOSUCH",
+    "HSETEX a",
+    "EXPIRETIME",
+    "DELIFEQ a b",
+    "NOSUCH a",
+    "PING a b",
+];
+
+/// How a session stands when it asks, and how it is brought there.
+const STATES: [(&str, &[&str]); 4] = [
+    ("in RESP2", &[]),
+    ("in RESP3", &["HELLO 3"]),
+    ("to a transaction", &["MULTI"]),
+    ("to a subscriber in RESP2", &["SUBSCRIBE channel"]),
+];
+
+/// What is asked of a session in this state, and what is said to EXEC and PING behind it.
+fn ask(target: &Target, state: &[&str], request: &str) -> Vec<Value> {
+    let mut client = target.client();
+    for before in state {
+        client.call(before);
+    }
+    let mut replies = vec![client.call(request)];
+    if state == ["MULTI"] {
+        replies.push(client.call("EXEC"));
+    }
+    replies.push(client.call("PING"));
+    replies
+}
+
+#[test]
+fn what_a_server_does_not_know_or_finds_wrong_is_answered_in_its_own_words_in_every_state() {
+    for binary in installed() {
+        let direct = Target::direct(&binary, &Options::default());
+        let proxied = Target::proxied(&binary, &Options::default());
+        let mut differences = Vec::new();
+        for (state, before) in STATES {
+            for request in REQUESTS {
+                let (said, other) = (
+                    ask(&direct, before, request),
+                    ask(&proxied, before, request),
+                );
+                if said != other {
+                    differences.push(format!("{request} {state}:\n  {said:?}\n  {other:?}"));
+                }
+            }
+        }
+        assert!(
+            differences.is_empty(),
+            "{} of them before {}:\n{}",
+            differences.len(),
+            direct.name,
+            differences.join("\n")
+        );
+    }
+}
+
+#[test]
+fn what_libraries_say_of_themselves_changes_no_link_and_takes_none() {
+    for binary in installed() {
+        let target = Target::proxied(&binary, &Options::default());
+        let mut clients: Vec<_> = (0..20).map(|_| target.client()).collect();
+        for client in &mut clients {
+            let all = [
+                "HELLO 2",
+                "CLIENT SETINFO LIB-NAME mine",
+                "CLIENT SETINFO LIB-VER 1",
+                "PING",
+            ];
+            client.send(&all.map(words).concat());
+        }
+        for client in &mut clients {
+            let replies = client.replies(4);
+            let knows = !target.name.contains("redis 6.") && !target.name.contains("redis 7.0");
+            assert_eq!(
+                replies[1] == Value::ok(),
+                knows,
+                "{}: {replies:?}",
+                target.name
+            );
+            assert_eq!(replies[1].error().is_some(), !knows);
+            assert_eq!(replies[3], Value::Simple("PONG".into()));
+        }
+        let Value::Bulk(list) = target.direct_client().call("CLIENT LIST") else {
+            panic!("a list is a bulk string");
+        };
+        let list = String::from_utf8_lossy(&list).into_owned();
+        // Respool's one link, and who asks.
+        assert_eq!(list.lines().count(), 2, "{list}");
+        assert!(!list.contains("lib-name=mine"), "{list}");
+    }
+}
