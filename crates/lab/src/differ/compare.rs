@@ -158,24 +158,6 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// Errors that servers word differently: how the first side may begin, and how respool then may. The same error, of the
-/// same fate, in both.
-const WORDS: [(&str, &str); 4] = [
-    ("ERR unknown command `", "ERR unknown command '"),
-    (
-        "ERR Unknown subcommand or wrong number of arguments for '",
-        "ERR wrong number of arguments for '",
-    ),
-    (
-        "ERR Unknown subcommand or wrong number of arguments for '",
-        "ERR unknown subcommand '",
-    ),
-    ("ERR Can't execute '", "ERR Can't execute '"),
-];
-const NEWER_WORDS: &str = "what respool answers itself it says in the words of a newer server than Redis 6.2, which quotes \
-                           otherwise, names containers without their subcommand and knows no shard channels (only \
-                           respool needs this rule)";
-
 /// How often each rule was needed, by its reason.
 pub(crate) type Forgiven = BTreeMap<&'static str, u64>;
 
@@ -390,20 +372,6 @@ fn frames(args: &[Vec<u8>], one: &Frame, two: &Frame, forgiven: &mut Forgiven) -
         return true;
     }
     let request = name(args);
-    if one.is_error() && two.is_error() {
-        let starts = |frame: &Frame, start: &str| {
-            frame
-                .text()
-                .is_some_and(|text| text.starts_with(start.as_bytes()))
-        };
-        let words = WORDS
-            .iter()
-            .find(|(said, other)| starts(one, said) && starts(two, other));
-        if words.is_some() {
-            *forgiven.entry(NEWER_WORDS).or_default() += 1;
-        }
-        return words.is_some();
-    }
     if one.is_error() || two.is_error() {
         return false;
     }

@@ -10,17 +10,19 @@ use super::target::{Options, Target, installed};
 /// A kind of server, and which version of it.
 type Version = (&'static str, (u32, u32));
 
-/// The versions that the files were written for. What respool says by itself may be in the words of any.
+/// The versions that the files were written for. Which bytes are a request, respool decides as one of these does,
+/// whichever it stands before.
 const VERSIONS: [Version; 4] = [
     ("redis", (6, 2)),
     ("redis", (7, 0)),
     ("redis", (8, 2)),
     ("valkey", (9, 1)),
 ];
+const AS_ANY_VERSION: &str = "requests.golden";
 
 #[test]
 fn the_two_forms_of_a_request_are_read_as_the_servers_read_them() {
-    check("requests.golden");
+    check(AS_ANY_VERSION);
 }
 
 #[test]
@@ -81,7 +83,11 @@ fn check(name: &str) {
         run(&target, &[own]);
         // Its own version first: then the failure that is shown is the one to look at.
         let any: Vec<Version> = [own].into_iter().chain(VERSIONS).collect();
-        run(&Target::proxied(&binary, &options), &any);
+        let versions = match name {
+            AS_ANY_VERSION => any.as_slice(),
+            _ => &[own],
+        };
+        run(&Target::proxied(&binary, &options), versions);
     }
     let count = failures.len();
     assert!(
