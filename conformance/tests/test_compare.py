@@ -54,6 +54,16 @@ class Judged(unittest.TestCase):
         self.assertEqual(names(verdict.skips_that_pass), ["a"])
         self.assertFalse(verdict.good())
 
+    def test_a_skip_by_chance_may_pass(self):
+        """One that passes now and then may do either, and only that one."""
+        skips = [Skip("s", "a", "because", by_chance=True), Skip("s", "b", "because", by_chance=True)]
+        runs = Runs("s", results(a=PASSED, b=PASSED, c=PASSED), results(a=PASSED, b=FAILED, c=PASSED))
+        verdict = judge(runs, skips, 1)
+        self.assertTrue(verdict.good())
+        self.assertEqual(names(verdict.skipped_with_reason), ["b"])
+        runs = Runs("s", results(c=PASSED), results(c=FAILED))
+        self.assertFalse(judge(runs, skips, 1).good())
+
     def test_what_fails_directly_does_not_count(self):
         """A test that fails directly, once or twice, is reported apart, whatever it does through respool."""
         direct = results(a=FAILED, b=FAILED, c=PASSED)
