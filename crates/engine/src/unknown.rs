@@ -10,7 +10,6 @@ use respool_protocol::encode;
 use respool_protocol::request::Span;
 use respool_protocol::value::Value;
 
-use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::limits::LEARNED_COMMANDS_MAX;
@@ -30,8 +29,10 @@ pub(crate) struct Learned {
     commands: HashMap<(Whose, Vec<u8>), Lesson>,
     /// What is being asked, on which link.
     pub(crate) asking: HashMap<(Whose, Subject), Key>,
-    /// What servers have, as soon as that matters.
-    known: HashMap<Whose, Known>,
+    /// What servers have, as soon as that matters; and whom they would not tell, since when, if it may have
+    /// been for a moment only.
+    known: HashMap<ServerId, Known>,
+    untold: HashMap<Whose, Option<Time>>,
     /// Why a user may not open transactions, if it may not; as soon as it wants to.
     unopened: HashMap<Whose, Option<Vec<u8>>>,
 }
@@ -53,14 +54,12 @@ pub(crate) enum Subject {
 /// The commands of the table that a server has.
 #[derive(Debug)]
 struct Known {
-    /// Their numbers of arguments, by their places in the table; all as the table says if there are none,
-    /// because the server would not tell.
+    /// Their numbers of arguments, by their places in the table.
     arities: Vec<Option<i64>>,
     /// Whether it tells its subcommands (Redis 7 and newer).
     subcommands: bool,
     /// Whoever needs it next asks again.
     doubted: bool,
-    at: Time,
 }
 
 /// What a server has to say to a request before anybody looks into it.
@@ -77,19 +76,19 @@ pub(crate) enum Verdict {
 }
 
 impl Learned {
-    /// A user has said anew who it is, or its rights may have changed. What is being queued is still checked by
-    /// what was known when it began.
+    /// A user has said anew who it is, or its rights may have changed.
     pub(crate) fn doubt_user(&mut self, server: ServerId, user: u16) {
-        if let Some(known) = self.known.get_mut(&(server, user)) {
-            known.doubted = true;
-        }
+        self.untold.remove(&(server, user));
         self.unopened.remove(&(server, user));
     }
 
-    /// A connection to a server is lost: it may be another one when it is back.
+    /// A connection to a server is lost: it may be another one when it is back. What is being queued is still
+    /// checked by what was known when it began.
     pub(crate) fn doubt_server(&mut self, server: ServerId) {
-        let of_server = self.known.iter_mut().filter(|((of, _), _)| *of == server);
-        of_server.for_each(|(_, known)| known.doubted = true);
+        if let Some(known) = self.known.get_mut(&server) {
+            known.doubted = true;
+        }
+        self.untold.retain(|(of, _), _| *of != server);
         self.unopened.retain(|(of, _), _| *of != server);
     }
 }
@@ -227,15 +226,27 @@ impl Engine {
     /// Sees to it that it is known which commands a session's server has, if that can be known. `false`: the
     /// session waits for it.
     pub(crate) fn know_commands(&mut self, key: Key) -> bool {
-        let Some(whose) = self.whose(key) else {
+        let Some(session) = self.sessions.get(key) else {
             return true;
         };
-        let known = self.learned.known.get(&whose);
-        let enough = known.is_some_and(|known| {
-            !known.doubted
-                && (!known.arities.is_empty() || self.now.since_ms(known.at) < NOTHING_MS)
-        });
-        enough || !matches!(self.ask_about_all(key), Err(Blocked::Wait))
+        let own = self.kind_of(session);
+        let known = self.learned.known.get(&own.server);
+        if known.is_some_and(|known| !known.doubted) {
+            return true;
+        }
+        // What a server has is the same for all. The first link is there already; who speaks for it may have no
+        // right to know.
+        for kind in [self.first_link(own.server), own] {
+            let untold = match self.learned.untold.get(&(kind.server, kind.user)) {
+                Some(Some(at)) => self.now.since_ms(*at) < NOTHING_MS,
+                Some(None) => true,
+                None => false,
+            };
+            if !untold && matches!(self.ask_about_all(key, kind), Err(Blocked::Wait)) {
+                return false;
+            }
+        }
+        true
     }
 
     /// The same for whether the session's user may open transactions. `opening` is MULTI as the client writes it.
@@ -324,8 +335,7 @@ impl Engine {
         let container = commands::lookup(request.arg(0)).unwrap_or(request.id);
         let known = self
             .whose(key)
-            .and_then(|whose| self.learned.known.get(&whose))
-            .filter(|known| !known.arities.is_empty());
+            .and_then(|(server, _)| self.learned.known.get(&server));
         let arity_of = |id: CommandId| known.map(|known| known.arities[id.index()]);
         if request.id == id::QUIT {
             // Before Redis 7.2 it was no command, but looked for in front of all commands.
@@ -357,14 +367,9 @@ impl Engine {
         Verdict::Refused(wrong_arity(row))
     }
 
-    /// Asks the server for all its commands.
-    fn ask_about_all(&mut self, key: Key) -> Result<(), Blocked> {
-        self.wait_for_lesson(key, Subject::Commands, |engine, kind| {
-            // The first link is there already, whatever a session rides on.
-            let kind = match kind.user {
-                CONFIGURED => engine.first_link(kind.server),
-                _ => kind,
-            };
+    /// Asks the server for all its commands, on a link of this kind.
+    fn ask_about_all(&mut self, key: Key, kind: LinkKey) -> Result<(), Blocked> {
+        self.wait_for_lesson(key, kind, Subject::Commands, |engine| {
             let mut request = Vec::new();
             encode::request(&mut request, &["COMMAND"]);
             engine.ask_on_shared(kind, &request, Duty::Learn(Subject::Commands))
@@ -374,7 +379,11 @@ impl Engine {
     /// Asks the server whether the session's user may open transactions: not on a link of the session's own, where
     /// that would end its WATCH.
     fn ask_to_open(&mut self, key: Key, opening: &[u8]) -> Result<(), Blocked> {
-        self.wait_for_lesson(key, Subject::Opening, |engine, kind| {
+        let Some(session) = self.sessions.get(key) else {
+            return Ok(());
+        };
+        let kind = self.kind_of(session);
+        self.wait_for_lesson(key, kind, Subject::Opening, |engine| {
             let mut probe = opening.to_vec();
             encode::request(&mut probe, &["DISCARD"]);
             engine.ask_on_shared(kind, &probe, Duty::Probe(None))
@@ -383,31 +392,32 @@ impl Engine {
 
     /// Asks the server about a command; the session waits for what it says.
     fn ask_about(&mut self, key: Key, name: Vec<u8>) -> Result<(), Blocked> {
-        self.wait_for_lesson(key, Subject::Command(name.clone()), |engine, _| {
+        let Some(session) = self.sessions.get(key) else {
+            return Ok(());
+        };
+        let kind = self.kind_of(session);
+        self.wait_for_lesson(key, kind, Subject::Command(name.clone()), |engine| {
             let mut request = Vec::new();
             encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
             engine.ask_for_ourselves(key, &request, Duty::Learn(Subject::Command(name)))
         })
     }
 
-    /// The session waits at the link on which `ask` asks, given the kind of link it would share, or on which
-    /// somebody has asked the same already.
+    /// The session waits at the link on which `ask` asks, for the server and user of this kind, or on which somebody
+    /// has asked the same already.
     fn wait_for_lesson(
         &mut self,
         key: Key,
+        kind: LinkKey,
         subject: Subject,
-        ask: impl FnOnce(&mut Engine, LinkKey) -> Result<Key, Blocked>,
+        ask: impl FnOnce(&mut Engine) -> Result<Key, Blocked>,
     ) -> Result<(), Blocked> {
-        let Some(session) = self.sessions.get(key) else {
-            return Ok(());
-        };
-        let kind = self.kind_of(session);
         let subject = ((kind.server, kind.user), subject);
         let asked = self.learned.asking.get(&subject).copied();
         let link = match asked.filter(|link| self.links.get(*link).is_some()) {
             Some(link) => link,
             None => {
-                let link = ask(self, kind)?;
+                let link = ask(self)?;
                 self.learned.asking.insert(subject, link);
                 link
             }
@@ -432,9 +442,16 @@ impl Engine {
         let subject = ((kind.server, kind.user), about);
         self.learned.asking.remove(&subject);
         match subject {
-            (whose, Subject::Commands) => {
-                self.learned.known.insert(whose, known(reply, self.now));
-            }
+            (whose, Subject::Commands) => match known(reply) {
+                Some(known) => {
+                    self.learned.known.insert(whose.0, known);
+                }
+                // It may be loading; or this user may never know.
+                None => {
+                    let at = (!reply.starts_with(b"-NOPERM")).then_some(self.now);
+                    self.learned.untold.insert(whose, at);
+                }
+            },
             (whose, Subject::Command(name)) => {
                 if self.learned.commands.len() >= LEARNED_COMMANDS_MAX {
                     self.learned.commands.clear();
@@ -473,18 +490,16 @@ fn may_be_a_name(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX
 }
 
-/// Reads a reply to COMMAND.
-fn known(reply: &[u8], now: Time) -> Known {
+/// Reads a reply to COMMAND. `None`: it does not say.
+fn known(reply: &[u8]) -> Option<Known> {
+    let Some(Value::List(list)) = Value::read(reply) else {
+        return None;
+    };
     let mut known = Known {
-        arities: Vec::new(),
+        arities: vec![None; CommandId::COUNT],
         subcommands: false,
         doubted: false,
-        at: now,
     };
-    let Some(Value::List(list)) = Value::read(reply) else {
-        return known;
-    };
-    known.arities = vec![None; CommandId::COUNT];
     for facts in &list {
         let Value::List(facts) = facts else { continue };
         let name = facts.first().and_then(Value::text).unwrap_or_default();
@@ -509,7 +524,7 @@ fn known(reply: &[u8], now: Time) -> Known {
             }
         }
     }
-    known
+    Some(known)
 }
 
 /// Where in what a server says of a command its subcommands stand, since Redis 7.
@@ -557,7 +572,7 @@ mod tests {
         let config = "*10\r\n$6\r\nconfig\r\n:-2\r\n*0\r\n:0\r\n:0\r\n:0\r\n*0\r\n*0\r\n*0\r\n*1\r\n\
                       *2\r\n$10\r\nconfig|get\r\n:-3\r\n";
         let reply = format!("*2\r\n*2\r\n$3\r\nget\r\n:2\r\n{config}");
-        let known = known(reply.as_bytes(), Time(5));
+        let known = known(reply.as_bytes()).expect("it says");
         let arity = |id: CommandId| known.arities[id.index()];
         assert_eq!(arity(commands::id::GET), Some(2));
         assert_eq!(arity(commands::id::CONFIG_GET), Some(-3));
@@ -566,7 +581,7 @@ mod tests {
             (None, None)
         );
         assert!(known.subcommands);
-        assert!(super::known(b"-NOPERM no\r\n", Time(5)).arities.is_empty());
+        assert!(super::known(b"-NOPERM no\r\n").is_none());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a server does not know is not answered as if it did, whatever respool knows; nor in other words than its own.
 
 use super::client::{Value, words};
-use super::target::{Options, Target, installed};
+use super::target::{Options, Target, before_every_server, installed};
 
 /// What respool answers itself, or may not pass on as it is, each rightly and wrongly. In Redis 6.2, SETINFO, NO-EVICT,
 /// NO-TOUCH and shard channels are not known, and subcommands have no number of arguments of their own; in 7.0, SETINFO
@@ -178,4 +178,34 @@ fn what_libraries_say_of_themselves_changes_no_link_and_takes_none() {
         assert_eq!(list.lines().count(), 2, "{list}");
         assert!(!list.contains("lib-name=mine"), "{list}");
     }
+}
+
+/// Not by everybody, and not by who may not: its list is long, and what is denied to a user stands in the ACL LOG.
+#[test]
+fn what_a_server_has_it_is_asked_once_whoever_needs_it() {
+    before_every_server(&Options::with(&["--threads=1"]), |target| {
+        let mut direct = target.direct_client();
+        let few = "ACL SETUSER few on >secret ~* +get +auth";
+        assert_eq!(direct.call(few), Value::ok());
+        for _ in 0..5 {
+            let mut client = target.client();
+            client.call("CLIENT SETINFO lib-name a");
+            assert_eq!(client.call("AUTH few secret"), Value::ok());
+            client.call("CLIENT SETINFO lib-name b");
+            assert_eq!(client.call("GET k"), Value::Null);
+        }
+        let Value::Bulk(stats) = direct.call("INFO commandstats") else {
+            panic!("a text");
+        };
+        let stats = String::from_utf8_lossy(&stats).into_owned();
+        assert!(stats.contains("cmdstat_command:calls=1,"), "{stats}");
+        let Value::Array(log) = direct.call("ACL LOG") else {
+            panic!("an array");
+        };
+        let command = Value::bulk("command");
+        assert!(
+            log.iter()
+                .all(|entry| entry.get("object") != Some(&command))
+        );
+    });
 }
