@@ -611,7 +611,10 @@ impl Engine {
             ('O', session.pins.any(Pins::MONITOR)),
             ('P', session.listens()),
             ('x', session.flags.any(Flags::IN_MULTI)),
-            ('b', waits || session.flags.any(Flags::HOLD_PAUSE)),
+            (
+                'b',
+                waits || session.flags.any(Flags::HOLD_PAUSE | Flags::HOLD_ROOM),
+            ),
             ('t', session.pins.any(Pins::TRACKING)),
             ('B', session.pins.any(Pins::BROADCAST)),
             ('c', session.flags.any(Flags::CLOSING)),
@@ -679,7 +682,7 @@ impl Engine {
             },
             session.asked.map_or("NULL", |id| id.get().name),
             self.user_name(session),
-            match rare.and_then(|rare| rare.redirect) {
+            match rare.and_then(|rare| rare.redirect.as_ref()) {
                 Some(redirect) => redirect.to as i64,
                 None if session.pins.any(Pins::TRACKING) => 0,
                 None => -1,

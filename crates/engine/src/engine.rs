@@ -459,8 +459,7 @@ impl Engine {
             return;
         };
         session.flags |= Flags::ENDED;
-        let link = session.link;
-        if self.waits_at_server(link) {
+        if self.waits_in_vain(key) {
             return self.close(key, false);
         }
         let Some(session) = self.sessions.get(key) else {
@@ -478,12 +477,18 @@ impl Engine {
     /// be much.
     pub fn handle_session_hangup(&mut self, session: SessionId) {
         let key = session.0;
-        if let Some(session) = self.sessions.get(key)
-            && (self.waits_at_server(session.link) || session.is_finished())
-        {
+        if self.waits_in_vain(key) || self.sessions.get(key).is_some_and(Session::is_finished) {
             return self.close(key, false);
         }
         self.end_paused(key);
+    }
+
+    /// Whether a session that has left waits for what nobody should get any more: at the server, or for a link to wait
+    /// there.
+    fn waits_in_vain(&self, key: Key) -> bool {
+        self.sessions.get(key).is_some_and(|session| {
+            session.flags.any(Flags::HOLD_ROOM) || self.waits_at_server(session.link)
+        })
     }
 
     /// Whether what is in flight on a link waits for something at the server. If its session has gone, nobody

@@ -194,6 +194,7 @@ impl Engine {
         };
         if self.asked.len() >= QUESTIONS_MAX {
             if session.is_caught_up() {
+                self.abort_transaction(key);
                 return self.answer_reply(key, &bound_reply("questions_max"));
             }
             self.hold(key, Flags::HOLD_DRAIN);
@@ -314,6 +315,8 @@ impl Engine {
             if !asked.silent {
                 failure::append_reply(&mut reply, Fate::Unknown, cause);
             }
+            // If it was to be queued.
+            self.abort_transaction(asked.session);
             self.deliver(asked.session, asked.seq, 1, &reply);
         }
     }

@@ -13,6 +13,7 @@
 //! or the connection does. Its bytes are kept as long: a read that was lost can be sent again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use respool_protocol::encode::{self, Version};
 use respool_protocol::reply;
@@ -228,6 +229,8 @@ pub(crate) struct Link {
     pub(crate) key: LinkKey,
     /// Sessions that ride on it.
     pub(crate) riders: u32,
+    /// Held by all who need it though they do not ride on it.
+    pub(crate) held: Arc<()>,
     /// Sessions that wait until it can be used, or refused.
     pub(crate) waiters: Vec<Key>,
     /// Attempts to connect since the last success.
@@ -285,6 +288,7 @@ impl Link {
             role,
             key,
             riders: 0,
+            held: Arc::default(),
             waiters: Vec::new(),
             failures: 0,
             reason: String::from("not connected yet"),

@@ -94,7 +94,7 @@ impl Engine {
             return Err(Blocked::Refused(bound_reply("pinned_links_max")));
         }
         self.pinned_waiters.push_back(key);
-        self.hold(key, Flags::HOLD_LINK);
+        self.hold(key, Flags::HOLD_ROOM);
         Err(Blocked::Wait)
     }
 
@@ -209,7 +209,7 @@ impl Engine {
             && let Some(waiter) = self.pinned_waiters.pop_front()
         {
             if self.sessions.get(waiter).is_some() {
-                self.release(waiter, Flags::HOLD_LINK);
+                self.release(waiter, Flags::HOLD_ROOM);
                 room -= 1;
             }
         }

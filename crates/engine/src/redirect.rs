@@ -10,7 +10,9 @@
 //!   session that is told ◀── its worker ◀── the link that is client 7 ◀─┘
 //! ```
 //!
-//! All sessions of a worker that redirect to the same one share that link; they are its riders.
+//! All sessions of a worker that redirect to the same one share that link.
+
+use std::sync::Arc;
 
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
@@ -25,12 +27,14 @@ use crate::session::{Flags, Session};
 use crate::slots::Key;
 
 /// Where it goes what a server has to say to a session that tracks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Redirect {
     /// The id of the session that is told.
     pub(crate) to: u64,
-    /// The link that stands for it at the server.
+    /// The link that stands for it at the server, and that stays as long as this is held: by who tracks, and by
+    /// what has been asked or queued and not answered.
     link: Key,
+    _held: Arc<()>,
 }
 
 /// What was found out of a session that is to be told.
@@ -100,12 +104,16 @@ impl Engine {
         };
         let stands_for_it = link.and_then(|link| self.links.get(link));
         let client_id = stands_for_it.map_or(NO_CLIENT, |link| link.client_id);
+        let redirect = stands_for_it.zip(link).map(|(state, link)| Redirect {
+            to: found.to,
+            link,
+            _held: state.held.clone(),
+        });
         let client_id = client_id.to_string();
         let mut args: Vec<&[u8]> = request.args().collect();
         args[at] = client_id.as_bytes();
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &args);
-        let redirect = link.map(|link| Redirect { to: found.to, link });
         let switch = Switch::of(request);
         if in_multi {
             return Ok(self.queue_switch(key, switch, redirect, &bytes));
@@ -157,25 +165,20 @@ impl Engine {
         if redirect.is_none() && session.rare.is_none() {
             return;
         }
-        let old = std::mem::replace(&mut session.rare().redirect, redirect);
-        if let Some(redirect) = redirect {
-            match self.links.get_mut(redirect.link) {
-                Some(link) => link.riders += 1,
-                None => self.close_for(key, String::from(LOST)),
-            }
-        }
-        self.leave_redirect(old);
-    }
-
-    /// The link stays a while: another one may have asked for it, and not have its answer yet.
-    fn leave_redirect(&mut self, redirect: Option<Redirect>) {
-        if let Some(redirect) = redirect {
-            self.leave(redirect.link);
+        let link = redirect.as_ref().map(|redirect| redirect.link);
+        session.rare().redirect = redirect;
+        if link.is_some_and(|link| self.links.get(link).is_none()) {
+            self.close_for(key, String::from(LOST));
         }
     }
 
-    pub(crate) fn redirect_of(&self, key: Key) -> Option<Redirect> {
-        self.sessions.get(key)?.rare.as_ref()?.redirect
+    pub(crate) fn redirect_of(&self, key: Key) -> Option<&Redirect> {
+        self.sessions.get(key)?.rare.as_ref()?.redirect.as_ref()
+    }
+
+    /// Whether the link that was to stand for a session has gone meanwhile: its number may be another's now.
+    pub(crate) fn has_lost(&self, redirect: &Redirect) -> bool {
+        self.links.get(redirect.link).is_none()
     }
 
     /// The reply to CLIENT GETREDIR or TRACKINGINFO, with the session that is told instead of the link that
@@ -244,10 +247,9 @@ impl Engine {
         self.push_to(key, &message);
     }
 
-    /// A session is gone: nobody is told any more on its behalf, and, if others redirect to it, every worker
-    /// gives up the links that stand for it. So the server finds out as it would without us.
+    /// A session is gone: if others redirect to it, every worker gives up the links that stand for it. So the server
+    /// finds out as it would without us.
     pub(crate) fn forget_redirects(&mut self, gone: &Session) {
-        self.leave_redirect(gone.rare.as_ref().and_then(|rare| rare.redirect));
         if self.targets.remove(&gone.id).is_some() {
             self.tell_all(Question::TargetGone { to: gone.id });
         }
@@ -285,7 +287,10 @@ impl Engine {
     /// A link that stood for a session is lost: what its riders were to be told in between, nobody knows.
     pub(crate) fn lose_redirect(&mut self, link: Key) {
         let rides = |session: &Session| {
-            let redirect = session.rare.as_ref().and_then(|rare| rare.redirect);
+            let redirect = session
+                .rare
+                .as_ref()
+                .and_then(|rare| rare.redirect.as_ref());
             redirect.is_some_and(|redirect| redirect.link == link)
         };
         let riders = self.sessions.iter().filter(|(_, session)| rides(session));

@@ -11,7 +11,7 @@ use crate::link::{Entry, Link, LinkKey, Role, State};
 use crate::returns::Expected;
 use crate::session::{Flags, Large, Pins, Session};
 use crate::slots::Key;
-use crate::unknown::{Verdict, What};
+use crate::unknown::{Verdict, What, names_no_subcommand};
 
 /// A whole request whose command is known and whose number of arguments is right.
 #[derive(Clone, Copy)]
@@ -299,6 +299,11 @@ impl Engine {
             };
         }
         let looked_into = matches!(command.answer, Answer::Conditional(_));
+        if is_itselfs && names_no_subcommand(&request) {
+            // The server will refuse it, unless it is one that knows more than others of its age.
+            let pins = Pins::ONCE.with(Pins::UNKNOWN);
+            return self.place_alone(key, bytes, false, pins, None);
+        }
         if is_itselfs || looked_into && !command.arity_ok(spans.len()) {
             return self.place_on_link(key, bytes, false, None);
         }

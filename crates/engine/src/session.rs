@@ -124,6 +124,8 @@ impl Flags {
     pub(crate) const HOLD_PAUSE: Flags = Flags(1 << 22);
     /// Something is left of its last request that comes before the next one.
     pub(crate) const STEPS: Flags = Flags(1 << 23);
+    /// It needs a link that serves one session, and there is no room for another.
+    pub(crate) const HOLD_ROOM: Flags = Flags(1 << 24);
 
     /// Any reason to leave its bytes alone for now.
     pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT
@@ -131,7 +133,8 @@ impl Flags {
         .with(Flags::HOLD_DRAIN)
         .with(Flags::HOLD_LINK)
         .with(Flags::HOLD_MEMORY)
-        .with(Flags::HOLD_PAUSE);
+        .with(Flags::HOLD_PAUSE)
+        .with(Flags::HOLD_ROOM);
     /// Why its bytes are not scanned for requests.
     pub(crate) const NOT_SCANNED: Flags = Flags::HOLD
         .with(Flags::CLOSING)
@@ -414,11 +417,10 @@ impl Session {
         if self.flags.any(Flags::CLOSING | Flags::ENDED) {
             return false;
         }
-        let patient = if self.pins.is_empty() {
-            Flags::HOLD_PAUSE | Flags::HOLD_DRAIN
-        } else {
-            Flags::HOLD_PAUSE | Flags::HOLD_DRAIN | Flags::HOLD_DEPTH | Flags::HOLD_LINK
-        };
+        let mut patient = Flags::HOLD_PAUSE | Flags::HOLD_DRAIN | Flags::HOLD_ROOM;
+        if !self.pins.is_empty() {
+            patient |= Flags::HOLD_DEPTH | Flags::HOLD_LINK;
+        }
         let holds = self.flags & Flags::HOLD;
         !holds.any(!patient) && (holds == Flags::default() || self.held.len() < waiting_bytes_max)
     }
@@ -458,6 +460,7 @@ mod tests {
             F::HOLD_LINK,
             F::HOLD_MEMORY,
             F::HOLD_PAUSE,
+            F::HOLD_ROOM,
         ] {
             assert!(hold.any(F::HOLD) && hold.any(F::NOT_SCANNED));
         }

@@ -24,7 +24,7 @@ use crate::here::is_plain;
 use crate::link::Entry;
 use crate::pinned::Switch;
 use crate::redirect::{Redirect, redirect_asked};
-use crate::requests::{Blocked, Placed, Request};
+use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
 use crate::steps::Step;
@@ -410,6 +410,9 @@ impl Engine {
         if about_session && self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
+        if let Some(reply) = self.refusal_of_redirects(key, pins.is_empty()) {
+            return self.leave_transaction(key, &reply);
+        }
         for pins in pins {
             match self.pin(key, pins) {
                 Ok(()) => {}
@@ -438,6 +441,24 @@ impl Engine {
             }
             Err(_) => unreachable!("the duty given back is the one that was given"),
         }
+    }
+
+    /// What an EXEC is told whose CLIENT TRACKING redirects, if it cannot be executed now.
+    fn refusal_of_redirects(&self, key: Key, needs_none: bool) -> Option<Vec<u8>> {
+        let session = self.sessions.get(key)?;
+        let transaction = session.rare.as_ref()?.transaction.as_ref()?;
+        let redirect = |(_, ours): &(u32, Ours)| match ours {
+            Ours::Switch { redirect, .. } => redirect.clone(),
+            _ => None,
+        };
+        let mut redirects = transaction.ours.iter().filter_map(redirect).peekable();
+        redirects.peek()?;
+        if redirects.any(|redirect| self.has_lost(&redirect)) {
+            return Some(LOST_REDIRECT.to_vec());
+        }
+        // Who holds one of the links that have a bound must not wait for another: others may do the same.
+        let full = self.pinned_links >= self.settings.limits.pinned_links_max;
+        (full && !needs_none && session.pins.is_empty()).then(|| bound_reply("pinned_links_max"))
     }
 
     /// What a session has queued, as it goes to the server; and what becomes of the result.
@@ -582,6 +603,8 @@ impl Woven {
 
 /// As Redis says it when it executes what was queued (`monitorCommand`, `ssubscribeCommand`).
 const NO_SSUBSCRIBE: &[u8] = b"-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client\r\n";
+/// The connection that was to stand for the client that is named.
+const LOST_REDIRECT: &[u8] = b"-NOTSENT respool: the command was not executed; the connection that stood for the client to redirect to was lost\r\n";
 const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
 
 /// Whether a HELLO will change the version, whoever its session is.

@@ -2,6 +2,8 @@
 
 use respool_protocol::encode;
 
+use std::sync::Arc;
+
 use crate::auth::CONFIGURED;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
@@ -80,10 +82,10 @@ impl Engine {
         } else {
             None
         };
-        self.learned.asking.retain(|_, asked_on| *asked_on != key);
+        self.learned.asking.retain(|_, (link, _)| *link != key);
         let role = link.role;
         let was_up = link.is_up();
-        if was_up {
+        if was_up && role == Role::Shared {
             self.learned.doubt_server(link.key.server);
         }
         let gone = link.disconnect(stable && role == Role::Shared);
@@ -336,6 +338,7 @@ impl Engine {
         }
         self.ticking = keys;
         self.tick_questions();
+        self.tick_lessons();
         // Whoever was offered a link may have gone without it.
         self.next_pinned();
         self.next_streaming();
@@ -403,6 +406,7 @@ impl Engine {
             return;
         };
         let unused = link.riders == 0
+            && Arc::strong_count(&link.held) == 1
             && link.ledger.is_empty()
             && link.out.bytes().is_empty()
             && link.waiters.is_empty();

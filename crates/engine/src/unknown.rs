@@ -27,8 +27,8 @@ use crate::time::Time;
 #[derive(Default)]
 pub(crate) struct Learned {
     commands: HashMap<(Whose, Vec<u8>), Lesson>,
-    /// What is being asked, on which link.
-    pub(crate) asking: HashMap<(Whose, Subject), Key>,
+    /// What is being asked, on which link, since when.
+    pub(crate) asking: HashMap<(Whose, Subject), (Key, Time)>,
     /// What servers have, as soon as that matters; and whom they would not tell, since when, if it may have
     /// been for a moment only.
     known: HashMap<ServerId, Known>,
@@ -111,6 +111,9 @@ enum Lesson {
 /// How long it is believed that a server does not know a command, since a module may be loaded; and that it would
 /// not say, since it may only have been busy.
 const NOTHING_MS: u64 = 1_000;
+/// How long one waits to learn which commands a server has, or whether transactions may be opened; at it, what the
+/// table says is believed. The server may be at something else for long, and who asks may want to end just that.
+const LESSON_MS: u64 = 1_000;
 /// No command has a longer name.
 const NAME_BYTES_MAX: usize = 128;
 
@@ -203,7 +206,11 @@ impl Engine {
             return self.hold_for_pause(key);
         }
         match lesson {
-            Lesson::Renamed(id) => self.place_known(key, bytes, spans, id),
+            Lesson::Renamed(id) => {
+                let sub = spans.get(1).filter(|_| id.get().is_container());
+                let sub = sub.and_then(|name| commands::lookup_sub(id, name.of(bytes)));
+                self.place_known(key, bytes, spans, sub.unwrap_or(id))
+            }
             Lesson::Nothing { .. } if unauthenticated || in_multi => {
                 if self.is_silent_before_auth(key) {
                     return self.answer_error(key, NOAUTH);
@@ -310,7 +317,9 @@ impl Engine {
             Answer::Server | Answer::Alone | Answer::Conditional(_) => true,
             Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
         };
-        if is_asked_itself && !flags.any(Flags::IN_MULTI | Flags::RESTRICTED) {
+        if is_asked_itself && !flags.any(Flags::IN_MULTI | Flags::RESTRICTED)
+            || self.is_silent_before_auth(key)
+        {
             return Some(Verdict::Unsaid);
         }
         // What is queued is judged by what was known at its MULTI; who has still to say who it is could not ask.
@@ -324,7 +333,24 @@ impl Engine {
         if may_ask && matters && !self.know_commands(key) {
             return None;
         }
-        Some(self.known_verdict(key, request))
+        Some(match self.known_verdict(key, request) {
+            // What is answered here needs the arguments that the table says.
+            Verdict::Fine if !is_asked_itself && !row.arity_ok(request.spans.len()) => {
+                Verdict::Refused(wrong_arity(row))
+            }
+            verdict => verdict,
+        })
+    }
+
+    /// Lets those go on who have waited long enough.
+    pub(crate) fn tick_lessons(&mut self) {
+        let late = |((_, subject), (_, since)): &(&(Whose, Subject), &(Key, Time))| {
+            !matches!(subject, Subject::Command(_)) && self.now.since_ms(*since) >= LESSON_MS
+        };
+        let links = self.learned.asking.iter().filter(late);
+        for link in links.map(|(_, (link, _))| *link).collect::<Vec<_>>() {
+            self.wake_waiters(link);
+        }
     }
 
     fn known_verdict(&self, key: Key, request: &Request<'_>) -> Verdict {
@@ -332,7 +358,8 @@ impl Engine {
         let argc = request.spans.len();
         let is_sub = row.name.contains('|');
         let names_sub = is_sub || names_no_subcommand(request);
-        let container = commands::lookup(request.arg(0)).unwrap_or(request.id);
+        let container = row.name.split('|').next().unwrap_or_default();
+        let container = commands::lookup(container.as_bytes()).unwrap_or(request.id);
         let known = self
             .whose(key)
             .and_then(|(server, _)| self.learned.known.get(&server));
@@ -414,11 +441,17 @@ impl Engine {
     ) -> Result<(), Blocked> {
         let subject = ((kind.server, kind.user), subject);
         let asked = self.learned.asking.get(&subject).copied();
-        let link = match asked.filter(|link| self.links.get(*link).is_some()) {
-            Some(link) => link,
+        let link = match asked.filter(|(link, _)| self.links.get(*link).is_some()) {
+            Some((_, since))
+                if !matches!(subject.1, Subject::Command(_))
+                    && self.now.since_ms(since) >= LESSON_MS =>
+            {
+                return Ok(());
+            }
+            Some((link, _)) => link,
             None => {
                 let link = ask(self)?;
-                self.learned.asking.insert(subject, link);
+                self.learned.asking.insert(subject, (link, self.now));
                 link
             }
         };
@@ -481,7 +514,7 @@ fn is_since_7(id: CommandId) -> bool {
 }
 
 /// Whether it names a subcommand that its container does not have in the table.
-fn names_no_subcommand(request: &Request<'_>) -> bool {
+pub(crate) fn names_no_subcommand(request: &Request<'_>) -> bool {
     request.command.is_container() && request.spans.len() > 1
 }
 

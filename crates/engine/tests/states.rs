@@ -342,3 +342,58 @@ fn what_is_queued_is_checked_by_what_was_known_at_its_multi() {
         "{replies}"
     );
 }
+
+/// A server may know more than the table; what is answered here knows what the table says.
+#[test]
+fn a_server_that_takes_fewer_arguments_changes_nothing_of_what_is_answered_here() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    world.asks(session, &["SELECT"]);
+    let sent = world.sent(world.shared);
+    assert!(sent.ends_with("$7\r\nCOMMAND\r\n"), "{sent}");
+    world.says(world.shared, "*1\r\n*3\r\n$6\r\nselect\r\n:-1\r\n*0\r\n");
+    assert_eq!(
+        world.got(session),
+        "-ERR wrong number of arguments for 'select' command\r\n"
+    );
+}
+
+/// It may be busy with what the one who asks wants to end.
+#[test]
+fn nobody_waits_for_long_to_learn_what_a_server_knows() {
+    let mut world = World::new(settings());
+    let [busy, session] = [world.accept(), world.accept()];
+    world.asks(busy, &["EVAL long 0"]);
+    world.asks(session, &["CLIENT SETINFO lib-name a", "MULTI"]);
+    world.wait_ms(900);
+    assert_eq!(world.got(session), "");
+    world.wait_ms(200);
+    assert_eq!(world.got(session), "+OK\r\n");
+    world.wait_ms(1_100);
+    assert_eq!(world.got(session), "+OK\r\n");
+}
+
+#[test]
+fn a_link_that_stands_for_somebody_stays_as_long_as_a_transaction_names_it() {
+    let mut world = World::new(settings());
+    let (_told, reader) = (world.accept(), world.accept());
+    world.asks(reader, &["MULTI"]);
+    let shared = world.shared;
+    probed(&mut world, shared);
+    world.asks(reader, &["CLIENT TRACKING ON REDIRECT 1"]);
+    let stands_for_it = world.connect();
+    assert_eq!(world.got(reader), "+OK\r\n+QUEUED\r\n");
+    let quiet = |world: &mut World| {
+        for _ in 0..15 {
+            world.wait_ms(1_000);
+            if world.sent(stands_for_it).contains("PING") {
+                world.says(stands_for_it, "+PONG\r\n");
+            }
+        }
+    };
+    quiet(&mut world);
+    assert_eq!(world.closed_links(), []);
+    world.asks(reader, &["DISCARD"]);
+    quiet(&mut world);
+    assert_eq!(world.closed_links(), [stands_for_it]);
+}

@@ -113,6 +113,29 @@ fn a_client_that_leaves_while_it_waits_takes_no_element_with_it() {
     });
 }
 
+/// The same for who has to wait for a link to wait on.
+#[test]
+fn a_client_that_leaves_while_it_waits_for_a_link_takes_no_element_with_it() {
+    let options = Options::with(&["--threads=1", "--pinned-links-max=1"]);
+    before_every_server(&options, |target| {
+        let mut first = target.client();
+        first.send(&words("BLPOP first 0"));
+        wait_until("it waits", Duration::from_secs(10), || waiting(target) == 1);
+        for what in [words("BLPOP list 0"), words("BLPOP list 0").repeat(2_000)] {
+            let mut gone = target.client();
+            gone.send(&what);
+            assert!(gone.is_quiet(MOMENT));
+        }
+        let mut steady = target.client();
+        steady.call("RPUSH list kept");
+        steady.call("RPUSH first 1");
+        first.reply();
+        thread::sleep(MOMENT);
+        let kept = Value::Array([Value::bulk("kept")].into());
+        assert_eq!(steady.call("LRANGE list 0 -1"), kept);
+    });
+}
+
 #[test]
 fn links_of_waiters_are_used_again_and_have_a_bound_that_makes_others_wait() {
     let target = proxied(&Options::with(&[
