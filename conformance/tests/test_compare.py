@@ -98,6 +98,8 @@ class Skips(unittest.TestCase):
         runs = [Runs("s", results(a=PASSED, b=SKIPPED, c=FAILED), {})]
         skips = [Skip("s", name, "because") for name in ["a", "b", "c", "gone"]] + [Skip("other", "a", "because")]
         self.assertEqual([(s.suite, s.test) for s in stale_skips(skips, runs)], [("s", "b"), ("s", "gone"), ("other", "a")])
+        by_chance = [Skip("s", name, "because", by_chance=True) for name in ["b", "gone"]]
+        self.assertEqual([s.test for s in stale_skips(by_chance, runs)], ["gone"])
         self.assertFalse(report.good([judge(Runs("s", results(a=PASSED), results(a=PASSED)), [], 1)], skips[3:4]))
 
     def test_only_a_star_is_special(self):
