@@ -195,7 +195,6 @@ pub fn median_interval(figures: &[f64]) -> Option<(f64, f64)> {
 mod tests {
     use super::*;
     use crate::case::Verb;
-    use crate::report::Summary;
     use crate::report::tests::round;
 
     #[test]
@@ -274,12 +273,7 @@ mod tests {
         let reports: Vec<CaseReport> = cases
             .into_iter()
             .zip(measured)
-            .map(|(case, rounds)| CaseReport {
-                id: case.id(),
-                summary: Summary::of(&rounds),
-                case,
-                rounds,
-            })
+            .map(|(case, rounds)| CaseReport::of(case, rounds))
             .collect();
         let mut found = compare(&reports, 3.0);
         assert_eq!(found.len(), 1);

@@ -18,7 +18,7 @@ use crate::load::clock_ns;
 use crate::machine::{self, Machine};
 use crate::measure::{self, Generator, Manner, STOPPED};
 use crate::progress::Progress;
-use crate::report::{CaseReport, Report, Round, Summary};
+use crate::report::{CaseReport, Report, Round};
 use crate::servers;
 use crate::targets::{Backend, Programs, Running, ServerChoice, first_line};
 
@@ -564,12 +564,7 @@ pub fn run(
     let cases: Vec<CaseReport> = cases
         .into_iter()
         .zip(rounds)
-        .map(|(case, rounds)| CaseReport {
-            id: case.id(),
-            summary: Summary::of(&rounds),
-            case,
-            rounds,
-        })
+        .map(|(case, rounds)| CaseReport::of(case, rounds))
         .collect();
     Ok(Report {
         format: Report::FORMAT,

@@ -69,6 +69,18 @@ pub struct CaseReport {
     pub summary: Option<Summary>,
 }
 
+impl CaseReport {
+    /// What came of these rounds.
+    pub fn of(case: Case, rounds: Vec<Round>) -> CaseReport {
+        CaseReport {
+            id: case.id(),
+            summary: Summary::of(&rounds),
+            case,
+            rounds,
+        }
+    }
+}
+
 /// One measurement of one case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Round {
