@@ -14,7 +14,7 @@ use crate::link::{Entry, LinkKey, Role, State};
 use crate::pool::ServerId;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
-use crate::settings::Credentials;
+use crate::settings::{Credentials, User};
 use crate::slots::Key;
 use crate::steps::Step;
 
@@ -64,12 +64,25 @@ pub(crate) struct Login {
     hello: Option<Vec<u8>>,
 }
 
+impl Login {
+    pub(crate) fn user(&self) -> u16 {
+        self.user
+    }
+}
+
+/// The name, if it has one, and the password of an AUTH. `None`: it has other arguments.
+pub(crate) fn auth_asked<'a>(request: &Request<'a>) -> Option<(Option<&'a [u8]>, &'a [u8])> {
+    match request.spans.len() {
+        2 => Some((None, request.arg(1))),
+        3 => Some((Some(request.arg(1)), request.arg(2))),
+        _ => None,
+    }
+}
+
 impl Engine {
     pub(crate) fn auth(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let (name, password): (Option<&[u8]>, &[u8]) = match request.spans.len() {
-            2 => (None, request.arg(1)),
-            3 => (Some(request.arg(1)), request.arg(2)),
-            _ => return self.answer_error(key, b"ERR syntax error"),
+        let Some((name, password)) = auth_asked(request) else {
+            return self.answer_error(key, b"ERR syntax error");
         };
         if self.settings.users.is_empty() {
             return self.log_in(key, (name, password), None);
@@ -87,16 +100,20 @@ impl Engine {
         name: &[u8],
         password: &[u8],
     ) -> Result<(), &'static [u8]> {
-        let found = self.settings.users.iter().position(|user| {
-            same(user.name.as_bytes(), name) & same(user.password.as_bytes(), password)
-        });
-        let wrong = b"WRONGPASS invalid username-password pair or user is disabled.".as_slice();
-        let user = found.ok_or(wrong)?;
+        let user = self.own_user(name, password).ok_or(WRONG)?;
         if let Some(session) = self.sessions.get_mut(key) {
             session.flags.remove(Flags::UNAUTHENTICATED);
-            session.user = user as u16;
+            session.user = user;
         }
         Ok(())
+    }
+
+    pub(crate) fn own_user(&self, name: &[u8], password: &[u8]) -> Option<u16> {
+        let is = |user: &User| {
+            same(user.name.as_bytes(), name) & same(user.password.as_bytes(), password)
+        };
+        let found = self.settings.users.iter().position(is);
+        found.map(|index| index as u16)
     }
 
     /// Asks the server whether this is who it says. `hello`: what else the session asked for with it, and
@@ -113,17 +130,11 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-        let (Some(user), Some(secret)) = (text(name.unwrap_or(b"default")), text(password)) else {
-            let wrong = b"WRONGPASS invalid username-password pair or user is disabled.";
-            return self.answer_error(key, wrong);
+        let Some(login) = credentials(name, password) else {
+            return self.answer_error(key, WRONG);
         };
         let (old, pinned) = (self.kind_of(session), !session.pins.is_empty());
-        let login = Credentials {
-            user: Some(user),
-            password: secret,
-        };
-        let Some(user) = self.logins.find(&login).or_else(|| self.add_login(login)) else {
+        let Some(user) = self.place_of_login(login) else {
             return self.answer_reply(key, &bound_reply("LOGINS_MAX"));
         };
         let version = hello.as_ref().map_or(old.version, |(version, _)| *version);
@@ -202,6 +213,12 @@ impl Engine {
         Err(Blocked::Wait)
     }
 
+    /// Where a user is among those that links can be of. `None`: there is no room for another.
+    pub(crate) fn place_of_login(&mut self, login: Credentials) -> Option<u16> {
+        let known = self.logins.find(&login);
+        known.or_else(|| self.add_login(login))
+    }
+
     fn add_login(&mut self, login: Credentials) -> Option<u16> {
         if self.logins.known.iter().all(Option::is_some) && self.logins.known.len() >= LOGINS_MAX {
             let mut used = vec![false; LOGINS_MAX + 1];
@@ -210,13 +227,16 @@ impl Engine {
             }
             for (_, session) in self.sessions.iter() {
                 used[usize::from(session.user)] = true;
+                for user in session.queued_logins() {
+                    used[usize::from(user)] = true;
+                }
             }
             for hub in &self.hubs {
                 used[usize::from(hub.user)] = true;
             }
             for duty in self.links.iter().flat_map(|(_, link)| &link.duties) {
-                if let Duty::Login(login) = duty {
-                    used[usize::from(login.user)] = true;
+                for user in duty.logins() {
+                    used[usize::from(user)] = true;
                 }
             }
             for (known, used) in self.logins.known.iter_mut().zip(&used[1..]) {
@@ -237,22 +257,17 @@ impl Engine {
             return;
         };
         let pinned = state.role == Role::Pinned { by: entry.session };
-        if pinned {
-            state.key.user = login.user;
-        }
         let version = state.key.version;
-        self.learned.doubt_user(state.key.server, login.user);
-        let Some(session) = self.sessions.get_mut(entry.session) else {
-            return;
-        };
-        session.user = login.user;
-        session.flags.remove(Flags::UNAUTHENTICATED);
-        if !pinned {
+        self.become_user(entry.session, link, login.user);
+        if let Some(session) = self.sessions.get_mut(entry.session)
+            && !pinned
+        {
             session.version = version;
         }
         match login.hello {
             Some(hello) => {
-                self.begin_steps(entry.session, [Step::Request(hello)].into(), entry.silent);
+                let steps = [Step::request(hello)].into();
+                self.begin_steps(entry.session, steps, entry.silent);
                 self.pass_on(entry, b"");
             }
             None => self.pass_on(entry, reply),
@@ -264,6 +279,21 @@ impl Engine {
                 .is_some_and(Session::is_caught_up)
         {
             self.ride(entry.session, link);
+        }
+    }
+
+    /// The server has agreed, on this link, that a session is this user.
+    pub(crate) fn become_user(&mut self, key: Key, link: Key, user: u16) {
+        let Some(link) = self.links.get_mut(link) else {
+            return;
+        };
+        if link.role == (Role::Pinned { by: key }) {
+            link.key.user = user;
+        }
+        self.learned.doubt_user(link.key.server, user);
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.user = user;
+            session.flags.remove(Flags::UNAUTHENTICATED);
         }
     }
 
@@ -298,13 +328,13 @@ impl Engine {
     }
 
     /// The name of a session's user.
-    pub(crate) fn user_name<'a>(&'a self, session: &Session) -> &'a str {
+    pub(crate) fn user_name(&self, user: u16) -> &str {
         let name = if self.settings.users.is_empty() {
             self.logins
-                .get(session.user)
+                .get(user)
                 .and_then(|login| login.user.as_deref())
         } else {
-            let user = self.settings.users.get(usize::from(session.user));
+            let user = self.settings.users.get(usize::from(user));
             user.map(|user| user.name.as_str())
         };
         name.unwrap_or("default")
@@ -320,6 +350,18 @@ impl Engine {
             .and_then(|link| link.refusal.as_deref());
         !self.settings.users.is_empty() || refusal.is_some_and(|text| text.starts_with(b"NOAUTH"))
     }
+}
+
+/// To AUTH, in Redis's words.
+const WRONG: &[u8] = b"WRONGPASS invalid username-password pair or user is disabled.";
+
+/// What a client says who it is. `None`: no name or password of ours has such bytes.
+pub(crate) fn credentials(name: Option<&[u8]>, password: &[u8]) -> Option<Credentials> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    Some(Credentials {
+        user: Some(text(name.unwrap_or(b"default"))?),
+        password: text(password)?,
+    })
 }
 
 /// Compares without telling by its time where the difference lies.

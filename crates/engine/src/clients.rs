@@ -568,7 +568,7 @@ impl Engine {
             plain(&|| addr(session), &traits.addr),
             plain(&|| laddr(session), &traits.laddr),
             traits.ip.as_ref().map(|ip| is_from(session, ip)),
-            plain(&|| self.user_name(session).to_owned(), &traits.user),
+            plain(&|| self.user_name(session.user).to_owned(), &traits.user),
             traits.flags.as_ref().map(flags),
             text(rare.map(|rare| &rare.name), &traits.name),
             text(rare.map(|rare| &rare.lib_name), &traits.lib_name),
@@ -600,17 +600,19 @@ impl Engine {
             || self
                 .sessions
                 .iter()
-                .any(|(_, session)| self.user_name(session).as_bytes() == name)
+                .any(|(_, session)| self.user_name(session.user).as_bytes() == name)
     }
 
     /// The letters of a session, in Redis's order.
     fn client_flags(&self, session: &Session) -> String {
         let waits = self.links.get(session.link).is_some_and(|link| link.waits);
-        let no_evict = session.rare.as_ref().is_some_and(|rare| rare.no_evict);
+        let rare = session.rare.as_deref();
+        let no_evict = rare.is_some_and(|rare| rare.no_evict);
+        let within = rare.and_then(|rare| rare.within);
         let letters = [
             ('O', session.pins.any(Pins::MONITOR)),
             ('P', session.listens()),
-            ('x', session.flags.any(Flags::IN_MULTI)),
+            ('x', session.flags.any(Flags::IN_MULTI) || within.is_some()),
             (
                 'b',
                 waits || session.flags.any(Flags::HOLD_PAUSE | Flags::HOLD_ROOM),
@@ -646,6 +648,9 @@ impl Engine {
             String::from_utf8_lossy(field.map_or(b"", Vec::as_slice)).into_owned()
         };
         let transaction = rare.and_then(|rare| rare.transaction.as_ref());
+        let within = rare.and_then(|rare| rare.within);
+        let queued = within.map(|within| within.count);
+        let queued = queued.or(transaction.map(|transaction| transaction.count));
         let held = session.held_bytes();
         let unsent = session.out.len();
         let [sub, psub, ssub] = session.subscriptions();
@@ -669,8 +674,8 @@ impl Engine {
             " db={} sub={sub} psub={psub} ssub={ssub} multi={} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 \
              rbs=0 rbp=0 obl={unsent} oll=0 omem=0 tot-mem={} events={} cmd={} user={} redir={} resp={} \
              lib-name={} lib-ver={}",
-            session.db,
-            transaction.map_or(-1, |transaction| i64::from(transaction.count)),
+            within.map_or(session.db, |within| within.db),
+            queued.map_or(-1, i64::from),
             // How many keys, the server knows.
             u8::from(session.pins.any(Pins::WATCH)),
             session.held.len(),
@@ -681,7 +686,7 @@ impl Engine {
                 "r"
             },
             session.asked.map_or("NULL", |id| id.get().name),
-            self.user_name(session),
+            self.user_name(within.map_or(session.user, |within| within.user)),
             match rare.and_then(|rare| rare.redirect.as_ref()) {
                 Some(redirect) => redirect.to as i64,
                 None if session.pins.any(Pins::TRACKING) => 0,

@@ -77,6 +77,18 @@ impl Duty {
         }
     }
 
+    /// The users that sessions may be when it is settled.
+    pub(crate) fn logins(&self) -> impl Iterator<Item = u16> {
+        let (login, exec) = match self {
+            Duty::Login(login) => (Some(login.user()), None),
+            Duty::Block { exec, .. } => (None, exec.as_deref()),
+            _ => (None, None),
+        };
+        login
+            .into_iter()
+            .chain(exec.into_iter().flat_map(Exec::logins))
+    }
+
     /// Whether the next reply must be whole before anything can be done with it.
     pub(crate) fn needs_whole(&self) -> bool {
         match self {

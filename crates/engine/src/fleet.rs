@@ -262,7 +262,7 @@ impl Engine {
                 if let Some(session) = self.sessions.get_mut(asked.session) {
                     session.rare().redirect_found = Some(Found { to, is_here });
                 }
-                let steps = [Step::Request(request)].into();
+                let steps = [Step::request(request)].into();
                 self.begin_steps(asked.session, steps, asked.silent);
             }
             _ if asked.silent => {}

@@ -206,66 +206,22 @@ impl Engine {
         Moved::Wait
     }
 
-    /// The order of the checks is that of Redis's `helloCommand`.
     fn hello(&mut self, key: Key, request: &Request<'_>) -> Placed {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
-        let (db, mut version) = (session.db, session.version);
-        let argc = request.spans.len();
-        let mut at = 1;
-        if argc > 1 {
-            version = match number::parse(request.arg(1)) {
-                Some(2) => Version::Resp2,
-                Some(3) => Version::Resp3,
-                Some(_) => return self.answer_error(key, b"NOPROTO unsupported protocol version"),
-                None => {
-                    return self.answer_error(
-                        key,
-                        b"ERR Protocol version is not an integer or out of range",
-                    );
-                }
-            };
-            at = 2;
-        }
-        let (mut credentials, mut name) = (None, None);
-        while at < argc {
-            let option = request.arg(at);
-            let more = argc - 1 - at;
-            if option.eq_ignore_ascii_case(b"AUTH") && more >= 2 {
-                credentials = Some((request.arg(at + 1), request.arg(at + 2)));
-                at += 3;
-            } else if option.eq_ignore_ascii_case(b"SETNAME") && more >= 1 {
-                if !is_plain(request.arg(at + 1)) {
-                    return self.answer_error(key, BAD_NAME);
-                }
-                if request.arg(at + 1).len() > NAME_BYTES_MAX {
-                    return self.answer_error(key, LONG_NAME);
-                }
-                name = Some(request.arg(at + 1));
-                at += 2;
-            } else {
-                return self.answer_error(
-                    key,
-                    &[b"ERR Syntax error in HELLO option '", option, b"'"].concat(),
-                );
-            }
-        }
-        if let Some((user, password)) = credentials
+        let hello = match Hello::read(request) {
+            Ok(hello) => hello,
+            Err(text) => return self.answer_error(key, &text),
+        };
+        let (db, version) = (session.db, hello.version.unwrap_or(session.version));
+        if let Some((user, password)) = hello.credentials
             && self.settings.users.is_empty()
         {
-            let mut rest: Vec<&[u8]> = vec![b"HELLO"];
-            if argc > 1 {
-                rest.push(request.arg(1));
-            }
-            if let Some(name) = name {
-                rest.extend([b"SETNAME", name]);
-            }
-            let mut bytes = Vec::new();
-            encode::request(&mut bytes, &rest);
-            return self.log_in(key, (Some(user), password), Some((version, bytes)));
+            let rest = (version, hello.without_credentials());
+            return self.log_in(key, (Some(user), password), Some(rest));
         }
-        if let Some((user, password)) = credentials
+        if let Some((user, password)) = hello.credentials
             && let Err(text) = self.authenticate(key, user, password)
         {
             return self.answer_error(key, text);
@@ -289,7 +245,7 @@ impl Engine {
         if self.identity_of(key).is_none() {
             return self.wait_for_identity(key);
         }
-        if let Some(name) = name {
+        if let Some(name) = hello.name {
             let set = self.set_name(key, name);
             debug_assert!(set.is_ok(), "the name was looked at above");
         }
@@ -540,6 +496,67 @@ impl Engine {
         let mut sum = self.fleet;
         sum.add(&self.counters());
         sum
+    }
+}
+
+/// What a HELLO asks for.
+pub(crate) struct Hello<'a> {
+    /// `None`: to be told which it is.
+    pub(crate) version: Option<Version>,
+    /// Name and password.
+    pub(crate) credentials: Option<(&'a [u8], &'a [u8])>,
+    name: Option<&'a [u8]>,
+}
+
+impl<'a> Hello<'a> {
+    /// Or what is wrong with it. The order of the checks is that of Redis's `helloCommand`.
+    pub(crate) fn read(request: &Request<'a>) -> Result<Hello<'a>, Vec<u8>> {
+        let mut args = request.args().skip(1);
+        let version = match args.next().map(number::parse) {
+            None => None,
+            Some(Some(2)) => Some(Version::Resp2),
+            Some(Some(3)) => Some(Version::Resp3),
+            Some(Some(_)) => return Err(b"NOPROTO unsupported protocol version".to_vec()),
+            Some(None) => {
+                return Err(b"ERR Protocol version is not an integer or out of range".to_vec());
+            }
+        };
+        let (mut credentials, mut name) = (None, None);
+        while let Some(option) = args.next() {
+            let wrong = || [b"ERR Syntax error in HELLO option '", option, b"'"].concat();
+            if option.eq_ignore_ascii_case(b"AUTH") {
+                credentials = Some(args.next().zip(args.next()).ok_or_else(wrong)?);
+            } else if option.eq_ignore_ascii_case(b"SETNAME") {
+                let given = args.next().ok_or_else(wrong)?;
+                if !is_plain(given) {
+                    return Err(BAD_NAME.to_vec());
+                }
+                if given.len() > NAME_BYTES_MAX {
+                    return Err(LONG_NAME.to_vec());
+                }
+                name = Some(given);
+            } else {
+                return Err(wrong());
+            }
+        }
+        Ok(Hello {
+            version,
+            credentials,
+            name,
+        })
+    }
+
+    /// The same without AUTH.
+    pub(crate) fn without_credentials(&self) -> Vec<u8> {
+        let number = self.version.map(|version| version.number().to_string());
+        let mut words: Vec<&[u8]> = vec![b"HELLO"];
+        words.extend(number.as_ref().map(String::as_bytes));
+        if let Some(name) = self.name {
+            words.extend([b"SETNAME", name]);
+        }
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, &words);
+        bytes
     }
 }
 

@@ -34,14 +34,21 @@ impl Engine {
         }
         if let Some(session) = self.sessions.get_mut(key) {
             session.pins.add(pins);
-            let link = session.link;
-            if pins.any(Pins::STATE)
-                && let Some(link) = self.links.get_mut(link)
-            {
-                link.tainted = true;
+            if pins.any(Pins::STATE) {
+                self.taint_own_link(key);
             }
         }
         Ok(())
+    }
+
+    /// Something is left on a session's own link that nobody else must find there.
+    pub(crate) fn taint_own_link(&mut self, key: Key) {
+        let link = self.sessions.get(key).map(|session| session.link);
+        if let Some(link) = link.and_then(|link| self.links.get_mut(link))
+            && link.role == (Role::Pinned { by: key })
+        {
+            link.tainted = true;
+        }
     }
 
     /// Waits until nothing at all is in flight on a session's own link. A session may have all its answers

@@ -316,12 +316,6 @@ impl Engine {
             if link.partial.len() <= PARTIAL_BYTES_MAX {
                 return;
             }
-            if entry.silent {
-                // The session wants none of it.
-                link.partial = Vec::new();
-                link.cutting = true;
-                return;
-            }
             if entry.duty && link.duties.front().is_some_and(Duty::needs_whole) {
                 if link.partial.len() <= whole_bytes_max {
                     return;
@@ -330,6 +324,12 @@ impl Engine {
                 link.cutting = true;
                 let reason = "session_output_hard_bytes: a reply that has to be held whole";
                 return self.close_for(entry.session, reason.to_owned());
+            }
+            if entry.silent {
+                // The session wants none of it.
+                link.partial = Vec::new();
+                link.cutting = true;
+                return;
             }
         }
         // A large reply is not held whole: what has come of it goes on, once it is its turn.

@@ -14,7 +14,7 @@ use crate::duty::Duty;
 use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
 use crate::slots::Key;
-use crate::steps::Step;
+use crate::steps::{Step, Within};
 use crate::subscriptions::Subscriber;
 use crate::time::Time;
 use crate::transaction::Transaction;
@@ -315,6 +315,8 @@ pub(crate) struct Rare {
     /// What is left of its last request, and whether that gets no reply.
     pub(crate) steps: VecDeque<Step>,
     pub(crate) steps_silent: bool,
+    /// Within an EXEC: what the session is there.
+    pub(crate) within: Option<Within>,
 }
 
 /// A reply, or several neighbouring ones, before their turn.
@@ -362,6 +364,13 @@ impl Session {
     /// Whether it subscribes to anything.
     pub(crate) fn listens(&self) -> bool {
         self.subscriptions() != [0; 3]
+    }
+
+    /// The users that it may be when what it has queued is executed.
+    pub(crate) fn queued_logins(&self) -> impl Iterator<Item = u16> {
+        let rare = self.rare.as_ref();
+        let transaction = rare.and_then(|rare| rare.transaction.as_ref());
+        transaction.into_iter().flat_map(Transaction::logins)
     }
 
     /// The next place in the order of replies.

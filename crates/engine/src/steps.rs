@@ -28,14 +28,33 @@ use crate::slots::Key;
 pub(crate) enum Step {
     /// It is known.
     Reply(Vec<u8>),
-    /// It is what this request is answered here.
-    Request(Vec<u8>),
+    /// It is what this request is answered here; `within` an EXEC, the session is what that has made of it.
+    Request {
+        bytes: Vec<u8>,
+        within: Option<Within>,
+    },
+}
+
+/// What a session is in the middle of its EXEC: all that is executed here is executed behind all that the
+/// server executes, and shows what stood in front of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Within {
+    /// Requests in the transaction.
+    pub(crate) count: u32,
+    pub(crate) db: u32,
+    pub(crate) user: u16,
 }
 
 impl Step {
+    /// A request of its own, not within an EXEC.
+    pub(crate) fn request(bytes: Vec<u8>) -> Step {
+        let within = None;
+        Step::Request { bytes, within }
+    }
+
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
-            Step::Reply(bytes) | Step::Request(bytes) => bytes.len(),
+            Step::Reply(bytes) | Step::Request { bytes, .. } => bytes.len(),
         }
     }
 }
@@ -77,14 +96,17 @@ impl Engine {
                 Step::Reply(bytes) => {
                     self.answer_reply(key, &bytes);
                 }
-                Step::Request(bytes) if self.answer_step(key, &bytes) == Placed::Wait => {
-                    let Some(session) = self.sessions.get_mut(key) else {
-                        return;
-                    };
-                    self.held_bytes += bytes.len();
-                    session.rare().steps.push_front(Step::Request(bytes));
+                Step::Request { bytes, within } => {
+                    session.rare().within = within;
+                    let placed = self.answer_step(key, &bytes);
+                    if placed == Placed::Wait
+                        && let Some(session) = self.sessions.get_mut(key)
+                    {
+                        self.held_bytes += bytes.len();
+                        let step = Step::Request { bytes, within };
+                        session.rare().steps.push_front(step);
+                    }
                 }
-                Step::Request(_) => {}
             }
         }
         if !self.hold_until_caught_up(key) {
@@ -96,6 +118,7 @@ impl Engine {
         if let Some(session) = self.sessions.get_mut(key) {
             session.flags.remove(Flags::STEPS);
             session.rare().steps_silent = false;
+            session.rare().within = None;
         }
         self.count_down_silence(key);
         self.end_mid_reply(key);

@@ -17,17 +17,18 @@ use respool_protocol::encode;
 use respool_protocol::number;
 use respool_protocol::reply::{self, Scanned};
 
+use crate::auth::{CONFIGURED, auth_asked, credentials};
 use crate::clients::request_may_write;
 use crate::duty::Duty;
 use crate::engine::Engine;
-use crate::here::is_plain;
+use crate::here::Hello;
 use crate::link::Entry;
 use crate::pinned::Switch;
 use crate::redirect::{Redirect, redirect_asked};
 use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
-use crate::steps::Step;
+use crate::steps::{Step, Within};
 
 /// What a session has queued since MULTI.
 #[derive(Debug, Default)]
@@ -56,6 +57,9 @@ enum Ours {
     Here(Vec<u8>),
     /// The same for HELLO, which is in the block as well: what follows it comes in that version.
     Hello(Vec<u8>),
+    /// AUTH, alone or in a HELLO: the server executes what follows it as that user, on a link of the session's
+    /// own, which is closed thereafter. The rest of the HELLO is executed here.
+    Login { user: u16, hello: Option<Vec<u8>> },
     /// The session keeps a link of its own as long as this is on, and `had` one for it before.
     Switch {
         switch: Switch,
@@ -80,8 +84,14 @@ impl Ours {
     fn pins(&self) -> Option<Pins> {
         match self {
             Ours::Switch { switch, .. } if switch.on => Some(switch.pins),
+            Ours::Login { .. } => Some(Pins::ONCE),
             _ => None,
         }
+    }
+
+    /// Whether it may change the version of the protocol for what follows.
+    fn changes_version(&self) -> bool {
+        matches!(self, Ours::Hello(_) | Ours::Login { hello: Some(_), .. })
     }
 
     /// Whether it changes or shows the session: then it is executed between what was asked before and what is
@@ -93,6 +103,7 @@ impl Ours {
     fn held_bytes(&self) -> usize {
         let own = match self {
             Ours::Here(bytes) | Ours::Hello(bytes) => bytes.len(),
+            Ours::Login { hello, .. } => hello.as_ref().map_or(0, Vec::len),
             Ours::Counted(_, name) => name.len(),
             Ours::Select(_) | Ours::Switch { .. } | Ours::NameTold | Ours::Said(_) => 0,
         };
@@ -110,6 +121,20 @@ pub(crate) struct Exec {
     stays: bool,
 }
 
+impl Exec {
+    /// The users that its session may be when it is executed.
+    pub(crate) fn logins(&self) -> impl Iterator<Item = u16> {
+        logins_of(&self.ours)
+    }
+}
+
+fn logins_of(ours: &[(u32, Ours)]) -> impl Iterator<Item = u16> {
+    ours.iter().filter_map(|(_, ours)| match ours {
+        Ours::Login { user, .. } => Some(*user),
+        _ => None,
+    })
+}
+
 /// How many of them are not in the block.
 fn left_out(ours: &[(u32, Ours)]) -> u32 {
     ours.iter().filter(|(_, ours)| !ours.in_block()).count() as u32
@@ -118,6 +143,11 @@ fn left_out(ours: &[(u32, Ours)]) -> u32 {
 impl Transaction {
     pub(crate) fn held_bytes(&self) -> usize {
         self.held
+    }
+
+    /// The users that its session may be when it is executed.
+    pub(crate) fn logins(&self) -> impl Iterator<Item = u16> {
+        logins_of(&self.ours)
     }
 }
 
@@ -297,7 +327,8 @@ impl Engine {
             (_, id::SELECT) => number::parse(request.arg(1))
                 .and_then(|db| u32::try_from(db).ok())
                 .map(Ours::Select),
-            (_, id::HELLO) if is_plain_hello(request) => Some(Ours::Hello(bytes())),
+            (_, id::AUTH) => return self.queue_auth(key, request),
+            (_, id::HELLO) => return self.queue_hello(key, request),
             (_, id::PUBLISH | id::SPUBLISH | id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB) => {
                 let name = request.args().nth(1).unwrap_or_default();
                 Some(Ours::Counted(request.id, name.to_vec()))
@@ -314,13 +345,75 @@ impl Engine {
                 return self.queue_switch(key, Switch::of(request), None, request.bytes);
             }
             (_, id::INFO | id::UNWATCH) => None,
-            (Answer::Session | Answer::Pinned, _) => Some(Ours::Here(bytes())),
+            (Answer::Session | Answer::Pinned, _) => return self.queue_here(key, request),
             _ => None,
         };
         if let Some(transaction) = self.transaction_of(key) {
             transaction.writes |= request_may_write(request);
         }
         self.enqueue(key, request.bytes, ours)
+    }
+
+    fn queue_auth(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        // Of users of our own the server knows nothing.
+        let theirs = self.settings.users.is_empty();
+        match auth_asked(request).filter(|_| theirs) {
+            Some(whom) => self.queue_login(key, request, whom, request.bytes, None),
+            None => self.queue_here(key, request),
+        }
+    }
+
+    /// The server is asked for what is to hold for what follows, and not for the name: it would be our link's.
+    fn queue_hello(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let Ok(hello) = Hello::read(request) else {
+            return self.queue_here(key, request);
+        };
+        let Some(version) = hello.version else {
+            return self.queue_here(key, request);
+        };
+        let mut asked = Vec::new();
+        let version = version.number().to_string();
+        match hello.credentials {
+            Some((name, password)) if self.settings.users.is_empty() => {
+                let words = [b"HELLO", version.as_bytes(), b"AUTH", name, password];
+                encode::request(&mut asked, &words);
+                let rest = Some(hello.without_credentials());
+                self.queue_login(key, request, (Some(name), password), &asked, rest)
+            }
+            Some((name, password)) if self.own_user(name, password).is_none() => {
+                self.queue_here(key, request)
+            }
+            _ => {
+                encode::request(&mut asked, &["HELLO", &version]);
+                self.enqueue(key, &asked, Some(Ours::Hello(request.bytes.to_vec())))
+            }
+        }
+    }
+
+    /// `asked`: as the server is to be; `hello`: what is left of a HELLO then.
+    fn queue_login(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        (name, password): (Option<&[u8]>, &[u8]),
+        asked: &[u8],
+        hello: Option<Vec<u8>>,
+    ) -> Placed {
+        let Some(login) = credentials(name, password) else {
+            return self.queue_here(key, request);
+        };
+        match self.place_of_login(login) {
+            Some(user) => self.enqueue(key, asked, Some(Ours::Login { user, hello })),
+            None => {
+                self.abort_transaction(key);
+                self.answer_reply(key, &bound_reply("LOGINS_MAX"))
+            }
+        }
+    }
+
+    fn queue_here(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let ours = Ours::Here(request.bytes.to_vec());
+        self.enqueue(key, request.bytes, Some(ours))
     }
 
     /// `bytes`: as the server is to be asked.
@@ -400,6 +493,7 @@ impl Engine {
         }
         let ours = || transaction.ours.iter().map(|(_, ours)| ours);
         let about_session = ours().any(Ours::is_about_session);
+        let logs_in = ours().any(|ours| matches!(ours, Ours::Login { .. }));
         let pins: Vec<Pins> = ours().filter_map(Ours::pins).collect();
         if self.has_lost_watch(key) {
             let version = self.sessions.get(key).map(|session| session.version);
@@ -420,12 +514,15 @@ impl Engine {
                 Err(Blocked::Refused(reply)) => return self.leave_transaction(key, &reply),
             }
         }
+        if logs_in {
+            self.taint_own_link(key);
+        }
         let (block, duty) = self.block_of(key, closing);
         match self.place_with(key, &block, false, duty) {
             Ok(placed) => {
                 self.end_transaction(key);
                 self.counters.transactions += 1;
-                self.unpin(key, Pins::WATCH);
+                self.unpin(key, Pins::WATCH.with(Pins::ONCE));
                 if about_session {
                     // What becomes of the session will be known when the result is.
                     self.hold_until_caught_up(key);
@@ -484,7 +581,7 @@ impl Engine {
             encode::request(&mut block, &["SELECT", &db.to_string()]);
             after += 1;
         }
-        if has(|ours| matches!(ours, Ours::Hello(_))) {
+        if has(Ours::changes_version) {
             encode::request(&mut block, &["HELLO", &version.number().to_string()]);
             after += 1;
         }
@@ -518,18 +615,22 @@ impl Engine {
         let stays = exec.stays;
         let woven = self.weave(link, key, exec, elements);
         let given_up = entry.session == Key::NOBODY;
+        let db = woven.within.db;
         if !woven.steps.is_empty() && !given_up {
             self.begin_steps(key, woven.steps, entry.silent);
         }
-        let db = woven.db.filter(|_| stays || !given_up);
-        if let (Some(db), Some(session)) = (db, self.sessions.get_mut(key)) {
+        let mut moved = false;
+        if let Some(session) = self.sessions.get_mut(key)
+            && (stays || !given_up)
+        {
+            moved = session.db != db;
             session.db = db;
         }
-        if let (Some(db), true, Some(link)) = (db, stays, self.links.get_mut(link)) {
+        if let (true, Some(link)) = (stays, self.links.get_mut(link)) {
             link.key.db = db;
         }
         self.pass_on(entry, &woven.first);
-        if db.is_some() && !stays {
+        if moved && !stays {
             self.ride_shared(key);
         }
     }
@@ -537,7 +638,16 @@ impl Engine {
     /// Puts what the server has executed and what is ours into the order in which it was queued.
     fn weave(&mut self, link: Key, key: Key, exec: Exec, elements: Vec<&[u8]>) -> Woven {
         let server = self.links.get(link).map(|link| link.key.server);
-        let mut woven = Woven::default();
+        let session = self.sessions.get(key);
+        let mut woven = Woven {
+            first: Vec::new(),
+            steps: VecDeque::new(),
+            within: Within {
+                count: exec.count,
+                db: session.map_or(0, |session| session.db),
+                user: session.map_or(CONFIGURED, |session| session.user),
+            },
+        };
         encode::array(&mut woven.first, exec.count as usize);
         let mut ours = exec.ours.into_iter().peekable();
         let mut elements = elements.into_iter();
@@ -561,12 +671,19 @@ impl Engine {
                 Some(Ours::NameTold) => woven.say(&self.name_told(key, element)),
                 Some(Ours::Select(selected)) => {
                     if element.starts_with(b"+") {
-                        woven.db = Some(selected);
+                        woven.within.db = selected;
                     }
                     woven.say(element);
                 }
-                Some(Ours::Here(request) | Ours::Hello(request)) => {
-                    woven.steps.push_back(Step::Request(request));
+                Some(Ours::Here(request) | Ours::Hello(request)) => woven.ask(request),
+                Some(Ours::Login { .. }) if element.starts_with(b"-") => woven.say(element),
+                Some(Ours::Login { user, hello }) => {
+                    self.become_user(key, link, user);
+                    woven.within.user = user;
+                    match hello {
+                        Some(rest) => woven.ask(rest),
+                        None => woven.say(element),
+                    }
                 }
                 Some(Ours::Counted(id, name)) => {
                     match self.count_duty(key, id, &name).zip(server) {
@@ -582,22 +699,26 @@ impl Engine {
 }
 
 /// The reply to an EXEC, put together.
-#[derive(Default)]
 struct Woven {
     /// What is known of it, up to the first step.
     first: Vec<u8>,
     steps: VecDeque<Step>,
-    /// Where a SELECT has left the session.
-    db: Option<u32>,
+    /// What the session is behind what was put together so far.
+    within: Within,
 }
 
 impl Woven {
     fn say(&mut self, bytes: &[u8]) {
         match self.steps.back_mut() {
             Some(Step::Reply(last)) => last.extend_from_slice(bytes),
-            Some(Step::Request(_)) => self.steps.push_back(Step::Reply(bytes.to_vec())),
+            Some(Step::Request { .. }) => self.steps.push_back(Step::Reply(bytes.to_vec())),
             None => self.first.extend_from_slice(bytes),
         }
+    }
+
+    fn ask(&mut self, bytes: Vec<u8>) {
+        let within = Some(self.within);
+        self.steps.push_back(Step::Request { bytes, within });
     }
 }
 
@@ -606,16 +727,6 @@ const NO_SSUBSCRIBE: &[u8] = b"-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING
 /// The connection that was to stand for the client that is named.
 const LOST_REDIRECT: &[u8] = b"-NOTSENT respool: the command was not executed; the connection that stood for the client to redirect to was lost\r\n";
 const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
-
-/// Whether a HELLO will change the version, whoever its session is.
-fn is_plain_hello(request: &Request<'_>) -> bool {
-    let args: Vec<&[u8]> = request.args().skip(1).collect();
-    match args[..] {
-        [b"2" | b"3"] => true,
-        [b"2" | b"3", option, name] => option.eq_ignore_ascii_case(b"SETNAME") && is_plain(name),
-        _ => false,
-    }
-}
 
 /// The elements of an array, each with its bytes. `None` if it is none.
 fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {

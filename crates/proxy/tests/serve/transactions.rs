@@ -10,7 +10,7 @@ use super::target::{
 
 /// Several sessions, line by line: who says what. The same lines go to a server alone and to one behind
 /// respool; every byte of every reply must be the same.
-const SCRIPTS: [&str; 22] = [
+const SCRIPTS: [&str; 25] = [
     "a MULTI|a SET k 1|a INCR k|a GET k|a EXEC|a GET k",
     "a MULTI|a EXEC|a EXEC|a DISCARD|a MULTI|a DISCARD|a DISCARD",
     "a MULTI|a SET k 1|a DISCARD|a GET k",
@@ -32,6 +32,9 @@ const SCRIPTS: [&str; 22] = [
     "a MULTI|a PING|a SUBSCRIBE x|a PING|a PING y|a EXEC|a PING|a RESET|a MULTI|a HSET h f v|a HELLO 3 SETNAME me|a HGETALL h|a EXEC|a CLIENT GETNAME",
     "a MULTI|a CLIENT UNPAUSE|a CLIENT KILL ID 99999|a SET k 1|a CLIENT UNBLOCK 99999|a CLIENT KILL 1.2.3.4:5|a EXEC|a GET k",
     "a MULTI|a MONITOR|a SET k 1|a EXEC|a GET k|a SET k 2|a CLIENT GETREDIR",
+    "a ACL SETUSER u on >p ~u* +@all|a SET other 1|a MULTI|a ACL WHOAMI|a AUTH u p|a ACL WHOAMI|a GET other|a SET u1 1|a EXEC|a ACL WHOAMI|a GET other|b GET other|b GET u1",
+    "a ACL SETUSER u on >p ~u* +@all|a HSET u f v|a WATCH q|a MULTI|a SELECT 3|a HSET u f w|a HELLO 3 AUTH u p SETNAME me|a HGETALL u|a SELECT 0|a HGETALL u|a CLIENT GETNAME|a AUTH a b c|a EXEC|a HGETALL u|a ACL WHOAMI|a CLIENT GETNAME|b ACL WHOAMI|b HGETALL u",
+    "a ACL SETUSER u on >p ~u* +@all|a ACL SETUSER w on >p ~w* +@all|a AUTH u p|a CLIENT TRACKING ON|a MULTI|a AUTH w p|a GET u|a AUTH u p|a GET u|a EXEC|a GET u|b SET u 1|a CLIENT TRACKING OFF|a ACL WHOAMI|b AUTH w p|b MULTI|b GET w|b EXEC",
     "a MULTI|a CLIENT TRACKING ON|a CLIENT GETREDIR|a CLIENT TRACKING OFF|a EXEC|a CLIENT TRACKINGINFO|b CLIENT LIST ID 99999",
 ];
 
@@ -154,6 +157,79 @@ fn a_transaction_logs_in_subscribes_and_counts_between_what_the_server_executes(
             let message = ["message", "news", "hello"].map(Value::bulk);
             assert_eq!(other.reply(), Value::Array(message.into()));
         }
+    });
+}
+
+/// Fields of a line of CLIENT INFO or LIST.
+fn shown(line: &str) -> Vec<&str> {
+    let names = ["flags=", "db=", "multi=", "user="];
+    let is_one = |field: &&str| names.iter().any(|name| field.starts_with(name));
+    line.split_whitespace().filter(is_one).collect()
+}
+
+#[test]
+fn within_its_transaction_a_client_is_shown_as_it_is_at_that_moment() {
+    for binary in installed() {
+        let direct = Target::direct(&binary, &Options::default());
+        let through = Target::proxied(&binary, &Options::with(&["--threads", "2"]));
+        let [before, within] = [direct, through].map(|target| {
+            let mut client = target.client();
+            client.call("ACL SETUSER reader on >secret ~* +@all");
+            client.call("MULTI");
+            for request in ["INFO", "LIST", "INFO"].into_iter().enumerate() {
+                client.call(["SELECT 3", "AUTH reader secret", "SELECT 5"][request.0]);
+                client.call(&format!("CLIENT {}", request.1));
+            }
+            let Value::Array(results) = client.call("EXEC") else {
+                panic!("EXEC is answered by an array");
+            };
+            let lines: Vec<String> = [1, 3, 5]
+                .map(|index| match &results[index] {
+                    Value::Bulk(line) => String::from_utf8_lossy(line).into_owned(),
+                    other => panic!("CLIENT INFO is answered by {other:?}"),
+                })
+                .into();
+            let mut lines: Vec<String> = lines.iter().map(|line| shown(line).join(" ")).collect();
+            let Value::Bulk(after) = client.call("CLIENT INFO") else {
+                panic!("CLIENT INFO is answered by a bulk string");
+            };
+            // Valkey keeps a count of zero from here on.
+            let after = String::from_utf8_lossy(&after).replace("multi=0", "multi=-1");
+            lines.push(shown(&after).join(" "));
+            lines
+        });
+        assert_eq!(before, within, "{}", binary.display());
+    }
+}
+
+/// A result that nobody wants is looked at all the same: it says where the session is from now on.
+#[test]
+fn a_large_transaction_without_reply_leaves_the_session_where_it_went() {
+    on_every_target(&Options::default(), |target| {
+        let mut client = target.client();
+        client.call("ACL SETUSER reader on >secret ~* &* +@all");
+        client.call_args(&["SET", "large", &"x".repeat(300_000)]);
+        let mut bytes = Vec::new();
+        for request in [
+            "CLIENT REPLY OFF",
+            "MULTI",
+            "GET large",
+            "SELECT 3",
+            "AUTH reader secret",
+            "EXEC",
+            "SET where three",
+            "CLIENT REPLY ON",
+            "GET where",
+            "ACL WHOAMI",
+        ] {
+            bytes.extend(words(request));
+        }
+        client.send(&bytes);
+        assert_eq!(client.reply(), Value::ok());
+        assert_eq!(client.reply(), Value::bulk("three"));
+        assert_eq!(client.reply(), Value::bulk("reader"));
+        client.call("SELECT 0");
+        assert_eq!(client.call("EXISTS where"), Value::Integer(0));
     });
 }
 
