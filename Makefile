@@ -20,7 +20,7 @@ WARNINGS := $(if $(findstring rustc $(LINTED_WITH).,$(shell PATH="$(PATH)" rustc
 
 .PHONY: help
 help: ## This list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # --- to see it ---
 
@@ -37,6 +37,10 @@ bench: ready-peers ## The whole experiment at length, with peers and the floor
 .PHONY: build
 build: ready-build ## The programs as they ship: target/release/respool and respool-lab
 	cargo build --release --locked
+
+.PHONY: speed
+speed: ready-build ## Micro-benchmarks of a request's way, without sockets; ONLY=WORD for some
+	cargo bench --package respool-engine --bench speed --locked -- $(ONLY)
 
 # --- to test it ---
 

@@ -1,0 +1,468 @@
+//! What is measured of a request's way, without a socket: `speed.rs` takes the time of it, `instructions.rs`
+//! counts its instructions, and `tests/measured.rs` sees that it still asks and answers what it says.
+//!
+//! A scenario is a round that can be repeated for ever: the same bytes come in, the same bytes leave. The
+//! pieces come from `respool-protocol`, the turns from the engine by its public surface alone.
+
+#![allow(dead_code, reason = "no program uses all of it")]
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use respool_engine::{Action, Engine, LinkId, SessionId, Time};
+use respool_protocol::{commands, encode, reply, request, slot};
+
+#[path = "../../tests/world/mod.rs"]
+mod world;
+
+/// A part of a round that is counted by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All of it.
+    Whole,
+    /// From the clients' bytes to the link's: scan, route, batch.
+    Requests,
+    /// From the link's bytes to the clients'.
+    Replies,
+}
+
+/// What executes the part that is counted, and nothing else: callgrind collects only in there.
+pub(crate) const COUNTED: &str = "*scenarios::counted*";
+
+#[inline(never)]
+fn counted(what: &mut dyn FnMut()) {
+    what();
+}
+
+/// Does a part of a round, so that it can be counted if it is the one to be counted.
+#[inline]
+fn part(part: Part, to_count: Part, mut what: impl FnMut()) {
+    // Hidden, it is called in both cases and inlined in none: there is one copy of it, as in the program that
+    // ships, and whatever it calls is inlined as there.
+    let what: &mut dyn FnMut() = &mut what;
+    let what = black_box(what);
+    if part == to_count {
+        counted(what)
+    } else {
+        what()
+    }
+}
+
+/// One thing that is measured.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    /// Requests, replies, names or keys of a round.
+    pub(crate) per_round: u32,
+    /// Rounds that are enough to count.
+    pub(crate) rounds: u32,
+    pub(crate) parts: &'static [Part],
+    /// Makes it ready, with this part to be counted, and returns what does a round.
+    pub(crate) prepare: Box<dyn Fn(Part) -> Box<dyn FnMut()> + Send + Sync>,
+}
+
+/// Everything that is measured.
+pub(crate) fn all() -> Vec<Scenario> {
+    vec![
+        scan_of_requests("request scan: GET, 1 in a buffer", Verb::Get, 1),
+        scan_of_requests("request scan: GET, 20 in a buffer", Verb::Get, 20),
+        scan_of_requests("request scan: SET, 1 in a buffer", Verb::Set, 1),
+        scan_of_requests("request scan: SET, 20 in a buffer", Verb::Set, 20),
+        scan_of_replies("reply scan: value, 1 in a buffer", Verb::Get, 1),
+        scan_of_replies("reply scan: value, 20 in a buffer", Verb::Get, 20),
+        scan_of_replies("reply scan: OK, 20 in a buffer", Verb::Set, 20),
+        look_up_of_names("command by its name"),
+        hash_of_keys("slot of a key"),
+        turns("turn: 1 client, 1 GET", 1, Verb::Get, 1),
+        turns("turn: 50 clients, 1 GET each", 50, Verb::Get, 1),
+        turns("turn: 50 clients, 20 GET each", 50, Verb::Get, 20),
+        turns("turn: 50 clients, 20 SET each", 50, Verb::Set, 20),
+    ]
+}
+
+// --- pieces ---
+
+fn scan_of_requests(name: &'static str, verb: Verb, count: u32) -> Scenario {
+    Scenario {
+        name,
+        per_round: count,
+        rounds: 20_000 / count,
+        parts: &[Part::Whole],
+        prepare: Box::new(move |to_count| {
+            let buffer = verb.requests(0, count);
+            let mut scanner = request::Scanner::default();
+            assert_eq!(scan_requests(&mut scanner, &buffer), count);
+            Box::new(move || {
+                part(Part::Whole, to_count, || {
+                    scan_requests(&mut scanner, black_box(&buffer));
+                });
+            })
+        }),
+    }
+}
+
+fn scan_requests(scanner: &mut request::Scanner, buffer: &[u8]) -> u32 {
+    let (mut at, mut count) = (0, 0);
+    while let Ok(request::Found::Request { len }) = scanner.scan(&buffer[at..], true) {
+        black_box(scanner.spans());
+        at += len;
+        count += 1;
+    }
+    count
+}
+
+fn scan_of_replies(name: &'static str, verb: Verb, count: u32) -> Scenario {
+    Scenario {
+        name,
+        per_round: count,
+        rounds: 20_000 / count,
+        parts: &[Part::Whole],
+        prepare: Box::new(move |to_count| {
+            let buffer = verb.replies(0, count);
+            let mut scanner = reply::Scanner::default();
+            assert_eq!(scan_replies(&mut scanner, &buffer), count);
+            Box::new(move || {
+                part(Part::Whole, to_count, || {
+                    scan_replies(&mut scanner, black_box(&buffer));
+                });
+            })
+        }),
+    }
+}
+
+fn scan_replies(scanner: &mut reply::Scanner, buffer: &[u8]) -> u32 {
+    let (mut at, mut count) = (0, 0);
+    while at < buffer.len()
+        && let Ok(reply::Scanned::Whole(len)) = scanner.scan(&buffer[at..])
+    {
+        black_box(scanner.kind());
+        at += len;
+        count += 1;
+    }
+    count
+}
+
+/// Mostly what is asked most, in both cases; a name that is long for the table; one that it does not have.
+const NAMES: [&str; 10] = [
+    "GET",
+    "get",
+    "SET",
+    "MGET",
+    "INCR",
+    "expire",
+    "HGETALL",
+    "ZADD",
+    "SUBSCRIBE",
+    "GETTER",
+];
+
+fn look_up_of_names(name: &'static str) -> Scenario {
+    Scenario {
+        name,
+        per_round: NAMES.len() as u32,
+        rounds: 2_000,
+        parts: &[Part::Whole],
+        prepare: Box::new(|to_count| {
+            assert_eq!(look_up(&NAMES), NAMES.len() as u32 - 1);
+            Box::new(move || {
+                part(Part::Whole, to_count, || {
+                    black_box(look_up(black_box(&NAMES)));
+                });
+            })
+        }),
+    }
+}
+
+fn look_up(names: &[&str]) -> u32 {
+    let found = |name: &&str| u32::from(commands::lookup(name.as_bytes()).is_some());
+    names.iter().map(found).sum()
+}
+
+const KEYS: u32 = 20;
+
+fn hash_of_keys(name: &'static str) -> Scenario {
+    Scenario {
+        name,
+        per_round: KEYS,
+        rounds: 1_000,
+        parts: &[Part::Whole],
+        prepare: Box::new(|to_count| {
+            let keys: Vec<String> = (0..KEYS).map(key).collect();
+            Box::new(move || {
+                part(Part::Whole, to_count, || {
+                    black_box(hash_keys(black_box(&keys)));
+                });
+            })
+        }),
+    }
+}
+
+fn hash_keys(keys: &[String]) -> u32 {
+    let hash = |key: &String| u32::from(slot::hash_slot(key.as_bytes()));
+    keys.iter().map(hash).sum()
+}
+
+// --- whole turns ---
+
+/// Every client sends its requests in one turn, and all replies come in another.
+fn turns(name: &'static str, clients: u32, verb: Verb, depth: u32) -> Scenario {
+    let per_round = clients * depth;
+    Scenario {
+        name,
+        per_round,
+        rounds: (100_000 / per_round).min(20_000),
+        parts: &[Part::Requests, Part::Replies],
+        prepare: Box::new(move |to_count| {
+            let mut crowd = Crowd::new(clients, verb, depth, to_count);
+            crowd.round_looked_at();
+            Box::new(move || crowd.round())
+        }),
+    }
+}
+
+/// From when everything is asked to when it is answered, and from then to the next round. Both are less than
+/// the longest that a batch may be held back, as they are on one machine.
+const SERVED_IN_US: u64 = 100;
+const ASKED_AGAIN_IN_US: u64 = 50;
+
+/// Clients of one worker, its engine, and the server behind it.
+struct Crowd {
+    engine: Engine,
+    now: Time,
+    clients: Vec<Client>,
+    server: Server,
+    /// Links that are being written.
+    writing: Vec<LinkId>,
+    /// Bytes of a round's replies, and how many of them are still to come.
+    replies: usize,
+    owed: usize,
+    /// What the clients got, in the rounds in which that is looked at.
+    got: Option<HashMap<SessionId, Vec<u8>>>,
+    to_count: Part,
+}
+
+struct Client {
+    session: SessionId,
+    requests: Vec<u8>,
+    replies: Vec<u8>,
+}
+
+impl Crowd {
+    fn new(clients: u32, verb: Verb, depth: u32, to_count: Part) -> Crowd {
+        let settings = Arc::new(world::settings());
+        let mut engine = Engine::new(settings, world::worker(0, 1), Time(0));
+        let Some(Action::Connect { link, .. }) = engine.poll_action() else {
+            panic!("an engine connects to its server first");
+        };
+        let clients = (0..clients).map(|client| Client {
+            session: engine.handle_accept(world::peer(1), 0),
+            requests: verb.requests(client * depth, depth),
+            replies: verb.replies(client * depth, depth),
+        });
+        let clients: Vec<Client> = clients.collect();
+        let mut crowd = Crowd {
+            engine,
+            now: Time(0),
+            replies: clients.iter().map(|client| client.replies.len()).sum(),
+            clients,
+            server: Server::default(),
+            writing: Vec::new(),
+            owed: 0,
+            got: None,
+            to_count,
+        };
+        crowd.engine.begin_turn(crowd.now);
+        crowd.engine.handle_link_up(link);
+        end_turn(&mut crowd.engine, &mut crowd.writing);
+        crowd.write(Part::Requests);
+        // The greeting.
+        crowd.answer();
+        crowd
+    }
+
+    fn round(&mut self) {
+        self.owed = self.replies;
+        self.now.0 += ASKED_AGAIN_IN_US;
+        self.ask();
+        while self.owed > 0 {
+            if self.server.asked.is_empty() {
+                // The flush rule holds a batch.
+                let due = self.engine.deadline();
+                self.now = due.expect("what is owed has been asked, or will be at a known time");
+            } else {
+                self.now.0 += SERVED_IN_US;
+            }
+            self.answer();
+        }
+    }
+
+    /// A round after which every client has got what it asked for.
+    fn round_looked_at(&mut self) {
+        self.got = Some(HashMap::new());
+        self.round();
+        let got = self.got.take().expect("it was put there");
+        for client in &self.clients {
+            let (got, expected) = (&got[&client.session], &client.replies);
+            assert_eq!(
+                got.escape_ascii().to_string(),
+                expected.escape_ascii().to_string()
+            );
+        }
+    }
+
+    fn ask(&mut self) {
+        part(Part::Requests, self.to_count, || {
+            self.engine.begin_turn(self.now);
+            for client in &self.clients {
+                self.engine
+                    .handle_session_bytes(client.session, &client.requests);
+            }
+            end_turn(&mut self.engine, &mut self.writing);
+        });
+        self.write(Part::Requests);
+    }
+
+    fn answer(&mut self) {
+        part(Part::Replies, self.to_count, || {
+            self.engine.begin_turn(self.now);
+            for (link, known) in self.server.asked.drain(..) {
+                let (_, replies) = &self.server.known[known];
+                self.engine.handle_link_bytes(link, replies);
+            }
+            end_turn(&mut self.engine, &mut self.writing);
+        });
+        self.write(Part::Replies);
+    }
+
+    /// What a driver does at the end of a turn, with sockets that take everything.
+    fn write(&mut self, of: Part) {
+        for link in &self.writing {
+            self.server.take(*link, self.engine.link_output(*link));
+        }
+        part(of, self.to_count, || {
+            for link in self.writing.drain(..) {
+                let count = self.engine.link_output(link).len();
+                self.engine.handle_link_written(link, count);
+            }
+            while let Some(session) = self.engine.poll_session() {
+                let bytes = self.engine.session_output(session);
+                let count = bytes.len();
+                if let Some(got) = &mut self.got {
+                    got.entry(session).or_default().extend(bytes);
+                }
+                self.engine.handle_session_written(session, count);
+                let owed = self.owed.checked_sub(count);
+                self.owed = owed.expect("nobody gets more than it asked for");
+            }
+            while self.engine.poll_action().is_some() {}
+            while self.engine.poll_event().is_some() {}
+        });
+    }
+}
+
+fn end_turn(engine: &mut Engine, writing: &mut Vec<LinkId>) {
+    engine.end_turn();
+    while let Some(link) = engine.poll_link() {
+        writing.push(link);
+    }
+}
+
+/// Answers whatever the engine makes of the requests. What it was asked before it answers as it did then.
+#[derive(Default)]
+struct Server {
+    /// Bytes that came in one write, and the replies to them.
+    known: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What came since the last turn, by its place in `known`.
+    asked: Vec<(LinkId, usize)>,
+}
+
+/// Writes that are remembered.
+const KNOWN_MAX: usize = 64;
+
+impl Server {
+    fn take(&mut self, link: LinkId, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let known = self.known.iter().position(|(asked, _)| asked == bytes);
+        let known = known.unwrap_or_else(|| {
+            if self.known.len() >= KNOWN_MAX && self.asked.is_empty() {
+                self.known.clear();
+            }
+            self.known.push((bytes.to_vec(), replies_to(bytes)));
+            self.known.len() - 1
+        });
+        self.asked.push((link, known));
+    }
+}
+
+fn replies_to(requests: &[u8]) -> Vec<u8> {
+    let mut scanner = request::Scanner::default();
+    let (mut at, mut out) = (0, Vec::new());
+    while at < requests.len() {
+        let Ok(request::Found::Request { len }) = scanner.scan(&requests[at..], true) else {
+            panic!("a link is written whole requests");
+        };
+        let request = &requests[at..at + len];
+        let args: Vec<&[u8]> = scanner.spans().iter().map(|arg| arg.of(request)).collect();
+        match args[0].to_ascii_uppercase().as_slice() {
+            b"HELLO" => out.extend(world::HELLO.as_bytes()),
+            b"GET" => encode::bulk(&mut out, value_of(args[1])),
+            b"MGET" => {
+                encode::array(&mut out, args.len() - 1);
+                for key in &args[1..] {
+                    encode::bulk(&mut out, value_of(key));
+                }
+            }
+            b"SET" | b"MSET" => encode::status(&mut out, "OK"),
+            other => panic!("this server does not know {}", other.escape_ascii()),
+        }
+        at += len;
+    }
+    out
+}
+
+// --- what is asked ---
+
+#[derive(Clone, Copy)]
+enum Verb {
+    Get,
+    Set,
+}
+
+impl Verb {
+    /// Requests with keys of their own, and values as long as those of `respool-lab eight`.
+    fn requests(self, first: u32, count: u32) -> Vec<u8> {
+        let mut out = Vec::new();
+        for key in (first..first + count).map(key) {
+            match self {
+                Verb::Get => encode::request(&mut out, &[b"GET", key.as_bytes()]),
+                Verb::Set => {
+                    let value = value_of(key.as_bytes());
+                    encode::request(&mut out, &[b"SET", key.as_bytes(), value]);
+                }
+            }
+        }
+        out
+    }
+
+    fn replies(self, first: u32, count: u32) -> Vec<u8> {
+        let mut out = Vec::new();
+        for key in (first..first + count).map(key) {
+            match self {
+                Verb::Get => encode::bulk(&mut out, value_of(key.as_bytes())),
+                Verb::Set => encode::status(&mut out, "OK"),
+            }
+        }
+        out
+    }
+}
+
+fn key(number: u32) -> String {
+    format!("key:{number:012}")
+}
+
+/// Two bytes, mostly of its own.
+fn value_of(key: &[u8]) -> &[u8] {
+    &key[key.len() - 2..]
+}
