@@ -148,6 +148,8 @@ pub struct Engine {
     pub(crate) settings: Arc<Settings>,
     pub(crate) worker: Worker,
     pub(crate) now: Time,
+    /// The same as ledgers keep it.
+    pub(crate) now_ms: u32,
     pub(crate) pools: Vec<Pool>,
     pub(crate) servers: Vec<Server>,
     pub(crate) sessions: Slots<Session>,
@@ -289,6 +291,7 @@ impl Engine {
             pools,
             servers,
             now,
+            now_ms: now.stamp_ms(),
             sessions: Slots::new(),
             links: Slots::new(),
             shared: HashMap::new(),
@@ -353,6 +356,7 @@ impl Engine {
     pub fn begin_turn(&mut self, now: Time) {
         debug_assert!(now >= self.now, "time runs back");
         self.now = now;
+        self.now_ms = now.stamp_ms();
         self.take_put_off();
     }
 

@@ -191,7 +191,7 @@ impl Engine {
             let entry = Entry {
                 len: bytes.len() as u32,
                 reads: command.retry == Retry::Read,
-                ..Entry::of(key, seq, self.now.stamp_ms())
+                ..Entry::of(key, seq, self.now_ms)
             };
             link.push(entry, bytes);
             self.counters.link_requests += 1;
