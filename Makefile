@@ -101,6 +101,12 @@ conformance: ready-test ## Other people's test suites, directly and through resp
 	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
 	conformance/run --profile full --out $(or $(OUT),conformance/.cache/out)
 
+.PHONY: histories
+histories: ready-test ## Ten million requests of concurrent clients: could one server have given these answers?
+	cargo build --workspace --bins --release
+	$(TARGET)/release/respool-lab histories --requests 5000000
+	$(TARGET)/release/respool-lab histories --requests 5000000 --keys 6 --respool-arg --threads=3 --cut-every 1.5
+
 .PHONY: lab-smoke
 lab-smoke: ready-test ## The experiment at its smallest writes its files and they hold what they should
 	cargo build --workspace --bins $(QUICK)

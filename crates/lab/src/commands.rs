@@ -10,6 +10,7 @@ pub mod against;
 pub mod differ;
 pub mod experiment;
 pub mod floor;
+pub mod histories;
 pub mod idle;
 pub mod load;
 

@@ -27,7 +27,7 @@ mod fault;
 mod frame;
 mod generate;
 mod pair;
-mod random;
+pub(crate) mod random;
 mod script;
 mod session;
 mod shrink;

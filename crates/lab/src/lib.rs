@@ -24,6 +24,7 @@ pub mod experiment;
 pub mod figure;
 pub mod flags;
 pub mod floor;
+pub mod histories;
 pub mod html;
 pub mod load;
 pub mod machine;

@@ -20,6 +20,7 @@ Experiments (each writes report.html, report.json, rounds.csv and prints its tab
 Tools:
   load         Puts load on a server or proxy and prints what came of it as JSON
   floor        An echo server: what the kernel alone costs a proxy
+  histories    Concurrent clients through respool: could one server have given these answers?
   differ       The same random requests directly and through respool: every reply must be the same
   commands     Writes or checks the command table, from what real servers say of themselves
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         "against" => commands::against::run(&args),
         "load" => commands::load::run(&args),
         "floor" => commands::floor::run(&args),
+        "histories" => commands::histories::run(&args),
         "differ" => commands::differ::run(&args),
         "commands" => respool_lab::command_table::run(&args),
         "help" | "--help" | "-h" => {

@@ -16,6 +16,7 @@ mod golden;
 mod known;
 mod large;
 mod limits;
+mod linear;
 mod pinned;
 mod pipelines;
 mod pubsub;

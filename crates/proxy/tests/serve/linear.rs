@@ -1,0 +1,51 @@
+//! What many clients are answered at once, one server could have answered, one request after the other.
+
+use std::time::Duration;
+
+use respool_lab::histories::{self, Settings};
+
+use super::target::{Options, Target, before_every_server, say, seed};
+
+fn no_contradiction(target: &Target, settings: &Settings) -> histories::Report {
+    say(&format!(
+        "histories: {} --seed {}",
+        target.name, settings.seed
+    ));
+    let (address, server) = (target.address(), target.server.address());
+    let report = histories::run(settings, address, server, &mut |_| {})
+        .unwrap_or_else(|problem| panic!("{problem}"));
+    let found = report.contradictions.join("\n");
+    assert!(found.is_empty(), "{found}\n{report:?}");
+    report
+}
+
+#[test]
+fn what_clients_are_answered_at_once_one_server_could_have_answered_in_some_order() {
+    before_every_server(&Options::with(&["--threads", "3"]), |target| {
+        for keys in [2, 24] {
+            let settings = Settings {
+                seed: seed() % 1_000_000,
+                requests: 30_000,
+                keys,
+                ..Settings::default()
+            };
+            let report = no_contradiction(target, &settings);
+            assert_eq!(report.failed, 0, "{report:?}");
+        }
+    });
+}
+
+#[test]
+fn nor_does_a_connection_that_is_lost_make_answers_contradict_each_other() {
+    before_every_server(&Options::default(), |target| {
+        let settings = Settings {
+            seed: seed() % 1_000_000,
+            requests: 50_000,
+            keys: 6,
+            // A connection that is younger than a second when it is lost is not replaced at once.
+            cuts: Some(Duration::from_millis(1_100)),
+            ..Settings::default()
+        };
+        no_contradiction(target, &settings);
+    });
+}
