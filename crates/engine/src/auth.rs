@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::limits::LOGINS_MAX;
 use crate::link::{Entry, LinkKey, Role, State};
 use crate::pool::ServerId;
-use crate::requests::{Blocked, Placed, Request, bound_reply};
+use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
 use crate::settings::{Credentials, User};
 use crate::slots::Key;
@@ -61,7 +61,7 @@ pub(crate) struct Login {
     /// Who the session is if the server agrees.
     user: u16,
     /// The rest of a HELLO: it is answered when the server has agreed.
-    hello: Option<Vec<u8>>,
+    hello: Option<Kept>,
 }
 
 impl Login {
@@ -122,7 +122,7 @@ impl Engine {
         &mut self,
         key: Key,
         (name, password): (Option<&[u8]>, &[u8]),
-        hello: Option<(Version, Vec<u8>)>,
+        hello: Option<(Version, Kept)>,
     ) -> Placed {
         if self.hold_until_caught_up(key) {
             return Placed::Wait;

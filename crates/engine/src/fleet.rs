@@ -19,7 +19,7 @@ use crate::failure::{self, Cause, Fate};
 use crate::here::OK;
 use crate::limits::{QUESTION_MS, QUESTIONS_MAX};
 use crate::redirect::Found;
-use crate::requests::{Placed, bound_reply};
+use crate::requests::{Kept, Placed, bound_reply};
 use crate::session::Flags;
 use crate::slots::Key;
 use crate::steps::Step;
@@ -91,7 +91,7 @@ pub(crate) enum Form {
     /// OK.
     Ok,
     /// The request goes on, now that it is known whether the session is there to which it redirects.
-    Target { to: u64, request: Vec<u8> },
+    Target { to: u64, request: Kept },
 }
 
 /// A question that is not answered by every worker yet.

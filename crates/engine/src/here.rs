@@ -12,7 +12,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::limits::NAME_BYTES_MAX;
 use crate::link::{LinkKey, Role, State};
-use crate::requests::{Blocked, Placed, Request, bound_reply};
+use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 use crate::subscriptions::Kind;
@@ -547,7 +547,7 @@ impl<'a> Hello<'a> {
     }
 
     /// The same without AUTH.
-    pub(crate) fn without_credentials(&self) -> Vec<u8> {
+    pub(crate) fn without_credentials(&self) -> Kept {
         let number = self.version.map(|version| version.number().to_string());
         let mut words: Vec<&[u8]> = vec![b"HELLO"];
         words.extend(number.as_ref().map(String::as_bytes));
@@ -556,7 +556,8 @@ impl<'a> Hello<'a> {
         }
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);
-        bytes
+        let id = id::HELLO;
+        Kept { id, bytes }
     }
 }
 

@@ -69,7 +69,7 @@ impl Engine {
         let Some(found) = found.filter(|found| found.to == to) else {
             // Whichever worker has it; the request goes on once that is known.
             self.hold(key, Flags::HOLD_DRAIN);
-            let request = request.bytes.to_vec();
+            let request = request.keep();
             let form = Form::Target { to, request };
             return self.ask(key, Question::Target { to }, form, None);
         };

@@ -33,6 +33,23 @@ impl<'a> Request<'a> {
     }
 }
 
+/// A request that is answered later. Its server may call the command by another name, so its bytes do not say
+/// what it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) id: CommandId,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Request<'_> {
+    pub(crate) fn keep(&self) -> Kept {
+        Kept {
+            id: self.id,
+            bytes: self.bytes.to_vec(),
+        }
+    }
+}
+
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placed {

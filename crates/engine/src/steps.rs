@@ -15,11 +15,10 @@
 
 use std::collections::VecDeque;
 
-use respool_protocol::commands;
 use respool_protocol::request::{Found, Scanner};
 
 use crate::engine::Engine;
-use crate::requests::{Placed, Request};
+use crate::requests::{Kept, Placed, Request};
 use crate::session::Flags;
 use crate::slots::Key;
 
@@ -30,7 +29,7 @@ pub(crate) enum Step {
     Reply(Vec<u8>),
     /// It is what this request is answered here; `within` an EXEC, the session is what that has made of it.
     Request {
-        bytes: Vec<u8>,
+        request: Kept,
         within: Option<Within>,
     },
 }
@@ -47,14 +46,15 @@ pub(crate) struct Within {
 
 impl Step {
     /// A request of its own, not within an EXEC.
-    pub(crate) fn request(bytes: Vec<u8>) -> Step {
+    pub(crate) fn request(request: Kept) -> Step {
         let within = None;
-        Step::Request { bytes, within }
+        Step::Request { request, within }
     }
 
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
-            Step::Reply(bytes) | Step::Request { bytes, .. } => bytes.len(),
+            Step::Reply(bytes) => bytes.len(),
+            Step::Request { request, .. } => request.bytes.len(),
         }
     }
 }
@@ -96,14 +96,14 @@ impl Engine {
                 Step::Reply(bytes) => {
                     self.answer_reply(key, &bytes);
                 }
-                Step::Request { bytes, within } => {
+                Step::Request { request, within } => {
                     session.rare().within = within;
-                    let placed = self.answer_step(key, &bytes);
+                    let placed = self.answer_step(key, &request);
                     if placed == Placed::Wait
                         && let Some(session) = self.sessions.get_mut(key)
                     {
-                        self.held_bytes += bytes.len();
-                        let step = Step::Request { bytes, within };
+                        self.held_bytes += request.bytes.len();
+                        let step = Step::Request { request, within };
                         session.rare().steps.push_front(step);
                     }
                 }
@@ -126,20 +126,16 @@ impl Engine {
 
     /// As its server would execute it behind EXEC: what only the place in front of it forbids was looked at
     /// when it was queued.
-    fn answer_step(&mut self, key: Key, bytes: &[u8]) -> Placed {
+    fn answer_step(&mut self, key: Key, kept: &Kept) -> Placed {
         let mut scanner = Scanner::default();
-        let Ok(Found::Request { .. }) = scanner.scan(bytes, true) else {
+        let Ok(Found::Request { .. }) = scanner.scan(&kept.bytes, true) else {
             unreachable!("it was scanned before it became a step");
         };
-        let spans = scanner.spans();
-        let Some(id) = commands::resolve(spans.len(), |index| spans[index].of(bytes)) else {
-            unreachable!("its command was found before it became a step");
-        };
         let request = Request {
-            bytes,
-            spans,
-            id,
-            command: id.get(),
+            bytes: &kept.bytes,
+            spans: scanner.spans(),
+            id: kept.id,
+            command: kept.id.get(),
         };
         self.answer_here(key, &request)
     }

@@ -25,7 +25,7 @@ use crate::here::Hello;
 use crate::link::Entry;
 use crate::pinned::Switch;
 use crate::redirect::{Redirect, redirect_asked};
-use crate::requests::{Blocked, Placed, Request, bound_reply};
+use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
 use crate::steps::{Step, Within};
@@ -54,12 +54,12 @@ enum Ours {
     /// SELECT: the link must not stay there, and the session must go there.
     Select(u32),
     /// About the session: not in the block, and executed here when the server has executed that.
-    Here(Vec<u8>),
+    Here(Kept),
     /// The same for HELLO, which is in the block as well: what follows it comes in that version.
-    Hello(Vec<u8>),
+    Hello(Kept),
     /// AUTH, alone or in a HELLO: the server executes what follows it as that user, on a link of the session's
     /// own, which is closed thereafter. The rest of the HELLO is executed here.
-    Login { user: u16, hello: Option<Vec<u8>> },
+    Login { user: u16, hello: Option<Kept> },
     /// The session keeps a link of its own as long as this is on, and `had` one for it before.
     Switch {
         switch: Switch,
@@ -102,8 +102,8 @@ impl Ours {
 
     fn held_bytes(&self) -> usize {
         let own = match self {
-            Ours::Here(bytes) | Ours::Hello(bytes) => bytes.len(),
-            Ours::Login { hello, .. } => hello.as_ref().map_or(0, Vec::len),
+            Ours::Here(request) | Ours::Hello(request) => request.bytes.len(),
+            Ours::Login { hello, .. } => hello.as_ref().map_or(0, |rest| rest.bytes.len()),
             Ours::Counted(_, name) => name.len(),
             Ours::Select(_) | Ours::Switch { .. } | Ours::NameTold | Ours::Said(_) => 0,
         };
@@ -322,7 +322,6 @@ impl Engine {
             };
             return self.refuse_queued(key, text.as_bytes());
         }
-        let bytes = || request.bytes.to_vec();
         let ours = match (command.answer, request.id) {
             (_, id::SELECT) => number::parse(request.arg(1))
                 .and_then(|db| u32::try_from(db).ok())
@@ -337,7 +336,7 @@ impl Engine {
             (_, id::SSUBSCRIBE) => Some(Ours::Said(NO_SSUBSCRIBE)),
             (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO) => Some(Ours::NameTold),
             // Behind a SUBSCRIBE it is answered as to a subscriber.
-            (_, id::PING) if self.has_steps(key) => Some(Ours::Here(bytes())),
+            (_, id::PING) if self.has_steps(key) => Some(Ours::Here(request.keep())),
             (_, id::CLIENT_TRACKING) if let Some((at, to)) = redirect_asked(request) => {
                 return self.track_for(key, request, at, to);
             }
@@ -385,7 +384,7 @@ impl Engine {
             }
             _ => {
                 encode::request(&mut asked, &["HELLO", &version]);
-                self.enqueue(key, &asked, Some(Ours::Hello(request.bytes.to_vec())))
+                self.enqueue(key, &asked, Some(Ours::Hello(request.keep())))
             }
         }
     }
@@ -397,7 +396,7 @@ impl Engine {
         request: &Request<'_>,
         (name, password): (Option<&[u8]>, &[u8]),
         asked: &[u8],
-        hello: Option<Vec<u8>>,
+        hello: Option<Kept>,
     ) -> Placed {
         let Some(login) = credentials(name, password) else {
             return self.queue_here(key, request);
@@ -412,8 +411,7 @@ impl Engine {
     }
 
     fn queue_here(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let ours = Ours::Here(request.bytes.to_vec());
-        self.enqueue(key, request.bytes, Some(ours))
+        self.enqueue(key, request.bytes, Some(Ours::Here(request.keep())))
     }
 
     /// `bytes`: as the server is to be asked.
@@ -716,9 +714,9 @@ impl Woven {
         }
     }
 
-    fn ask(&mut self, bytes: Vec<u8>) {
+    fn ask(&mut self, request: Kept) {
         let within = Some(self.within);
-        self.steps.push_back(Step::Request { bytes, within });
+        self.steps.push_back(Step::Request { request, within });
     }
 }
 

@@ -202,6 +202,48 @@ fn within_its_transaction_a_client_is_shown_as_it_is_at_that_moment() {
     }
 }
 
+/// Its bytes do not say what it is: what was found out when it was queued holds when it is executed.
+#[test]
+fn what_the_server_calls_by_another_name_is_executed_in_a_transaction_as_what_it_is() {
+    let renamed = ["CLIENT", "SUBSCRIBE", "SELECT", "AUTH", "MULTI"];
+    let arguments = |name: &str| {
+        let new = format!("MY-{name}");
+        ["--rename-command".to_owned(), name.to_owned(), new]
+    };
+    let options = Options {
+        server: renamed.iter().flat_map(|name| arguments(name)).collect(),
+        ..Options::with(&["--threads", "2"])
+    };
+    before_every_server(&options, |target| {
+        let (mut client, mut other) = (target.client(), target.client());
+        client.call("ACL SETUSER reader on >secret ~* +@all");
+        for request in [
+            "MY-MULTI",
+            "MY-CLIENT SETNAME me",
+            "MY-CLIENT GETNAME",
+            "MY-CLIENT TRACKING ON REDIRECT 99999",
+            "MY-SELECT 3",
+            "SET k v",
+            "MY-AUTH reader secret",
+            "ACL WHOAMI",
+        ] {
+            client.call(request);
+        }
+        let Value::Array(results) = client.call("EXEC") else {
+            panic!("EXEC is answered by an array");
+        };
+        assert_eq!(results[..2], [Value::ok(), Value::bulk("me")]);
+        assert!(
+            results[2]
+                .error()
+                .is_some_and(|text| text.contains("redirect"))
+        );
+        let rest = [Value::ok(), Value::ok(), Value::ok(), Value::bulk("reader")];
+        assert_eq!(results[3..], rest);
+        assert_eq!(other.call("PING"), Value::Simple("PONG".into()));
+    });
+}
+
 /// A result that nobody wants is looked at all the same: it says where the session is from now on.
 #[test]
 fn a_large_transaction_without_reply_leaves_the_session_where_it_went() {
