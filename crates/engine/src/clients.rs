@@ -16,6 +16,7 @@ use crate::engine::{Engine, Event};
 use crate::fleet::{Answer, Form, Question};
 use crate::here::OK;
 use crate::link::Link;
+use crate::pool::ServerId;
 use crate::requests::{Placed, Request, c_string};
 use crate::session::{Flags, Local, Peer, Pins, Session};
 use crate::slots::Key;
@@ -504,24 +505,32 @@ impl Engine {
         else {
             return false;
         };
-        // Its own link is the one that waits.
+        let how = match how {
+            Unblock::Timeout => "TIMEOUT",
+            Unblock::Error => "ERROR",
+        };
+        let (to, ticket) = whose;
+        self.ask_to_unblock(server, client_id, how, Duty::Unblock { to, ticket })
+    }
+
+    /// Asks a server to end a wait on a link of ours: on another one. False if that is not up.
+    pub(crate) fn ask_to_unblock(
+        &mut self,
+        server: ServerId,
+        client_id: i64,
+        how: &str,
+        duty: Duty,
+    ) -> bool {
         let Some(link) = self.shared_link(self.first_link(server)) else {
             return false;
         };
         if !self.links.get(link).is_some_and(Link::is_up) {
             return false;
         }
-        let how = match how {
-            Unblock::Timeout => "TIMEOUT",
-            Unblock::Error => "ERROR",
-        };
+        let client_id = client_id.to_string();
         let mut request = Vec::new();
-        encode::request(
-            &mut request,
-            &["CLIENT", "UNBLOCK", &client_id.to_string(), how],
-        );
-        let (to, ticket) = whose;
-        self.put_ours(link, &request, Duty::Unblock { to, ticket });
+        encode::request(&mut request, &["CLIENT", "UNBLOCK", &client_id, how]);
+        self.put_ours(link, &request, duty);
         true
     }
 
@@ -680,7 +689,8 @@ impl Engine {
             u8::from(session.pins.any(Pins::WATCH)),
             session.held.len(),
             size_of::<Session>() + held,
-            if session.flags.any(Flags::UNREAD) {
+            // Who was not read while it waited is, again.
+            if session.flags.any(Flags::UNREAD) && session.flags.any(Flags::HOLD) {
                 ""
             } else {
                 "r"

@@ -14,6 +14,7 @@ use crate::pinned::Switch;
 use crate::redirect::Redirect;
 use crate::slots::Key;
 use crate::subscriptions::Kind;
+use crate::time::Time;
 use crate::transaction::Exec;
 use crate::unknown::Subject;
 
@@ -31,7 +32,7 @@ pub(crate) enum Duty {
         /// The next of these replies is to MULTI, without which the rest was no block.
         opens: bool,
     },
-    /// MULTI and DISCARD, to see whether that is possible: nobody's; and what the server said to the first.
+    /// MULTI and EXEC, to see whether that is possible: nobody's; and what the server said to the first.
     Probe(Option<Vec<u8>>),
     /// The session gets this, whatever the server says.
     Instead(Vec<u8>),
@@ -54,6 +55,11 @@ pub(crate) enum Duty {
     Script { body_at: usize },
     /// EVALSHA whose script we know.
     Evalsha,
+    /// The last one that a client asked before it left: it may have waited for that, and the server was or is to be
+    /// asked, as of this moment, to end the wait. If it did, nobody wants to know.
+    EndedWait { ask_at: Time },
+    /// CLIENT UNBLOCK of this link of ours, for that: nobody's.
+    EndWait { link: Key },
     /// CLIENT UNBLOCK of a link of ours: an answer to that worker's question of that ticket.
     Unblock { to: usize, ticket: u64 },
     /// A hub asked it: nobody's.
@@ -92,7 +98,7 @@ impl Duty {
     /// Whether the next reply must be whole before anything can be done with it.
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
-            Duty::Pass | Duty::Script { .. } => false,
+            Duty::Pass | Duty::Script { .. } | Duty::EndedWait { .. } => false,
             Duty::Block { before, exec, .. } => *before > 0 || exec.is_some(),
             _ => true,
         }
@@ -168,6 +174,11 @@ impl Engine {
                 self.pass_on(entry, reply);
             }
             _ if cut => self.pass_on(entry, reply),
+            Duty::EndedWait { .. } if reply.starts_with(b"-UNBLOCKED ") => {
+                self.close(entry.session, false);
+            }
+            Duty::EndedWait { .. } => self.pass_on(entry, reply),
+            Duty::EndWait { link } => self.wait_ended(link, reply),
             Duty::Pass => self.pass_on(entry, reply),
             Duty::Ask => self.settle_ask(key, reply),
             Duty::Receivers(_) | Duty::Subscribers(_) => {

@@ -28,6 +28,7 @@ use crate::directory::Directory;
 use crate::fleet::{Answer, Asked, Question, Settling};
 use crate::link::{Decision, Identity, Link, LinkKey, Role, State, Streaming, Why};
 use crate::pool::{Pool, Server, ServerId};
+use crate::requests::may_wait;
 use crate::returns::Expected;
 use crate::scripts::Scripts;
 use crate::session::{Flags, Origin, Pins, Session};
@@ -463,8 +464,11 @@ impl Engine {
             return;
         };
         session.flags |= Flags::ENDED;
-        if self.waits_in_vain(key) {
+        if self.is_to_wait(key) {
             return self.close(key, false);
+        }
+        if self.waits_at_server(key) {
+            return self.end_wait(key);
         }
         let Some(session) = self.sessions.get(key) else {
             return;
@@ -481,25 +485,26 @@ impl Engine {
     /// be much.
     pub fn handle_session_hangup(&mut self, session: SessionId) {
         let key = session.0;
-        if self.waits_in_vain(key) || self.sessions.get(key).is_some_and(Session::is_finished) {
+        if self.is_to_wait(key) || self.sessions.get(key).is_some_and(Session::is_finished) {
             return self.close(key, false);
+        }
+        if self.waits_at_server(key) {
+            return self.end_wait(key);
         }
         self.end_paused(key);
     }
 
-    /// Whether a session that has left waits for what nobody should get any more: at the server, or for a link to wait
-    /// there.
-    fn waits_in_vain(&self, key: Key) -> bool {
+    /// Whether a session waits for a link, to wait at the server: nobody should get any more what comes there.
+    fn is_to_wait(&self, key: Key) -> bool {
         self.sessions.get(key).is_some_and(|session| {
-            session.flags.any(Flags::HOLD_ROOM) || self.waits_at_server(session.link)
+            session.flags.any(Flags::HOLD_ROOM) && session.asked.is_some_and(may_wait)
         })
     }
 
-    /// Whether what is in flight on a link waits for something at the server. If its session has gone, nobody
-    /// is there any more who could take it: what Redis, too, does with a blocked client.
-    pub(crate) fn waits_at_server(&self, link: Key) -> bool {
-        self.links
-            .get(link)
+    /// Whether what a session has in flight may wait for something at the server.
+    pub(crate) fn waits_at_server(&self, key: Key) -> bool {
+        let link = self.sessions.get(key).map(|session| session.link);
+        link.and_then(|link| self.links.get(link))
             .is_some_and(|link| link.waits || link.tunnel.is_some())
     }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use respool_protocol::commands::{CommandId, id};
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
+use respool_protocol::value::Value;
 
 use crate::auth::CONFIGURED;
 use crate::counters::Counters;
@@ -255,7 +256,7 @@ impl Engine {
             .get(key)
             .and_then(|session| self.links.get(session.link));
         let identity = link.and_then(|link| link.identity.as_ref());
-        let modules = identity.map_or(b"*0\r\n".to_vec(), |identity| identity.modules.clone());
+        let modules = identity.map_or(Vec::new(), |identity| identity.modules.clone());
         self.answer_with(key, |out, session| {
             let version = session.version;
             encode::map(out, version, 7);
@@ -272,7 +273,10 @@ impl Engine {
                 encode::bulk(out, text.as_bytes());
             }
             encode::bulk(out, b"modules");
-            out.extend_from_slice(&modules);
+            encode::array(out, modules.len());
+            for module in &modules {
+                append_module(out, version, module);
+            }
         })
     }
 
@@ -558,6 +562,27 @@ impl<'a> Hello<'a> {
         encode::request(&mut bytes, &words);
         let id = id::HELLO;
         Kept { id, bytes }
+    }
+}
+
+/// A module of the server, as HELLO tells it in this version of the protocol.
+fn append_module(out: &mut Vec<u8>, version: Version, module: &Value) {
+    let Value::List(fields) = module else {
+        return append_value(out, module);
+    };
+    encode::map(out, version, fields.len() / 2);
+    fields.iter().for_each(|field| append_value(out, field));
+}
+
+fn append_value(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Bulk(text) | Value::Line(text) | Value::Error(text) => encode::bulk(out, text),
+        Value::Integer(number) => encode::integer(out, *number),
+        Value::Null => encode::bulk(out, b""),
+        Value::List(values) => {
+            encode::array(out, values.len());
+            values.iter().for_each(|value| append_value(out, value));
+        }
     }
 }
 

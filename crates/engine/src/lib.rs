@@ -23,6 +23,7 @@ mod redirect;
 mod replies;
 mod requests;
 mod returns;
+mod rights;
 mod scripts;
 mod session;
 pub mod settings;

@@ -94,6 +94,10 @@ pub const BATCH_BYTES_MAX: usize = 16 << 10;
 /// Bodies of scripts that one worker remembers. At it: all are forgotten, and the next ones remembered.
 pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 
+/// Sessions to which one transaction may redirect what it tracks: each has a link that stands for it, out of those that have
+/// a bound, as long as the transaction is open.
+pub const REDIRECTS_QUEUED_MAX: usize = 4;
+
 /// Users of servers whose passwords clients have given to one worker, and who are still in use.
 pub const LOGINS_MAX: usize = 1 << 10;
 

@@ -25,6 +25,7 @@ use crate::failure::Fate;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::monitor::Tunnel;
 use crate::pool::ServerId;
+use crate::redirect::Stand;
 use crate::returns::Returns;
 use crate::settings::{Credentials, FlushRule};
 use crate::slots::Key;
@@ -230,7 +231,7 @@ pub(crate) struct Link {
     /// Sessions that ride on it.
     pub(crate) riders: u32,
     /// Held by all who need it though they do not ride on it.
-    pub(crate) held: Arc<()>,
+    pub(crate) held: Arc<Stand>,
     /// Sessions that wait until it can be used, or refused.
     pub(crate) waiters: Vec<Key>,
     /// Attempts to connect since the last success.
@@ -257,8 +258,8 @@ pub(crate) struct Identity {
     /// `redis` or `valkey`.
     pub(crate) server: String,
     pub(crate) version: String,
-    /// Its field `modules` as it was sent, in the version of the protocol of its link.
-    pub(crate) modules: Vec<u8>,
+    /// Its modules: of each, names and values of its fields.
+    pub(crate) modules: Vec<Value>,
 }
 
 impl Link {
@@ -659,7 +660,10 @@ impl Greeting {
                         *identity = Some(Identity {
                             server: text(server),
                             version: text(version),
-                            modules: modules(&self.got),
+                            modules: match value.field("modules") {
+                                Some(Value::List(modules)) => modules.clone(),
+                                _ => Vec::new(),
+                            },
                         });
                     }
                 }
@@ -674,26 +678,6 @@ impl Greeting {
             _ => Greeted::Waiting,
         }
     }
-}
-
-/// The field `modules` of a reply to HELLO, as it stands there.
-fn modules(hello: &[u8]) -> Vec<u8> {
-    let mut rest = hello
-        .iter()
-        .position(|&byte| byte == b'\n')
-        .map_or(&[][..], |end| &hello[end + 1..]);
-    let mut named = false;
-    while !rest.is_empty() {
-        let Ok(reply::Scanned::Whole(len)) = reply::Scanner::default().scan(rest) else {
-            break;
-        };
-        if named {
-            return rest[..len].to_vec();
-        }
-        named = &rest[..len] == b"$7\r\nmodules\r\n";
-        rest = &rest[len..];
-    }
-    b"*0\r\n".to_vec()
 }
 
 /// What the replies to a greeting have come to.
@@ -915,7 +899,7 @@ mod tests {
             let expected = Identity {
                 server: "valkey".into(),
                 version: "9.1.0".into(),
-                modules: b"*0\r\n".to_vec(),
+                modules: Vec::new(),
             };
             assert_eq!(identity, Some(expected));
         }

@@ -11,7 +11,7 @@ use respool_protocol::encode;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::failure::{Cause, Fate};
-use crate::link::{Entry, Link, LinkKey, Role};
+use crate::link::{Entry, Link, LinkKey, Role, State};
 use crate::monitor::Tunnel;
 use crate::redirect::Redirect;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
@@ -254,40 +254,110 @@ impl Engine {
         }
     }
 
-    /// One request that may wait at the server, or must not wait behind others, and leaves nothing behind.
+    /// One request that may wait at the server (`waits`), or must not wait behind others, and leaves nothing
+    /// behind that its pins do not tell.
     pub(crate) fn place_alone(
         &mut self,
         key: Key,
         bytes: &[u8],
         reads: bool,
         pins: Pins,
-        duty: Option<Duty>,
+        waits: bool,
     ) -> Placed {
         if let Err(blocked) = self.pin(key, pins) {
             return self.blocked(key, blocked);
         }
-        let placed = self.place_on_link(key, bytes, reads, duty);
+        let placed = self.place_on_link(key, bytes, reads, None);
         if placed == Placed::Done {
             let link = self
                 .sessions
                 .get(key)
                 .map_or(Key::NOBODY, |session| session.link);
             if let Some(link) = self.links.get_mut(link) {
-                link.waits = true;
+                link.waits = waits;
             }
             self.unpin(key, pins);
         }
         placed
     }
 
+    /// A client has left, and as far as is known here the server makes it wait. Redis keeps an element from a
+    /// client that is gone, and what it did before it found that out, it did: so it is asked to end the wait,
+    /// and what it says is the answer, or that there was none until then.
+    pub(crate) fn end_wait(&mut self, key: Key) {
+        let Some(link) = self.sessions.get(key).map(|session| session.link) else {
+            return;
+        };
+        if !self.asks_to_end_wait(key, link) {
+            self.close(key, false);
+        }
+    }
+
+    fn asks_to_end_wait(&mut self, key: Key, own: Key) -> bool {
+        let now = self.now;
+        let Some(link) = self.links.get_mut(own) else {
+            return false;
+        };
+        let Some(entry) = link.ledger.back_mut() else {
+            return false;
+        };
+        if entry.session != key || link.tunnel.is_some() {
+            return false;
+        }
+        if !entry.duty {
+            entry.duty = true;
+            link.duties.push_back(Duty::Pass);
+        }
+        if let Some(duty @ Duty::Pass) = link.duties.back_mut() {
+            *duty = Duty::EndedWait { ask_at: now };
+        }
+        // It is named at the server, and must not be another session's when that hears of it.
+        link.tainted = true;
+        match link.duties.back_mut() {
+            Some(Duty::EndedWait { ask_at })
+                if *ask_at <= now && matches!(link.state, State::Up) =>
+            {
+                *ask_at = now.plus_ms(END_WAIT_AGAIN_MS);
+            }
+            Some(Duty::EndedWait { .. }) => return true,
+            _ => return false,
+        }
+        let (server, client_id) = (link.key.server, link.client_id);
+        let duty = Duty::EndWait { link: own };
+        self.ask_to_unblock(server, client_id, "ERROR", duty)
+    }
+
+    /// What the server said to that.
+    pub(crate) fn wait_ended(&mut self, own: Key, reply: &[u8]) {
+        let now = self.now;
+        let Some(link) = self.links.get_mut(own) else {
+            return;
+        };
+        match (reply, link.duties.back_mut()) {
+            // It was not waiting: not yet, or not any more.
+            (b":0\r\n", Some(Duty::EndedWait { ask_at })) => *ask_at = now,
+            (b":1\r\n", _) => {}
+            (_, Some(Duty::EndedWait { .. })) => {
+                let by = link.role.captor();
+                self.close(by, false);
+            }
+            _ => {}
+        }
+    }
+
     /// WAIT and WAITAOF wait for what their own connection has written. A connection has, to a server,
     /// written all that anybody has until its last command: so a PING in front makes it wait for everything,
     /// and what the session wrote is part of that.
     pub(crate) fn place_wait(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let mut bytes = Vec::new();
-        encode::request(&mut bytes, &["PING"]);
-        bytes.extend_from_slice(request.bytes);
-        self.place_alone(key, &bytes, false, Pins::ONCE, Some(Duty::behind(1)))
+        if let Err(blocked) = self.pin(key, Pins::ONCE) {
+            return self.blocked(key, blocked);
+        }
+        let mut ping = Vec::new();
+        encode::request(&mut ping, &["PING"]);
+        match self.ask_for_ourselves(key, &ping, Duty::Pass) {
+            Ok(_) => self.place_alone(key, request.bytes, false, Pins::ONCE, true),
+            Err(blocked) => self.blocked(key, blocked),
+        }
     }
 
     /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of its own.
@@ -347,6 +417,9 @@ impl Engine {
         session.is_some_and(|session| session.pins.any(pins))
     }
 }
+
+/// When a server is asked once more to end a wait, if it has not answered.
+const END_WAIT_AGAIN_MS: u32 = 1_000;
 
 /// What a command of [`Engine::switch`] asks for.
 #[derive(Clone, Copy, Debug)]

@@ -13,6 +13,7 @@
 //! All sessions of a worker that redirect to the same one share that link.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
@@ -20,10 +21,11 @@ use respool_protocol::number;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::fleet::{Form, Question};
+use crate::limits::REDIRECTS_QUEUED_MAX;
 use crate::link::{Link, LinkKey, Role, State};
 use crate::pinned::Switch;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
-use crate::session::{Flags, Session};
+use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 
 /// Where it goes what a server has to say to a session that tracks.
@@ -34,7 +36,15 @@ pub(crate) struct Redirect {
     /// The link that stands for it at the server, and that stays as long as this is held: by who tracks, and by
     /// what has been asked or queued and not answered.
     link: Key,
-    _held: Arc<()>,
+    held: Arc<Stand>,
+}
+
+/// What a link knows of the session for which it stands; whoever needs that link holds this.
+#[derive(Debug, Default)]
+pub(crate) struct Stand {
+    /// The session has left, and the link with it: the server will find that out. Otherwise, a link that is gone
+    /// was lost.
+    has_left: AtomicBool,
 }
 
 /// What was found out of a session that is to be told.
@@ -82,6 +92,7 @@ impl Engine {
         {
             // It may be gone when the next one names it.
             session.rare().redirect_found = None;
+            self.unpin(key, Pins::ONCE);
         }
         placed
     }
@@ -95,7 +106,17 @@ impl Engine {
     ) -> Result<Placed, Blocked> {
         let in_multi = self.is_in_multi(key);
         let link = match found.is_here {
-            true => Some(self.redirect_link(key, found.to)?),
+            true if in_multi && self.redirects_queued(key, found.to) >= REDIRECTS_QUEUED_MAX => {
+                return Err(Blocked::Refused(bound_reply("REDIRECTS_QUEUED_MAX")));
+            }
+            true => {
+                if !in_multi {
+                    // Its own link first. The two have a common bound: who has one of them does not wait for the
+                    // other, since somebody else may do the same.
+                    self.pin(key, Pins::ONCE)?;
+                }
+                Some(self.redirect_link(key, found.to)?)
+            }
             false if !in_multi => {
                 let text = b"ERR The client ID you want redirect to does not exist";
                 return Ok(self.answer_error(key, text));
@@ -107,7 +128,7 @@ impl Engine {
         let redirect = stands_for_it.zip(link).map(|(state, link)| Redirect {
             to: found.to,
             link,
-            _held: state.held.clone(),
+            held: state.held.clone(),
         });
         let client_id = client_id.to_string();
         let mut args: Vec<&[u8]> = request.args().collect();
@@ -140,6 +161,14 @@ impl Engine {
         let link = match found {
             Some(link) => link,
             None => {
+                let is_full = self.pinned_links >= self.settings.limits.pinned_links_max;
+                let has_one = self
+                    .sessions
+                    .get(key)
+                    .is_some_and(|own| !own.pins.is_empty());
+                if is_full && has_one {
+                    return Err(Blocked::Refused(bound_reply("pinned_links_max")));
+                }
                 self.wait_for_room(key)?;
                 let fresh = self.add_link(kind, Role::Redirect { to });
                 let link = fresh.ok_or_else(|| Blocked::Refused(bound_reply("links_max")))?;
@@ -165,9 +194,9 @@ impl Engine {
         if redirect.is_none() && session.rare.is_none() {
             return;
         }
-        let link = redirect.as_ref().map(|redirect| redirect.link);
         session.rare().redirect = redirect;
-        if link.is_some_and(|link| self.links.get(link).is_none()) {
+        let lost = |redirect: &Redirect| self.has_lost(redirect);
+        if self.redirect_of(key).is_some_and(lost) {
             self.close_for(key, String::from(LOST));
         }
     }
@@ -176,9 +205,9 @@ impl Engine {
         self.sessions.get(key)?.rare.as_ref()?.redirect.as_ref()
     }
 
-    /// Whether the link that was to stand for a session has gone meanwhile: its number may be another's now.
+    /// Whether the link that was to stand for a session was lost meanwhile: its number may be another's now.
     pub(crate) fn has_lost(&self, redirect: &Redirect) -> bool {
-        self.links.get(redirect.link).is_none()
+        !redirect.held.has_left.load(Ordering::Relaxed) && self.links.get(redirect.link).is_none()
     }
 
     /// The reply to CLIENT GETREDIR or TRACKINGINFO, with the session that is told instead of the link that
@@ -258,8 +287,11 @@ impl Engine {
     pub(crate) fn target_gone(&mut self, to: u64) {
         let links = self.links.iter();
         let stand_for_it = links.filter(|(_, link)| link.role == Role::Redirect { to });
-        for link in stand_for_it.map(|(key, _)| key).collect::<Vec<_>>() {
-            self.close_link(link);
+        for key in stand_for_it.map(|(key, _)| key).collect::<Vec<_>>() {
+            if let Some(link) = self.links.get(key) {
+                link.held.has_left.store(true, Ordering::Relaxed);
+            }
+            self.close_link(key);
         }
         for key in self.sessions.keys() {
             let rare = self

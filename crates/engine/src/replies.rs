@@ -427,6 +427,8 @@ impl Engine {
         state.role = Role::Captured { by };
         state.admit(false, false);
         let kind = state.key;
+        // What is asked there comes when its captor likes: who waits for it asks again.
+        self.learned.asking.retain(|_, (on, _)| *on != link);
         let reads = state.take_reads_of_others(by);
         for waiter in std::mem::take(&mut state.waiters) {
             self.release(waiter, Flags::HOLD_LINK);

@@ -239,7 +239,12 @@ impl Engine {
             let arg = |index: usize| spans[index].of(bytes);
             match commands::resolve(spans.len(), arg) {
                 Some(id) => self.place_known(key, bytes, spans, id),
-                None => self.place_unknown(key, bytes, spans),
+                None => {
+                    if let Some(session) = self.sessions.get_mut(key) {
+                        session.asked = None;
+                    }
+                    self.place_unknown(key, bytes, spans)
+                }
             }
         };
         if placed == Placed::Done {
@@ -311,7 +316,7 @@ impl Engine {
         let in_multi = |session: &crate::session::Session| session.flags.any(Flags::IN_MULTI);
         if !ends_multi && self.sessions.get(key).is_some_and(in_multi) {
             return match is_itselfs {
-                true => self.queue_unknown(key, bytes),
+                true => self.queue_unknown(key, bytes, names_no_subcommand(&request)),
                 false => self.queue(key, &request),
             };
         }
@@ -319,7 +324,7 @@ impl Engine {
         if is_itselfs && names_no_subcommand(&request) {
             // The server will refuse it, unless it is one that knows more than others of its age.
             let pins = Pins::ONCE.with(Pins::UNKNOWN);
-            return self.place_alone(key, bytes, false, pins, None);
+            return self.place_alone(key, bytes, false, pins, false);
         }
         if is_itselfs || looked_into && !command.arity_ok(spans.len()) {
             return self.place_on_link(key, bytes, false, None);
@@ -333,7 +338,7 @@ impl Engine {
         let reads = command.retry == Retry::Read;
         match command.answer {
             Answer::Alone if matches!(id, id::WAIT | id::WAITAOF) => self.place_wait(key, &request),
-            _ if alone => self.place_alone(key, bytes, reads, Pins::ONCE, None),
+            _ if alone => self.place_alone(key, bytes, reads, Pins::ONCE, may_wait(id)),
             Answer::Conditional(Condition::Script) => self.place_script(key, &request),
             Answer::Conditional(Condition::Count) => self.place_counted(key, &request),
             _ => self.place_on_link(key, bytes, reads, None),
@@ -1038,6 +1043,11 @@ pub(crate) fn allowed_in_subscription(id: CommandId) -> bool {
             | id::QUIT
             | id::RESET
     )
+}
+
+/// Whether a command may wait at the server.
+pub(crate) fn may_wait(id: CommandId) -> bool {
+    id.get().flags.has(commands::Flags::BLOCKING)
 }
 
 fn refusal(command: &Command, why: Refusal) -> Vec<u8> {

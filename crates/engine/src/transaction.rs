@@ -10,7 +10,7 @@
 //! then refuses. The block is one request to the ledger: if it was not written whole, its EXEC was not,
 //! and the server has executed nothing of it.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use respool_protocol::commands::{Answer, CommandId, Flags as CommandFlags, id};
 use respool_protocol::encode;
@@ -44,6 +44,8 @@ pub(crate) struct Transaction {
     held: usize,
     /// Something was refused: EXEC will be, too.
     aborted: bool,
+    /// Something in it leaves a trace on its connection: that is to be the session's own, and nobody's thereafter.
+    taints: bool,
     /// Those whose results are not simply the server's, by their places.
     ours: Vec<(u32, Ours)>,
 }
@@ -84,7 +86,6 @@ impl Ours {
     fn pins(&self) -> Option<Pins> {
         match self {
             Ours::Switch { switch, .. } if switch.on => Some(switch.pins),
-            Ours::Login { .. } => Some(Pins::ONCE),
             _ => None,
         }
     }
@@ -468,10 +469,12 @@ impl Engine {
     }
 
     /// The same for a command that the table does not have, and the server does.
-    pub(crate) fn queue_unknown(&mut self, key: Key, bytes: &[u8]) -> Placed {
+    /// `taints`: it may do anything with its connection.
+    pub(crate) fn queue_unknown(&mut self, key: Key, bytes: &[u8], taints: bool) -> Placed {
         if let Some(transaction) = self.transaction_of(key) {
             // What exactly it does is not known.
             transaction.writes = true;
+            transaction.taints |= taints;
         }
         self.enqueue(key, bytes, None)
     }
@@ -491,8 +494,9 @@ impl Engine {
         }
         let ours = || transaction.ours.iter().map(|(_, ours)| ours);
         let about_session = ours().any(Ours::is_about_session);
-        let logs_in = ours().any(|ours| matches!(ours, Ours::Login { .. }));
-        let pins: Vec<Pins> = ours().filter_map(Ours::pins).collect();
+        let taints = transaction.taints || ours().any(|ours| matches!(ours, Ours::Login { .. }));
+        let pins = ours().filter_map(Ours::pins);
+        let pins: Vec<Pins> = pins.chain(taints.then_some(Pins::ONCE)).collect();
         if self.has_lost_watch(key) {
             let version = self.sessions.get(key).map(|session| session.version);
             let mut nil = Vec::new();
@@ -512,7 +516,7 @@ impl Engine {
                 Err(Blocked::Refused(reply)) => return self.leave_transaction(key, &reply),
             }
         }
-        if logs_in {
+        if taints {
             self.taint_own_link(key);
         }
         let (block, duty) = self.block_of(key, closing);
@@ -536,6 +540,22 @@ impl Engine {
             }
             Err(_) => unreachable!("the duty given back is the one that was given"),
         }
+    }
+
+    /// To how many other sessions than this one a transaction redirects already.
+    pub(crate) fn redirects_queued(&mut self, key: Key, but: u64) -> usize {
+        let Some(transaction) = self.transaction_of(key) else {
+            return 0;
+        };
+        let redirects = transaction.ours.iter().filter_map(|(_, ours)| match ours {
+            Ours::Switch { redirect, .. } => redirect.as_ref(),
+            _ => None,
+        });
+        let others: HashSet<u64> = redirects
+            .map(|one| one.to)
+            .filter(|to| *to != but)
+            .collect();
+        others.len()
     }
 
     /// What an EXEC is told whose CLIENT TRACKING redirects, if it cannot be executed now.

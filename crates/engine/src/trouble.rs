@@ -5,6 +5,7 @@ use respool_protocol::encode;
 use std::sync::Arc;
 
 use crate::auth::CONFIGURED;
+use crate::duty::Duty;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
 use crate::limits::LINK_UNUSED_MS;
@@ -515,15 +516,19 @@ impl Engine {
         }
     }
 
-    /// A request that began to wait when its client had already said its last.
+    /// A request that began to wait when its client had already said its last, or whose wait did not end yet.
     fn tick_waiting(&mut self, key: Key) {
-        if self.waits_at_server(key)
-            && let Some(by) = self.links.get(key).map(|link| link.role.captor())
-            && let Some(session) = self.sessions.get(by)
-            && session.flags.any(Flags::ENDED)
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        let by = link.role.captor();
+        let is_asked = matches!(link.duties.back(), Some(Duty::EndedWait { .. }));
+        if let Some(session) = self.sessions.get(by)
             && session.link == key
+            && self.waits_at_server(by)
+            && (is_asked || session.flags.any(Flags::ENDED))
         {
-            self.close(by, false);
+            self.end_wait(by);
         }
     }
 

@@ -19,6 +19,7 @@ use crate::requests::{
     Blocked, NOAUTH, Placed, Request, allowed_in_subscription, not_in_subscription,
     unknown_command, unknown_subcommand, wrong_arity,
 };
+use crate::rights::Rights;
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
 use crate::time::Time;
@@ -35,10 +36,12 @@ pub(crate) struct Learned {
     untold: HashMap<Whose, Option<Time>>,
     /// Why a user may not open transactions, if it may not; as soon as it wants to.
     unopened: HashMap<Whose, Option<Vec<u8>>>,
+    /// What else it may ask.
+    pub(crate) rights: Rights,
 }
 
 /// A server, and who asks it: rights are a user's.
-type Whose = (ServerId, u16);
+pub(crate) type Whose = (ServerId, u16);
 
 /// What a server is asked about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +52,8 @@ pub(crate) enum Subject {
     Commands,
     /// Whether a transaction may be opened.
     Opening,
+    /// Whether this may be asked.
+    Right(CommandId),
 }
 
 /// The commands of the table that a server has.
@@ -80,6 +85,7 @@ impl Learned {
     pub(crate) fn doubt_user(&mut self, server: ServerId, user: u16) {
         self.untold.remove(&(server, user));
         self.unopened.remove(&(server, user));
+        self.rights.doubt((server, user));
     }
 
     /// A connection to a server is lost: it may be another one when it is back. What is being queued is still
@@ -112,7 +118,7 @@ enum Lesson {
 /// not say, since it may only have been busy.
 const NOTHING_MS: u64 = 1_000;
 /// How long one waits to learn which commands a server has, or whether transactions may be opened; at it, what the
-/// table says is believed. The server may be at something else for long, and who asks may want to end just that.
+/// table says is believed, and of what it does not have, the worst. The server may be at something else for long, and who asks may want to end just that.
 const LESSON_MS: u64 = 1_000;
 /// No command has a longer name.
 const NAME_BYTES_MAX: usize = 128;
@@ -148,23 +154,32 @@ impl Engine {
         if unauthenticated || !may_be_a_name(&name) {
             return Ok(What::Nothing);
         }
-        match self.lesson_of(key, &name) {
-            Some(Lesson::Nothing { at } | Lesson::Unsaid { at })
-                if self.now.since_ms(at) >= NOTHING_MS =>
-            {
-                Err(self.wait_to_learn(key, name))
-            }
-            None => Err(self.wait_to_learn(key, name)),
-            Some(Lesson::Renamed(id)) => Ok(What::Row(id)),
-            Some(Lesson::Shared { .. }) => Ok(What::Learned { alone: false }),
-            Some(Lesson::Alone | Lesson::Unsaid { .. }) => Ok(What::Learned { alone: true }),
-            Some(Lesson::Nothing { .. }) => Ok(What::Nothing),
-        }
+        Ok(match self.lesson_of(key, name)? {
+            Lesson::Renamed(id) => What::Row(id),
+            Lesson::Shared { .. } => What::Learned { alone: false },
+            Lesson::Alone | Lesson::Unsaid { .. } => What::Learned { alone: true },
+            Lesson::Nothing { .. } => What::Nothing,
+        })
     }
 
-    fn lesson_of(&self, key: Key, name: &[u8]) -> Option<Lesson> {
-        let subject = (self.whose(key)?, name.to_vec());
-        self.learned.commands.get(&subject).copied()
+    /// What the server says of a command; or the session waits for it, or was told why it cannot be known.
+    fn lesson_of(&mut self, key: Key, name: Vec<u8>) -> Result<Lesson, Placed> {
+        let now = self.now;
+        let Some(whose) = self.whose(key) else {
+            return Err(Placed::Done);
+        };
+        let subject = (whose, name);
+        match self.learned.commands.get(&subject) {
+            Some(Lesson::Nothing { at } | Lesson::Unsaid { at })
+                if now.since_ms(*at) >= NOTHING_MS => {}
+            Some(lesson) => return Ok(*lesson),
+            None => {}
+        }
+        match self.ask_about(key, subject.1) {
+            // It does not say in time.
+            Ok(()) => Ok(Lesson::Unsaid { at: now }),
+            Err(blocked) => Err(self.blocked(key, blocked)),
+        }
     }
 
     /// A request whose command the table does not have.
@@ -183,15 +198,12 @@ impl Engine {
             .map_or(Flags::default(), |session| session.flags);
         let in_multi = flags.any(Flags::IN_MULTI);
         let unauthenticated = flags.any(Flags::UNAUTHENTICATED);
-        let lesson = match self.lesson_of(key, &name) {
-            _ if unauthenticated || !may_be_a_name(&name) => Lesson::Nothing { at: self.now },
-            Some(Lesson::Nothing { at } | Lesson::Unsaid { at })
-                if self.now.since_ms(at) >= NOTHING_MS =>
-            {
-                return self.wait_to_learn(key, name);
-            }
-            Some(lesson) => lesson,
-            None => return self.wait_to_learn(key, name),
+        let lesson = match unauthenticated || !may_be_a_name(&name) {
+            true => Lesson::Nothing { at: self.now },
+            false => match self.lesson_of(key, name.clone()) {
+                Ok(lesson) => lesson,
+                Err(placed) => return placed,
+            },
         };
         let known = !matches!(lesson, Lesson::Renamed(_) | Lesson::Nothing { .. });
         if known && flags.any(Flags::RESTRICTED) {
@@ -220,12 +232,15 @@ impl Engine {
             }
             // The server's own words are the best.
             Lesson::Nothing { .. } => self.place_on_link(key, bytes, false, None),
-            _ if in_multi => self.queue_unknown(key, bytes),
+            _ if in_multi => {
+                let taints = !matches!(lesson, Lesson::Shared { .. });
+                self.queue_unknown(key, bytes, taints)
+            }
             Lesson::Shared { reads } => self.place_on_link(key, bytes, reads, None),
             Lesson::Alone | Lesson::Unsaid { .. } => {
                 let mut pins = Pins::ONCE;
                 pins.add(Pins::UNKNOWN);
-                self.place_alone(key, bytes, false, pins, None)
+                self.place_alone(key, bytes, false, pins, true)
             }
         }
     }
@@ -264,7 +279,7 @@ impl Engine {
         known || !matches!(self.ask_to_open(key, opening), Err(Blocked::Wait))
     }
 
-    fn whose(&self, key: Key) -> Option<Whose> {
+    pub(crate) fn whose(&self, key: Key) -> Option<Whose> {
         let kind = self.kind_of(self.sessions.get(key)?);
         Some((kind.server, kind.user))
     }
@@ -281,9 +296,9 @@ impl Engine {
         }
     }
 
-    /// What the server said to a MULTI and the DISCARD behind it. Were the one right and the other not, the
+    /// What the server said to a MULTI and the EXEC behind it. Were the one right and the other not, the
     /// link would stay in a transaction.
-    pub(crate) fn settle_probe(&mut self, link: Key, opened: Vec<u8>, discarded: &[u8]) {
+    pub(crate) fn settle_probe(&mut self, link: Key, opened: Vec<u8>, executed: &[u8]) {
         let Some(whose) = self
             .links
             .get(link)
@@ -292,16 +307,14 @@ impl Engine {
             return;
         };
         self.learned.asking.remove(&(whose, Subject::Opening));
-        let refusal = [opened.as_slice(), discarded]
+        let refusal = [opened.as_slice(), executed]
             .into_iter()
             .find(|said| said.starts_with(b"-"));
-        if !opened.starts_with(b"-") && discarded.starts_with(b"-") {
-            self.lose_link(link, "it opens transactions and does not discard them");
+        if !opened.starts_with(b"-") && executed.starts_with(b"-") {
+            self.lose_link(link, "it opens transactions and does not execute them");
         }
         // Behind that: a lost link puts in doubt what was known before.
-        self.learned
-            .unopened
-            .insert(whose, refusal.map(<[u8]>::to_vec));
+        self.learned.unopened.insert(whose, refusal.map(of_its_own));
         self.wake_waiters(link);
     }
 
@@ -330,22 +343,34 @@ impl Engine {
             || is_since_7(request.id)
             || !row.arity_ok(request.spans.len())
             || names_no_subcommand(request);
+        let has_rights = row.arity_ok(request.spans.len())
+            && !flags.any(Flags::UNAUTHENTICATED | Flags::RESTRICTED);
+        // Asked at once: a server that is slow to say is waited for once.
+        let refusal = match has_rights {
+            true => self.refusal_of_right(key, request),
+            false => Some(None),
+        };
         if may_ask && matters && !self.know_commands(key) {
             return None;
         }
-        Some(match self.known_verdict(key, request) {
+        let verdict = match self.known_verdict(key, request) {
             // What is answered here needs the arguments that the table says.
             Verdict::Fine if !is_asked_itself && !row.arity_ok(request.spans.len()) => {
                 Verdict::Refused(wrong_arity(row))
             }
+            verdict @ (Verdict::Refused(_) | Verdict::Itself) => return Some(verdict),
             verdict => verdict,
+        };
+        Some(match refusal? {
+            Some(refusal) => Verdict::Refused(refusal),
+            None => verdict,
         })
     }
 
     /// Lets those go on who have waited long enough.
     pub(crate) fn tick_lessons(&mut self) {
-        let late = |((_, subject), (_, since)): &(&(Whose, Subject), &(Key, Time))| {
-            !matches!(subject, Subject::Command(_)) && self.now.since_ms(*since) >= LESSON_MS
+        let late = |(_, (_, since)): &(&(Whose, Subject), &(Key, Time))| {
+            self.now.since_ms(*since) >= LESSON_MS
         };
         let links = self.learned.asking.iter().filter(late);
         for link in links.map(|(_, (link, _))| *link).collect::<Vec<_>>() {
@@ -412,7 +437,7 @@ impl Engine {
         let kind = self.kind_of(session);
         self.wait_for_lesson(key, kind, Subject::Opening, |engine| {
             let mut probe = opening.to_vec();
-            encode::request(&mut probe, &["DISCARD"]);
+            encode::request(&mut probe, &["EXEC"]);
             engine.ask_on_shared(kind, &probe, Duty::Probe(None))
         })
     }
@@ -426,13 +451,13 @@ impl Engine {
         self.wait_for_lesson(key, kind, Subject::Command(name.clone()), |engine| {
             let mut request = Vec::new();
             encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
-            engine.ask_for_ourselves(key, &request, Duty::Learn(Subject::Command(name)))
+            engine.ask_on_shared(kind, &request, Duty::Learn(Subject::Command(name)))
         })
     }
 
     /// The session waits at the link on which `ask` asks, for the server and user of this kind, or on which somebody
     /// has asked the same already.
-    fn wait_for_lesson(
+    pub(crate) fn wait_for_lesson(
         &mut self,
         key: Key,
         kind: LinkKey,
@@ -442,12 +467,7 @@ impl Engine {
         let subject = ((kind.server, kind.user), subject);
         let asked = self.learned.asking.get(&subject).copied();
         let link = match asked.filter(|(link, _)| self.links.get(*link).is_some()) {
-            Some((_, since))
-                if !matches!(subject.1, Subject::Command(_))
-                    && self.now.since_ms(since) >= LESSON_MS =>
-            {
-                return Ok(());
-            }
+            Some((_, since)) if self.now.since_ms(since) >= LESSON_MS => return Ok(()),
             Some((link, _)) => link,
             None => {
                 let link = ask(self)?;
@@ -457,14 +477,6 @@ impl Engine {
         };
         self.wait_at(key, link);
         Err(Blocked::Wait)
-    }
-
-    /// The same for one command that the table does not have.
-    fn wait_to_learn(&mut self, key: Key, name: Vec<u8>) -> Placed {
-        match self.ask_about(key, name) {
-            Ok(()) => Placed::Wait,
-            Err(blocked) => self.blocked(key, blocked),
-        }
     }
 
     /// The server's reply to COMMAND or COMMAND INFO.
@@ -492,9 +504,18 @@ impl Engine {
                 let lesson = lesson(reply, self.now);
                 self.learned.commands.insert((whose, name), lesson);
             }
+            (whose, Subject::Right(id)) => self.learned.rights.learn(whose, id, reply, self.now),
             (_, Subject::Opening) => unreachable!("a probe has a duty of its own"),
         }
         self.wake_waiters(link);
+    }
+}
+
+/// An error to an EXEC, without what says that it is one to that.
+fn of_its_own(error: &[u8]) -> Vec<u8> {
+    match error.strip_prefix(b"-EXECABORT Transaction discarded because of: ") {
+        Some(why) => [b"-", why].concat(),
+        None => error.to_vec(),
     }
 }
 

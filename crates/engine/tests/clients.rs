@@ -88,6 +88,19 @@ impl Fleet {
         engine.handle_session_bytes(session, &requests(all));
     }
 
+    /// The server is asked whether these may be asked, and has nothing against it: known for a second.
+    fn may_ask(&mut self, session: SessionId, all: &[&str]) {
+        for one in all {
+            self.client_says(0, session, &[one]);
+            self.turn();
+            self.server_says(0, b"+OK\r\n");
+            self.turn();
+        }
+        self.got(0, session);
+        self.sent(0);
+        self.workers[0].actions.clear();
+    }
+
     fn server_says(&mut self, worker: usize, bytes: &[u8]) {
         let world = &mut self.workers[worker];
         world.engine.handle_link_bytes(world.shared, bytes);
@@ -109,6 +122,7 @@ impl Fleet {
 fn a_worker_that_does_not_answer_leaves_an_error_and_the_order_of_replies() {
     let mut fleet = Fleet::new(3, settings());
     let session = fleet.accept(0);
+    fleet.may_ask(session, &["CLIENT GETNAME", "CLIENT LIST x"]);
     fleet.client_says(
         0,
         session,
@@ -139,6 +153,7 @@ fn a_worker_that_does_not_answer_leaves_an_error_and_the_order_of_replies() {
 fn a_pause_is_confirmed_when_nothing_that_any_worker_let_through_before_is_on_its_way() {
     let mut fleet = Fleet::new(2, settings());
     let (writer, admin) = (fleet.accept(1), fleet.accept(0));
+    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
     fleet.client_says(1, writer, &["SET a 1", "SET a 2"]);
     fleet.turn();
     fleet.wait_ms(10);
@@ -163,6 +178,7 @@ fn a_pause_is_confirmed_when_nothing_that_any_worker_let_through_before_is_on_it
 fn a_pause_ends_at_its_time_and_what_it_held_leaves_in_the_order_in_which_it_was_held() {
     let mut fleet = Fleet::new(2, settings());
     let admin = fleet.accept(0);
+    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
     fleet.client_says(
         0,
         admin,
@@ -197,15 +213,16 @@ fn who_is_paused_is_read_on_within_a_bound() {
     let bound = settings.limits.request_held_bytes_max as usize;
     let mut fleet = Fleet::new(1, settings);
     let (admin, writer) = (fleet.accept(0), fleet.accept(0));
+    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
     fleet.client_says(0, admin, &["CLIENT PAUSE 1000 ALL"]);
-    fleet.client_says(0, writer, &["CLIENT GETNAME"]);
+    fleet.client_says(0, writer, &["SELECT 0"]);
     fleet.turn();
     let reads = |fleet: &mut Fleet| std::mem::take(&mut fleet.workers[0].actions);
     assert_eq!(reads(&mut fleet), [], "it is read on");
     let mut sent = 0;
     while sent < bound {
-        fleet.client_says(0, writer, &["CLIENT GETNAME"].repeat(1_000));
-        sent += 1_000 * b"*2\r\n$6\r\nCLIENT\r\n$7\r\nGETNAME\r\n".len();
+        fleet.client_says(0, writer, &["SELECT 0"].repeat(1_000));
+        sent += 1_000 * b"*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n".len();
         fleet.turn();
     }
     assert_eq!(reads(&mut fleet), [Action::ReadSession(writer, false)]);
@@ -219,6 +236,7 @@ fn who_hangs_up_while_it_is_paused_and_not_read_is_closed_and_nothing_of_it_is_e
     settings.limits.request_held_bytes_max = 100;
     let mut fleet = Fleet::new(1, settings);
     let (admin, writer) = (fleet.accept(0), fleet.accept(0));
+    fleet.may_ask(admin, &["CLIENT PAUSE x", "CLIENT GETNAME"]);
     fleet.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
     fleet.client_says(
         0,
@@ -247,6 +265,7 @@ fn the_rest_of_a_large_request_waits_for_the_end_of_a_pause() {
     settings.limits.request_held_bytes_max = 100;
     let mut fleet = Fleet::new(1, settings);
     let (admin, writer) = (fleet.accept(0), fleet.accept(0));
+    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
     let large = request(&["SET", "a", &"x".repeat(1_000)]);
     let (beginning, rest) = large.split_at(600);
     fleet.workers[0].sends(writer, beginning);
@@ -275,6 +294,7 @@ fn the_rest_of_a_large_request_waits_for_the_end_of_a_pause() {
 fn questions_are_bounded_without_losing_any_of_who_asks_many() {
     let mut fleet = Fleet::new(2, settings());
     let (many, late) = (fleet.accept(0), fleet.accept(0));
+    fleet.may_ask(many, &["CLIENT KILL ID x", "CLIENT GETNAME"]);
     fleet.client_says(0, many, &["CLIENT KILL ID 100"].repeat(QUESTIONS_MAX + 50));
     fleet.client_says(0, late, &["CLIENT KILL ID 100", "CLIENT GETNAME"]);
     fleet.turn();
@@ -299,8 +319,8 @@ fn who_said_no_evict_is_not_closed_to_make_room() {
     let (spared, closed) = (fleet.accept(0), fleet.accept(0));
     fleet.client_says(0, spared, &["CLIENT NO-EVICT ON"]);
     fleet.turn();
-    // Asked whether it knows that at all, the server does not say.
-    fleet.server_says(0, b"-ERR no\r\n");
+    // Asked whether that may be asked, and what it knows at all, the server does not say.
+    fleet.server_says(0, b"-ERR no\r\n-ERR no\r\n");
     fleet.turn();
     for session in [spared, closed] {
         fleet.client_says(0, session, &["GET a"]);

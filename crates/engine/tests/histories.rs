@@ -293,6 +293,7 @@ impl History {
                 match args[0].as_str() {
                     "HELLO" => connection.to_send.extend_from_slice(HELLO.as_bytes()),
                     // It does not say what it has: the table is believed.
+                    "CLIENT" => connection.to_send.extend_from_slice(b"+OK\r\n"),
                     "COMMAND" => connection.to_send.extend_from_slice(b"-ERR no\r\n"),
                     "MULTI" => {
                         assert!(connection.queued.is_none(), "a block inside a block");

@@ -6,7 +6,7 @@ use respool_engine::settings::WhenFull;
 use respool_engine::{Action, Answer, LinkId, SessionId};
 use world::{World, request, settings, worker};
 
-/// A server answers COMMAND, and MULTI and DISCARD, which it is asked before the first transaction. It does not say
+/// A server answers COMMAND, and MULTI and EXEC, which it is asked before the first transaction. It does not say
 /// what it has: the table is believed.
 fn probed(world: &mut World, link: LinkId) {
     world.says(link, "-ERR no\r\n");
@@ -93,6 +93,7 @@ fn a_transaction_that_selects_waits_for_the_answers_before_it() {
     let session = world.accept();
     world.asks(session, &["MULTI"]);
     probed(&mut world, link);
+    world.may_ask(session, &["CLIENT LIST x"]);
     world.asks(
         session,
         &["DISCARD", "CLIENT LIST", "MULTI", "SELECT 1", "EXEC"],
@@ -227,10 +228,18 @@ fn who_leaves_while_the_link_that_stands_for_it_is_on_its_way_is_not_there() {
     let mut world = World::new(settings());
     let (told, reader) = (world.accept(), world.accept());
     world.asks(reader, &["CLIENT TRACKING ON REDIRECT 1"]);
-    assert_eq!(world.connecting().len(), 1);
+    let [own, stands_for_it] = world.connecting()[..] else {
+        panic!("two links are to be connected");
+    };
+    world.up(own);
     world.turn(|engine| engine.handle_session_lost(told));
-    assert_eq!(world.closed_links().len(), 1);
     assert_eq!(world.got(reader), NOBODY_TO_TELL);
+    assert_eq!(world.closed_links(), [stands_for_it]);
+    world.asks(reader, &["GET k"]);
+    assert!(
+        world.sent(world.shared).contains("GET"),
+        "its own link was given back"
+    );
 }
 
 #[test]
@@ -253,8 +262,11 @@ fn a_link_that_stands_for_nobody_who_tracks_is_closed() {
     let mut world = World::new(settings());
     let (_told, reader) = (world.accept(), world.accept());
     world.asks(reader, &["CLIENT TRACKING ON REDIRECT 1"]);
-    let stands_for_it = world.connect();
-    let own = world.connect();
+    let [own, stands_for_it] = world.connecting()[..] else {
+        panic!("two links are to be connected");
+    };
+    world.up(own);
+    world.up(stands_for_it);
     assert!(world.sent(own).contains("REDIRECT"));
     world.says(own, "+OK\r\n");
     assert_eq!(world.got(reader), "+OK\r\n");
@@ -290,6 +302,7 @@ fn where_an_exec_left_its_own_link_is_known_though_its_answer_came_too_late() {
     assert!(world.got(session).contains("UNKNOWN"));
     world.says(own, "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
     world.asks(session, &["CLIENT INFO"]);
+    world.says(link, "+OK\r\n");
     let info = world.got(session);
     assert!(info.contains(" db=5 "), "{info}");
 }

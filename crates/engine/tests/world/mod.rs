@@ -167,6 +167,16 @@ impl World {
         self.sends(session, &requests(all));
     }
 
+    /// The server is asked whether these may be asked, and has nothing against it: known for a second.
+    pub(crate) fn may_ask(&mut self, session: SessionId, all: &[&str]) {
+        for one in all {
+            self.asks(session, &[one]);
+            self.says(self.shared, "+OK\r\n");
+        }
+        self.got(session);
+        self.sent(self.shared);
+    }
+
     /// A turn in which a server sends these bytes.
     pub(crate) fn says(&mut self, link: LinkId, bytes: impl AsRef<[u8]>) {
         self.turn(|engine| engine.handle_link_bytes(link, bytes.as_ref()));

@@ -180,6 +180,30 @@ fn what_libraries_say_of_themselves_changes_no_link_and_takes_none() {
     }
 }
 
+/// Who takes a large reply slowly has a link to itself by then; what was asked there for others is asked elsewhere.
+#[test]
+fn who_takes_its_replies_slowly_keeps_nobody_from_learning_what_a_server_knows() {
+    let target = Target::proxied(
+        &super::target::any_server(),
+        &Options::with(&["--threads=1"]),
+    );
+    let mut direct = target.direct_client();
+    direct.call_args(&["SET", "large", &"x".repeat(50_000_000)]);
+    let mut slow = target.client();
+    slow.send(&words("GET large"));
+    let mut others: Vec<_> = (0..5).map(|_| target.client()).collect();
+    for other in &mut others {
+        other.send(&words("NOSUCH.COMMAND x"));
+    }
+    for other in &mut others {
+        other.patience(std::time::Duration::from_secs(5));
+        let refused = other.reply();
+        let unknown = |text: &str| text.starts_with("ERR unknown command");
+        assert!(refused.error().is_some_and(unknown), "{refused:?}");
+    }
+    assert_eq!(slow.reply(), Value::bulk("x".repeat(50_000_000)));
+}
+
 /// Not by everybody, and not by who may not: its list is long, and what is denied to a user stands in the ACL LOG.
 #[test]
 fn what_a_server_has_it_is_asked_once_whoever_needs_it() {

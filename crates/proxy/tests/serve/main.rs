@@ -23,6 +23,7 @@ mod pubsub;
 mod redirect;
 mod redis_rs;
 mod refused;
+mod rights;
 mod sessions;
 mod splits;
 mod transactions;

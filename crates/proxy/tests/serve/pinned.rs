@@ -136,6 +136,75 @@ fn a_client_that_leaves_while_it_waits_for_a_link_takes_no_element_with_it() {
     });
 }
 
+/// What a client asked before it stopped sending is answered as far as the server had an answer by then; where it
+/// made the client wait, it is as if the client had gone.
+#[test]
+fn who_sends_no_more_gets_what_there_is_and_takes_nothing_that_comes_later() {
+    const ROUNDS: usize = 40;
+    on_every_target(&Options::with(&["--threads", "1"]), |target| {
+        let mut steady = target.client();
+        for _ in 0..2 * ROUNDS {
+            steady.call("RPUSH list e");
+        }
+        for round in 0..ROUNDS {
+            let mut client = target.client();
+            client.send(
+                &["SET x 1", "BLPOP list 0", "INCR behind"]
+                    .map(words)
+                    .concat(),
+            );
+            client.close_sending();
+            let behind = Value::Integer(round as i64 + 1);
+            assert_eq!(client.replies(3), [Value::ok(), pair("list", "e"), behind]);
+            client.expect_closed();
+        }
+        let left = Value::Integer(ROUNDS as i64);
+        assert_eq!(steady.call("LLEN list"), left);
+        for _ in 0..ROUNDS {
+            let mut client = target.client();
+            client.send(&["BLPOP none 0", "SET never 1"].map(words).concat());
+            client.close_sending();
+            client.expect_closed();
+        }
+        assert_eq!(steady.call("RPUSH none kept"), Value::Integer(1));
+        thread::sleep(MOMENT);
+        assert_eq!(steady.call("LLEN none"), Value::Integer(1));
+        assert_eq!(steady.call("EXISTS never"), Value::Integer(0));
+        // What has a link of its own and waits for nothing.
+        for asked in ["SCRIPT KILL", "WAIT 0 0"] {
+            let mut client = target.client();
+            client.send(&[asked, "INCR last"].map(words).concat());
+            client.close_sending();
+            let replies = client.replies(2);
+            assert!(matches!(replies[1], Value::Integer(1 | 2)), "{replies:?}");
+            client.expect_closed();
+        }
+    });
+}
+
+/// A link of its own is needed for more than to wait at the server.
+#[test]
+fn who_sends_no_more_while_its_transaction_waits_for_a_link_has_it_executed() {
+    let options = Options::with(&["--threads=1", "--pinned-links-max=1"]);
+    before_every_server(&options, |target| {
+        let mut first = target.client();
+        first.send(&words("BLPOP first 0"));
+        wait_until("it waits", Duration::from_secs(10), || waiting(target) == 1);
+        let mut client = target.client();
+        let asked = ["WATCH k", "MULTI", "SET k 1", "EXEC", "SET behind 1"];
+        client.send(&asked.map(words).concat());
+        assert!(client.is_quiet(MOMENT));
+        client.close_sending();
+        assert!(client.is_quiet(MOMENT));
+        target.direct_client().call("RPUSH first 1");
+        first.reply();
+        let replies = client.replies(5);
+        assert_eq!(replies[3], Value::Array([Value::ok()].into()));
+        assert_eq!(replies[4], Value::ok());
+        client.expect_closed();
+    });
+}
+
 #[test]
 fn links_of_waiters_are_used_again_and_have_a_bound_that_makes_others_wait() {
     let target = proxied(&Options::with(&[

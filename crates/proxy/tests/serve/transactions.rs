@@ -10,7 +10,7 @@ use super::target::{
 
 /// Several sessions, line by line: who says what. The same lines go to a server alone and to one behind
 /// respool; every byte of every reply must be the same.
-const SCRIPTS: [&str; 25] = [
+const SCRIPTS: [&str; 26] = [
     "a MULTI|a SET k 1|a INCR k|a GET k|a EXEC|a GET k",
     "a MULTI|a EXEC|a EXEC|a DISCARD|a MULTI|a DISCARD|a DISCARD",
     "a MULTI|a SET k 1|a DISCARD|a GET k",
@@ -35,6 +35,7 @@ const SCRIPTS: [&str; 25] = [
     "a ACL SETUSER u on >p ~u* +@all|a SET other 1|a MULTI|a ACL WHOAMI|a AUTH u p|a ACL WHOAMI|a GET other|a SET u1 1|a EXEC|a ACL WHOAMI|a GET other|b GET other|b GET u1",
     "a ACL SETUSER u on >p ~u* +@all|a HSET u f v|a WATCH q|a MULTI|a SELECT 3|a HSET u f w|a HELLO 3 AUTH u p SETNAME me|a HGETALL u|a SELECT 0|a HGETALL u|a CLIENT GETNAME|a AUTH a b c|a EXEC|a HGETALL u|a ACL WHOAMI|a CLIENT GETNAME|b ACL WHOAMI|b HGETALL u",
     "a ACL SETUSER u on >p ~u* +@all|a ACL SETUSER w on >p ~w* +@all|a AUTH u p|a CLIENT TRACKING ON|a MULTI|a AUTH w p|a GET u|a AUTH u p|a GET u|a EXEC|a GET u|b SET u 1|a CLIENT TRACKING OFF|a ACL WHOAMI|b AUTH w p|b MULTI|b GET w|b EXEC",
+    "a HELLO 3|a WATCH k|a HELLO 2|a UNWATCH|a WATCH k|a HELLO 3|a UNWATCH|a MULTI|a HELLO 2|a EXEC|a HELLO",
     "a MULTI|a CLIENT TRACKING ON|a CLIENT GETREDIR|a CLIENT TRACKING OFF|a EXEC|a CLIENT TRACKINGINFO|b CLIENT LIST ID 99999",
 ];
 
@@ -244,6 +245,41 @@ fn what_the_server_calls_by_another_name_is_executed_in_a_transaction_as_what_it
     });
 }
 
+/// Nobody may know what it does to its connection: so that is nobody else's.
+#[test]
+fn what_nobody_knows_is_executed_in_a_transaction_where_it_harms_nobody_else() {
+    let options = Options {
+        server: [
+            "--rename-command",
+            "SELECT",
+            "GOTO",
+            "--rename-command",
+            "CLIENT",
+            "CLI",
+        ]
+        .map(String::from)
+        .into(),
+        ..Options::with(&["--threads", "1"])
+    };
+    before_every_server(&options, |target| {
+        let mut direct = target.direct_client();
+        direct.call("ACL SETUSER app on >secret ~* +@all -command");
+        let mut stranger = target.client();
+        stranger.call("AUTH app secret");
+        stranger.call("SET where here");
+        for asked in ["GOTO 5", "CLI REPLY OFF"] {
+            let mut client = target.client();
+            client.call("AUTH app secret");
+            client.send(&["MULTI", asked, "SET k v", "EXEC"].map(words).concat());
+            client.replies(3);
+            // The other one gets no reply to its EXEC: what it asked for.
+            thread::sleep(Duration::from_millis(200));
+            assert_eq!(stranger.call("GET where"), Value::bulk("here"), "{asked}");
+            assert_eq!(stranger.call("SET where here"), Value::ok());
+        }
+    });
+}
+
 /// A result that nobody wants is looked at all the same: it says where the session is from now on.
 #[test]
 fn a_large_transaction_without_reply_leaves_the_session_where_it_went() {
@@ -435,7 +471,7 @@ fn a_transaction_has_a_bound_and_what_is_larger_than_a_held_request_fits_below_i
 fn a_user_without_multi_is_told_so_before_anything_is_queued() {
     let target = proxied(&Options::with(&["--threads", "1"]));
     let mut direct = target.direct_client();
-    for (user, without) in [("no-multi", "-multi"), ("no-discard", "-discard")] {
+    for (user, without) in [("no-multi", "-multi"), ("no-exec", "-exec")] {
         direct.call(&format!("ACL SETUSER {user} on nopass ~* +@all {without}"));
         let mut client = target.client();
         assert_eq!(client.call(&format!("AUTH {user} x")), Value::ok());

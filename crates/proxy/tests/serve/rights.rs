@@ -1,0 +1,101 @@
+//! What the server's rules forbid a user is forbidden, also where respool answers itself.
+
+use super::client::{Client, Value};
+use super::target::{Options, Target, before_every_server, installed};
+
+/// What is answered here, and what a user may be forbidden to do by it.
+const ASKED: [&str; 13] = [
+    "CLIENT ID",
+    "CLIENT GETNAME",
+    "CLIENT SETNAME me",
+    "CLIENT INFO",
+    "CLIENT LIST",
+    "CLIENT KILL TYPE normal SKIPME yes",
+    "CLIENT KILL 127.0.0.1:1",
+    "CLIENT PAUSE 100000",
+    "CLIENT UNPAUSE",
+    "CLIENT UNBLOCK 1",
+    "CLIENT NO-EVICT ON",
+    "CLIENT REPLY ON",
+    "CLIENT SETINFO LIB-NAME mine",
+];
+
+fn user(target: &Target, rules: &str) -> Client {
+    let rules = format!("ACL SETUSER app on >secret ~* &* {rules}");
+    assert_eq!(target.direct_client().call(&rules), Value::ok());
+    let mut client = target.client();
+    assert_eq!(client.call("AUTH app secret"), Value::ok());
+    client
+}
+
+#[test]
+fn what_a_user_may_not_ask_is_refused_in_the_words_of_the_server_plainly_and_queued() {
+    for binary in installed() {
+        let direct = Target::direct(&binary, &Options::default());
+        let through = Target::proxied(&binary, &Options::with(&["--threads", "2"]));
+        for rules in ["-@all +get +multi +exec +auth", "+@all -@dangerous -@admin"] {
+            let said = [&direct, &through].map(|target| {
+                let mut client = user(target, rules);
+                let mut said = Vec::new();
+                let mut note = |client: &mut Client, asked: &str| {
+                    let reply = client.call(asked);
+                    let refused = reply.error().map(str::to_owned);
+                    said.push((
+                        asked.to_owned(),
+                        refused.filter(|text| text.starts_with("NOPERM")),
+                    ));
+                    reply
+                };
+                for asked in ASKED {
+                    note(&mut client, asked);
+                }
+                note(&mut client, "MULTI");
+                note(&mut client, "CLIENT KILL TYPE normal SKIPME yes");
+                let ended = client.call("EXEC");
+                assert!(
+                    ended
+                        .error()
+                        .is_some_and(|text| text.starts_with("EXECABORT")),
+                    "{ended:?}"
+                );
+                said
+            });
+            let [direct, through] = said;
+            assert!(
+                direct
+                    .iter()
+                    .filter(|(_, refused)| refused.is_some())
+                    .count()
+                    >= 6
+            );
+            assert_eq!(direct, through, "{} {rules}", binary.display());
+        }
+    }
+}
+
+#[test]
+fn who_may_not_harm_others_does_not_and_who_gets_the_right_can() {
+    before_every_server(&Options::with(&["--threads", "2"]), |target| {
+        let mut victims: Vec<Client> = (0..4).map(|_| target.client()).collect();
+        for victim in &mut victims {
+            victim.call("GET k");
+        }
+        let mut client = user(target, "+@all -@dangerous -@admin");
+        for asked in ["CLIENT KILL TYPE normal SKIPME yes", "CLIENT PAUSE 100000"] {
+            let refused = client.call(asked);
+            assert!(
+                refused
+                    .error()
+                    .is_some_and(|text| text.starts_with("NOPERM"))
+            );
+        }
+        for victim in &mut victims {
+            assert_eq!(victim.call("SET k v"), Value::ok());
+        }
+        target.direct_client().call("ACL SETUSER app +@all");
+        // What the rules were is believed for a second.
+        super::target::wait_until("it may", std::time::Duration::from_secs(5), || {
+            client.call("CLIENT KILL TYPE normal SKIPME yes") == Value::Integer(4)
+        });
+    });
+}
