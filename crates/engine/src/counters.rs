@@ -53,6 +53,15 @@ counters! {
     flushed_full,
     /// Batches that left because their oldest request had waited `max_delay`.
     flushed_late,
+    /// MGETs and MSETs that were made of several requests; the GETs and SETs that they were made of; and those
+    /// of them that had to be asked again.
+    fused_batches,
+    /// GETs in them.
+    fused_gets,
+    /// SETs in them.
+    fused_sets,
+    /// Those of them that were asked again.
+    asked_again,
     /// Replies from servers.
     link_replies,
     /// Bytes read from servers.

@@ -16,7 +16,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use respool_protocol::commands;
+use respool_protocol::commands::{self, Coalesce, Retry};
 use respool_protocol::encode::Version;
 use respool_protocol::request::Scanner;
 
@@ -26,7 +26,8 @@ use crate::clients::Pause;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::fleet::{Answer, Asked, Question, Settling};
-use crate::link::{Decision, Identity, Link, LinkKey, Role, State, Streaming, Why};
+use crate::fuse::{Behind, Fusing};
+use crate::link::{Class, Decision, Identity, Link, LinkKey, Role, State, Streaming, Why};
 use crate::pool::{Pool, Server, ServerId};
 use crate::returns::Expected;
 use crate::scripts::Scripts;
@@ -166,11 +167,16 @@ pub struct Engine {
     pub(crate) logins: Logins,
     /// Of each command, whether any request for it with the right number of arguments goes to a server.
     pub(crate) straight: Box<[bool]>,
+    /// And what it then is to its batch.
+    pub(crate) classes: Box<[Class]>,
     /// Scripts that were seen, and what servers said of commands that the table does not have.
     pub(crate) scripts: Scripts,
     pub(crate) learned: Learned,
     /// Sessions that are told what others track, by their ids.
     pub(crate) targets: HashMap<u64, Key>,
+    /// The number of the batch that leaves, and where it is put into order.
+    pub(crate) batch: u32,
+    pub(crate) fusing: Fusing,
     /// The subscriptions, and the excess over what servers count, which all workers share.
     pub(crate) hubs: Vec<Hub>,
     pub(crate) directory: Arc<Directory>,
@@ -226,6 +232,15 @@ pub struct Engine {
 /// How often a turn must be taken though nothing happens: the precision of every deadline in
 /// milliseconds.
 pub const TICK_MS: u32 = 50;
+
+fn classes() -> Box<[Class]> {
+    let class = |id: commands::CommandId| match (id.get().coalesce, id.get().retry) {
+        (Coalesce::Get, _) => Class::Get,
+        (Coalesce::Set, _) => Class::Set,
+        (_, retry) => Class::of(retry == Retry::Read),
+    };
+    commands::all().map(class).collect()
+}
 
 /// What the table says goes straight, except what the configuration refuses.
 fn straight(settings: &Settings) -> Box<[bool]> {
@@ -301,9 +316,12 @@ impl Engine {
             pinned_waiters: VecDeque::new(),
             logins: Logins::default(),
             straight: straight(&settings),
+            classes: classes(),
             scripts: Scripts::default(),
             learned: Learned::default(),
             targets: HashMap::new(),
+            batch: 0,
+            fusing: Fusing::default(),
             hubs: Vec::new(),
             directory: Arc::default(),
             message: Vec::new(),
@@ -375,6 +393,8 @@ impl Engine {
             flags,
             version: Version::Resp2,
             pins: Pins::default(),
+            batch: 0,
+            behind: Behind::default(),
             link: Key::NOBODY,
             next_seq: 0,
             head_seq: 0,
@@ -977,8 +997,13 @@ impl Engine {
                         Why::Full => counters.flushed_full += 1,
                         Why::Late => counters.flushed_late += 1,
                     }
-                    link.flush(self.now);
-                    link.listed = false;
+                    if link.fusable > 1 && self.settings.flush.fuse && link.role == Role::Shared {
+                        self.fuse(key);
+                    }
+                    if let Some(link) = self.links.get_mut(key) {
+                        link.flush(self.now);
+                        link.listed = false;
+                    }
                     self.open_links.swap_remove(at);
                     self.flushed_links.push(key);
                 }

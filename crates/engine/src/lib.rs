@@ -12,6 +12,7 @@ mod duty;
 mod engine;
 mod failure;
 mod fleet;
+mod fuse;
 mod here;
 pub mod limits;
 mod link;

@@ -132,8 +132,7 @@ pub(crate) struct Entry {
     pub(crate) len: u32,
     /// When it came, [`Time::stamp_ms`].
     pub(crate) at_ms: u32,
-    /// It changes nothing: to run it twice does no harm.
-    pub(crate) reads: bool,
+    pub(crate) class: Class,
     /// It was sent before, on a connection that was lost or that a slow session held up.
     pub(crate) again: bool,
     /// Its reply is not simply passed on: see [`Link::duties`].
@@ -145,6 +144,77 @@ pub(crate) struct Entry {
 // A hundred thousand of them wait on a busy link.
 const _: () = assert!(size_of::<Entry>() == 24);
 
+/// What a request is to its batch, and to a server that may have to be asked twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// It may change something.
+    Write,
+    /// It changes nothing: to run it twice does no harm.
+    Read,
+    /// A GET: a read that may be fused.
+    Get,
+    /// A SET: a write that may be fused if it has no options.
+    Set,
+    /// The head of an MGET or MSET: nobody's; `seq` is how many parts follow it.
+    Gets,
+    Sets,
+    /// A part of one: a GET or a SET of which only the arguments were sent.
+    OfGets,
+    OfSets,
+}
+
+impl Class {
+    pub(crate) fn of(reads: bool) -> Class {
+        if reads { Class::Read } else { Class::Write }
+    }
+
+    pub(crate) fn reads(self) -> bool {
+        matches!(self, Class::Read | Class::Get | Class::Gets | Class::OfGets)
+    }
+
+    /// Whether it may become a part of something.
+    #[inline]
+    pub(crate) fn is_fusable(self) -> bool {
+        matches!(self, Class::Get | Class::Set)
+    }
+
+    #[inline]
+    pub(crate) fn is_fused(self) -> bool {
+        matches!(
+            self,
+            Class::Gets | Class::Sets | Class::OfGets | Class::OfSets
+        )
+    }
+
+    /// What was sent of a request in front of its arguments, when it stood for itself.
+    pub(crate) fn beginning(self) -> &'static [u8] {
+        match self {
+            Class::OfGets => GET,
+            Class::OfSets => SET,
+            _ => b"",
+        }
+    }
+
+    /// What it is when it stands for itself again.
+    pub(crate) fn alone(self) -> Class {
+        match self {
+            Class::OfGets => Class::Get,
+            Class::OfSets => Class::Set,
+            other => other,
+        }
+    }
+}
+
+/// Parts after which it is judged whether fusion pays; the part of them that may be nil at the most (1/8); and
+/// batches that leave as they are when it does not.
+const PARTS_JUDGED: u32 = 1_024;
+const NILS_TOO_MANY: u32 = 8;
+const UNFUSED_BATCHES: u32 = 256;
+
+/// How a GET and a SET without options begin.
+pub(crate) const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
+pub(crate) const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n";
+
 impl Entry {
     /// A request that may change something.
     pub(crate) fn of(session: Key, seq: u32, at_ms: u32) -> Entry {
@@ -153,7 +223,7 @@ impl Entry {
             seq,
             len: 0,
             at_ms,
-            reads: false,
+            class: Class::Write,
             again: false,
             duty: false,
             silent: false,
@@ -217,6 +287,15 @@ pub(crate) struct Link {
     pub(crate) paused_us: u64,
     /// Whether what is written is of no request in the ledger.
     pub(crate) streaming: Streaming,
+    /// Requests of the open batch that may be fused.
+    pub(crate) fusable: u32,
+    /// What is fused comes apart: a part of it is asked again.
+    pub(crate) asks_again: bool,
+    /// Of so many parts of MGETs, so many were nil and had to be asked again.
+    pub(crate) parts: u32,
+    pub(crate) nils: u32,
+    /// So many batches leave as they are: fusion did not pay, or the server does not allow it.
+    pub(crate) unfused: u32,
     /// What is in flight may rightly take for ever: the server waits for something.
     pub(crate) waits: bool,
     /// Its bytes are the session's as they come (MONITOR).
@@ -281,6 +360,11 @@ impl Link {
             paused: None,
             paused_us: 0,
             streaming: Streaming::No,
+            fusable: 0,
+            asks_again: false,
+            parts: 0,
+            nils: 0,
+            unfused: 0,
             waits: false,
             tunnel: None,
             tainted: false,
@@ -315,6 +399,41 @@ impl Link {
     /// Whether nothing is asked on it, and nothing has come for so long: nobody would notice that its server is gone.
     pub(crate) fn is_quiet(&self, now: Time, ms: u32) -> bool {
         self.is_up() && self.in_flight() == 0 && now.since_ms(self.progress) >= u64::from(ms)
+    }
+
+    /// The parts that follow a head of something fused that is answered as a whole, as they stood for
+    /// themselves.
+    pub(crate) fn take_parts(&mut self, count: u32) -> Vec<(Entry, Vec<u8>)> {
+        (0..count).filter_map(|_| self.take_part_alone()).collect()
+    }
+
+    /// So many parts are answered. Where many of them are nil, each costs more than it saves: two requests.
+    pub(crate) fn note_parts(&mut self, count: u32) {
+        self.parts += count;
+        if self.parts >= PARTS_JUDGED {
+            if self.nils > self.parts / NILS_TOO_MANY {
+                self.leave_unfused();
+            }
+            self.parts = 0;
+            self.nils = 0;
+        }
+    }
+
+    pub(crate) fn leave_unfused(&mut self) {
+        self.unfused = UNFUSED_BATCHES;
+    }
+
+    /// The part in front, as it stood for itself.
+    pub(crate) fn take_part_alone(&mut self) -> Option<(Entry, Vec<u8>)> {
+        let entry = self.first_in_flight()?;
+        let request = [entry.class.beginning(), self.first_bytes()].concat();
+        self.pop_answered(entry);
+        let alone = Entry {
+            len: request.len() as u32,
+            class: Class::of(entry.class.reads()),
+            ..entry
+        };
+        Some((alone, request))
     }
 
     /// Requests that have left and are not answered.
@@ -363,6 +482,7 @@ impl Link {
         self.out.append(request);
         self.ledger.push_back(entry);
         self.open += 1;
+        self.fusable += u32::from(entry.class.is_fusable());
     }
 
     /// The same for a request whose reply has a duty.
@@ -405,10 +525,36 @@ impl Link {
     pub(crate) fn flush(&mut self, now: Time) {
         if self.in_flight() == 0 {
             self.progress = now;
+            self.asks_again = false;
         }
         self.open = 0;
+        self.fusable = 0;
         self.allowed = self.out.unwritten().len();
         self.returns.end_wait();
+    }
+
+    /// Puts the open batch into another order: these bytes, and entries to go with them.
+    pub(crate) fn rearrange(&mut self, bytes: &[u8], entries: &[Entry]) {
+        let first = self.ledger.len() - self.open as usize;
+        let len = self
+            .ledger
+            .range(first..)
+            .map(|entry| entry.len as usize)
+            .sum();
+        self.out.take_back(len);
+        self.out.append(bytes);
+        self.ledger.truncate(first);
+        self.ledger.extend(entries);
+        self.open = entries.len() as u32;
+    }
+
+    /// The requests of the open batch, and their bytes, one behind the other.
+    pub(crate) fn open_batch_of(&self) -> (impl DoubleEndedIterator<Item = &Entry>, &[u8]) {
+        let first = self.ledger.len() - self.open as usize;
+        let entries = self.ledger.range(first..);
+        let len: usize = entries.clone().map(|entry| entry.len as usize).sum();
+        let bytes = self.out.bytes();
+        (entries, &bytes[bytes.len() - len..])
     }
 
     /// From now on bytes are cut through. No request may be put on the link until they are all written: which
@@ -485,6 +631,12 @@ impl Link {
             unwritten = unwritten.saturating_sub(self.ledger[sent - 1].len as usize);
             sent -= 1;
         }
+        // What was fused was sent when its last part was.
+        while sent < self.ledger.len()
+            && matches!(self.ledger[sent].class, Class::OfGets | Class::OfSets)
+        {
+            sent -= 1;
+        }
         sent
     }
 
@@ -498,9 +650,9 @@ impl Link {
         for (index, entry) in self.ledger.iter().enumerate().take(sent).rev() {
             let simple = !entry.duty || entry.silent;
             let harmless =
-                entry.reads && simple && !entry.again && !changed.contains(&entry.session);
+                entry.class.reads() && simple && !entry.again && !changed.contains(&entry.session);
             stays[index] = again && harmless && entry.session != Key::NOBODY;
-            if !entry.reads {
+            if !entry.class.reads() {
                 changed.insert(entry.session);
             }
         }
@@ -511,9 +663,14 @@ impl Link {
         for (index, mut entry) in std::mem::take(&mut self.ledger).into_iter().enumerate() {
             let behind = at + entry.len as usize;
             let duty = if entry.duty { duties.next() } else { None };
-            if stays[index] {
+            if matches!(entry.class, Class::Gets | Class::Sets) {
+                // Its parts stand for themselves again.
+            } else if stays[index] {
                 self.duties.extend(duty);
+                kept.extend_from_slice(entry.class.beginning());
                 kept.extend_from_slice(&self.out.bytes()[at..behind]);
+                entry.len += entry.class.beginning().len() as u32;
+                entry.class = entry.class.alone();
                 entry.again |= index < sent;
                 self.ledger.push_back(entry);
             } else {
@@ -523,6 +680,8 @@ impl Link {
         }
         self.out.replace(kept);
         self.open = self.ledger.len() as u32;
+        let fusable = |entry: &&Entry| entry.class.is_fusable();
+        self.fusable = self.ledger.iter().filter(fusable).count() as u32;
         self.allowed = 0;
         self.returns.end_wait();
         self.scanner = reply::Scanner::default();
@@ -539,7 +698,7 @@ impl Link {
     pub(crate) fn take_reads_of_others(&mut self, captor: Key) -> Vec<(Entry, Vec<u8>)> {
         let mut asked: HashMap<Key, usize> = HashMap::new();
         for entry in &self.ledger {
-            let simple = entry.reads && !entry.duty;
+            let simple = entry.class.reads() && !entry.duty;
             *asked.entry(entry.session).or_default() +=
                 if simple { 1 } else { ASKED_AGAIN_MAX + 1 };
         }
@@ -557,10 +716,12 @@ impl Link {
             let behind = at + entry.len as usize;
             let others = entry.session != captor && entry.session != Key::NOBODY;
             if others && !staying.contains(&entry.session) {
-                let request = self.out.bytes()[at..behind].to_vec();
+                let request = [entry.class.beginning(), &self.out.bytes()[at..behind]].concat();
                 taken.push((
                     Entry {
                         again: true,
+                        len: request.len() as u32,
+                        class: entry.class.alone(),
                         ..*entry
                     },
                     request,
@@ -720,6 +881,7 @@ mod tests {
     const RULE: FlushRule = FlushRule {
         hold: true,
         max_delay_us: 200,
+        fuse: false,
     };
 
     fn link() -> Link {
@@ -742,7 +904,7 @@ mod tests {
             },
             seq,
             len: len as u32,
-            reads: seq % 2 == 1,
+            class: Class::of(seq % 2 == 1),
             ..Entry::of(Key::NOBODY, 0, 0)
         };
         link.push(entry, &vec![b'x'; len]);
@@ -870,7 +1032,7 @@ mod tests {
                 session,
                 seq,
                 len: 3,
-                reads,
+                class: Class::of(reads),
                 ..Entry::of(Key::NOBODY, 0, 0)
             };
             link.push(entry, format!("{}{seq:02}", session.index).as_bytes());

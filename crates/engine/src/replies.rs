@@ -4,7 +4,8 @@ use respool_protocol::reply::Scanned;
 
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
-use crate::link::{Link, Role, State, UNASKED};
+use crate::fuse::is_nil;
+use crate::link::{Class, Link, Role, State, UNASKED};
 use crate::returns::Expected;
 use crate::session::Flags;
 use crate::slots::Key;
@@ -44,12 +45,22 @@ impl Engine {
         match &mut link.state {
             State::Up if link.tunnel.is_some() => self.take_tunnel_bytes(key, bytes),
             State::Up => {
+                // The head of something fused may come in parts.
+                let mut head = Vec::new();
+                if !link.partial.is_empty() && !link.scanner.is_inside() {
+                    head = std::mem::take(&mut link.partial);
+                }
                 if let Role::Hub(hub) = link.role
                     && self.hub(hub).goes_behind(bytes)
                 {
                     return;
                 }
-                self.take_replies(key, bytes);
+                if head.is_empty() {
+                    self.take_replies(key, bytes);
+                } else {
+                    head.extend_from_slice(bytes);
+                    self.take_replies(key, &head);
+                }
                 self.after_replies(key);
             }
             State::Greeting { greeting, .. } => {
@@ -69,6 +80,27 @@ impl Engine {
                 return;
             };
             let inside = link.scanner.is_inside();
+            let front = link.first_in_flight();
+            if let Some(head) = front.filter(|front| front.class == Class::Gets)
+                && !inside
+                && bytes[at] != b'>'
+            {
+                // Its elements are replies like others.
+                self.deliver_run(&mut run, &bytes[..at]);
+                match self.open_gets(key, head, &bytes[at..]) {
+                    Ok(Some(len)) => {
+                        at += len;
+                        continue;
+                    }
+                    Ok(None) => {
+                        if let Some(link) = self.links.get_mut(key) {
+                            link.partial = bytes[at..].to_vec();
+                        }
+                        return;
+                    }
+                    Err(reason) => return self.lose_link(key, &reason),
+                }
+            }
             match link.scanner.scan(&bytes[at..]) {
                 Ok(Scanned::Whole(len)) => {
                     let end = at + len;
@@ -85,9 +117,23 @@ impl Engine {
                             return;
                         }
                     } else {
-                        let Some(entry) = link.first_in_flight() else {
+                        let Some(entry) = front else {
                             self.deliver_run(&mut run, &bytes[..at]);
                             return self.lose_link(key, UNASKED);
+                        };
+                        if entry.class.is_fused() {
+                            let reply = &bytes[at..end];
+                            let doubtful = link.asks_again || is_nil(reply);
+                            if entry.class == Class::Sets || doubtful {
+                                self.deliver_run(&mut run, &bytes[..at]);
+                                if self.settle_fused(key, entry, reply) {
+                                    at = end;
+                                    continue;
+                                }
+                            }
+                        }
+                        let Some(link) = self.links.get_mut(key) else {
+                            return;
                         };
                         if entry.duty {
                             self.deliver_run(&mut run, &bytes[..at]);
@@ -176,6 +222,7 @@ impl Engine {
             return;
         };
         session.answered_at = self.now;
+        session.flags.remove(Flags::FUSED | Flags::ASKS_AGAIN);
         if session.flags.any(Flags::CLOSING | Flags::ENDED) && session.out.is_empty() {
             // It wants no replies, so no write will end it.
             self.resume.push(key);
@@ -217,7 +264,8 @@ impl Engine {
             };
             if entry.duty {
                 self.settle(key, whole, cut);
-            } else {
+            } else if entry.class.is_fused() && self.settle_fused(key, entry, whole) {
+            } else if let Some(link) = self.links.get_mut(key) {
                 link.pop_answered(entry);
                 self.counters.link_replies += 1;
                 self.deliver(entry.session, entry.seq, 1, whole);
@@ -337,6 +385,8 @@ impl Engine {
         let bytes = if link.cutting { bytes } else { &partial };
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
+            // It is asked again when it has come.
+            Some(session) if session.flags.any(Flags::ASKS_AGAIN) => link.cutting = true,
             Some(_) if entry.silent => {}
             Some(session) if session.head_seq == entry.seq => {
                 link.cutting = true;

@@ -7,7 +7,7 @@ use respool_protocol::request::{self, Found, Scanner, Span, Violation};
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
-use crate::link::{Entry, Link, LinkKey, Role, State};
+use crate::link::{Class, Entry, Link, LinkKey, Role, State};
 use crate::returns::Expected;
 use crate::session::{Flags, Large, Pins, Session};
 use crate::slots::Key;
@@ -207,7 +207,7 @@ impl Engine {
             let seq = session.take_seq();
             let entry = Entry {
                 len: bytes.len() as u32,
-                reads: command.retry == Retry::Read,
+                class: self.classes[id.index()],
                 ..Entry::of(key, seq, self.now_ms)
             };
             link.push(entry, bytes);
@@ -233,6 +233,9 @@ impl Engine {
             .sessions
             .get(key)
             .map_or(Flags::default(), |session| session.flags);
+        if flags.any(Flags::FUSED) && self.hold_until_caught_up(key) {
+            return Placed::Wait;
+        }
         let placed = if flags.any(Flags::TUNNEL) {
             self.place_in_tunnel(key, bytes, spans)
         } else {
@@ -516,7 +519,7 @@ impl Engine {
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
         let entry = Entry {
             len: bytes.len() as u32,
-            reads,
+            class: Class::of(reads),
             duty: silent || !simple,
             silent,
             ..Entry::of(key, seq, self.now.stamp_ms())

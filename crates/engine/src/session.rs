@@ -11,6 +11,7 @@ use respool_protocol::request::{Scanner, Tail};
 
 use crate::buffer::Outgoing;
 use crate::duty::Duty;
+use crate::fuse::Behind;
 use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
 use crate::slots::Key;
@@ -126,6 +127,10 @@ impl Flags {
     pub(crate) const STEPS: Flags = Flags(1 << 23);
     /// It needs a link that serves one session, and there is no room for another.
     pub(crate) const HOLD_ROOM: Flags = Flags(1 << 24);
+    /// Something of it was fused, and is not answered: it is not asked for more.
+    pub(crate) const FUSED: Flags = Flags(1 << 25);
+    /// A part of that is asked again, and so is all behind it.
+    pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 26);
 
     /// Any reason to leave its bytes alone for now.
     pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT
@@ -147,6 +152,7 @@ impl Flags {
         .with(Flags::SILENT)
         .with(Flags::SILENT_ONCE)
         .with(Flags::TUNNEL)
+        .with(Flags::FUSED)
         .with(Flags::RESTRICTED);
     /// What the last reply that it was owed sets going.
     pub(crate) const AWAITS_LAST: Flags = Flags::HOLD_DEPTH
@@ -265,6 +271,10 @@ pub(crate) struct Session {
     pub(crate) answered_at: Time,
     pub(crate) gap_us: u32,
     pub(crate) expected: Expected,
+
+    /// The last batch in which something of it was, and what stands behind there.
+    pub(crate) batch: u32,
+    pub(crate) behind: Behind,
 
     pub(crate) db: u32,
     pub(crate) pool: u16,
@@ -491,6 +501,8 @@ mod tests {
             F::MID_REPLY,
             F::RESTRICTED,
             F::SILENT_NEXT,
+            F::FUSED,
+            F::ASKS_AGAIN,
         ] {
             assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));
         }

@@ -76,6 +76,8 @@ pub struct FlushRule {
     pub hold: bool,
     /// The longest that a request waits in an open batch, microseconds.
     pub max_delay_us: u32,
+    /// Level 3: GETs of a batch leave as one MGET, and SETs without options as one MSET.
+    pub fuse: bool,
 }
 
 impl Default for FlushRule {
@@ -83,6 +85,7 @@ impl Default for FlushRule {
         FlushRule {
             hold: true,
             max_delay_us: 200,
+            fuse: true,
         }
     }
 }

@@ -13,7 +13,7 @@ use respool_protocol::encode;
 /// How a server answers a link's HELLO.
 pub(crate) const HELLO: &str = "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n";
 
-/// One server, and everything else by default.
+/// One server, requests that leave as they are, and everything else by default.
 pub(crate) fn settings() -> Settings {
     let server = ServerSettings {
         address: Address::Tcp {
@@ -27,10 +27,12 @@ pub(crate) fn settings() -> Settings {
         name: "default".to_owned(),
         kind: PoolKind::Single(server),
     };
-    Settings {
+    let mut settings = Settings {
         pools: vec![pool],
         ..Settings::default()
-    }
+    };
+    settings.flush.fuse = false;
+    settings
 }
 
 /// A worker among so many.

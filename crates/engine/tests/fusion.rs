@@ -1,0 +1,209 @@
+//! Requests that leave as one, each law of it in a history of its own.
+
+mod world;
+
+use respool_engine::SessionId;
+use world::{World, request, requests};
+
+fn fusing() -> World {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    World::new(settings)
+}
+
+/// Several sessions ask in one turn.
+fn ask_at_once(world: &mut World, all: &[(SessionId, &[&str])]) {
+    world.turn(|engine| {
+        for (session, asked) in all {
+            engine.handle_session_bytes(*session, &requests(asked));
+        }
+    });
+}
+
+#[test]
+fn gets_of_a_batch_leave_as_one_mget_and_each_gets_its_own() {
+    let mut world = fusing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[(a, &["GET a"]), (b, &["INCR n", "GET b"]), (c, &["GET c"])],
+    );
+    let fused = requests(&["INCR n", "MGET a b c"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), fused);
+    world.says(
+        world.shared,
+        ":1\r\n*3\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n",
+    );
+    assert_eq!(world.got(a), "$1\r\n1\r\n");
+    assert_eq!(world.got(b), ":1\r\n$1\r\n2\r\n");
+    assert_eq!(world.got(c), "$1\r\n3\r\n");
+}
+
+#[test]
+fn sets_without_options_leave_as_one_mset() {
+    let mut world = fusing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[
+            (a, &["SET a 1", "GET a"]),
+            (b, &["SET b 2 EX 5"]),
+            (c, &["SET c 3", "GET d"]),
+        ],
+    );
+    let fused = requests(&["SET b 2 EX 5", "MSET a 1 c 3", "MGET a d"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), fused);
+    world.says(world.shared, "+OK\r\n+OK\r\n*2\r\n$1\r\n1\r\n$1\r\n4\r\n");
+    assert_eq!(world.got(a), "+OK\r\n$1\r\n1\r\n");
+    assert_eq!(world.got(b), "+OK\r\n");
+    assert_eq!(world.got(c), "+OK\r\n$1\r\n4\r\n");
+}
+
+/// What a session asks is executed in the order in which it asked.
+#[test]
+fn what_stands_in_front_of_something_else_of_its_session_stays_there() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[
+            (a, &["GET k", "DEL k", "GET k"]),
+            (b, &["GET x", "SET x 1", "GET x"]),
+        ],
+    );
+    let fused = requests(&["GET k", "DEL k", "GET x", "SET x 1", "MGET k x"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), fused);
+}
+
+/// A nil may hide a WRONGTYPE: it is asked again, and so is what its session asked behind it; nobody else.
+#[test]
+fn a_nil_is_asked_again_and_so_is_what_its_session_asked_behind_it() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[(a, &["GET list", "GET x"]), (b, &["GET y", "GET z"])],
+    );
+    world.sent(world.shared);
+    world.says(
+        world.shared,
+        "*4\r\n$-1\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n",
+    );
+    assert_eq!(world.got(b), "$1\r\n2\r\n$1\r\n3\r\n");
+    assert_eq!(world.got(a), "");
+    let again = requests(&["GET list", "GET x"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), again);
+    world.says(world.shared, "-WRONGTYPE no\r\n$1\r\n7\r\n");
+    assert_eq!(world.got(a), "-WRONGTYPE no\r\n$1\r\n7\r\n");
+}
+
+/// Or its write would run in front of what has to be asked again.
+#[test]
+fn a_session_of_which_something_is_fused_is_not_asked_for_more() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["GET k"]), (b, &["GET y"])]);
+    world.sent(world.shared);
+    world.asks(a, &["SET k 1"]);
+    world.asks(b, &["SET y 1"]);
+    assert_eq!(world.sent(world.shared), "");
+    world.says(world.shared, "*2\r\n$-1\r\n$1\r\n2\r\n");
+    let sent = world.sent(world.shared);
+    assert_eq!(sent.as_bytes(), requests(&["GET k", "SET y 1"]));
+    world.says(world.shared, "$-1\r\n+OK\r\n");
+    assert_eq!(world.got(a), "$-1\r\n");
+    world.wait_ms(1);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET k 1"]));
+    assert_eq!(world.got(b), "$1\r\n2\r\n+OK\r\n");
+}
+
+#[test]
+fn an_error_to_the_whole_is_nobodys_and_each_asks_for_itself() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    let asked: [&[&str]; 2] = [&["SET a 1", "GET a"], &["SET b 2", "GET b"]];
+    ask_at_once(&mut world, &[(a, asked[0]), (b, asked[1])]);
+    world.sent(world.shared);
+    world.says(world.shared, "-NOPERM mset\r\n*2\r\n$1\r\n0\r\n$1\r\n0\r\n");
+    let again = requests(&["SET a 1", "SET b 2", "GET a", "GET b"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), again);
+    world.says(
+        world.shared,
+        "+OK\r\n-NOPERM set\r\n$1\r\n1\r\n-NOPERM get\r\n",
+    );
+    assert_eq!(world.got(a), "+OK\r\n$1\r\n1\r\n");
+    assert_eq!(world.got(b), "-NOPERM set\r\n-NOPERM get\r\n");
+}
+
+#[test]
+fn what_was_fused_stands_for_itself_when_its_link_is_lost() {
+    let mut world = fusing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    world.wait_ms(1_100);
+    ask_at_once(
+        &mut world,
+        &[
+            (a, &["SET a 1"]),
+            (b, &["SET b 1"]),
+            (c, &["GET c", "GET d"]),
+        ],
+    );
+    world.sent(world.shared);
+    world.lose(world.shared);
+    for session in [a, b] {
+        assert!(world.got(session).starts_with("-UNKNOWN"), "it was sent");
+    }
+    assert_eq!(world.connect(), world.shared);
+    world.wait_ms(1);
+    assert!(
+        world
+            .sent(world.shared)
+            .ends_with("MGET\r\n$1\r\nc\r\n$1\r\nd\r\n")
+    );
+    world.says(world.shared, "*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+    assert_eq!(world.got(c), "$1\r\n1\r\n$1\r\n2\r\n");
+}
+
+#[test]
+fn replies_may_come_in_any_pieces() {
+    let reply = b"*3\r\n$1\r\n1\r\n$-1\r\n$3\r\nabc\r\n";
+    for cut in 1..reply.len() {
+        let mut world = fusing();
+        let [a, b] = [world.accept(), world.accept()];
+        ask_at_once(&mut world, &[(a, &["GET a"]), (b, &["GET b", "GET c"])]);
+        world.sent(world.shared);
+        world.says(world.shared, &reply[..cut]);
+        world.says(world.shared, &reply[cut..]);
+        assert_eq!(world.got(a), "$1\r\n1\r\n", "cut at {cut}");
+        let again = requests(&["GET b", "GET c"]);
+        assert_eq!(world.sent(world.shared).as_bytes(), again, "cut at {cut}");
+        world.says(world.shared, "$-1\r\n$1\r\n3\r\n");
+        assert_eq!(world.got(b), "$-1\r\n$1\r\n3\r\n", "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_reply_of_another_length_is_not_believed() {
+    for reply in ["*1\r\n$1\r\n1\r\n", "+OK\r\n", "$1\r\n1\r\n"] {
+        let mut world = fusing();
+        let [a, b] = [world.accept(), world.accept()];
+        ask_at_once(&mut world, &[(a, &["GET a"]), (b, &["GET b"])]);
+        world.says(world.shared, reply);
+        assert_eq!(world.closed_links(), [world.shared]);
+        assert!(world.got(a).starts_with("-UNKNOWN"));
+    }
+}
+
+/// What is not written as everybody writes it goes as it is.
+#[test]
+fn only_the_plain_form_is_fused() {
+    let mut world = fusing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    world.turn(|engine| {
+        engine.handle_session_bytes(a, b"*2\r\n$3\r\nget\r\n$1\r\na\r\n");
+        engine.handle_session_bytes(b, b"GET b\r\n");
+        engine.handle_session_bytes(c, &request(&["GET", ""]));
+    });
+    let sent = world.sent(world.shared);
+    assert_eq!(sent.as_bytes(), request(&["MGET", "a", "b", ""]));
+}
