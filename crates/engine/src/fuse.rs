@@ -104,13 +104,14 @@ impl Engine {
             fusing.plan.push(class);
         }
         if counts.iter().any(|count| *count > 1) {
-            self.rearrange(key, &mut fusing, counts);
+            self.rearrange(key, &mut fusing);
         }
         self.fusing = fusing;
     }
 
-    /// Puts the batch into its new order.
-    fn rearrange(&mut self, key: Key, fusing: &mut Fusing, [gets, sets]: [usize; 2]) {
+    /// Puts the batch into its new order. Even a single part goes in the form of many: what is moved and what is
+    /// fused is asked again in the same cases.
+    fn rearrange(&mut self, key: Key, fusing: &mut Fusing) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -123,8 +124,8 @@ impl Engine {
         for (entry, class) in entries.zip(fusing.plan.iter().rev()) {
             let behind = at + entry.len as usize;
             match class {
-                Class::Get if gets > 1 => fusing.gets.push((*entry, at)),
-                Class::Set if sets > 1 => fusing.sets.push((*entry, at)),
+                Class::Get => fusing.gets.push((*entry, at)),
+                Class::Set => fusing.sets.push((*entry, at)),
                 _ => {
                     fusing.bytes.extend_from_slice(&bytes[at..behind]);
                     fusing.entries.push(*entry);
@@ -142,14 +143,6 @@ impl Engine {
                 let count = together(rest);
                 let (these, others) = rest.split_at(count);
                 rest = others;
-                if count == 1 {
-                    let (entry, at) = these[0];
-                    fusing
-                        .bytes
-                        .extend_from_slice(&bytes[at..at + entry.len as usize]);
-                    fusing.entries.push(entry);
-                    continue;
-                }
                 let start = fusing.bytes.len();
                 fusing.bytes.push(b'*');
                 number::append(&mut fusing.bytes, 1 + (count * args) as i64);
@@ -302,6 +295,11 @@ impl Engine {
         link.nils += u32::from(nil);
         self.counters.link_replies += 1;
         if let Some((entry, request)) = link.take_part_alone() {
+            // It was executed.
+            let entry = Entry {
+                again: true,
+                ..entry
+            };
             self.ask_again(key, entry, &request);
         }
         true

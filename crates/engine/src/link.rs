@@ -12,6 +12,7 @@
 //! reply belongs to the entry in front and to nothing else. An entry leaves only when its reply ends
 //! or the connection does. Its bytes are kept as long: a read that was lost can be sent again.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -216,6 +217,12 @@ pub(crate) const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
 pub(crate) const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n";
 
 impl Entry {
+    /// By sessions, and by the order in which each has asked.
+    fn asked_before(&self, other: &Entry) -> Ordering {
+        let turns = self.seq.wrapping_sub(other.seq) as i32;
+        self.session.cmp(&other.session).then(turns.cmp(&0))
+    }
+
     /// A request that may change something.
     pub(crate) fn of(session: Key, seq: u32, at_ms: u32) -> Entry {
         Entry {
@@ -680,6 +687,9 @@ impl Link {
         }
         self.out.replace(kept);
         self.open = self.ledger.len() as u32;
+        if std::mem::take(&mut self.asks_again) {
+            self.put_into_asked_order();
+        }
         let fusable = |entry: &&Entry| entry.class.is_fusable();
         self.fusable = self.ledger.iter().filter(fusable).count() as u32;
         self.allowed = 0;
@@ -690,6 +700,27 @@ impl Link {
         self.streaming = Streaming::No;
         self.paused = None;
         gone
+    }
+
+    /// What is asked again stands behind what was asked behind it: each session's requests come into the order
+    /// again in which it asked them. Nothing is in flight.
+    fn put_into_asked_order(&mut self) {
+        let mut duties = std::mem::take(&mut self.duties).into_iter();
+        let mut at = 0;
+        let mut asked: Vec<(Entry, usize, Option<Duty>)> = Vec::new();
+        for entry in std::mem::take(&mut self.ledger) {
+            let duty = if entry.duty { duties.next() } else { None };
+            asked.push((entry, at, duty));
+            at += entry.len as usize;
+        }
+        asked.sort_by(|(one, ..), (other, ..)| one.asked_before(other));
+        let mut bytes = Vec::with_capacity(at);
+        for (entry, at, duty) in asked {
+            bytes.extend_from_slice(&self.out.bytes()[at..at + entry.len as usize]);
+            self.ledger.push_back(entry);
+            self.duties.extend(duty);
+        }
+        self.out.replace(bytes);
     }
 
     /// Takes what can go another way: the requests of sessions, other than `captor`, that only read here,
@@ -729,6 +760,9 @@ impl Link {
                 entry.session = Key::NOBODY;
             }
             at = behind;
+        }
+        if self.asks_again {
+            taken.sort_by(|(one, _), (other, _)| one.asked_before(other));
         }
         taken
     }

@@ -71,7 +71,17 @@ fn what_stands_in_front_of_something_else_of_its_session_stays_there() {
             (b, &["GET x", "SET x 1", "GET x"]),
         ],
     );
-    let fused = requests(&["GET k", "DEL k", "GET x", "SET x 1", "MGET k x"]);
+    let fused = requests(&["GET k", "DEL k", "GET x", "MSET x 1", "MGET k x"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), fused);
+}
+
+/// What is moved is moved behind what it stood behind.
+#[test]
+fn a_get_behind_a_set_that_is_fused_is_behind_it_still() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["SET k 1", "GET k"]), (b, &["SET x 1"])]);
+    let fused = requests(&["MSET k 1 x 1", "MGET k"]);
     assert_eq!(world.sent(world.shared).as_bytes(), fused);
 }
 

@@ -578,6 +578,17 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ..OPTION
     },
     Opt {
+        name: "fuse",
+        topic: Topic::Batching,
+        kind: Kind::Switch(|values| &mut values.flush.fuse),
+        brief: "Send the GETs of a batch as one MGET, and its SETs as one MSET",
+        more: "Each client gets what its own command would have got. Only GET and SET without \
+               options are fused, and only where their order does not matter. Who looks at the \
+               server itself sees the difference: in MONITOR, SLOWLOG and INFO commandstats.",
+        example: "false",
+        ..OPTION
+    },
+    Opt {
         name: "request-timeout-ms",
         topic: Topic::Deadlines,
         kind: number_or_zero(Unit::Milliseconds, (1, DAY_MS), "no deadline", |values| {
@@ -1244,6 +1255,7 @@ mod tests {
         let FlushRule {
             hold: _,
             max_delay_us: _,
+            fuse: _,
         } = FlushRule::default();
 
         let mut values = Values::default();
