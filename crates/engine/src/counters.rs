@@ -60,7 +60,9 @@ counters! {
     fused_gets,
     /// SETs in them.
     fused_sets,
-    /// Those of them that were asked again.
+    /// Reads that took the answer to an equal one.
+    collapsed,
+    /// Those of all these that were asked again.
     asked_again,
     /// Replies from servers.
     link_replies,

@@ -23,10 +23,10 @@ use respool_protocol::request::Scanner;
 use crate::auth::{CONFIGURED, Logins};
 use crate::buffer::Spare;
 use crate::clients::Pause;
+use crate::coalesce::{Coalescing, Move};
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::fleet::{Answer, Asked, Question, Settling};
-use crate::fuse::{Behind, Fusing};
 use crate::link::{Class, Decision, Identity, Link, LinkKey, Role, State, Streaming, Why};
 use crate::pool::{Pool, Server, ServerId};
 use crate::returns::Expected;
@@ -176,7 +176,7 @@ pub struct Engine {
     pub(crate) targets: HashMap<u64, Key>,
     /// The number of the batch that leaves, and where it is put into order.
     pub(crate) batch: u32,
-    pub(crate) fusing: Fusing,
+    pub(crate) coalescing: Coalescing,
     /// The subscriptions, and the excess over what servers count, which all workers share.
     pub(crate) hubs: Vec<Hub>,
     pub(crate) directory: Arc<Directory>,
@@ -237,6 +237,7 @@ fn classes() -> Box<[Class]> {
     let class = |id: commands::CommandId| match (id.get().coalesce, id.get().retry) {
         (Coalesce::Get, _) => Class::Get,
         (Coalesce::Set, _) => Class::Set,
+        (Coalesce::Collapse, _) => Class::Pure,
         (_, retry) => Class::of(retry == Retry::Read),
     };
     commands::all().map(class).collect()
@@ -321,7 +322,7 @@ impl Engine {
             learned: Learned::default(),
             targets: HashMap::new(),
             batch: 0,
-            fusing: Fusing::default(),
+            coalescing: Coalescing::default(),
             hubs: Vec::new(),
             directory: Arc::default(),
             message: Vec::new(),
@@ -394,7 +395,8 @@ impl Engine {
             version: Version::Resp2,
             pins: Pins::default(),
             batch: 0,
-            behind: Behind::default(),
+            behind: Move::default(),
+            block: 0,
             link: Key::NOBODY,
             next_seq: 0,
             head_seq: 0,
@@ -997,8 +999,8 @@ impl Engine {
                         Why::Full => counters.flushed_full += 1,
                         Why::Late => counters.flushed_late += 1,
                     }
-                    if link.fusable > 1 && self.settings.flush.fuse && link.role == Role::Shared {
-                        self.fuse(key);
+                    if link.movable > 1 && link.role == Role::Shared {
+                        self.coalesce(key);
                     }
                     if let Some(link) = self.links.get_mut(key) {
                         link.flush(self.now);

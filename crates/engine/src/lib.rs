@@ -6,13 +6,13 @@
 mod auth;
 mod buffer;
 mod clients;
+mod coalesce;
 mod counters;
 mod directory;
 mod duty;
 mod engine;
 mod failure;
 mod fleet;
-mod fuse;
 mod here;
 pub mod limits;
 mod link;
@@ -33,6 +33,7 @@ mod subscriptions;
 mod time;
 mod transaction;
 mod trouble;
+mod twins;
 mod unknown;
 
 pub use clients::{Filter, Unblock};

@@ -152,16 +152,22 @@ pub(crate) enum Class {
     Write,
     /// It changes nothing: to run it twice does no harm.
     Read,
-    /// A GET: a read that may be fused.
+    /// A read whose answer follows from the data alone.
+    Pure,
+    /// A GET: one that may be fused.
     Get,
     /// A SET: a write that may be fused if it has no options.
     Set,
-    /// The head of an MGET or MSET: nobody's; `seq` is how many parts follow it.
+    /// The head of an MGET or MSET: nobody's; `seq` is how many parts were sent with it.
     Gets,
     Sets,
     /// A part of one: a GET or a SET of which only the arguments were sent.
     OfGets,
     OfSets,
+    /// A pure read that was moved.
+    Moved,
+    /// The same as what is in front of it: nothing was sent, and that one's answer is its own.
+    Same,
 }
 
 impl Class {
@@ -170,21 +176,30 @@ impl Class {
     }
 
     pub(crate) fn reads(self) -> bool {
-        matches!(self, Class::Read | Class::Get | Class::Gets | Class::OfGets)
+        !matches!(
+            self,
+            Class::Write | Class::Set | Class::Sets | Class::OfSets
+        )
     }
 
-    /// Whether it may become a part of something.
+    /// Whether it may leave together with others.
     #[inline]
-    pub(crate) fn is_fusable(self) -> bool {
-        matches!(self, Class::Get | Class::Set)
+    pub(crate) fn may_move(self) -> bool {
+        matches!(self, Class::Pure | Class::Get | Class::Set)
     }
 
+    /// Whether its reply may be more, or less, than it seems.
     #[inline]
-    pub(crate) fn is_fused(self) -> bool {
+    pub(crate) fn is_moved(self) -> bool {
         matches!(
             self,
-            Class::Gets | Class::Sets | Class::OfGets | Class::OfSets
+            Class::Gets | Class::Sets | Class::OfGets | Class::OfSets | Class::Moved
         )
+    }
+
+    /// Whether it is the head of what was made of several.
+    pub(crate) fn is_whole(self) -> bool {
+        matches!(self, Class::Gets | Class::Sets)
     }
 
     /// What was sent of a request in front of its arguments, when it stood for itself.
@@ -201,16 +216,64 @@ impl Class {
         match self {
             Class::OfGets => Class::Get,
             Class::OfSets => Class::Set,
+            Class::Moved | Class::Same => Class::Pure,
             other => other,
         }
     }
 }
 
-/// Parts after which it is judged whether fusion pays; the part of them that may be nil at the most (1/8); and
-/// batches that leave as they are when it does not.
-const PARTS_JUDGED: u32 = 1_024;
-const NILS_TOO_MANY: u32 = 8;
-const UNFUSED_BATCHES: u32 = 256;
+/// Whether something that is done to batches pays; if not, they are left alone for a while.
+pub(crate) struct Trial {
+    seen: u32,
+    wasted: u32,
+    /// The part of them that may be wasted at the most, of 32.
+    wasted_max: u32,
+    /// So many batches are left alone.
+    off: u32,
+}
+
+impl Trial {
+    /// Requests after which it is judged, and batches that are left alone when it does not pay.
+    const JUDGED: u32 = 1_024;
+    const OFF: u32 = 256;
+
+    const fn new(wasted_max: u32) -> Trial {
+        Trial {
+            seen: 0,
+            wasted: 0,
+            wasted_max,
+            off: 0,
+        }
+    }
+
+    /// Whether to do it to the next batch.
+    pub(crate) fn pays(&mut self) -> bool {
+        let on = self.off == 0;
+        self.off = self.off.saturating_sub(1);
+        on
+    }
+
+    /// For so many requests it cost more than it saved.
+    pub(crate) fn waste(&mut self, count: u32) {
+        self.wasted += count;
+    }
+
+    /// It was done to so many requests.
+    pub(crate) fn note(&mut self, count: u32) {
+        self.seen += count;
+        if self.seen >= Trial::JUDGED {
+            if self.wasted * 32 > self.seen * self.wasted_max {
+                self.give_up();
+            }
+            self.seen = 0;
+            self.wasted = 0;
+        }
+    }
+
+    pub(crate) fn give_up(&mut self) {
+        self.off = Trial::OFF;
+    }
+}
 
 /// How a GET and a SET without options begin.
 pub(crate) const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
@@ -218,7 +281,7 @@ pub(crate) const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n";
 
 impl Entry {
     /// By sessions, and by the order in which each has asked.
-    fn asked_before(&self, other: &Entry) -> Ordering {
+    pub(crate) fn asked_before(&self, other: &Entry) -> Ordering {
         let turns = self.seq.wrapping_sub(other.seq) as i32;
         self.session.cmp(&other.session).then(turns.cmp(&0))
     }
@@ -294,15 +357,16 @@ pub(crate) struct Link {
     pub(crate) paused_us: u64,
     /// Whether what is written is of no request in the ledger.
     pub(crate) streaming: Streaming,
-    /// Requests of the open batch that may be fused.
-    pub(crate) fusable: u32,
-    /// What is fused comes apart: a part of it is asked again.
+    /// Requests of the open batch that may leave together.
+    pub(crate) movable: u32,
+    /// What left together comes apart: some of it is asked again.
     pub(crate) asks_again: bool,
-    /// Of so many parts of MGETs, so many were nil and had to be asked again.
-    pub(crate) parts: u32,
-    pub(crate) nils: u32,
-    /// So many batches leave as they are: fusion did not pay, or the server does not allow it.
-    pub(crate) unfused: u32,
+    /// That, until it is put on the link.
+    pub(crate) again: Vec<(Entry, Vec<u8>)>,
+    /// Whether it pays to fuse: not where many GETs find nothing, for each of those costs two requests.
+    pub(crate) fusing: Trial,
+    /// Whether it pays to look for what is the same.
+    pub(crate) collapsing: Trial,
     /// What is in flight may rightly take for ever: the server waits for something.
     pub(crate) waits: bool,
     /// Its bytes are the session's as they come (MONITOR).
@@ -367,11 +431,11 @@ impl Link {
             paused: None,
             paused_us: 0,
             streaming: Streaming::No,
-            fusable: 0,
+            movable: 0,
             asks_again: false,
-            parts: 0,
-            nils: 0,
-            unfused: 0,
+            again: Vec::new(),
+            fusing: Trial::new(4),
+            collapsing: Trial::new(31),
             waits: false,
             tunnel: None,
             tainted: false,
@@ -408,39 +472,31 @@ impl Link {
         self.is_up() && self.in_flight() == 0 && now.since_ms(self.progress) >= u64::from(ms)
     }
 
-    /// The parts that follow a head of something fused that is answered as a whole, as they stood for
-    /// themselves.
-    pub(crate) fn take_parts(&mut self, count: u32) -> Vec<(Entry, Vec<u8>)> {
-        (0..count).filter_map(|_| self.take_part_alone()).collect()
-    }
-
-    /// So many parts are answered. Where many of them are nil, each costs more than it saves: two requests.
-    pub(crate) fn note_parts(&mut self, count: u32) {
-        self.parts += count;
-        if self.parts >= PARTS_JUDGED {
-            if self.nils > self.parts / NILS_TOO_MANY {
-                self.leave_unfused();
+    /// The request in front and those that are the same, each as it would stand for itself.
+    pub(crate) fn take_alone(&mut self) -> (Vec<Entry>, Vec<u8>) {
+        let mut alone = Vec::new();
+        let mut request = Vec::new();
+        while let Some(entry) = self.first_in_flight()
+            && (alone.is_empty() || entry.class == Class::Same)
+        {
+            if alone.is_empty() {
+                request = [entry.class.beginning(), self.first_bytes()].concat();
             }
-            self.parts = 0;
-            self.nils = 0;
+            self.pop_answered(entry);
+            alone.push(Entry {
+                len: request.len() as u32,
+                class: Class::of(entry.class.reads()),
+                ..entry
+            });
         }
+        (alone, request)
     }
 
-    pub(crate) fn leave_unfused(&mut self) {
-        self.unfused = UNFUSED_BATCHES;
-    }
-
-    /// The part in front, as it stood for itself.
-    pub(crate) fn take_part_alone(&mut self) -> Option<(Entry, Vec<u8>)> {
-        let entry = self.first_in_flight()?;
-        let request = [entry.class.beginning(), self.first_bytes()].concat();
-        self.pop_answered(entry);
-        let alone = Entry {
-            len: request.len() as u32,
-            class: Class::of(entry.class.reads()),
-            ..entry
-        };
-        Some((alone, request))
+    /// Whether the reply that comes next is that of several requests.
+    #[inline]
+    pub(crate) fn shares_next(&self) -> bool {
+        let second = self.ledger.get(1);
+        second.is_some_and(|entry| entry.class == Class::Same)
     }
 
     /// Requests that have left and are not answered.
@@ -489,7 +545,7 @@ impl Link {
         self.out.append(request);
         self.ledger.push_back(entry);
         self.open += 1;
-        self.fusable += u32::from(entry.class.is_fusable());
+        self.movable += u32::from(entry.class.may_move());
     }
 
     /// The same for a request whose reply has a duty.
@@ -535,7 +591,7 @@ impl Link {
             self.asks_again = false;
         }
         self.open = 0;
-        self.fusable = 0;
+        self.movable = 0;
         self.allowed = self.out.unwritten().len();
         self.returns.end_wait();
     }
@@ -640,7 +696,10 @@ impl Link {
         }
         // What was fused was sent when its last part was.
         while sent < self.ledger.len()
-            && matches!(self.ledger[sent].class, Class::OfGets | Class::OfSets)
+            && matches!(
+                self.ledger[sent].class,
+                Class::OfGets | Class::OfSets | Class::Same
+            )
         {
             sent -= 1;
         }
@@ -652,6 +711,7 @@ impl Link {
     /// that were sent once, unless their session asked for a change behind them: they would see it.
     pub(crate) fn disconnect(&mut self, again: bool) -> Vec<Entry> {
         let sent = self.sent();
+        let mixed = self.is_mixed();
         let mut changed = HashSet::new();
         let mut stays = vec![true; self.ledger.len()];
         for (index, entry) in self.ledger.iter().enumerate().take(sent).rev() {
@@ -667,16 +727,20 @@ impl Link {
         let mut kept = Vec::new();
         let mut duties = std::mem::take(&mut self.duties).into_iter();
         let mut at = 0;
+        let (mut beginning, mut sent_at): (&[u8], _) = (b"", 0..0);
         for (index, mut entry) in std::mem::take(&mut self.ledger).into_iter().enumerate() {
             let behind = at + entry.len as usize;
             let duty = if entry.duty { duties.next() } else { None };
-            if matches!(entry.class, Class::Gets | Class::Sets) {
+            if entry.class != Class::Same {
+                (beginning, sent_at) = (entry.class.beginning(), at..behind);
+            }
+            if entry.class.is_whole() {
                 // Its parts stand for themselves again.
             } else if stays[index] {
                 self.duties.extend(duty);
-                kept.extend_from_slice(entry.class.beginning());
-                kept.extend_from_slice(&self.out.bytes()[at..behind]);
-                entry.len += entry.class.beginning().len() as u32;
+                kept.extend_from_slice(beginning);
+                kept.extend_from_slice(&self.out.bytes()[sent_at.clone()]);
+                entry.len = (beginning.len() + sent_at.len()) as u32;
                 entry.class = entry.class.alone();
                 entry.again |= index < sent;
                 self.ledger.push_back(entry);
@@ -687,11 +751,12 @@ impl Link {
         }
         self.out.replace(kept);
         self.open = self.ledger.len() as u32;
-        if std::mem::take(&mut self.asks_again) {
+        self.asks_again = false;
+        if mixed {
             self.put_into_asked_order();
         }
-        let fusable = |entry: &&Entry| entry.class.is_fusable();
-        self.fusable = self.ledger.iter().filter(fusable).count() as u32;
+        let movable = |entry: &&Entry| entry.class.may_move();
+        self.movable = self.ledger.iter().filter(movable).count() as u32;
         self.allowed = 0;
         self.returns.end_wait();
         self.scanner = reply::Scanner::default();
@@ -700,6 +765,11 @@ impl Link {
         self.streaming = Streaming::No;
         self.paused = None;
         gone
+    }
+
+    /// Whether requests of one session may not be in the order in which it asked them.
+    fn is_mixed(&self) -> bool {
+        self.asks_again || self.ledger.iter().any(|entry| entry.class == Class::Same)
     }
 
     /// What is asked again stands behind what was asked behind it: each session's requests come into the order
@@ -727,6 +797,7 @@ impl Link {
     /// and not much. Their replies will be dropped. A session that also writes here must wait, or its order
     /// is lost; one that asks for much would make the server do much twice.
     pub(crate) fn take_reads_of_others(&mut self, captor: Key) -> Vec<(Entry, Vec<u8>)> {
+        let mixed = self.is_mixed();
         let mut asked: HashMap<Key, usize> = HashMap::new();
         for entry in &self.ledger {
             let simple = entry.class.reads() && !entry.duty;
@@ -743,11 +814,15 @@ impl Link {
         }
         let mut taken = Vec::new();
         let mut at = 0;
+        let (mut beginning, mut sent_at): (&[u8], _) = (b"", 0..0);
         for entry in &mut self.ledger {
             let behind = at + entry.len as usize;
+            if entry.class != Class::Same {
+                (beginning, sent_at) = (entry.class.beginning(), at..behind);
+            }
             let others = entry.session != captor && entry.session != Key::NOBODY;
             if others && !staying.contains(&entry.session) {
-                let request = [entry.class.beginning(), &self.out.bytes()[at..behind]].concat();
+                let request = [beginning, &self.out.bytes()[sent_at.clone()]].concat();
                 taken.push((
                     Entry {
                         again: true,
@@ -761,7 +836,7 @@ impl Link {
             }
             at = behind;
         }
-        if self.asks_again {
+        if mixed {
             taken.sort_by(|(one, _), (other, _)| one.asked_before(other));
         }
         taken
@@ -916,6 +991,7 @@ mod tests {
         hold: true,
         max_delay_us: 200,
         fuse: false,
+        collapse: false,
     };
 
     fn link() -> Link {

@@ -2,9 +2,9 @@
 
 use respool_protocol::reply::Scanned;
 
+use crate::coalesce::is_nil;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
-use crate::fuse::is_nil;
 use crate::link::{Class, Link, Role, State, UNASKED};
 use crate::returns::Expected;
 use crate::session::Flags;
@@ -121,20 +121,19 @@ impl Engine {
                             self.deliver_run(&mut run, &bytes[..at]);
                             return self.lose_link(key, UNASKED);
                         };
-                        if entry.class.is_fused() {
+                        if entry.class.is_moved() {
                             let reply = &bytes[at..end];
-                            let doubtful = link.asks_again || is_nil(reply);
-                            if entry.class == Class::Sets || doubtful {
+                            let special = entry.class == Class::Sets
+                                || link.asks_again
+                                || link.shares_next()
+                                || entry.class == Class::OfGets && is_nil(reply);
+                            if special {
                                 self.deliver_run(&mut run, &bytes[..at]);
-                                if self.settle_fused(key, entry, reply) {
-                                    at = end;
-                                    continue;
-                                }
+                                self.settle_moved(key, entry, reply, false);
+                                at = end;
+                                continue;
                             }
                         }
-                        let Some(link) = self.links.get_mut(key) else {
-                            return;
-                        };
                         if entry.duty {
                             self.deliver_run(&mut run, &bytes[..at]);
                             self.settle(key, &bytes[at..end], false);
@@ -185,13 +184,25 @@ impl Engine {
 
     /// The replies to `count` requests of a session, from the one with place `seq` on.
     pub(crate) fn deliver(&mut self, key: Key, seq: u32, count: u32, bytes: &[u8]) {
+        self.deliver_or_park(key, (seq, count), bytes, b"");
+    }
+
+    /// The same. `request`: what is asked again, should that have to be before it is the reply's turn.
+    pub(crate) fn deliver_or_park(
+        &mut self,
+        key: Key,
+        (seq, count): (u32, u32),
+        bytes: &[u8],
+        request: &[u8],
+    ) {
         let Some(session) = self.sessions.get_mut(key) else {
             self.counters.late_replies += u64::from(count);
             return;
         };
         self.held_bytes += bytes.len();
         if seq != session.head_seq {
-            session.park(seq, count, bytes);
+            self.held_bytes += request.len();
+            session.park(seq, count, bytes, request);
             return;
         }
         session.out.tail(&mut self.spare).extend_from_slice(bytes);
@@ -202,7 +213,8 @@ impl Engine {
             session
                 .out
                 .tail(&mut self.spare)
-                .extend_from_slice(&parked.bytes);
+                .extend_from_slice(parked.reply());
+            self.held_bytes -= parked.request().len();
             session.head_seq = parked.seq.wrapping_add(parked.count);
         }
         let caught_up = session.is_caught_up();
@@ -264,7 +276,8 @@ impl Engine {
             };
             if entry.duty {
                 self.settle(key, whole, cut);
-            } else if entry.class.is_fused() && self.settle_fused(key, entry, whole) {
+            } else if entry.class.is_moved() {
+                self.settle_moved(key, entry, whole, cut);
             } else if let Some(link) = self.links.get_mut(key) {
                 link.pop_answered(entry);
                 self.counters.link_replies += 1;
@@ -386,7 +399,9 @@ impl Engine {
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
             // It is asked again when it has come.
-            Some(session) if session.flags.any(Flags::ASKS_AGAIN) => link.cutting = true,
+            Some(session) if session.flags.any(Flags::ASKS_AGAIN) && entry.class.is_moved() => {
+                link.cutting = true;
+            }
             Some(_) if entry.silent => {}
             Some(session) if session.head_seq == entry.seq => {
                 link.cutting = true;
@@ -471,6 +486,7 @@ impl Engine {
     /// The link stops being shared: it serves what it owes, and nobody puts anything new on it. Reads of
     /// others that wait behind the slow session's replies are asked again on another link.
     fn capture(&mut self, link: Key, by: Key) {
+        self.ask_again(link);
         let Some(state) = self.links.get_mut(link) else {
             return;
         };

@@ -10,8 +10,8 @@ use respool_protocol::encode::Version;
 use respool_protocol::request::{Scanner, Tail};
 
 use crate::buffer::Outgoing;
+use crate::coalesce::Move;
 use crate::duty::Duty;
-use crate::fuse::Behind;
 use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
 use crate::slots::Key;
@@ -127,9 +127,9 @@ impl Flags {
     pub(crate) const STEPS: Flags = Flags(1 << 23);
     /// It needs a link that serves one session, and there is no room for another.
     pub(crate) const HOLD_ROOM: Flags = Flags(1 << 24);
-    /// Something of it was fused, and is not answered: it is not asked for more.
+    /// Something of it may have to be asked again: it is not asked for more.
     pub(crate) const FUSED: Flags = Flags(1 << 25);
-    /// A part of that is asked again, and so is all behind it.
+    /// Something of that is, and so is all behind it.
     pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 26);
 
     /// Any reason to leave its bytes alone for now.
@@ -272,9 +272,11 @@ pub(crate) struct Session {
     pub(crate) gap_us: u32,
     pub(crate) expected: Expected,
 
-    /// The last batch in which something of it was, and what stands behind there.
+    /// The last batch in which something of it was; where what it asked next is moved to there, and what it
+    /// asked last.
     pub(crate) batch: u32,
-    pub(crate) behind: Behind,
+    pub(crate) behind: Move,
+    pub(crate) block: u32,
 
     pub(crate) db: u32,
     pub(crate) pool: u16,
@@ -333,7 +335,23 @@ pub(crate) struct Rare {
 pub(crate) struct Parked {
     pub(crate) seq: u32,
     pub(crate) count: u32,
-    pub(crate) bytes: Vec<u8>,
+    /// The reply, and the request behind it, if that may have to be asked again.
+    bytes: Vec<u8>,
+    reply_len: usize,
+}
+
+impl Parked {
+    pub(crate) fn reply(&self) -> &[u8] {
+        &self.bytes[..self.reply_len]
+    }
+
+    pub(crate) fn request(&self) -> &[u8] {
+        &self.bytes[self.reply_len..]
+    }
+
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.bytes.len()
+    }
 }
 
 /// A request too large to be held, on its way.
@@ -391,8 +409,8 @@ impl Session {
         seq
     }
 
-    /// Keeps a reply until its turn.
-    pub(crate) fn park(&mut self, seq: u32, count: u32, bytes: &[u8]) {
+    /// Keeps a reply until its turn; `request`: what to ask again, should that have to be.
+    pub(crate) fn park(&mut self, seq: u32, count: u32, reply: &[u8], request: &[u8]) {
         let head = self.head_seq;
         self.flags |= Flags::PARKED;
         let parked = &mut self.rare().parked;
@@ -403,7 +421,8 @@ impl Session {
             Parked {
                 seq,
                 count,
-                bytes: bytes.to_vec(),
+                bytes: [reply, request].concat(),
+                reply_len: reply.len(),
             },
         );
     }
@@ -421,6 +440,24 @@ impl Session {
             self.flags.remove(Flags::PARKED);
         }
         next
+    }
+
+    /// The replies behind `seq` that may have to be asked again leave.
+    pub(crate) fn take_parked_behind(&mut self, seq: u32) -> VecDeque<Parked> {
+        let Some(rare) = self.rare.as_mut().filter(|rare| !rare.parked.is_empty()) else {
+            return VecDeque::new();
+        };
+        let behind = |parked: &Parked| {
+            parked.seq.wrapping_sub(seq) as i32 > 0 && !parked.request().is_empty()
+        };
+        let (taken, kept): (VecDeque<_>, _) = std::mem::take(&mut rare.parked)
+            .into_iter()
+            .partition(behind);
+        rare.parked = kept;
+        if rare.parked.is_empty() {
+            self.flags.remove(Flags::PARKED);
+        }
+        taken
     }
 
     /// Whether the session is done: nothing more comes, nothing is owed, nothing is left to write.
@@ -446,8 +483,7 @@ impl Session {
 
     /// Bytes it makes us hold.
     pub(crate) fn held_bytes(&self) -> usize {
-        let parked =
-            |rare: &Rare| -> usize { rare.parked.iter().map(|parked| parked.bytes.len()).sum() };
+        let parked = |rare: &Rare| -> usize { rare.parked.iter().map(Parked::held_bytes).sum() };
         let scanned = self
             .partial
             .as_ref()

@@ -78,6 +78,8 @@ pub struct FlushRule {
     pub max_delay_us: u32,
     /// Level 3: GETs of a batch leave as one MGET, and SETs without options as one MSET.
     pub fuse: bool,
+    /// Level 4: of reads in a batch that are the same, one is sent.
+    pub collapse: bool,
 }
 
 impl Default for FlushRule {
@@ -86,6 +88,7 @@ impl Default for FlushRule {
             hold: true,
             max_delay_us: 200,
             fuse: true,
+            collapse: true,
         }
     }
 }

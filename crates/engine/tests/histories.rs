@@ -419,10 +419,11 @@ proptest! {
     /// ran twice, or one that ran although its client was told that it did not.
     #[test]
     fn every_client_gets_its_own_answers_in_order_and_the_truth_about_failures(
-        seed: u64, clients in 1usize..12, luck in 80u64..=100, turns in 1usize..120, fuse: bool,
+        seed: u64, clients in 1usize..12, luck in 80u64..=100, turns in 1usize..120, fuse: bool, collapse: bool,
     ) {
         let mut settings = settings();
         settings.flush.fuse = fuse;
+        settings.flush.collapse = collapse;
         let mut history = History::new(seed, clients, settings);
         history.link_luck = luck;
         for _ in 0..turns {

@@ -589,6 +589,16 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ..OPTION
     },
     Opt {
+        name: "collapse",
+        topic: Topic::Batching,
+        kind: Kind::Switch(|values| &mut values.flush.collapse),
+        brief: "Send reads of a batch that are the same once",
+        more: "Each client gets the answer. Reads of one key whose answer follows from the data alone, and only \
+               where nothing writes in between.",
+        example: "false",
+        ..OPTION
+    },
+    Opt {
         name: "request-timeout-ms",
         topic: Topic::Deadlines,
         kind: number_or_zero(Unit::Milliseconds, (1, DAY_MS), "no deadline", |values| {
@@ -1256,6 +1266,7 @@ mod tests {
             hold: _,
             max_delay_us: _,
             fuse: _,
+            collapse: _,
         } = FlushRule::default();
 
         let mut values = Values::default();

@@ -32,6 +32,7 @@ pub(crate) fn settings() -> Settings {
         ..Settings::default()
     };
     settings.flush.fuse = false;
+    settings.flush.collapse = false;
     settings
 }
 

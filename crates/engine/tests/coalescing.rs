@@ -11,6 +11,19 @@ fn fusing() -> World {
     World::new(settings)
 }
 
+fn collapsing() -> World {
+    let mut settings = world::settings();
+    settings.flush.collapse = true;
+    World::new(settings)
+}
+
+fn all_levels() -> World {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    settings.flush.collapse = true;
+    World::new(settings)
+}
+
 /// Several sessions ask in one turn.
 fn ask_at_once(world: &mut World, all: &[(SessionId, &[&str])]) {
     world.turn(|engine| {
@@ -71,7 +84,7 @@ fn what_stands_in_front_of_something_else_of_its_session_stays_there() {
             (b, &["GET x", "SET x 1", "GET x"]),
         ],
     );
-    let fused = requests(&["GET k", "DEL k", "GET x", "MSET x 1", "MGET k x"]);
+    let fused = requests(&["GET k", "DEL k", "GET x", "SET x 1", "MGET k x"]);
     assert_eq!(world.sent(world.shared).as_bytes(), fused);
 }
 
@@ -81,7 +94,7 @@ fn a_get_behind_a_set_that_is_fused_is_behind_it_still() {
     let mut world = fusing();
     let [a, b] = [world.accept(), world.accept()];
     ask_at_once(&mut world, &[(a, &["SET k 1", "GET k"]), (b, &["SET x 1"])]);
-    let fused = requests(&["MSET k 1 x 1", "MGET k"]);
+    let fused = requests(&["MSET k 1 x 1", "GET k"]);
     assert_eq!(world.sent(world.shared).as_bytes(), fused);
 }
 
@@ -216,4 +229,156 @@ fn only_the_plain_form_is_fused() {
     });
     let sent = world.sent(world.shared);
     assert_eq!(sent.as_bytes(), request(&["MGET", "a", "b", ""]));
+}
+
+/// The others have its answer.
+#[test]
+fn of_reads_that_are_the_same_one_is_sent() {
+    let mut world = collapsing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[
+            (a, &["LLEN l", "GET k"]),
+            (b, &["INCR n", "LLEN l"]),
+            (c, &["GET k", "GET k", "LLEN m"]),
+        ],
+    );
+    let sent = requests(&["INCR n", "LLEN l", "GET k", "LLEN m"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    world.says(world.shared, ":1\r\n:2\r\n$1\r\n3\r\n:4\r\n");
+    assert_eq!(world.got(a), ":2\r\n$1\r\n3\r\n");
+    assert_eq!(world.got(b), ":1\r\n:2\r\n");
+    assert_eq!(world.got(c), "$1\r\n3\r\n$1\r\n3\r\n:4\r\n");
+    assert_eq!(world.engine.counters().collapsed, 3);
+}
+
+/// What a session asks first runs first, so what it asks next takes no answer from before.
+#[test]
+fn a_read_takes_no_answer_from_before_what_its_session_asked_in_front_of_it() {
+    let mut world = collapsing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[(a, &["LLEN l", "LLEN m"]), (b, &["LLEN m", "LLEN l"])],
+    );
+    let sent = requests(&["LLEN l", "LLEN m", "LLEN l"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+}
+
+/// What is executed at once has no before.
+#[test]
+fn in_one_mget_the_same_keys_are_one_in_whatever_order_they_were_asked() {
+    let mut world = all_levels();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[(a, &["GET k", "GET x", "GET y"]), (b, &["GET y", "GET k"])],
+    );
+    let sent = requests(&["MGET k x y"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    world.says(world.shared, "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n");
+    assert_eq!(world.got(a), "$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n");
+    assert_eq!(world.got(b), "$1\r\n3\r\n$1\r\n1\r\n");
+}
+
+/// An answer that has come already is from before.
+#[test]
+fn what_is_asked_again_is_asked_again_with_all_that_was_asked_behind_it() {
+    let mut world = all_levels();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[
+            (a, &["GET k", "GET nil"]),
+            (b, &["GET nil", "GET y", "GET k"]),
+        ],
+    );
+    assert_eq!(
+        world.sent(world.shared).as_bytes(),
+        requests(&["MGET k nil y"])
+    );
+    world.says(world.shared, "*3\r\n$1\r\n1\r\n$-1\r\n$1\r\n3\r\n");
+    assert_eq!(world.got(a), "$1\r\n1\r\n");
+    assert_eq!(world.got(b), "");
+    let again = requests(&["GET nil", "GET nil", "GET y", "GET k"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), again);
+    world.says(world.shared, "$-1\r\n$-1\r\n$1\r\n4\r\n$1\r\n5\r\n");
+    assert_eq!(world.got(a), "$-1\r\n");
+    assert_eq!(world.got(b), "$-1\r\n$1\r\n4\r\n$1\r\n5\r\n");
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+#[test]
+fn no_read_is_the_same_as_one_that_has_left_or_one_in_front_of_a_write() {
+    let mut world = collapsing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["LLEN l"])]);
+    ask_at_once(&mut world, &[(b, &["LLEN l", "LPUSH l 1", "LLEN l"])]);
+    world.says(world.shared, ":0\r\n");
+    world.wait_ms(1);
+    let sent = requests(&["LLEN l", "LLEN l", "LPUSH l 1", "LLEN l"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+}
+
+/// Nobody holds it for them.
+#[test]
+fn a_large_answer_is_the_first_ones_and_the_others_ask_for_themselves() {
+    let large = format!("$200000\r\n{}\r\n", "x".repeat(200_000));
+    let (beginning, rest) = large.split_at(100_000);
+    for mut world in [collapsing(), all_levels()] {
+        let [a, b] = [world.accept(), world.accept()];
+        ask_at_once(&mut world, &[(a, &["GET k"]), (b, &["GET k", "GET x"])]);
+        let fused = world.sent(world.shared).contains("MGET");
+        world.says(world.shared, if fused { "*2\r\n" } else { "" });
+        world.says(world.shared, beginning);
+        world.says(world.shared, rest);
+        assert_eq!(world.got(a), large);
+        world.says(world.shared, "$1\r\n1\r\n");
+        assert_eq!(world.got(b), "");
+        assert_eq!(
+            world.sent(world.shared).as_bytes(),
+            requests(&["GET k", "GET x"])
+        );
+        world.says(world.shared, beginning);
+        world.says(world.shared, [rest, "$1\r\n2\r\n"].concat());
+        assert_eq!(world.got(b), [&large, "$1\r\n2\r\n"].concat());
+        assert_eq!(world.engine.counters().held_bytes, 0);
+    }
+}
+
+#[test]
+fn a_large_answer_behind_a_nil_comes_whole_when_it_is_asked_for_again() {
+    let large = format!("$200000\r\n{}\r\n", "x".repeat(200_000));
+    let (beginning, rest) = large.split_at(100_000);
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["GET nil", "GET k"]), (b, &["GET x"])]);
+    world.sent(world.shared);
+    world.says(world.shared, ["*3\r\n$-1\r\n", beginning].concat());
+    world.says(world.shared, [rest, "$1\r\n1\r\n"].concat());
+    assert_eq!(world.got(b), "$1\r\n1\r\n");
+    assert_eq!(world.got(a), "");
+    assert_eq!(
+        world.sent(world.shared).as_bytes(),
+        requests(&["GET nil", "GET k"])
+    );
+    world.says(world.shared, ["$-1\r\n", beginning].concat());
+    world.says(world.shared, rest);
+    assert_eq!(world.got(a), ["$-1\r\n", &large].concat());
+}
+
+#[test]
+fn the_end_of_a_large_value_is_no_nil() {
+    let large = format!("$200000\r\n{}_\r\n", "x".repeat(199_999));
+    let (beginning, rest) = large.split_at(large.len() - 3);
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["GET k"]), (b, &["GET x"])]);
+    world.sent(world.shared);
+    world.says(world.shared, ["*2\r\n", beginning].concat());
+    world.says(world.shared, [rest, "$1\r\n1\r\n"].concat());
+    assert_eq!(world.got(a), large);
+    assert_eq!(world.got(b), "$1\r\n1\r\n");
+    assert_eq!(world.sent(world.shared), "");
 }

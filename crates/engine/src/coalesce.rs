@@ -1,0 +1,513 @@
+//! Levels 3 and 4 of coalescing: the GETs of a batch leave as one MGET, its SETs without options as one MSET,
+//! and of reads that are the same, one is sent.
+//!
+//! ```text
+//!   gathered:   GET a   SET b 1   INCR c   LLEN l   GET d   LLEN l   GET a      of seven sessions
+//!   sent:       INCR c   MSET b 1 …   LLEN l   MGET a d
+//!   ledger:     INCR c | Sets(…), b … | LLEN l, the same | Gets(2), a, the same, d
+//! ```
+//!
+//! Each part has an entry of its own, with its session and its place there. No client can tell, because of
+//! five rules:
+//! - Requests of different sessions that were gathered at one moment may run in any order: none of them was
+//!   answered. Those of one session keep theirs: what is moved runs behind all others of the batch, first SETs, then
+//!   reads, then GETs; so it is moved only if its session has asked for nothing behind it that would run before.
+//! - A read takes the answer of an equal one only if nothing that its session asked before runs later. Among
+//!   what is moved nothing writes behind a read, so no write comes in between.
+//! - A session that has parts, or takes another's answer, is not asked for more until all of it is answered. So
+//!   whatever has to be asked again can be asked again as if it had never been sent.
+//! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, as a GET, and so is everything that its
+//!   session has asked behind it. An answer too large to be held is given to the first, and the others ask again.
+//! - An error to an MGET or MSET is of the whole and says that nothing was executed: every part is asked again by
+//!   itself, and has its own answer.
+//!
+//! Who looks at the server itself can tell: MONITOR, SLOWLOG and INFO show what was sent.
+
+use respool_protocol::number;
+
+use crate::engine::Engine;
+use crate::limits::{FUSED_BYTES_MAX, FUSED_KEYS_MAX};
+use crate::link::{Class, Entry, GET, Link, SET};
+use crate::session::{Flags, Session};
+use crate::slots::{Key, Slots};
+use crate::twins::Twins;
+
+/// Where a batch is put into its new order; kept for the next one.
+#[derive(Default)]
+pub(crate) struct Coalescing {
+    /// What becomes of each request of the batch, from its end on.
+    plan: Vec<Move>,
+    /// The requests that are moved, and which of them are the same.
+    parts: [Vec<Part>; 3],
+    twins: Twins,
+    order: Order,
+}
+
+/// The new order of a batch.
+#[derive(Default)]
+struct Order {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+/// A request of the batch, and where its bytes begin.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    entry: Entry,
+    at: usize,
+}
+
+impl Part {
+    fn bytes<'a>(&self, batch: &'a [u8]) -> &'a [u8] {
+        &batch[self.at..self.at + self.entry.len as usize]
+    }
+}
+
+/// Where a request is moved to in its batch: what is more runs earlier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Move {
+    /// Into an MGET.
+    #[default]
+    Get,
+    /// To the reads in front of that.
+    Read,
+    /// Into an MSET, in front of those.
+    Set,
+    /// It stays where it is.
+    Not,
+}
+
+/// How what is moved is sent.
+struct Section {
+    /// As parts of such a request; `None`: each for itself.
+    whole: Option<(Class, &'static [u8])>,
+    part: Class,
+    /// Arguments of each part.
+    args: usize,
+    /// Whether parts that are the same are sent once.
+    collapses: bool,
+}
+
+/// By [`Move`].
+const SECTIONS: [Section; 3] = [
+    Section {
+        whole: Some((Class::Gets, b"\r\n$4\r\nMGET\r\n")),
+        part: Class::OfGets,
+        args: 1,
+        collapses: true,
+    },
+    Section {
+        whole: None,
+        part: Class::Moved,
+        args: 0,
+        collapses: true,
+    },
+    Section {
+        whole: Some((Class::Sets, b"\r\n$4\r\nMSET\r\n")),
+        part: Class::OfSets,
+        args: 2,
+        collapses: false,
+    },
+];
+
+impl Engine {
+    /// A batch is about to leave: what can leave together does.
+    pub(crate) fn coalesce(&mut self, key: Key) {
+        let rule = &self.settings.flush;
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let fuse = rule.fuse && link.fusing.pays();
+        let collapse = rule.collapse && link.collapsing.pays();
+        if !fuse && !collapse {
+            return;
+        }
+        self.batch = self.batch.wrapping_add(1);
+        let batch = self.batch;
+        let mut work = std::mem::take(&mut self.coalescing);
+        work.plan.clear();
+        let (entries, bytes) = link.open_batch_of();
+        let mut counts = [0_usize; 3];
+        let mut at = bytes.len();
+        // From the end on: what a session asks later is known when it is decided what becomes of what it asks.
+        for entry in entries.rev() {
+            at -= entry.len as usize;
+            let request = &bytes[at..at + entry.len as usize];
+            let Some(session) = self.sessions.get_mut(entry.session) else {
+                work.plan.push(Move::Not);
+                continue;
+            };
+            if session.batch != batch {
+                session.batch = batch;
+                session.behind = Move::Get;
+                session.block = 0;
+            }
+            let may = |to: Move| session.behind <= to && !entry.duty;
+            let to = match entry.class {
+                Class::Get if fuse && may(Move::Get) && is_plain(request, GET) => Move::Get,
+                Class::Get | Class::Pure if collapse && may(Move::Read) => Move::Read,
+                Class::Set if fuse && may(Move::Set) && is_plain(request, SET) => Move::Set,
+                _ => Move::Not,
+            };
+            session.behind = to;
+            work.plan.push(to);
+            if let Some(count) = counts.get_mut(to as usize) {
+                *count += 1;
+            }
+        }
+        if counts.iter().any(|count| *count > 1) {
+            self.rearrange(key, &mut work, counts, collapse);
+        }
+        self.coalescing = work;
+    }
+
+    /// Puts the batch into its new order.
+    fn rearrange(&mut self, key: Key, work: &mut Coalescing, counts: [usize; 3], collapse: bool) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let Coalescing {
+            plan,
+            parts: all,
+            twins,
+            order,
+        } = work;
+        order.bytes.clear();
+        order.entries.clear();
+        all.iter_mut().for_each(Vec::clear);
+        let (entries, batch) = link.open_batch_of();
+        let mut at = 0;
+        for (entry, to) in entries.zip(plan.iter().rev()) {
+            let part = Part { entry: *entry, at };
+            at += entry.len as usize;
+            match to {
+                // Alone, they stay themselves: nothing of the others that are moved has to run before them.
+                Move::Get if counts[0] == 1 => all[Move::Read as usize].push(part),
+                Move::Set if counts[2] == 1 => order.keep(part, batch),
+                Move::Not => order.keep(part, batch),
+                _ => all[*to as usize].push(part),
+            }
+        }
+        let mut blocks = Blocks::default();
+        let mut same = 0;
+        for (section, parts) in SECTIONS.iter().zip(&*all).rev() {
+            let collapses = section.collapses && collapse;
+            same += choose(
+                section,
+                parts,
+                batch,
+                twins,
+                collapses,
+                &mut blocks,
+                &mut self.sessions,
+            );
+            order.write(section, parts, batch, twins);
+        }
+        let counters = &mut self.counters;
+        counters.fused_gets += all[Move::Get as usize].len() as u64;
+        counters.fused_sets += all[Move::Set as usize].len() as u64;
+        counters.collapsed += same as u64;
+        let wholes = order.entries.iter().filter(|entry| entry.class.is_whole());
+        counters.fused_batches += wholes.count() as u64;
+        if collapse {
+            let candidates = all[Move::Get as usize].len() + all[Move::Read as usize].len();
+            link.collapsing.waste((candidates - same) as u32);
+            link.collapsing.note(candidates as u32);
+        }
+        link.rearrange(&order.bytes, &order.entries);
+    }
+}
+
+/// What is executed at once: one request that is sent. They are numbered through a batch.
+#[derive(Default)]
+struct Blocks {
+    last: u32,
+    /// Parts in the last one, and their bytes.
+    parts: usize,
+    bytes: usize,
+}
+
+impl Blocks {
+    fn next(&mut self) {
+        self.last += 1;
+        self.parts = 0;
+        self.bytes = 0;
+    }
+
+    /// The block of another part of a section, with so many bytes.
+    fn take(&mut self, section: &Section, bytes: usize) -> u32 {
+        let full = self.parts == FUSED_KEYS_MAX || self.bytes + bytes > FUSED_BYTES_MAX;
+        if self.parts > 0 && (full || section.whole.is_none()) {
+            self.next();
+        }
+        self.parts += 1;
+        self.bytes += bytes;
+        self.last
+    }
+}
+
+/// Decides which parts of a section are sent, and in which blocks. Returns how many are not, for the answer to an
+/// earlier one is theirs, too.
+fn choose(
+    section: &Section,
+    parts: &[Part],
+    batch: &[u8],
+    twins: &mut Twins,
+    collapses: bool,
+    blocks: &mut Blocks,
+    sessions: &mut Slots<Session>,
+) -> usize {
+    blocks.next();
+    twins.clear(if collapses { parts.len() } else { 0 });
+    let from = section.part.beginning().len();
+    let arguments = |part: &Part| &batch[part.at + from..part.at + part.entry.len as usize];
+    let mut same = 0;
+    for part in parts {
+        let Some(session) = sessions.get_mut(part.entry.session) else {
+            unreachable!("what is moved was found to have a session");
+        };
+        let own = arguments(part);
+        let place = collapses.then(|| twins.find(own, |other| arguments(&parts[other]) == own));
+        let leader = place.and_then(|place| place.leader);
+        // What its session has asked before it may not run later.
+        if let Some(leader) = leader
+            && let Some(block) = twins.block_of(leader)
+            && block >= session.block
+        {
+            session.block = block;
+            session.flags |= Flags::FUSED;
+            twins.follow(leader);
+            same += 1;
+            continue;
+        }
+        session.block = blocks.take(section, own.len());
+        if section.whole.is_some() {
+            session.flags |= Flags::FUSED;
+        }
+        twins.lead(place, session.block);
+    }
+    same
+}
+
+impl Order {
+    /// One that is not moved.
+    fn keep(&mut self, part: Part, batch: &[u8]) {
+        self.bytes.extend_from_slice(part.bytes(batch));
+        self.entries.push(part.entry);
+    }
+
+    /// What is sent of a section, and the entries of all of it.
+    fn write(&mut self, section: &Section, parts: &[Part], batch: &[u8], twins: &Twins) {
+        let Order { bytes, entries } = self;
+        let from = section.part.beginning().len();
+        let mut leaders = twins.leaders().peekable();
+        while let Some((first, block)) = leaders.peek().copied() {
+            if let Some((class, name)) = section.whole {
+                let count = leaders
+                    .clone()
+                    .take_while(|(_, other)| *other == block)
+                    .count();
+                let start = bytes.len();
+                bytes.push(b'*');
+                number::append(bytes, (1 + count * section.args) as i64);
+                bytes.extend_from_slice(name);
+                entries.push(Entry {
+                    class,
+                    len: (bytes.len() - start) as u32,
+                    ..Entry::of(Key::NOBODY, count as u32, parts[first].entry.at_ms)
+                });
+            }
+            while let Some((leader, _)) = leaders.next_if(|(_, other)| *other == block) {
+                let Part { entry, at } = parts[leader];
+                bytes.extend_from_slice(&batch[at + from..at + entry.len as usize]);
+                entries.push(Entry {
+                    class: section.part,
+                    len: entry.len - from as u32,
+                    ..entry
+                });
+                entries.extend(twins.followers(leader).map(|follower| Entry {
+                    class: Class::Same,
+                    len: 0,
+                    ..parts[follower].entry
+                }));
+            }
+        }
+    }
+}
+
+/// Whether a request is a GET or SET and no more, in the one way to write that.
+fn is_plain(request: &[u8], beginning: &[u8]) -> bool {
+    // The name may be in any case.
+    const NAME_AT: usize = 8;
+    request.len() > beginning.len() && request[..NAME_AT] == beginning[..NAME_AT]
+}
+
+/// Replies to what leaves together.
+impl Engine {
+    /// A reply to an MGET begins; or it is an error. Returns how many bytes of it are done with: its elements
+    /// are replies like others. `None`: the rest has to come first.
+    pub(crate) fn open_gets(
+        &mut self,
+        key: Key,
+        head: Entry,
+        bytes: &[u8],
+    ) -> Result<Option<usize>, String> {
+        const WRONG: &str = "its reply to MGET is no array of that length";
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            return Ok(None);
+        };
+        let line = &bytes[..=end];
+        let Some(link) = self.links.get_mut(key) else {
+            return Ok(None);
+        };
+        match line
+            .strip_suffix(b"\r\n")
+            .and_then(|line| line.split_first())
+        {
+            Some((b'-', _)) => self.part(key, head),
+            Some((b'*', count)) if number::parse(count) == Some(head.seq.into()) => {
+                link.pop_answered(head);
+                link.fusing.note(head.seq);
+                self.counters.link_replies += 1;
+            }
+            _ => return Err(WRONG.to_owned()),
+        }
+        Ok(Some(line.len()))
+    }
+
+    /// A reply to something that was moved. `cut`: its beginning has been passed on, to the first whose it is.
+    pub(crate) fn settle_moved(&mut self, key: Key, entry: Entry, reply: &[u8], cut: bool) {
+        match entry.class {
+            Class::Sets if reply.starts_with(b"-") => self.part(key, entry),
+            Class::Sets => self.settle_sets(key, entry, reply),
+            _ => self.settle_read(key, entry, reply, cut),
+        }
+        let next = self.links.get(key).and_then(Link::first_in_flight);
+        if next.is_none_or(|next| next.class != Class::OfGets) {
+            self.ask_again(key);
+        }
+    }
+
+    /// The reply to an MSET is that of every part.
+    fn settle_sets(&mut self, key: Key, head: Entry, reply: &[u8]) {
+        self.counters.link_replies += 1;
+        for part in 0..=head.seq {
+            let Some(link) = self.links.get_mut(key) else {
+                return;
+            };
+            let Some(entry) = link.first_in_flight() else {
+                return;
+            };
+            link.pop_answered(entry);
+            if part > 0 {
+                self.deliver(entry.session, entry.seq, 1, reply);
+            }
+        }
+    }
+
+    /// Nothing of it was executed: the parts go their own ways.
+    fn part(&mut self, key: Key, head: Entry) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        self.counters.link_replies += 1;
+        link.fusing.give_up();
+        link.pop_answered(head);
+        for _ in 0..head.seq {
+            let Some(link) = self.links.get_mut(key) else {
+                return;
+            };
+            let (alone, request) = link.take_alone();
+            for entry in alone {
+                self.will_ask_again(key, entry, &request);
+            }
+        }
+        self.ask_again(key);
+    }
+
+    /// Whose reply may hide an error, or who has asked behind one that may, asks again; the others have it.
+    fn settle_read(&mut self, key: Key, front: Entry, reply: &[u8], cut: bool) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        self.counters.link_replies += 1;
+        let nil = front.class == Class::OfGets && !cut && is_nil(reply);
+        if nil {
+            link.fusing.waste(1);
+        }
+        let (alone, request) = link.take_alone();
+        for (index, entry) in alone.into_iter().enumerate() {
+            let asks_again = |session: &Session| session.flags.any(Flags::ASKS_AGAIN);
+            let again =
+                nil || cut && index > 0 || self.sessions.get(entry.session).is_some_and(asks_again);
+            if again {
+                // It was executed.
+                let entry = Entry {
+                    again: true,
+                    ..entry
+                };
+                self.will_ask_again(key, entry, &request);
+            } else {
+                self.deliver_or_park(entry.session, (entry.seq, 1), reply, &request);
+            }
+        }
+    }
+
+    fn will_ask_again(&mut self, key: Key, entry: Entry, request: &[u8]) {
+        let Some(session) = self.sessions.get_mut(entry.session) else {
+            self.counters.late_replies += 1;
+            return;
+        };
+        session.flags |= Flags::ASKS_AGAIN;
+        if let Some(link) = self.links.get_mut(key) {
+            link.asks_again = true;
+            link.again.push((entry, request.to_vec()));
+        }
+    }
+
+    /// Puts what has to be asked again on its link, each session's requests in the order in which it asked them. To
+    /// be called between what is executed at once: until then, an answer may have come to what was asked later.
+    pub(crate) fn ask_again(&mut self, key: Key) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        if link.again.is_empty() {
+            return;
+        }
+        let mut again = std::mem::take(&mut link.again);
+        again.sort_by(|(one, _), (other, _)| one.asked_before(other));
+        let mut first = None;
+        for index in 0..again.len() {
+            let entry = again[index].0;
+            if first.replace(entry.session) == Some(entry.session) {
+                continue;
+            }
+            let Some(session) = self.sessions.get_mut(entry.session) else {
+                continue;
+            };
+            for parked in session.take_parked_behind(entry.seq) {
+                self.held_bytes -= parked.held_bytes();
+                let entry = Entry {
+                    seq: parked.seq,
+                    len: parked.request().len() as u32,
+                    ..entry
+                };
+                again.push((entry, parked.request().to_vec()));
+            }
+        }
+        again.sort_by(|(one, _), (other, _)| one.asked_before(other));
+        self.counters.asked_again += again.len() as u64;
+        if let Some(link) = self.links.get_mut(key) {
+            for (entry, request) in &again {
+                link.push(*entry, request);
+            }
+        }
+        self.list_link(key);
+    }
+}
+
+/// What MGET says where there is nothing, or nothing that GET would show.
+#[inline]
+pub(crate) fn is_nil(element: &[u8]) -> bool {
+    matches!(element, b"$-1\r\n" | b"_\r\n")
+}
