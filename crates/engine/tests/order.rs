@@ -31,6 +31,8 @@ struct Server {
     says: Vec<u8>,
     /// Answers an MGET or MSET by an error now and then.
     refuses: bool,
+    /// Somebody else writes there, too.
+    has_strangers: bool,
 }
 
 const WRONGTYPE: &[u8] = b"-WRONGTYPE no\r\n";
@@ -65,6 +67,12 @@ impl Server {
             self.execute(&args.iter().map(String::as_str).collect::<Vec<_>>());
             self.past.push(self.keys.clone());
             at += len;
+            if self.has_strangers {
+                let now = self.past.len();
+                let held = Held::Text(format!("stranger's {now}"));
+                self.keys.insert(format!("k{}", now % 3), Some(held));
+                self.past.push(self.keys.clone());
+            }
         }
         self.asked = asked[at..].to_vec();
     }
@@ -210,16 +218,16 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
     #[test]
     fn all_see_one_server_that_executes_one_request_after_the_other(
         steps in prop::collection::vec(step(), 1..40), fuse: bool, collapse: bool, refuses: bool,
+        has_strangers: bool,
     ) {
         let mut settings = world::settings();
         settings.flush.fuse = fuse;
         settings.flush.collapse = collapse;
         let mut world = World::new(settings);
-        let mut server = Server { refuses, ..Server::default() };
+        let mut server = Server { refuses, has_strangers, ..Server::default() };
         let mut clients: Vec<Client> = (0..6)
             .map(|_| Client {
                 session: world.accept(),
