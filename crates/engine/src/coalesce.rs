@@ -17,7 +17,7 @@
 //! - A session that has parts, or takes another's answer, is not asked for more until all of it is answered. So
 //!   whatever has to be asked again can be asked again as if it had never been sent.
 //! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, as a GET, and so is everything that its
-//!   session has asked behind it. An answer too large to be held is given to the first, and the others ask again.
+//!   session has asked behind it. An answer that is too much to be copied is given to the first, and the others ask again.
 //! - An error to an MGET or MSET is of the whole and says that nothing was executed: every part is asked again by
 //!   itself, and has its own answer.
 //!
@@ -438,9 +438,11 @@ impl Engine {
         let (alone, request) = link.take_alone();
         for (index, entry) in alone.into_iter().enumerate() {
             let asks_again = |session: &Session| session.flags.any(Flags::ASKS_AGAIN);
-            let again =
-                nil || cut && index > 0 || self.sessions.get(entry.session).is_some_and(asks_again);
-            if again {
+            let too_much = index > 0 && (cut || !self.has_room_for_copy(entry.session, reply));
+            if let Some(link) = self.links.get_mut(key).filter(|_| too_much) {
+                link.collapsing.give_up();
+            }
+            if nil || too_much || self.sessions.get(entry.session).is_some_and(asks_again) {
                 // It was executed.
                 let entry = Entry {
                     again: true,
@@ -451,6 +453,17 @@ impl Engine {
                 self.deliver_or_park(entry.session, (entry.seq, 1), reply, &request);
             }
         }
+    }
+
+    /// What a server sends comes no faster than it is taken; copies would. So who has more than it takes, and everybody
+    /// when the worker holds much, asks for itself.
+    fn has_room_for_copy(&self, key: Key, reply: &[u8]) -> bool {
+        let limits = &self.settings.limits;
+        let most = limits.worker_memory_bytes_max as usize / 2;
+        let has_room = |session: &Session| {
+            session.out.len() + reply.len() <= limits.session_output_soft_bytes as usize
+        };
+        self.held_bytes + reply.len() <= most && self.sessions.get(key).is_some_and(has_room)
     }
 
     fn will_ask_again(&mut self, key: Key, entry: Entry, request: &[u8]) {
