@@ -364,7 +364,7 @@ impl Engine {
             .strip_suffix(b"\r\n")
             .and_then(|line| line.split_first())
         {
-            Some((b'-', _)) => self.part(key, head),
+            Some((b'-', error)) => self.part(key, head, error),
             Some((b'*', count)) if number::parse(count) == Some(head.seq.into()) => {
                 link.pop_answered(head);
                 link.fusing.note(head.seq);
@@ -378,8 +378,10 @@ impl Engine {
     /// A reply to something that was moved. `cut`: its beginning has been passed on, to the first whose it is.
     pub(crate) fn settle_moved(&mut self, key: Key, entry: Entry, reply: &[u8], cut: bool) {
         match entry.class {
-            Class::Sets if reply.starts_with(b"-") => self.part(key, entry),
-            Class::Sets => self.settle_sets(key, entry, reply),
+            Class::Sets => match reply.strip_prefix(b"-") {
+                Some(error) => self.part(key, entry, error),
+                None => self.settle_sets(key, entry, reply),
+            },
             _ => self.settle_read(key, entry, reply, cut),
         }
         let next = self.links.get(key).and_then(Link::first_in_flight);
@@ -405,13 +407,18 @@ impl Engine {
         }
     }
 
-    /// Nothing of it was executed: the parts go their own ways.
-    fn part(&mut self, key: Key, head: Entry) {
+    /// Nothing of it was executed: the parts go their own ways. For a user who may not do it, or a server that cannot,
+    /// it is not tried again on this connection: an ACL LOG would fill with it.
+    fn part(&mut self, key: Key, head: Entry, error: &[u8]) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
         self.counters.link_replies += 1;
-        link.fusing.give_up();
+        if error.starts_with(b"NOPERM") || error.starts_with(b"ERR unknown command") {
+            link.fusing.give_up_for_good();
+        } else {
+            link.fusing.give_up();
+        }
         link.pop_answered(head);
         for _ in 0..head.seq {
             let Some(link) = self.links.get_mut(key) else {

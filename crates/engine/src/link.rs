@@ -236,6 +236,7 @@ impl Trial {
     /// Requests after which it is judged, and batches that are left alone when it does not pay.
     const JUDGED: u32 = 1_024;
     const OFF: u32 = 256;
+    const FOR_GOOD: u32 = u32::MAX;
 
     const fn new(wasted_max: u32) -> Trial {
         Trial {
@@ -249,7 +250,9 @@ impl Trial {
     /// Whether to do it to the next batch.
     pub(crate) fn pays(&mut self) -> bool {
         let on = self.off == 0;
-        self.off = self.off.saturating_sub(1);
+        if !on && self.off != Trial::FOR_GOOD {
+            self.off -= 1;
+        }
         on
     }
 
@@ -271,9 +274,18 @@ impl Trial {
     }
 
     pub(crate) fn give_up(&mut self) {
-        self.off = Trial::OFF;
+        self.off = self.off.max(Trial::OFF);
+    }
+
+    pub(crate) fn give_up_for_good(&mut self) {
+        self.off = Trial::FOR_GOOD;
     }
 }
+
+/// A GET that finds nothing costs two requests instead of one: it pays up to one in eight.
+const FUSING: Trial = Trial::new(4);
+/// To look for what is the same costs little: it pays from one read in 32 on.
+const COLLAPSING: Trial = Trial::new(31);
 
 /// How a GET and a SET without options begin.
 pub(crate) const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
@@ -434,8 +446,8 @@ impl Link {
             movable: 0,
             asks_again: false,
             again: Vec::new(),
-            fusing: Trial::new(4),
-            collapsing: Trial::new(31),
+            fusing: FUSING,
+            collapsing: COLLAPSING,
             waits: false,
             tunnel: None,
             tainted: false,
@@ -758,6 +770,8 @@ impl Link {
         let movable = |entry: &&Entry| entry.class.may_move();
         self.movable = self.ledger.iter().filter(movable).count() as u32;
         self.allowed = 0;
+        // It may be another server, or other rights.
+        self.fusing = FUSING;
         self.returns.end_wait();
         self.scanner = reply::Scanner::default();
         self.partial = Vec::new();

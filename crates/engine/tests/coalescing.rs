@@ -158,6 +158,24 @@ fn an_error_to_the_whole_is_nobodys_and_each_asks_for_itself() {
     assert_eq!(world.got(b), "-NOPERM set\r\n-NOPERM get\r\n");
 }
 
+/// Or its ACL LOG would be full of what no client has asked.
+#[test]
+fn who_has_no_right_to_it_is_not_tried_with_it_twice() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    for round in 0..1_000 {
+        ask_at_once(&mut world, &[(a, &["GET a"]), (b, &["GET b"])]);
+        let fused = world.sent(world.shared).contains("MGET");
+        assert_eq!(fused, round == 0);
+        if fused {
+            world.says(world.shared, "-NOPERM mget\r\n");
+            world.sent(world.shared);
+        }
+        world.says(world.shared, "$1\r\n1\r\n$1\r\n2\r\n");
+        assert_eq!(world.got(a), "$1\r\n1\r\n");
+    }
+}
+
 #[test]
 fn what_was_fused_stands_for_itself_when_its_link_is_lost() {
     let mut world = fusing();
