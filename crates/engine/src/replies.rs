@@ -464,10 +464,12 @@ impl Engine {
                 }
             }
             Role::Captured { by } if by != key => {
-                if output >= self.settings.limits.session_output_hard_bytes as usize {
-                    self.close_for(key, "session_output_hard_bytes".to_owned());
+                if output < self.settings.limits.session_output_hard_bytes as usize {
+                    return;
                 }
-                return;
+                // The link is read, so it does not wait for who captured it: from now on it waits for this one.
+                state.role = Role::Captured { by: key };
+                state.paused_us = 0;
             }
             Role::Captured { .. } | Role::Streaming { .. } | Role::Pinned { .. } => {}
             Role::Shared | Role::Hub(_) | Role::Redirect { .. } | Role::Spare => return,

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "no file of tests uses all of it")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -76,6 +76,8 @@ pub(crate) struct World {
     pub(crate) actions: Vec<Action>,
     /// The most that was held at the end of a turn.
     pub(crate) held_most: u64,
+    /// Clients that take nothing.
+    pub(crate) slow: HashSet<SessionId>,
     alone: bool,
     connecting: Vec<LinkId>,
     got: HashMap<SessionId, Vec<u8>>,
@@ -109,6 +111,7 @@ impl World {
             shared,
             actions: Vec::new(),
             held_most: 0,
+            slow: HashSet::new(),
             alone: worker.count == 1,
             connecting: Vec::new(),
             got: HashMap::new(),
@@ -133,9 +136,9 @@ impl World {
             self.sent.entry(link).or_default().extend(bytes);
         }
         while let Some(session) = self.engine.poll_session() {
-            let bytes = self.engine.session_output(session).to_vec();
-            self.engine.handle_session_written(session, bytes.len());
-            self.got.entry(session).or_default().extend(bytes);
+            if !self.slow.contains(&session) {
+                self.take_output(session);
+            }
         }
         while let Some(action) = self.engine.poll_action() {
             match action {
@@ -147,6 +150,20 @@ impl World {
             }
         }
         while self.engine.poll_event().is_some() {}
+    }
+
+    fn take_output(&mut self, session: SessionId) {
+        let bytes = self.engine.session_output(session).to_vec();
+        self.engine.handle_session_written(session, bytes.len());
+        self.got.entry(session).or_default().extend(bytes);
+    }
+
+    /// A client that took nothing takes what there is, and all that comes.
+    pub(crate) fn takes(&mut self, session: SessionId) {
+        self.slow.remove(&session);
+        self.engine.begin_turn(self.now);
+        self.take_output(session);
+        self.turn(|_| {});
     }
 
     /// Nothing happens for a while, but for the engine's own looks at the time.
