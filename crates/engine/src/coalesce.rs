@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each part has an entry of its own, with its session and its place there. No client can tell, because of
-//! five rules:
+//! six rules:
 //! - Requests of different sessions that were gathered at one moment may run in any order: none of them was
 //!   answered. Those of one session keep theirs: what is moved runs behind all others of the batch, first SETs, then
 //!   reads, then GETs; so it is moved only if its session has asked for nothing behind it that would run before.
@@ -20,16 +20,19 @@
 //!   session has asked behind it. An answer that is too much to be copied is given to the first, and the others ask again.
 //! - An error to an MGET or MSET is of the whole and says that nothing was executed: every part is asked again by
 //!   itself, and has its own answer.
+//! - Whoever may MGET need not have the right to GET, nor the server a GET. So GETs are fused only where one that stood
+//!   for itself was not refused a short while ago; and so with SETs.
 //!
 //! Who looks at the server itself can tell: MONITOR, SLOWLOG and INFO show what was sent.
 
 use respool_protocol::number;
 
 use crate::engine::Engine;
-use crate::limits::{FUSED_BYTES_MAX, FUSED_KEYS_MAX};
+use crate::limits::{FUSED_BYTES_MAX, FUSED_KEYS_MAX, RIGHT_SEEN_MS};
 use crate::link::{Class, Entry, GET, Link, SET};
 use crate::session::{Flags, Session};
 use crate::slots::{Key, Slots};
+use crate::time::Time;
 use crate::twins::Twins;
 
 /// Where a batch is put into its new order; kept for the next one.
@@ -119,6 +122,14 @@ impl Engine {
         };
         let fuse = rule.fuse && link.fusing.pays();
         let collapse = rule.collapse && link.collapsing.pays();
+        let now = self.now;
+        let seen = |at: Option<Time>, ms| at.is_some_and(|at| now.since_ms(at) < ms);
+        let fuse_gets = fuse && seen(link.may_get, RIGHT_SEEN_MS);
+        let fuse_sets = fuse && seen(link.may_set, RIGHT_SEEN_MS);
+        // In good time, so that it need not end.
+        let mut try_get = fuse && !seen(link.may_get, RIGHT_SEEN_MS / 2);
+        let mut try_set = fuse && !seen(link.may_set, RIGHT_SEEN_MS / 2);
+        let mut tries = [None; 2];
         if !fuse && !collapse {
             return;
         }
@@ -130,7 +141,7 @@ impl Engine {
         let mut counts = [0_usize; 3];
         let mut at = bytes.len();
         // From the end on: what a session asks later is known when it is decided what becomes of what it asks.
-        for entry in entries.rev() {
+        for (index, entry) in entries.enumerate().rev() {
             at -= entry.len as usize;
             let request = &bytes[at..at + entry.len as usize];
             let Some(session) = self.sessions.get_mut(entry.session) else {
@@ -144,9 +155,19 @@ impl Engine {
             }
             let may = |to: Move| session.behind <= to && !entry.duty;
             let to = match entry.class {
-                Class::Get if fuse && may(Move::Get) && is_plain(request, GET) => Move::Get,
+                Class::Get if try_get && !entry.duty => {
+                    try_get = false;
+                    tries[0] = Some(index);
+                    Move::Not
+                }
+                Class::Set if try_set && !entry.duty => {
+                    try_set = false;
+                    tries[1] = Some(index);
+                    Move::Not
+                }
+                Class::Get if fuse_gets && may(Move::Get) && is_plain(request, GET) => Move::Get,
                 Class::Get | Class::Pure if collapse && may(Move::Read) => Move::Read,
-                Class::Set if fuse && may(Move::Set) && is_plain(request, SET) => Move::Set,
+                Class::Set if fuse_sets && may(Move::Set) && is_plain(request, SET) => Move::Set,
                 _ => Move::Not,
             };
             session.behind = to;
@@ -155,6 +176,10 @@ impl Engine {
                 *count += 1;
             }
         }
+        tries
+            .into_iter()
+            .flatten()
+            .for_each(|index| link.try_right(index));
         if counts.iter().any(|count| *count > 1) {
             self.rearrange(key, &mut work, counts, collapse);
         }
@@ -378,6 +403,7 @@ impl Engine {
     /// A reply to something that was moved. `cut`: its beginning has been passed on, to the first whose it is.
     pub(crate) fn settle_moved(&mut self, key: Key, entry: Entry, reply: &[u8], cut: bool) {
         match entry.class {
+            Class::TriesGet | Class::TriesSet => self.settle_try(key, entry, reply, cut),
             Class::Sets => match reply.strip_prefix(b"-") {
                 Some(error) => self.part(key, entry, error),
                 None => self.settle_sets(key, entry, reply),
@@ -388,6 +414,24 @@ impl Engine {
         if next.is_none_or(|next| next.class != Class::OfGets) {
             self.ask_again(key);
         }
+    }
+
+    /// Whoever may GET is answered by more than that it may not. So is who finds something else wrong: rights are what
+    /// a server looks at first.
+    fn settle_try(&mut self, key: Key, entry: Entry, reply: &[u8], cut: bool) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let refused = [&b"-NOPERM"[..], b"-ERR", b"-NOAUTH"];
+        let may = cut || !refused.iter().any(|start| reply.starts_with(start));
+        let seen = may.then_some(self.now);
+        match entry.class {
+            Class::TriesGet => link.may_get = seen,
+            _ => link.may_set = seen,
+        }
+        link.pop_answered(entry);
+        self.counters.link_replies += 1;
+        self.deliver(entry.session, entry.seq, 1, reply);
     }
 
     /// The reply to an MSET is that of every part.

@@ -168,6 +168,9 @@ pub(crate) enum Class {
     Moved,
     /// The same as what is in front of it: nothing was sent, and that one's answer is its own.
     Same,
+    /// A GET or SET that stands for itself, to see whether this user may do it.
+    TriesGet,
+    TriesSet,
 }
 
 impl Class {
@@ -178,7 +181,7 @@ impl Class {
     pub(crate) fn reads(self) -> bool {
         !matches!(
             self,
-            Class::Write | Class::Set | Class::Sets | Class::OfSets
+            Class::Write | Class::Set | Class::Sets | Class::OfSets | Class::TriesSet
         )
     }
 
@@ -190,11 +193,23 @@ impl Class {
 
     /// Whether its reply may be more, or less, than it seems.
     #[inline]
-    pub(crate) fn is_moved(self) -> bool {
+    pub(crate) fn is_special(self) -> bool {
         matches!(
             self,
-            Class::Gets | Class::Sets | Class::OfGets | Class::OfSets | Class::Moved
+            Class::Gets
+                | Class::Sets
+                | Class::OfGets
+                | Class::OfSets
+                | Class::Moved
+                | Class::TriesGet
+                | Class::TriesSet
         )
+    }
+
+    /// Whether its reply tells us more than whom it is for.
+    #[inline]
+    pub(crate) fn tells(self) -> bool {
+        matches!(self, Class::Sets | Class::TriesGet | Class::TriesSet)
     }
 
     /// Whether it is the head of what was made of several.
@@ -214,8 +229,8 @@ impl Class {
     /// What it is when it stands for itself again.
     pub(crate) fn alone(self) -> Class {
         match self {
-            Class::OfGets => Class::Get,
-            Class::OfSets => Class::Set,
+            Class::OfGets | Class::TriesGet => Class::Get,
+            Class::OfSets | Class::TriesSet => Class::Set,
             Class::Moved | Class::Same => Class::Pure,
             other => other,
         }
@@ -375,6 +390,9 @@ pub(crate) struct Link {
     pub(crate) asks_again: bool,
     /// That, until it is put on the link.
     pub(crate) again: Vec<(Entry, Vec<u8>)>,
+    /// When it was last seen that this user may GET, and SET. Whoever may MGET need not have the right to GET.
+    pub(crate) may_get: Option<Time>,
+    pub(crate) may_set: Option<Time>,
     /// Whether it pays to fuse: not where many GETs find nothing, for each of those costs two requests.
     pub(crate) fusing: Trial,
     /// Whether it pays to look for what is the same.
@@ -446,6 +464,8 @@ impl Link {
             movable: 0,
             asks_again: false,
             again: Vec::new(),
+            may_get: None,
+            may_set: None,
             fusing: FUSING,
             collapsing: COLLAPSING,
             waits: false,
@@ -624,12 +644,28 @@ impl Link {
     }
 
     /// The requests of the open batch, and their bytes, one behind the other.
-    pub(crate) fn open_batch_of(&self) -> (impl DoubleEndedIterator<Item = &Entry>, &[u8]) {
+    pub(crate) fn open_batch_of(
+        &self,
+    ) -> (
+        impl DoubleEndedIterator<Item = &Entry> + ExactSizeIterator,
+        &[u8],
+    ) {
         let first = self.ledger.len() - self.open as usize;
         let entries = self.ledger.range(first..);
         let len: usize = entries.clone().map(|entry| entry.len as usize).sum();
         let bytes = self.out.bytes();
         (entries, &bytes[bytes.len() - len..])
+    }
+
+    /// The reply to this request of the open batch tells whether its user may do such.
+    pub(crate) fn try_right(&mut self, index: usize) {
+        let first = self.ledger.len() - self.open as usize;
+        let entry = &mut self.ledger[first + index];
+        entry.class = match entry.class {
+            Class::Get => Class::TriesGet,
+            Class::Set => Class::TriesSet,
+            other => other,
+        };
     }
 
     /// From now on bytes are cut through. No request may be put on the link until they are all written: which
@@ -772,6 +808,8 @@ impl Link {
         self.allowed = 0;
         // It may be another server, or other rights.
         self.fusing = FUSING;
+        self.may_get = None;
+        self.may_set = None;
         self.returns.end_wait();
         self.scanner = reply::Scanner::default();
         self.partial = Vec::new();

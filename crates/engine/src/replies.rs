@@ -121,9 +121,9 @@ impl Engine {
                             self.deliver_run(&mut run, &bytes[..at]);
                             return self.lose_link(key, UNASKED);
                         };
-                        if entry.class.is_moved() {
+                        if entry.class.is_special() {
                             let reply = &bytes[at..end];
-                            let special = entry.class == Class::Sets
+                            let special = entry.class.tells()
                                 || link.asks_again
                                 || link.shares_next()
                                 || entry.class == Class::OfGets && is_nil(reply);
@@ -276,7 +276,7 @@ impl Engine {
             };
             if entry.duty {
                 self.settle(key, whole, cut);
-            } else if entry.class.is_moved() {
+            } else if entry.class.is_special() {
                 self.settle_moved(key, entry, whole, cut);
             } else if let Some(link) = self.links.get_mut(key) {
                 link.pop_answered(entry);
@@ -399,7 +399,7 @@ impl Engine {
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
             // It is asked again when it has come.
-            Some(session) if session.flags.any(Flags::ASKS_AGAIN) && entry.class.is_moved() => {
+            Some(session) if session.flags.any(Flags::ASKS_AGAIN) && entry.class.is_special() => {
                 link.cutting = true;
             }
             Some(_) if entry.silent => {}

@@ -5,10 +5,17 @@ mod world;
 use respool_engine::SessionId;
 use world::{World, request, requests};
 
-fn fusing() -> World {
+/// It was not seen yet that anybody may GET and SET.
+fn unseen() -> World {
     let mut settings = world::settings();
     settings.flush.fuse = true;
     World::new(settings)
+}
+
+fn fusing() -> World {
+    let mut world = unseen();
+    world.see_rights();
+    world
 }
 
 fn collapsing() -> World {
@@ -21,7 +28,9 @@ fn all_levels() -> World {
     let mut settings = world::settings();
     settings.flush.fuse = true;
     settings.flush.collapse = true;
-    World::new(settings)
+    let mut world = World::new(settings);
+    world.see_rights();
+    world
 }
 
 /// Several sessions ask in one turn.
@@ -176,11 +185,90 @@ fn who_has_no_right_to_it_is_not_tried_with_it_twice() {
     }
 }
 
+/// Who may MGET may have no right to GET.
+#[test]
+fn who_has_no_right_to_get_or_set_gets_nothing_by_mget_and_mset() {
+    let mut world = unseen();
+    let [a, b] = [world.accept(), world.accept()];
+    for refusal in ["-NOPERM no\r\n", "-ERR unknown command\r\n"] {
+        for asked in [["GET a", "GET b"], ["SET a 1", "SET b 2"]] {
+            for _ in 0..20 {
+                ask_at_once(&mut world, &[(a, &asked[..1]), (b, &asked[1..])]);
+                assert_eq!(world.sent(world.shared).as_bytes(), requests(&asked));
+                world.says(world.shared, refusal.repeat(2));
+                assert_eq!(world.got(a), refusal);
+                assert_eq!(world.got(b), refusal);
+            }
+        }
+    }
+}
+
+/// Nobody tells us when rights change.
+#[test]
+fn a_right_is_seen_to_again_and_again() {
+    let mut world = fusing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    let asked: [(_, &[&str]); 3] = [(a, &["GET a"]), (b, &["GET b"]), (c, &["GET c"])];
+    let mut tried = 0;
+    for _ in 0..1_000 {
+        ask_at_once(&mut world, &asked);
+        let sent = world.sent(world.shared);
+        assert!(sent.contains("MGET"), "as long as it may, it is fused");
+        if sent.as_bytes() == requests(&["MGET a b c"]) {
+            world.says(world.shared, "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n");
+        } else {
+            assert_eq!(sent.as_bytes(), requests(&["GET c", "MGET a b"]));
+            tried += 1;
+            world.says(world.shared, "$1\r\n3\r\n*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+        }
+        assert_eq!(world.got(c), "$1\r\n3\r\n");
+    }
+    assert_eq!(
+        tried, 3,
+        "in two seconds, of which every half one ends with it"
+    );
+    // From now on it may not.
+    for round in 0..1_000 {
+        ask_at_once(&mut world, &asked);
+        let sent = world.sent(world.shared);
+        let refused = "-NOPERM no\r\n";
+        if sent.as_bytes() == requests(&["MGET a b c"]) {
+            assert!(round < 500);
+            world.says(world.shared, "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n");
+        } else if sent.contains("MGET") {
+            world.says(
+                world.shared,
+                [refused, "*2\r\n$1\r\n1\r\n$1\r\n2\r\n"].concat(),
+            );
+            tried += 1;
+        } else {
+            world.says(world.shared, refused.repeat(3));
+            assert_eq!(world.got(a), refused);
+        }
+        world.got(a);
+    }
+    assert_eq!(tried, 4, "it ends with the first that is refused");
+}
+
+/// Rights are looked at first.
+#[test]
+fn who_is_refused_for_another_reason_has_the_right() {
+    let mut world = unseen();
+    let [a, b] = [world.accept(), world.accept()];
+    let both: [(_, &[&str]); 2] = [(a, &["SET a 1"]), (b, &["SET b 1"])];
+    ask_at_once(&mut world, &both);
+    assert!(!world.sent(world.shared).contains("MSET"));
+    world.says(world.shared, "-OOM no\r\n".repeat(2));
+    ask_at_once(&mut world, &both);
+    assert!(world.sent(world.shared).contains("MSET"));
+}
+
 #[test]
 fn what_was_fused_stands_for_itself_when_its_link_is_lost() {
     let mut world = fusing();
     let [a, b, c] = [world.accept(), world.accept(), world.accept()];
     world.wait_ms(1_100);
+    world.see_rights();
     ask_at_once(
         &mut world,
         &[
@@ -189,19 +277,17 @@ fn what_was_fused_stands_for_itself_when_its_link_is_lost() {
             (c, &["GET c", "GET d"]),
         ],
     );
-    world.sent(world.shared);
+    assert!(world.sent(world.shared).contains("MSET"));
     world.lose(world.shared);
     for session in [a, b] {
         assert!(world.got(session).starts_with("-UNKNOWN"), "it was sent");
     }
     assert_eq!(world.connect(), world.shared);
     world.wait_ms(1);
-    assert!(
-        world
-            .sent(world.shared)
-            .ends_with("MGET\r\n$1\r\nc\r\n$1\r\nd\r\n")
-    );
-    world.says(world.shared, "*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+    let sent = world.sent(world.shared);
+    let alone = String::from_utf8(requests(&["GET c", "GET d"])).expect("it is text");
+    assert!(sent.ends_with(&alone), "{sent}");
+    world.says(world.shared, "$1\r\n1\r\n$1\r\n2\r\n");
     assert_eq!(world.got(c), "$1\r\n1\r\n$1\r\n2\r\n");
 }
 

@@ -78,7 +78,7 @@ impl Server {
     }
 
     fn execute(&mut self, args: &[&str]) {
-        let refused = self.refuses && self.past.len() % 3 == 0;
+        let refused = self.refuses && self.past.len().is_multiple_of(3);
         let now = self.past.len();
         match args {
             ["MGET" | "MSET", ..] if refused => self.says.extend_from_slice(b"-NOPERM no\r\n"),
@@ -227,6 +227,9 @@ proptest! {
         settings.flush.fuse = fuse;
         settings.flush.collapse = collapse;
         let mut world = World::new(settings);
+        if fuse {
+            world.see_rights();
+        }
         let mut server = Server { refuses, has_strangers, ..Server::default() };
         let mut clients: Vec<Client> = (0..6)
             .map(|_| Client {

@@ -213,6 +213,18 @@ impl World {
         link
     }
 
+    /// It was seen just now that GETs and SETs may be fused.
+    pub(crate) fn see_rights(&mut self) {
+        let session = self.accept();
+        for (request, reply) in [("GET tried", "$1\r\nv\r\n"), ("SET tried v", "+OK\r\n")] {
+            self.asks(session, &[request; 2]);
+            assert_eq!(self.sent(self.shared).as_bytes(), requests(&[request; 2]));
+            self.says(self.shared, reply.repeat(2));
+            assert_eq!(self.got(session), reply.repeat(2));
+        }
+        self.turn(|engine| engine.handle_session_lost(session));
+    }
+
     /// Links that were to be connected, since the last look.
     pub(crate) fn connecting(&mut self) -> Vec<LinkId> {
         std::mem::take(&mut self.connecting)
