@@ -8,6 +8,7 @@ mod relay;
 mod target;
 
 mod clients;
+mod coalescing;
 mod crosstalk;
 mod differ;
 mod drain;
