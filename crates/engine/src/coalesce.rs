@@ -232,8 +232,13 @@ impl Engine {
         counters.fused_gets += all[Move::Get as usize].len() as u64;
         counters.fused_sets += all[Move::Set as usize].len() as u64;
         counters.collapsed += same as u64;
-        let wholes = order.entries.iter().filter(|entry| entry.class.is_whole());
-        counters.fused_batches += wholes.count() as u64;
+        let (mut wholes, mut sent) = (0, 0);
+        for entry in &order.entries {
+            wholes += u64::from(entry.class.is_whole());
+            sent += u64::from(!entry.class.is_part());
+        }
+        counters.fused_batches += wholes;
+        counters.commands_saved += plan.len() as u64 - sent;
         if collapse {
             let candidates = all[Move::Get as usize].len() + all[Move::Read as usize].len();
             link.collapsing.waste((candidates - same) as u32);

@@ -994,6 +994,7 @@ impl Engine {
                 Decision::Flush(why) => {
                     let counters = &mut self.counters;
                     counters.batches += 1;
+                    counters.batch_requests.note(link.gathered());
                     match why {
                         Why::Idle => counters.flushed_idle += 1,
                         Why::Full => counters.flushed_full += 1,

@@ -37,7 +37,7 @@ mod twins;
 mod unknown;
 
 pub use clients::{Filter, Unblock};
-pub use counters::Counters;
+pub use counters::{Counted, Counters, Sizes};
 pub use directory::Directory;
 pub use engine::{Action, Engine, Event, LinkId, SessionId, TICK_MS, Worker};
 pub use failure::Fate;

@@ -217,6 +217,11 @@ impl Class {
         matches!(self, Class::Gets | Class::Sets)
     }
 
+    /// Whether it is sent with what is in front of it.
+    pub(crate) fn is_part(self) -> bool {
+        matches!(self, Class::OfGets | Class::OfSets | Class::Same)
+    }
+
     /// What was sent of a request in front of its arguments, when it stood for itself.
     pub(crate) fn beginning(self) -> &'static [u8] {
         match self {
@@ -531,6 +536,11 @@ impl Link {
         second.is_some_and(|entry| entry.class == Class::Same)
     }
 
+    /// Requests of the open batch.
+    pub(crate) fn gathered(&self) -> usize {
+        self.open as usize
+    }
+
     /// Requests that have left and are not answered.
     pub(crate) fn in_flight(&self) -> usize {
         self.ledger.len() - self.open as usize
@@ -743,12 +753,7 @@ impl Link {
             sent -= 1;
         }
         // What was fused was sent when its last part was.
-        while sent < self.ledger.len()
-            && matches!(
-                self.ledger[sent].class,
-                Class::OfGets | Class::OfSets | Class::Same
-            )
-        {
+        while sent < self.ledger.len() && self.ledger[sent].class.is_part() {
             sent -= 1;
         }
         sent

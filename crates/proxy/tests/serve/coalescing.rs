@@ -773,3 +773,57 @@ fn reads_that_are_the_same_are_sent_once_and_never_across_a_write_of_who_asks() 
         assert!(saved.collapsed >= 2, "{saved:?}");
     });
 }
+
+#[test]
+fn what_is_saved_is_counted() {
+    on_every_pair(&[], |pair| {
+        pair.tell(&["MSET a 1 b 2 c 3 d 4", "RPUSH list a"]);
+        let asks = [
+            "GET a",
+            "GET b",
+            "GET c",
+            "GET d",
+            "GET a",
+            "SET x 1",
+            "SET y 2",
+            "LLEN list",
+            "LLEN list",
+            "INCR n",
+        ];
+        let saved = pair.ask(&callers(RESP2, &asks));
+        assert_eq!(
+            (saved.gets, saved.sets, saved.collapsed),
+            (5, 2, 2),
+            "{saved:?}"
+        );
+        let mut client = pair.proxied.client();
+        // One MGET for five, one MSET for two, one LLEN for two.
+        assert_eq!(counter(&mut client, "commands_saved"), 4 + 1 + 1);
+        assert_eq!(counter(&mut client, "fused_batches"), 2);
+        let Value::Bulk(text) = client.call("INFO respool") else {
+            panic!("INFO is a text");
+        };
+        let text = String::from_utf8(text).expect("INFO is ASCII");
+        let sizes = text
+            .lines()
+            .find_map(|line| line.strip_prefix("respool_batch_requests:"))
+            .unwrap_or_else(|| panic!("{text}"));
+        let of = |size: &str| {
+            let counts = sizes.split(',').filter_map(|bucket| bucket.split_once('='));
+            let count = counts
+                .filter(|(name, _)| *name == size)
+                .map(|(_, count)| count.parse::<u64>().expect("a number"));
+            count.sum::<u64>()
+        };
+        assert_eq!(
+            (of("4"), of("16")),
+            (1, 1),
+            "what made the link busy, and what gathered meanwhile: {sizes}"
+        );
+        let batches = counter(&mut client, "batches");
+        let buckets = [
+            "1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "more",
+        ];
+        assert_eq!(buckets.map(of).iter().sum::<u64>(), batches, "{sizes}");
+    });
+}
