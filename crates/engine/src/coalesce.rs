@@ -27,6 +27,7 @@
 
 use respool_protocol::number;
 
+use crate::control::Levels;
 use crate::engine::Engine;
 use crate::limits::{FUSED_BYTES_MAX, FUSED_KEYS_MAX, RIGHT_SEEN_MS};
 use crate::link::{Class, Entry, GET, Link, SET};
@@ -116,10 +117,11 @@ const SECTIONS: [Section; 3] = [
 impl Engine {
     /// A batch is about to leave: what can leave together does.
     pub(crate) fn coalesce(&mut self, key: Key) {
-        let rule = &self.settings.flush;
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
+        let pool = self.servers[usize::from(link.key.server.0)].pool;
+        let rule = &self.pools[usize::from(pool)].flush;
         let fuse = rule.fuse && link.fusing.pays();
         let collapse = rule.collapse && link.collapsing.pays();
         let now = self.now;
@@ -153,7 +155,9 @@ impl Engine {
                 session.behind = Move::Get;
                 session.block = 0;
             }
+            let levels = Levels::of(&self.levels, session.listener);
             let may = |to: Move| session.behind <= to && !entry.duty;
+            let (may_fuse, collapse) = (levels.fuse, collapse && levels.collapse);
             let to = match entry.class {
                 Class::Get if try_get && !entry.duty => {
                     try_get = false;
@@ -165,9 +169,13 @@ impl Engine {
                     tries[1] = Some(index);
                     Move::Not
                 }
-                Class::Get if fuse_gets && may(Move::Get) && is_plain(request, GET) => Move::Get,
+                Class::Get if fuse_gets && may_fuse && may(Move::Get) && is_plain(request, GET) => {
+                    Move::Get
+                }
                 Class::Get | Class::Pure if collapse && may(Move::Read) => Move::Read,
-                Class::Set if fuse_sets && may(Move::Set) && is_plain(request, SET) => Move::Set,
+                Class::Set if fuse_sets && may_fuse && may(Move::Set) && is_plain(request, SET) => {
+                    Move::Set
+                }
                 _ => Move::Not,
             };
             session.behind = to;
@@ -222,7 +230,7 @@ impl Engine {
                 parts,
                 batch,
                 twins,
-                collapses,
+                collapses.then_some(&self.levels),
                 &mut blocks,
                 &mut self.sessions,
             );
@@ -283,12 +291,12 @@ fn choose(
     parts: &[Part],
     batch: &[u8],
     twins: &mut Twins,
-    collapses: bool,
+    collapses: Option<&[Levels]>,
     blocks: &mut Blocks,
     sessions: &mut Slots<Session>,
 ) -> usize {
     blocks.next();
-    twins.clear(if collapses { parts.len() } else { 0 });
+    twins.clear(collapses.map_or(0, |_| parts.len()));
     let from = section.part.beginning().len();
     let arguments = |part: &Part| &batch[part.at + from..part.at + part.entry.len as usize];
     let mut same = 0;
@@ -297,6 +305,7 @@ fn choose(
             unreachable!("what is moved was found to have a session");
         };
         let own = arguments(part);
+        let collapses = collapses.is_some_and(|set| Levels::of(set, session.listener).collapse);
         let place = collapses.then(|| twins.find(own, |other| arguments(&parts[other]) == own));
         let leader = place.and_then(|place| place.leader);
         // What its session has asked before it may not run later.

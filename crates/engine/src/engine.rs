@@ -24,6 +24,7 @@ use crate::auth::{CONFIGURED, Logins};
 use crate::buffer::Spare;
 use crate::clients::Pause;
 use crate::coalesce::{Coalescing, Move};
+use crate::control::Levels;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::fleet::{Answer, Asked, Question, Settling};
@@ -32,7 +33,7 @@ use crate::pool::{Pool, Server, ServerId};
 use crate::returns::Expected;
 use crate::scripts::Scripts;
 use crate::session::{Flags, Origin, Pins, Session};
-use crate::settings::{Address, Settings};
+use crate::settings::{Address, FlushRule, Settings};
 use crate::slots::{Key, Slots};
 use crate::subscriptions::Hub;
 use crate::time::Time;
@@ -125,6 +126,13 @@ pub enum Event {
         /// Which.
         reason: String,
     },
+    /// A client has set options of ours.
+    OptionsSet {
+        /// The client's address.
+        peer: String,
+        /// Each with its value.
+        options: String,
+    },
 }
 
 /// Who this engine is among its like.
@@ -172,6 +180,8 @@ pub struct Engine {
     /// Scripts that were seen, and what servers said of commands that the table does not have.
     pub(crate) scripts: Scripts,
     pub(crate) learned: Learned,
+    /// What of each listener leaves together; of those behind the end: everything.
+    pub(crate) levels: Vec<Levels>,
     /// Sessions that are told what others track, by their ids.
     pub(crate) targets: HashMap<u64, Key>,
     /// The number of the batch that leaves, and where it is put into order.
@@ -205,7 +215,7 @@ pub struct Engine {
     /// Sessions whose reading may have to be switched.
     reading: Vec<Key>,
     actions: VecDeque<Action>,
-    events: VecDeque<Event>,
+    pub(crate) events: VecDeque<Event>,
     /// When the earliest held batch must leave.
     flush_at: Option<Time>,
     tick_at: Time,
@@ -302,7 +312,7 @@ impl Engine {
 impl Engine {
     /// An engine that at once connects to each pool's servers.
     pub fn new(settings: Arc<Settings>, worker: Worker, now: Time) -> Self {
-        let (pools, servers) = Pool::build(&settings.pools);
+        let (pools, servers) = Pool::build(&settings.pools, &settings.flush);
         let mut engine = Engine {
             pools,
             servers,
@@ -320,6 +330,7 @@ impl Engine {
             classes: classes(),
             scripts: Scripts::default(),
             learned: Learned::default(),
+            levels: Vec::new(),
             targets: HashMap::new(),
             batch: 0,
             coalescing: Coalescing::default(),
@@ -408,6 +419,7 @@ impl Engine {
             expected: Expected::NOT,
             db: key.db,
             pool: pool as u16,
+            listener: from.listener,
             user: CONFIGURED,
             id: self.next_session,
             peer: from.peer,
@@ -892,7 +904,8 @@ impl Engine {
         if !role.is_one_sessions() && !self.has_room_for_link() {
             return None;
         }
-        let link = Link::new(key, role, self.settings.flush.max_delay_us, self.now);
+        let max_delay_us = self.flush_rule(key.server).max_delay_us;
+        let link = Link::new(key, role, max_delay_us, self.now);
         self.pinned_links += u32::from(role.is_one_sessions());
         Some(self.links.insert(link))
     }
@@ -986,7 +999,9 @@ impl Engine {
                 self.open_links.swap_remove(at);
                 continue;
             }
-            match link.decide(&self.settings.flush, self.now) {
+            let pool = self.servers[usize::from(link.key.server.0)].pool;
+            let rule = &self.pools[usize::from(pool)].flush;
+            match link.decide(rule, self.now) {
                 Decision::HoldUntil(due) => {
                     self.flush_at = Some(self.flush_at.map_or(due, |earliest| earliest.min(due)));
                     at += 1;
@@ -1012,6 +1027,11 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// When the batches for a server leave.
+    pub(crate) fn flush_rule(&self, server: ServerId) -> &FlushRule {
+        &self.pools[usize::from(self.server(server).pool)].flush
     }
 
     /// The link has bytes of a large request to write.

@@ -7,6 +7,7 @@ mod auth;
 mod buffer;
 mod clients;
 mod coalesce;
+mod control;
 mod counters;
 mod directory;
 mod duty;

@@ -4,6 +4,7 @@ use respool_protocol::commands::{self, Answer, Command, CommandId, Condition, Re
 use respool_protocol::encode;
 use respool_protocol::request::{self, Found, Scanner, Span, Violation};
 
+use crate::control::is_control;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
@@ -306,6 +307,9 @@ impl Engine {
         }
         if id == id::PING && self.is_restricted(key) {
             return self.answer_here(key, &request);
+        }
+        if is_control(&request) {
+            return self.place_control(key, &request);
         }
         let ends_multi = matches!(
             id,

@@ -59,6 +59,8 @@ pub struct Origin {
     pub local: Local,
     /// The number of our socket, -1 if it has none.
     pub fd: i32,
+    /// The number of the listener by which it came, the same in every worker.
+    pub listener: u16,
 }
 
 impl From<Peer> for Origin {
@@ -67,6 +69,7 @@ impl From<Peer> for Origin {
             peer,
             local: Local::Unknown,
             fd: -1,
+            listener: 0,
         }
     }
 }
@@ -280,6 +283,7 @@ pub(crate) struct Session {
 
     pub(crate) db: u32,
     pub(crate) pool: u16,
+    pub(crate) listener: u16,
     /// Index of its user in the settings.
     pub(crate) user: u16,
     pub(crate) id: u64,

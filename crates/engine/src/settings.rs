@@ -14,7 +14,7 @@ pub struct Settings {
     pub limits: Limits,
     /// Deadlines.
     pub timeouts: Timeouts,
-    /// When a link's open batch leaves.
+    /// When a link's open batch leaves: at first, in every pool.
     pub flush: FlushRule,
     /// Who may connect. Empty: everybody, as with a Redis without a password.
     pub users: Vec<User>,
@@ -80,6 +80,13 @@ pub struct FlushRule {
     pub fuse: bool,
     /// Level 4: of reads in a batch that are the same, one is sent.
     pub collapse: bool,
+}
+
+impl FlushRule {
+    /// The least that [`FlushRule::max_delay_us`] can be ...
+    pub const MAX_DELAY_US_MIN: u32 = 1;
+    /// ... and the most.
+    pub const MAX_DELAY_US_MAX: u32 = 1_000_000;
 }
 
 impl Default for FlushRule {

@@ -567,9 +567,12 @@ pub(crate) static OPTIONS: &[Opt] = &[
     Opt {
         name: "max-delay-us",
         topic: Topic::Batching,
-        kind: number(Unit::Microseconds, 1, 1_000_000, |values| {
-            &mut values.flush.max_delay_us
-        }),
+        kind: number(
+            Unit::Microseconds,
+            FlushRule::MAX_DELAY_US_MIN as u64,
+            FlushRule::MAX_DELAY_US_MAX as u64,
+            |values| &mut values.flush.max_delay_us,
+        ),
         value: "TIME",
         brief: "The longest that a request waits in an open batch",
         more: "A bound, not a pause: a batch leaves as soon as the one before it has come back. A \

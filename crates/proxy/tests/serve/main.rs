@@ -9,6 +9,7 @@ mod target;
 
 mod clients;
 mod coalescing;
+mod control;
 mod crosstalk;
 mod differ;
 mod drain;
