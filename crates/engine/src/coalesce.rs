@@ -116,6 +116,7 @@ const SECTIONS: [Section; 3] = [
 
 impl Engine {
     /// A batch is about to leave: what can leave together does.
+    #[inline(never)]
     pub(crate) fn coalesce(&mut self, key: Key) {
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -385,27 +386,29 @@ fn is_plain(request: &[u8], beginning: &[u8]) -> bool {
 impl Engine {
     /// A reply to an MGET begins; or it is an error. Returns how many bytes of it are done with: its elements
     /// are replies like others. `None`: the rest has to come first.
-    pub(crate) fn open_gets(
-        &mut self,
-        key: Key,
-        head: Entry,
-        bytes: &[u8],
-    ) -> Result<Option<usize>, String> {
+    pub(crate) fn open_gets(&mut self, key: Key, bytes: &[u8]) -> Result<Option<usize>, String> {
         const WRONG: &str = "its reply to MGET is no array of that length";
-        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-            return Ok(None);
-        };
-        let line = &bytes[..=end];
         let Some(link) = self.links.get_mut(key) else {
             return Ok(None);
         };
+        let Some(head) = link.first_in_flight() else {
+            return Ok(None);
+        };
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            if bytes.len() > HEAD_BYTES_MAX {
+                return Err(WRONG.to_owned());
+            }
+            link.partial = bytes.to_vec();
+            return Ok(None);
+        };
+        let line = &bytes[..=end];
         match line
             .strip_suffix(b"\r\n")
             .and_then(|line| line.split_first())
         {
             Some((b'-', error)) => self.part(key, head, error),
             Some((b'*', count)) if number::parse(count) == Some(head.seq.into()) => {
-                link.pop_answered(head);
+                link.pop_head(head);
                 link.fusing.note(head.seq);
                 self.counters.link_replies += 1;
             }
@@ -477,7 +480,7 @@ impl Engine {
         } else {
             link.fusing.give_up();
         }
-        link.pop_answered(head);
+        link.pop_head(head);
         for _ in 0..head.seq {
             let Some(link) = self.links.get_mut(key) else {
                 return;
@@ -583,6 +586,9 @@ impl Engine {
         self.list_link(key);
     }
 }
+
+/// No error that a server says is longer.
+const HEAD_BYTES_MAX: usize = 4 << 10;
 
 /// What MGET says where there is nothing, or nothing that GET would show.
 #[inline]

@@ -173,10 +173,9 @@ pub struct Engine {
     pub(crate) pinned_waiters: VecDeque<Key>,
     /// Users that clients have named.
     pub(crate) logins: Logins,
-    /// Of each command, whether any request for it with the right number of arguments goes to a server.
-    pub(crate) straight: Box<[bool]>,
-    /// And what it then is to its batch.
-    pub(crate) classes: Box<[Class]>,
+    /// Of each command, if any request for it with the right number of arguments goes to a server, what it is to
+    /// its batch.
+    pub(crate) straight: Box<[Option<Class>]>,
     /// Scripts that were seen, and what servers said of commands that the table does not have.
     pub(crate) scripts: Scripts,
     pub(crate) learned: Learned,
@@ -243,20 +242,22 @@ pub struct Engine {
 /// milliseconds.
 pub const TICK_MS: u32 = 50;
 
-fn classes() -> Box<[Class]> {
-    let class = |id: commands::CommandId| match (id.get().coalesce, id.get().retry) {
+fn class(id: commands::CommandId) -> Class {
+    match (id.get().coalesce, id.get().retry) {
         (Coalesce::Get, _) => Class::Get,
         (Coalesce::Set, _) => Class::Set,
         (Coalesce::Collapse, _) => Class::Pure,
         (_, retry) => Class::of(retry == Retry::Read),
-    };
-    commands::all().map(class).collect()
+    }
 }
 
 /// What the table says goes straight, except what the configuration refuses.
-fn straight(settings: &Settings) -> Box<[bool]> {
+fn straight(settings: &Settings) -> Box<[Option<Class>]> {
     commands::all()
-        .map(|id| id.get().goes_straight() && !settings.refused.contains(&id))
+        .map(|id| {
+            let is_straight = id.get().goes_straight() && !settings.refused.contains(&id);
+            is_straight.then(|| class(id))
+        })
         .collect()
 }
 
@@ -327,7 +328,6 @@ impl Engine {
             pinned_waiters: VecDeque::new(),
             logins: Logins::default(),
             straight: straight(&settings),
-            classes: classes(),
             scripts: Scripts::default(),
             learned: Learned::default(),
             levels: Vec::new(),
@@ -1015,10 +1015,13 @@ impl Engine {
                         Why::Full => counters.flushed_full += 1,
                         Why::Late => counters.flushed_late += 1,
                     }
-                    if link.movable > 1 && link.role == Role::Shared {
+                    let link = if link.movable > 1 && link.role == Role::Shared {
                         self.coalesce(key);
-                    }
-                    if let Some(link) = self.links.get_mut(key) {
+                        self.links.get_mut(key)
+                    } else {
+                        Some(link)
+                    };
+                    if let Some(link) = link {
                         link.flush(self.now);
                         link.listed = false;
                     }

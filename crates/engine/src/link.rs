@@ -145,29 +145,30 @@ pub(crate) struct Entry {
 // A hundred thousand of them wait on a busy link.
 const _: () = assert!(size_of::<Entry>() == 24);
 
-/// What a request is to its batch, and to a server that may have to be asked twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a request is to its batch, and to a server that may have to be asked twice. In an order in which each question
+/// of the hot path is one comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     /// It may change something.
     Write,
     /// It changes nothing: to run it twice does no harm.
     Read,
+    /// The same as what is in front of it: nothing was sent, and that one's answer is its own.
+    Same,
     /// A read whose answer follows from the data alone.
     Pure,
     /// A GET: one that may be fused.
     Get,
     /// A SET: a write that may be fused if it has no options.
     Set,
-    /// The head of an MGET or MSET: nobody's; `seq` is how many parts were sent with it.
-    Gets,
-    Sets,
-    /// A part of one: a GET or a SET of which only the arguments were sent.
-    OfGets,
-    OfSets,
     /// A pure read that was moved.
     Moved,
-    /// The same as what is in front of it: nothing was sent, and that one's answer is its own.
-    Same,
+    /// A part of an MGET or MSET: a GET or a SET of which only the arguments were sent.
+    OfGets,
+    OfSets,
+    /// The head of one: nobody's; `seq` is how many parts were sent with it.
+    Gets,
+    Sets,
     /// A GET or SET that stands for itself, to see whether this user may do it.
     TriesGet,
     TriesSet,
@@ -188,28 +189,19 @@ impl Class {
     /// Whether it may leave together with others.
     #[inline]
     pub(crate) fn may_move(self) -> bool {
-        matches!(self, Class::Pure | Class::Get | Class::Set)
+        (Class::Pure..=Class::Set).contains(&self)
     }
 
     /// Whether its reply may be more, or less, than it seems.
     #[inline]
     pub(crate) fn is_special(self) -> bool {
-        matches!(
-            self,
-            Class::Gets
-                | Class::Sets
-                | Class::OfGets
-                | Class::OfSets
-                | Class::Moved
-                | Class::TriesGet
-                | Class::TriesSet
-        )
+        self >= Class::Moved
     }
 
     /// Whether its reply tells us more than whom it is for.
     #[inline]
     pub(crate) fn tells(self) -> bool {
-        matches!(self, Class::Sets | Class::TriesGet | Class::TriesSet)
+        self >= Class::Sets
     }
 
     /// Whether it is the head of what was made of several.
@@ -391,6 +383,8 @@ pub(crate) struct Link {
     pub(crate) streaming: Streaming,
     /// Requests of the open batch that may leave together.
     pub(crate) movable: u32,
+    /// MGETs of ours in the ledger.
+    pub(crate) heads: u32,
     /// What left together comes apart: some of it is asked again.
     pub(crate) asks_again: bool,
     /// That, until it is put on the link.
@@ -467,6 +461,7 @@ impl Link {
             paused_us: 0,
             streaming: Streaming::No,
             movable: 0,
+            heads: 0,
             asks_again: false,
             again: Vec::new(),
             may_get: None,
@@ -546,6 +541,15 @@ impl Link {
         self.ledger.len() - self.open as usize
     }
 
+    /// Whether the next reply is that to an MGET of ours.
+    #[inline]
+    pub(crate) fn gets_are_next(&self) -> bool {
+        self.heads > 0
+            && self
+                .first_in_flight()
+                .is_some_and(|entry| entry.class == Class::Gets)
+    }
+
     /// The request that the next reply answers.
     #[inline]
     pub(crate) fn first_in_flight(&self) -> Option<Entry> {
@@ -562,6 +566,12 @@ impl Link {
         debug_assert!(self.in_flight() > 0, "what is answered is in flight");
         self.ledger.pop_front();
         self.out.answer(entry.len as usize);
+    }
+
+    /// That is the head of an MGET or MSET: its parts are next.
+    pub(crate) fn pop_head(&mut self, head: Entry) {
+        self.heads -= u32::from(head.class == Class::Gets);
+        self.pop_answered(head);
     }
 
     /// The bytes of the request in front.
@@ -650,6 +660,8 @@ impl Link {
         self.out.append(bytes);
         self.ledger.truncate(first);
         self.ledger.extend(entries);
+        let heads = entries.iter().filter(|entry| entry.class == Class::Gets);
+        self.heads += heads.count() as u32;
         self.open = entries.len() as u32;
     }
 
@@ -804,6 +816,7 @@ impl Link {
         }
         self.out.replace(kept);
         self.open = self.ledger.len() as u32;
+        self.heads = 0;
         self.asks_again = false;
         if mixed {
             self.put_into_asked_order();

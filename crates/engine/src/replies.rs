@@ -45,22 +45,15 @@ impl Engine {
         match &mut link.state {
             State::Up if link.tunnel.is_some() => self.take_tunnel_bytes(key, bytes),
             State::Up => {
-                // The head of something fused may come in parts.
-                let mut head = Vec::new();
                 if !link.partial.is_empty() && !link.scanner.is_inside() {
-                    head = std::mem::take(&mut link.partial);
+                    return self.take_rest_of_head(key, bytes);
                 }
                 if let Role::Hub(hub) = link.role
                     && self.hub(hub).goes_behind(bytes)
                 {
                     return;
                 }
-                if head.is_empty() {
-                    self.take_replies(key, bytes);
-                } else {
-                    head.extend_from_slice(bytes);
-                    self.take_replies(key, &head);
-                }
+                self.take_replies(key, bytes);
                 self.after_replies(key);
             }
             State::Greeting { greeting, .. } => {
@@ -72,6 +65,18 @@ impl Engine {
         }
     }
 
+    /// The first line of the reply to an MGET of ours came in parts.
+    #[cold]
+    fn take_rest_of_head(&mut self, key: Key, bytes: &[u8]) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let mut head = std::mem::take(&mut link.partial);
+        head.extend_from_slice(bytes);
+        self.take_replies(key, &head);
+        self.after_replies(key);
+    }
+
     pub(crate) fn take_replies(&mut self, key: Key, bytes: &[u8]) {
         let mut at = 0;
         let mut run = Run::NONE;
@@ -80,24 +85,15 @@ impl Engine {
                 return;
             };
             let inside = link.scanner.is_inside();
-            let front = link.first_in_flight();
-            if let Some(head) = front.filter(|front| front.class == Class::Gets)
-                && !inside
-                && bytes[at] != b'>'
-            {
+            if link.gets_are_next() && !inside && bytes[at] != b'>' {
                 // Its elements are replies like others.
                 self.deliver_run(&mut run, &bytes[..at]);
-                match self.open_gets(key, head, &bytes[at..]) {
+                match self.open_gets(key, &bytes[at..]) {
                     Ok(Some(len)) => {
                         at += len;
                         continue;
                     }
-                    Ok(None) => {
-                        if let Some(link) = self.links.get_mut(key) {
-                            link.partial = bytes[at..].to_vec();
-                        }
-                        return;
-                    }
+                    Ok(None) => return,
                     Err(reason) => return self.lose_link(key, &reason),
                 }
             }
@@ -117,7 +113,7 @@ impl Engine {
                             return;
                         }
                     } else {
-                        let Some(entry) = front else {
+                        let Some(entry) = link.first_in_flight() else {
                             self.deliver_run(&mut run, &bytes[..at]);
                             return self.lose_link(key, UNASKED);
                         };

@@ -197,7 +197,7 @@ impl Engine {
             return self.place_slowly(key, bytes, spans);
         };
         let command = id.get();
-        if self.straight[id.index()]
+        if let Some(class) = self.straight[id.index()]
             && command.arity_ok(spans.len())
             && let Some(session) = self.sessions.get_mut(key)
             && !session.flags.any(Flags::OFF_PATH)
@@ -208,7 +208,7 @@ impl Engine {
             let seq = session.take_seq();
             let entry = Entry {
                 len: bytes.len() as u32,
-                class: self.classes[id.index()],
+                class,
                 ..Entry::of(key, seq, self.now_ms)
             };
             link.push(entry, bytes);
