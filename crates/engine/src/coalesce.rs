@@ -503,16 +503,25 @@ impl Engine {
         if nil {
             link.fusing.waste(1);
         }
-        let (alone, request) = link.take_alone();
-        for (index, entry) in alone.into_iter().enumerate() {
+        let mut request = self.spare.take();
+        request.extend_from_slice(front.class.beginning());
+        request.extend_from_slice(link.first_bytes());
+        let mut is_first = true;
+        while let Some(link) = self.links.get_mut(key)
+            && let Some(entry) = link.first_in_flight()
+            && (is_first || entry.class == Class::Same)
+        {
+            link.pop_answered(entry);
             let asks_again = |session: &Session| session.flags.any(Flags::ASKS_AGAIN);
-            let too_much = index > 0 && (cut || !self.has_room_for_copy(entry.session, reply));
+            let too_much = !is_first && (cut || !self.has_room_for_copy(entry.session, reply));
             if let Some(link) = self.links.get_mut(key).filter(|_| too_much) {
                 link.collapsing.give_up();
             }
             if nil || too_much || self.sessions.get(entry.session).is_some_and(asks_again) {
                 // It was executed.
                 let entry = Entry {
+                    len: request.len() as u32,
+                    class: Class::of(entry.class.reads()),
                     again: true,
                     ..entry
                 };
@@ -520,7 +529,9 @@ impl Engine {
             } else {
                 self.deliver_or_park(entry.session, (entry.seq, 1), reply, &request);
             }
+            is_first = false;
         }
+        self.spare.give(request);
     }
 
     /// What a server sends comes no faster than it is taken; copies would. So who has more than it takes, and everybody
