@@ -439,8 +439,8 @@ impl Engine {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
-        let refused = [&b"-NOPERM"[..], b"-ERR", b"-NOAUTH"];
-        let may = cut || !refused.iter().any(|start| reply.starts_with(start));
+        let refused = |error: &[u8]| refuses_command(error) || error.starts_with(b"ERR");
+        let may = cut || !reply.strip_prefix(b"-").is_some_and(refused);
         let seen = may.then_some(self.now);
         match entry.class {
             Class::TriesGet => link.may_get = seen,
@@ -469,13 +469,14 @@ impl Engine {
     }
 
     /// Nothing of it was executed: the parts go their own ways. For a user who may not do it, or a server that cannot,
-    /// it is not tried again on this connection: an ACL LOG would fill with it.
+    /// it is not tried again on this connection: an ACL LOG would fill with it. That one of the keys is not the user's says
+    /// nothing of other keys.
     fn part(&mut self, key: Key, head: Entry, error: &[u8]) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
         self.counters.link_replies += 1;
-        if error.starts_with(b"NOPERM") || error.starts_with(b"ERR unknown command") {
+        if refuses_command(error) {
             link.fusing.give_up_for_good();
         } else {
             link.fusing.give_up();
@@ -596,6 +597,13 @@ impl Engine {
         }
         self.list_link(key);
     }
+}
+
+/// Whether an error says that this user may not give such a command, or that there is none; not that a key is not its.
+fn refuses_command(error: &[u8]) -> bool {
+    let of_a_key = || error.windows(4).any(|word| word == b" key");
+    let of_user = error.starts_with(b"NOPERM") && !of_a_key();
+    of_user || error.starts_with(b"NOAUTH") || error.starts_with(b"ERR unknown command")
 }
 
 /// No error that a server says is longer.

@@ -185,6 +185,28 @@ fn who_has_no_right_to_it_is_not_tried_with_it_twice() {
     }
 }
 
+/// The next keys may be others.
+#[test]
+fn who_has_no_right_to_a_key_is_left_alone_for_a_while() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    let mut fused = 0;
+    for _ in 0..1_000 {
+        ask_at_once(&mut world, &[(a, &["GET a"]), (b, &["GET b"])]);
+        if world.sent(world.shared).contains("MGET") {
+            fused += 1;
+            world.says(world.shared, "-NOPERM No permissions to access a key\r\n");
+            world.sent(world.shared);
+        }
+        world.says(
+            world.shared,
+            "$1\r\n1\r\n-NOPERM No permissions to access a key\r\n",
+        );
+        assert_eq!(world.got(a), "$1\r\n1\r\n");
+    }
+    assert!((2..10).contains(&fused), "{fused}");
+}
+
 /// Who may MGET may have no right to GET.
 #[test]
 fn who_has_no_right_to_get_or_set_gets_nothing_by_mget_and_mset() {
