@@ -66,6 +66,13 @@ pub enum Notice {
         /// Which rule or bound.
         reason: String,
     },
+    /// A client has set options of ours, for all workers.
+    OptionsSet {
+        /// The client's address.
+        peer: String,
+        /// Each with its value.
+        options: String,
+    },
     /// A client could not be accepted (file descriptors, memory, `sessions_max`); said once a second at the most.
     AcceptFailed {
         /// Whose.

@@ -260,6 +260,7 @@ impl Worker {
                     peer,
                     reason,
                 },
+                Event::OptionsSet { peer, options } => Notice::OptionsSet { peer, options },
             });
         }
     }
@@ -445,6 +446,7 @@ impl Worker {
             self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
             return;
         }
+        let index = listener as u16;
         let listener = &self.listeners[listener];
         let origin = Origin {
             peer,
@@ -456,6 +458,7 @@ impl Worker {
                     .map_or(Local::Unknown, Local::Tcp),
             },
             fd: fd.as_raw_fd(),
+            listener: index,
         };
         let id = self.engine.handle_accept(origin, listener.pool);
         match Socket::new(&self.epoll, fd, Token::Session(id.index()), EventFlags::IN) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use respool_driver::{Setup, start};
 use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
+use respool_protocol::request::{Found, Scanner};
 
 struct Counting;
 
@@ -38,12 +39,68 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const REQUEST: &[u8] = b"*2\r\n$3\r\nGET\r\n$7\r\nkey:001\r\n";
-const REPLY: &[u8; 11] = b"$5\r\nvalue\r\n";
 const CLIENTS: usize = 20;
 const PIPELINE: usize = 20;
 
-/// Answers as many requests as bytes have come, from fixed memory.
+/// What the clients ask, and what of it leaves together.
+struct Load {
+    name: &'static str,
+    fuse: bool,
+    collapse: bool,
+    /// A client's request for a key, and the reply to any.
+    request: fn(key: usize) -> Vec<u8>,
+    reply: &'static [u8],
+    /// So many keys are asked for, by everybody in the same order.
+    keys: usize,
+}
+
+fn get(key: usize) -> Vec<u8> {
+    format!("*2\r\n$3\r\nGET\r\n$7\r\nkey:{key:03}\r\n").into_bytes()
+}
+
+fn set(key: usize) -> Vec<u8> {
+    format!("*3\r\n$3\r\nSET\r\n$7\r\nkey:{key:03}\r\n$5\r\nvalue\r\n").into_bytes()
+}
+
+const LOADS: [Load; 4] = [
+    Load {
+        name: "as it is",
+        fuse: false,
+        collapse: false,
+        request: get,
+        reply: VALUE,
+        keys: 1,
+    },
+    Load {
+        name: "fused GETs",
+        fuse: true,
+        collapse: true,
+        request: get,
+        reply: VALUE,
+        keys: CLIENTS * PIPELINE,
+    },
+    Load {
+        name: "fused SETs",
+        fuse: true,
+        collapse: true,
+        request: set,
+        reply: OK,
+        keys: CLIENTS * PIPELINE,
+    },
+    Load {
+        name: "equal GETs",
+        fuse: true,
+        collapse: true,
+        request: get,
+        reply: VALUE,
+        keys: PIPELINE,
+    },
+];
+
+const VALUE: &[u8] = b"$5\r\nvalue\r\n";
+const OK: &[u8] = b"+OK\r\n";
+
+/// Answers whatever is whole of what has come, from fixed memory.
 fn serve(listener: &TcpListener) {
     for link in listener.incoming() {
         let mut link = link.expect("a link");
@@ -53,35 +110,55 @@ fn serve(listener: &TcpListener) {
             assert!(bytes[..greeting].starts_with(b"*4\r\n$5\r\nHELLO\r\n"));
             link.write_all(b"*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n")
                 .expect("the greeting is answered");
-            let (mut read, mut answered) = (0, 0);
-            while let Ok(count @ 1..) = link.read(&mut bytes) {
-                read += count;
-                while answered < read / REQUEST.len() {
-                    let due = (read / REQUEST.len() - answered).min(bytes.len() / REPLY.len());
-                    for reply in bytes.as_chunks_mut().0.iter_mut().take(due) {
-                        *reply = *REPLY;
-                    }
-                    link.write_all(&bytes[..due * REPLY.len()])
-                        .expect("a reply leaves");
-                    answered += due;
+            let mut scanner = Scanner::default();
+            let mut replies = [0; 65536];
+            let mut len = 0;
+            while let Ok(count @ 1..) = link.read(&mut bytes[len..]) {
+                len += count;
+                let (mut at, mut room) = (0, &mut replies[..]);
+                while let Ok(Found::Request { len }) = scanner.scan(&bytes[at..len], true) {
+                    let spans = scanner.spans();
+                    answer(spans[0].of(&bytes[at..]), spans.len() - 1, &mut room);
+                    at += len;
                 }
+                let left = room.len();
+                link.write_all(&replies[..replies.len() - left])
+                    .expect("replies leave");
+                // The scanner knows how far it has come in the rest.
+                bytes.copy_within(at..len, 0);
+                len -= at;
             }
         });
     }
 }
 
+/// Writes the reply to a request with so many arguments.
+fn answer(name: &[u8], args: usize, room: &mut &mut [u8]) {
+    let mut say = |bytes: &[u8]| room.write_all(bytes).expect("replies are small");
+    match name {
+        b"GET" => say(VALUE),
+        b"SET" | b"MSET" => say(OK),
+        b"MGET" => {
+            write!(room, "*{args}\r\n").expect("replies are small");
+            (0..args).for_each(|_| room.write_all(VALUE).expect("replies are small"));
+        }
+        other => panic!("nobody has asked {}", other.escape_ascii()),
+    }
+}
+
 /// One round: every client sends its pipeline, in two halves cut inside a request; then all replies are read.
-fn round(clients: &mut [TcpStream], requests: &[u8], replies: &mut [u8]) {
-    let (first, second) = requests.split_at(requests.len() / 2 + 5);
-    for half in [first, second] {
-        for client in clients.iter_mut() {
+fn round(clients: &mut [TcpStream], requests: &[Vec<u8>], replies: &mut [u8], reply: &[u8]) {
+    for is_first in [true, false] {
+        for (client, requests) in clients.iter_mut().zip(requests) {
+            let (first, second) = requests.split_at(requests.len() / 2 + 5);
+            let half = if is_first { first } else { second };
             client.write_all(half).expect("requests leave");
         }
     }
     for client in clients.iter_mut() {
         client.read_exact(replies).expect("replies come");
         assert!(
-            replies.as_chunks().0.iter().all(|reply| reply == REPLY),
+            replies.chunks(reply.len()).all(|got| got == reply),
             "every reply is right"
         );
     }
@@ -90,6 +167,12 @@ fn round(clients: &mut [TcpStream], requests: &[u8], replies: &mut [u8]) {
 /// A request that costs an allocation cannot pass.
 #[test]
 fn no_request_allocates_in_the_steady_state() {
+    for load in &LOADS {
+        does_not_allocate(load);
+    }
+}
+
+fn does_not_allocate(load: &Load) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("its address").port();
     std::thread::spawn(move || serve(&listener));
@@ -106,13 +189,16 @@ fn no_request_allocates_in_the_steady_state() {
         name: "default".to_owned(),
         kind: PoolKind::Single(server),
     }];
+    let mut settings = Settings {
+        pools,
+        ..Settings::default()
+    };
+    settings.flush.fuse = load.fuse;
+    settings.flush.collapse = load.collapse;
     let setup = Setup {
         listeners: vec![(local(0), 0)],
         workers: 1,
-        settings: Arc::new(Settings {
-            pools,
-            ..Settings::default()
-        }),
+        settings: Arc::new(settings),
     };
     let running = start(setup, Arc::new(|_| {})).expect("a worker starts");
     let Address::Tcp { port, .. } = running.addresses()[0] else {
@@ -128,24 +214,37 @@ fn no_request_allocates_in_the_steady_state() {
             client
         })
         .collect();
-    let requests = REQUEST.repeat(PIPELINE);
-    let mut replies = vec![0; REPLY.len() * PIPELINE];
+    let of_client = |client: usize| -> Vec<u8> {
+        let keys = (0..PIPELINE).map(|at| (client * PIPELINE + at) % load.keys);
+        keys.flat_map(load.request).collect()
+    };
+    let requests: Vec<Vec<u8>> = (0..CLIENTS).map(of_client).collect();
+    let mut replies = vec![0; load.reply.len() * PIPELINE];
+    let mut round = || round(&mut clients, &requests, &mut replies, load.reply);
     // Buffers grow to what this load needs, once.
     for _ in 0..300 {
-        round(&mut clients, &requests, &mut replies);
+        round();
     }
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     let rounds = 200;
     for _ in 0..rounds {
-        round(&mut clients, &requests, &mut replies);
+        round();
     }
     let allocations = ALLOCATIONS.load(Ordering::SeqCst) - before;
     let requests = rounds * CLIENTS * PIPELINE;
     // A buffer may still grow once when a batch comes together that is larger than any before.
     assert!(
         allocations < 20,
-        "{allocations} allocations for {requests} requests"
+        "{}: {allocations} allocations for {requests} requests",
+        load.name
     );
+    // Counters are reported now and then.
+    std::thread::sleep(Duration::from_millis(300));
+    let counters = &running.counters()[0];
+    let fused = counters.fused_gets + counters.fused_sets;
+    assert_eq!(fused > 0, load.fuse, "{}", load.name);
+    let equal = load.collapse && load.keys < CLIENTS * PIPELINE;
+    assert_eq!(counters.collapsed > 0, equal, "{}", load.name);
     running.drain();
     drop(clients);
     assert_eq!(

@@ -84,6 +84,12 @@ impl Unanswered {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// The last `count` bytes, which the kernel has not seen, are to be replaced.
+    pub(crate) fn take_back(&mut self, count: usize) {
+        debug_assert!(count <= self.bytes.len() - self.written);
+        self.bytes.truncate(self.bytes.len() - count);
+    }
+
     #[inline]
     pub(crate) fn write(&mut self, count: usize) {
         self.written += count;

@@ -8,6 +8,7 @@ use respool_protocol::encode;
 use respool_protocol::value::Value;
 
 use crate::auth::Login;
+use crate::control::Control;
 use crate::engine::Engine;
 use crate::link::Entry;
 use crate::pinned::Switch;
@@ -68,6 +69,8 @@ pub(crate) enum Duty {
     Receivers(i64),
     /// PUBSUB NUMSUB, SHARDNUMSUB: so it did for each channel.
     Subscribers(Kind),
+    /// CONFIG SET or GET of something of ours.
+    Control(Box<Control>),
     /// COMMAND, or COMMAND INFO about a command that we do not know: nobody's.
     Learn(Subject),
 }
@@ -180,6 +183,7 @@ impl Engine {
             Duty::EndedWait { .. } => self.pass_on(entry, reply),
             Duty::EndWait { link } => self.wait_ended(link, reply),
             Duty::Pass => self.pass_on(entry, reply),
+            Duty::Control(control) => self.settle_control(entry, *control, reply),
             Duty::Ask => self.settle_ask(key, reply),
             Duty::Receivers(_) | Duty::Subscribers(_) => {
                 let reply = match self.links.get(key).map(|link| link.key.server) {

@@ -16,23 +16,25 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use respool_protocol::commands;
+use respool_protocol::commands::{self, Coalesce, Retry};
 use respool_protocol::encode::Version;
 use respool_protocol::request::Scanner;
 
 use crate::auth::{CONFIGURED, Logins};
 use crate::buffer::Spare;
 use crate::clients::Pause;
+use crate::coalesce::{Coalescing, Move};
+use crate::control::Levels;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::fleet::{Answer, Asked, Question, Settling};
-use crate::link::{Decision, Identity, Link, LinkKey, Role, State, Streaming, Why};
+use crate::link::{Class, Decision, Identity, Link, LinkKey, Role, State, Streaming, Why};
 use crate::pool::{Pool, Server, ServerId};
 use crate::requests::may_wait;
 use crate::returns::Expected;
 use crate::scripts::Scripts;
 use crate::session::{Flags, Origin, Pins, Session};
-use crate::settings::{Address, Settings};
+use crate::settings::{Address, FlushRule, Settings};
 use crate::slots::{Key, Slots};
 use crate::subscriptions::Hub;
 use crate::time::Time;
@@ -125,6 +127,13 @@ pub enum Event {
         /// Which.
         reason: String,
     },
+    /// A client has set options of ours.
+    OptionsSet {
+        /// The client's address.
+        peer: String,
+        /// Each with its value.
+        options: String,
+    },
 }
 
 /// Who this engine is among its like.
@@ -165,13 +174,19 @@ pub struct Engine {
     pub(crate) pinned_waiters: VecDeque<Key>,
     /// Users that clients have named.
     pub(crate) logins: Logins,
-    /// Of each command, whether any request for it with the right number of arguments goes to a server.
-    pub(crate) straight: Box<[bool]>,
+    /// Of each command, if any request for it with the right number of arguments goes to a server, what it is to
+    /// its batch.
+    pub(crate) straight: Box<[Option<Class>]>,
     /// Scripts that were seen, and what servers said of commands that the table does not have.
     pub(crate) scripts: Scripts,
     pub(crate) learned: Learned,
+    /// What of each listener leaves together; of those behind the end: everything.
+    pub(crate) levels: Vec<Levels>,
     /// Sessions that are told what others track, by their ids.
     pub(crate) targets: HashMap<u64, Key>,
+    /// The number of the batch that leaves, and where it is put into order.
+    pub(crate) batch: u32,
+    pub(crate) coalescing: Coalescing,
     /// The subscriptions, and the excess over what servers count, which all workers share.
     pub(crate) hubs: Vec<Hub>,
     pub(crate) directory: Arc<Directory>,
@@ -200,7 +215,7 @@ pub struct Engine {
     /// Sessions whose reading may have to be switched.
     reading: Vec<Key>,
     actions: VecDeque<Action>,
-    events: VecDeque<Event>,
+    pub(crate) events: VecDeque<Event>,
     /// When the earliest held batch must leave.
     flush_at: Option<Time>,
     tick_at: Time,
@@ -228,10 +243,22 @@ pub struct Engine {
 /// milliseconds.
 pub const TICK_MS: u32 = 50;
 
+fn class(id: commands::CommandId) -> Class {
+    match (id.get().coalesce, id.get().retry) {
+        (Coalesce::Get, _) => Class::Get,
+        (Coalesce::Set, _) => Class::Set,
+        (Coalesce::Collapse, _) => Class::Pure,
+        (_, retry) => Class::of(retry == Retry::Read),
+    }
+}
+
 /// What the table says goes straight, except what the configuration refuses.
-fn straight(settings: &Settings) -> Box<[bool]> {
+fn straight(settings: &Settings) -> Box<[Option<Class>]> {
     commands::all()
-        .map(|id| id.get().goes_straight() && !settings.refused.contains(&id))
+        .map(|id| {
+            let is_straight = id.get().goes_straight() && !settings.refused.contains(&id);
+            is_straight.then(|| class(id))
+        })
         .collect()
 }
 
@@ -287,7 +314,7 @@ impl Engine {
 impl Engine {
     /// An engine that at once connects to each pool's servers.
     pub fn new(settings: Arc<Settings>, worker: Worker, now: Time) -> Self {
-        let (pools, servers) = Pool::build(&settings.pools);
+        let (pools, servers) = Pool::build(&settings.pools, &settings.flush);
         let mut engine = Engine {
             pools,
             servers,
@@ -304,7 +331,10 @@ impl Engine {
             straight: straight(&settings),
             scripts: Scripts::default(),
             learned: Learned::default(),
+            levels: Vec::new(),
             targets: HashMap::new(),
+            batch: 0,
+            coalescing: Coalescing::default(),
             hubs: Vec::new(),
             directory: Arc::default(),
             message: Vec::new(),
@@ -376,6 +406,9 @@ impl Engine {
             flags,
             version: Version::Resp2,
             pins: Pins::default(),
+            batch: 0,
+            behind: Move::default(),
+            block: 0,
             link: Key::NOBODY,
             next_seq: 0,
             head_seq: 0,
@@ -387,6 +420,7 @@ impl Engine {
             expected: Expected::NOT,
             db: key.db,
             pool: pool as u16,
+            listener: from.listener,
             user: CONFIGURED,
             id: self.next_session,
             peer: from.peer,
@@ -875,7 +909,8 @@ impl Engine {
         if !role.is_one_sessions() && !self.has_room_for_link() {
             return None;
         }
-        let link = Link::new(key, role, self.settings.flush.max_delay_us, self.now);
+        let max_delay_us = self.flush_rule(key.server).max_delay_us;
+        let link = Link::new(key, role, max_delay_us, self.now);
         self.pinned_links += u32::from(role.is_one_sessions());
         Some(self.links.insert(link))
     }
@@ -969,7 +1004,9 @@ impl Engine {
                 self.open_links.swap_remove(at);
                 continue;
             }
-            match link.decide(&self.settings.flush, self.now) {
+            let pool = self.servers[usize::from(link.key.server.0)].pool;
+            let rule = &self.pools[usize::from(pool)].flush;
+            match link.decide(rule, self.now) {
                 Decision::HoldUntil(due) => {
                     self.flush_at = Some(self.flush_at.map_or(due, |earliest| earliest.min(due)));
                     at += 1;
@@ -977,18 +1014,32 @@ impl Engine {
                 Decision::Flush(why) => {
                     let counters = &mut self.counters;
                     counters.batches += 1;
+                    counters.batch_requests.note(link.gathered());
                     match why {
                         Why::Idle => counters.flushed_idle += 1,
                         Why::Full => counters.flushed_full += 1,
                         Why::Late => counters.flushed_late += 1,
                     }
-                    link.flush(self.now);
-                    link.listed = false;
+                    let link = if link.movable > 1 && link.role == Role::Shared {
+                        self.coalesce(key);
+                        self.links.get_mut(key)
+                    } else {
+                        Some(link)
+                    };
+                    if let Some(link) = link {
+                        link.flush(self.now);
+                        link.listed = false;
+                    }
                     self.open_links.swap_remove(at);
                     self.flushed_links.push(key);
                 }
             }
         }
+    }
+
+    /// When the batches for a server leave.
+    pub(crate) fn flush_rule(&self, server: ServerId) -> &FlushRule {
+        &self.pools[usize::from(self.server(server).pool)].flush
     }
 
     /// The link has bytes of a large request to write.

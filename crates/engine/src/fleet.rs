@@ -18,6 +18,7 @@ use crate::engine::{Action, Engine};
 use crate::failure::{self, Cause, Fate};
 use crate::here::OK;
 use crate::limits::{QUESTION_MS, QUESTIONS_MAX};
+use crate::link::Entry;
 use crate::redirect::Found;
 use crate::requests::{Kept, Placed, bound_reply};
 use crate::session::Flags;
@@ -65,6 +66,15 @@ pub enum Question {
     TargetGone {
         /// Which session.
         to: u64,
+    },
+    /// To set options of ours, by their place among all and their values.
+    Set {
+        /// In which pool.
+        pool: u16,
+        /// For which listener.
+        listener: u16,
+        /// Which, and to what.
+        values: Vec<(usize, u32)>,
     },
     /// To forget the scripts that were seen. Nobody waits for the answer.
     ForgetScripts,
@@ -151,6 +161,14 @@ impl Engine {
                 self.target_gone(to);
                 Answer::Count(0)
             }
+            Question::Set {
+                pool,
+                listener,
+                values,
+            } => {
+                self.set_dials(pool, listener, &values);
+                Answer::Count(0)
+            }
             Question::ForgetScripts => {
                 self.scripts.forget();
                 Answer::Count(0)
@@ -203,6 +221,27 @@ impl Engine {
         let seq = session.take_seq();
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
         self.counters.requests_answered_here += 1;
+        self.ask_for(key, (seq, silent), question, form, doubt);
+        Placed::Done
+    }
+
+    /// The same for a request that has its place, and what the server says to it.
+    pub(crate) fn ask_in_place(&mut self, entry: Entry, question: Question, form: Form) {
+        if self.asked.len() >= QUESTIONS_MAX {
+            return self.pass_on(entry, &bound_reply("questions_max"));
+        }
+        let place = (entry.seq, entry.silent);
+        self.ask_for(entry.session, place, question, form, None);
+    }
+
+    fn ask_for(
+        &mut self,
+        key: Key,
+        (seq, silent): (u32, bool),
+        question: Question,
+        form: Form,
+        doubt: Option<Vec<u8>>,
+    ) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.asked.push_back(Asked {
@@ -224,7 +263,6 @@ impl Engine {
             });
         }
         self.handle_question(self.worker.index, ticket, question);
-        Placed::Done
     }
 
     /// Tells all workers something; their answers are not waited for.

@@ -6,6 +6,8 @@
 mod auth;
 mod buffer;
 mod clients;
+mod coalesce;
+mod control;
 mod counters;
 mod directory;
 mod duty;
@@ -33,10 +35,11 @@ mod subscriptions;
 mod time;
 mod transaction;
 mod trouble;
+mod twins;
 mod unknown;
 
 pub use clients::{Filter, Unblock};
-pub use counters::Counters;
+pub use counters::{Counted, Counters, Sizes};
 pub use directory::Directory;
 pub use engine::{Action, Engine, Event, LinkId, SessionId, TICK_MS, Worker};
 pub use failure::Fate;

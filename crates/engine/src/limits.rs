@@ -76,6 +76,14 @@ impl Default for Limits {
 /// The longest name that a client may give itself or its library: every session may keep three.
 pub const NAME_BYTES_MAX: usize = 1 << 10;
 
+/// Keys of one MGET or MSET that we make of many requests. At it: another one.
+pub const FUSED_KEYS_MAX: usize = 128;
+/// Bytes of one of them; the same.
+pub const FUSED_BYTES_MAX: usize = 8 << 10;
+/// How long ago a user may have been seen to have the right to GET, or to SET, milliseconds. Half of it later one request
+/// goes by itself to see it again; after all of it nothing is fused until it is seen.
+pub const RIGHT_SEEN_MS: u64 = 1_000;
+
 /// Questions to the other workers (CLIENT LIST and the like) of one worker that are not answered yet. At it:
 /// a session that waits for something already is not read; another one is refused.
 pub const QUESTIONS_MAX: usize = 256;

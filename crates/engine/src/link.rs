@@ -12,6 +12,7 @@
 //! reply belongs to the entry in front and to nothing else. An entry leaves only when its reply ends
 //! or the connection does. Its bytes are kept as long: a read that was lost can be sent again.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -133,8 +134,7 @@ pub(crate) struct Entry {
     pub(crate) len: u32,
     /// When it came, [`Time::stamp_ms`].
     pub(crate) at_ms: u32,
-    /// It changes nothing: to run it twice does no harm.
-    pub(crate) reads: bool,
+    pub(crate) class: Class,
     /// It was sent before, on a connection that was lost or that a slow session held up.
     pub(crate) again: bool,
     /// Its reply is not simply passed on: see [`Link::duties`].
@@ -146,7 +146,171 @@ pub(crate) struct Entry {
 // A hundred thousand of them wait on a busy link.
 const _: () = assert!(size_of::<Entry>() == 24);
 
+/// What a request is to its batch, and to a server that may have to be asked twice. In an order in which each question
+/// of the hot path is one comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    /// It may change something.
+    Write,
+    /// It changes nothing: to run it twice does no harm.
+    Read,
+    /// The same as what is in front of it: nothing was sent, and that one's answer is its own.
+    Same,
+    /// A read whose answer follows from the data alone.
+    Pure,
+    /// A GET: one that may be fused.
+    Get,
+    /// A SET: a write that may be fused if it has no options.
+    Set,
+    /// A pure read that was moved.
+    Moved,
+    /// A part of an MGET or MSET: a GET or a SET of which only the arguments were sent.
+    OfGets,
+    OfSets,
+    /// The head of one: nobody's; `seq` is how many parts were sent with it.
+    Gets,
+    Sets,
+    /// A GET or SET that stands for itself, to see whether this user may do it.
+    TriesGet,
+    TriesSet,
+}
+
+impl Class {
+    pub(crate) fn of(reads: bool) -> Class {
+        if reads { Class::Read } else { Class::Write }
+    }
+
+    pub(crate) fn reads(self) -> bool {
+        !matches!(
+            self,
+            Class::Write | Class::Set | Class::Sets | Class::OfSets | Class::TriesSet
+        )
+    }
+
+    /// Whether it may leave together with others.
+    #[inline]
+    pub(crate) fn may_move(self) -> bool {
+        (Class::Pure..=Class::Set).contains(&self)
+    }
+
+    /// Whether its reply may be more, or less, than it seems.
+    #[inline]
+    pub(crate) fn is_special(self) -> bool {
+        self >= Class::Moved
+    }
+
+    /// Whether its reply tells us more than whom it is for.
+    #[inline]
+    pub(crate) fn tells(self) -> bool {
+        self >= Class::Sets
+    }
+
+    /// Whether it is the head of what was made of several.
+    pub(crate) fn is_whole(self) -> bool {
+        matches!(self, Class::Gets | Class::Sets)
+    }
+
+    /// Whether it is sent with what is in front of it.
+    pub(crate) fn is_part(self) -> bool {
+        matches!(self, Class::OfGets | Class::OfSets | Class::Same)
+    }
+
+    /// What was sent of a request in front of its arguments, when it stood for itself.
+    pub(crate) fn beginning(self) -> &'static [u8] {
+        match self {
+            Class::OfGets => GET,
+            Class::OfSets => SET,
+            _ => b"",
+        }
+    }
+
+    /// What it is when it stands for itself again.
+    pub(crate) fn alone(self) -> Class {
+        match self {
+            Class::OfGets | Class::TriesGet => Class::Get,
+            Class::OfSets | Class::TriesSet => Class::Set,
+            Class::Moved | Class::Same => Class::Pure,
+            other => other,
+        }
+    }
+}
+
+/// Whether something that is done to batches pays; if not, they are left alone for a while.
+pub(crate) struct Trial {
+    seen: u32,
+    wasted: u32,
+    /// The part of them that may be wasted at the most, of 32.
+    wasted_max: u32,
+    /// So many batches are left alone.
+    off: u32,
+}
+
+impl Trial {
+    /// Requests after which it is judged, and batches that are left alone when it does not pay.
+    const JUDGED: u32 = 1_024;
+    const OFF: u32 = 256;
+    const FOR_GOOD: u32 = u32::MAX;
+
+    const fn new(wasted_max: u32) -> Trial {
+        Trial {
+            seen: 0,
+            wasted: 0,
+            wasted_max,
+            off: 0,
+        }
+    }
+
+    /// Whether to do it to the next batch.
+    pub(crate) fn pays(&mut self) -> bool {
+        let on = self.off == 0;
+        if !on && self.off != Trial::FOR_GOOD {
+            self.off -= 1;
+        }
+        on
+    }
+
+    /// For so many requests it cost more than it saved.
+    pub(crate) fn waste(&mut self, count: u32) {
+        self.wasted += count;
+    }
+
+    /// It was done to so many requests.
+    pub(crate) fn note(&mut self, count: u32) {
+        self.seen += count;
+        if self.seen >= Trial::JUDGED {
+            if self.wasted * 32 > self.seen * self.wasted_max {
+                self.give_up();
+            }
+            self.seen = 0;
+            self.wasted = 0;
+        }
+    }
+
+    pub(crate) fn give_up(&mut self) {
+        self.off = self.off.max(Trial::OFF);
+    }
+
+    pub(crate) fn give_up_for_good(&mut self) {
+        self.off = Trial::FOR_GOOD;
+    }
+}
+
+/// A GET that finds nothing costs two requests instead of one: it pays up to one in eight.
+const FUSING: Trial = Trial::new(4);
+/// To look for what is the same costs little: it pays from one read in 32 on.
+const COLLAPSING: Trial = Trial::new(31);
+
+/// How a GET and a SET without options begin.
+pub(crate) const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
+pub(crate) const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n";
+
 impl Entry {
+    /// By sessions, and by the order in which each has asked.
+    pub(crate) fn asked_before(&self, other: &Entry) -> Ordering {
+        let turns = self.seq.wrapping_sub(other.seq) as i32;
+        self.session.cmp(&other.session).then(turns.cmp(&0))
+    }
+
     /// A request that may change something.
     pub(crate) fn of(session: Key, seq: u32, at_ms: u32) -> Entry {
         Entry {
@@ -154,7 +318,7 @@ impl Entry {
             seq,
             len: 0,
             at_ms,
-            reads: false,
+            class: Class::Write,
             again: false,
             duty: false,
             silent: false,
@@ -218,6 +382,21 @@ pub(crate) struct Link {
     pub(crate) paused_us: u64,
     /// Whether what is written is of no request in the ledger.
     pub(crate) streaming: Streaming,
+    /// Requests of the open batch that may leave together.
+    pub(crate) movable: u32,
+    /// MGETs of ours in the ledger.
+    pub(crate) heads: u32,
+    /// What left together comes apart: some of it is asked again.
+    pub(crate) asks_again: bool,
+    /// That, until it is put on the link.
+    pub(crate) again: Vec<(Entry, Vec<u8>)>,
+    /// When it was last seen that this user may GET, and SET. Whoever may MGET need not have the right to GET.
+    pub(crate) may_get: Option<Time>,
+    pub(crate) may_set: Option<Time>,
+    /// Whether it pays to fuse: not where many GETs find nothing, for each of those costs two requests.
+    pub(crate) fusing: Trial,
+    /// Whether it pays to look for what is the same.
+    pub(crate) collapsing: Trial,
     /// What is in flight may rightly take for ever: the server waits for something.
     pub(crate) waits: bool,
     /// Its bytes are the session's as they come (MONITOR).
@@ -282,6 +461,14 @@ impl Link {
             paused: None,
             paused_us: 0,
             streaming: Streaming::No,
+            movable: 0,
+            heads: 0,
+            asks_again: false,
+            again: Vec::new(),
+            may_get: None,
+            may_set: None,
+            fusing: FUSING,
+            collapsing: COLLAPSING,
             waits: false,
             tunnel: None,
             tainted: false,
@@ -318,9 +505,50 @@ impl Link {
         self.is_up() && self.in_flight() == 0 && now.since_ms(self.progress) >= u64::from(ms)
     }
 
+    /// The request in front and those that are the same, each as it would stand for itself.
+    pub(crate) fn take_alone(&mut self) -> (Vec<Entry>, Vec<u8>) {
+        let mut alone = Vec::new();
+        let mut request = Vec::new();
+        while let Some(entry) = self.first_in_flight()
+            && (alone.is_empty() || entry.class == Class::Same)
+        {
+            if alone.is_empty() {
+                request = [entry.class.beginning(), self.first_bytes()].concat();
+            }
+            self.pop_answered(entry);
+            alone.push(Entry {
+                len: request.len() as u32,
+                class: Class::of(entry.class.reads()),
+                ..entry
+            });
+        }
+        (alone, request)
+    }
+
+    /// Whether the reply that comes next is that of several requests.
+    #[inline]
+    pub(crate) fn shares_next(&self) -> bool {
+        let second = self.ledger.get(1);
+        second.is_some_and(|entry| entry.class == Class::Same)
+    }
+
+    /// Requests of the open batch.
+    pub(crate) fn gathered(&self) -> usize {
+        self.open as usize
+    }
+
     /// Requests that have left and are not answered.
     pub(crate) fn in_flight(&self) -> usize {
         self.ledger.len() - self.open as usize
+    }
+
+    /// Whether the next reply is that to an MGET of ours.
+    #[inline]
+    pub(crate) fn gets_are_next(&self) -> bool {
+        self.heads > 0
+            && self
+                .first_in_flight()
+                .is_some_and(|entry| entry.class == Class::Gets)
     }
 
     /// The request that the next reply answers.
@@ -339,6 +567,12 @@ impl Link {
         debug_assert!(self.in_flight() > 0, "what is answered is in flight");
         self.ledger.pop_front();
         self.out.answer(entry.len as usize);
+    }
+
+    /// That is the head of an MGET or MSET: its parts are next.
+    pub(crate) fn pop_head(&mut self, head: Entry) {
+        self.heads -= u32::from(head.class == Class::Gets);
+        self.pop_answered(head);
     }
 
     /// The bytes of the request in front.
@@ -364,6 +598,7 @@ impl Link {
         self.out.append(request);
         self.ledger.push_back(entry);
         self.open += 1;
+        self.movable += u32::from(entry.class.may_move());
     }
 
     /// The same for a request whose reply has a duty.
@@ -406,10 +641,54 @@ impl Link {
     pub(crate) fn flush(&mut self, now: Time) {
         if self.in_flight() == 0 {
             self.progress = now;
+            self.asks_again = false;
         }
         self.open = 0;
+        self.movable = 0;
         self.allowed = self.out.unwritten().len();
         self.returns.end_wait();
+    }
+
+    /// Puts the open batch into another order: these bytes, and entries to go with them.
+    pub(crate) fn rearrange(&mut self, bytes: &[u8], entries: &[Entry]) {
+        let first = self.ledger.len() - self.open as usize;
+        let len = self
+            .ledger
+            .range(first..)
+            .map(|entry| entry.len as usize)
+            .sum();
+        self.out.take_back(len);
+        self.out.append(bytes);
+        self.ledger.truncate(first);
+        self.ledger.extend(entries);
+        let heads = entries.iter().filter(|entry| entry.class == Class::Gets);
+        self.heads += heads.count() as u32;
+        self.open = entries.len() as u32;
+    }
+
+    /// The requests of the open batch, and their bytes, one behind the other.
+    pub(crate) fn open_batch_of(
+        &self,
+    ) -> (
+        impl DoubleEndedIterator<Item = &Entry> + ExactSizeIterator,
+        &[u8],
+    ) {
+        let first = self.ledger.len() - self.open as usize;
+        let entries = self.ledger.range(first..);
+        let len: usize = entries.clone().map(|entry| entry.len as usize).sum();
+        let bytes = self.out.bytes();
+        (entries, &bytes[bytes.len() - len..])
+    }
+
+    /// The reply to this request of the open batch tells whether its user may do such.
+    pub(crate) fn try_right(&mut self, index: usize) {
+        let first = self.ledger.len() - self.open as usize;
+        let entry = &mut self.ledger[first + index];
+        entry.class = match entry.class {
+            Class::Get => Class::TriesGet,
+            Class::Set => Class::TriesSet,
+            other => other,
+        };
     }
 
     /// From now on bytes are cut through. No request may be put on the link until they are all written: which
@@ -486,6 +765,10 @@ impl Link {
             unwritten = unwritten.saturating_sub(self.ledger[sent - 1].len as usize);
             sent -= 1;
         }
+        // What was fused was sent when its last part was.
+        while sent < self.ledger.len() && self.ledger[sent].class.is_part() {
+            sent -= 1;
+        }
         sent
     }
 
@@ -494,14 +777,15 @@ impl Link {
     /// that were sent once, unless their session asked for a change behind them: they would see it.
     pub(crate) fn disconnect(&mut self, again: bool) -> Vec<Entry> {
         let sent = self.sent();
+        let mixed = self.is_mixed();
         let mut changed = HashSet::new();
         let mut stays = vec![true; self.ledger.len()];
         for (index, entry) in self.ledger.iter().enumerate().take(sent).rev() {
             let simple = !entry.duty || entry.silent;
             let harmless =
-                entry.reads && simple && !entry.again && !changed.contains(&entry.session);
+                entry.class.reads() && simple && !entry.again && !changed.contains(&entry.session);
             stays[index] = again && harmless && entry.session != Key::NOBODY;
-            if !entry.reads {
+            if !entry.class.reads() {
                 changed.insert(entry.session);
             }
         }
@@ -509,12 +793,21 @@ impl Link {
         let mut kept = Vec::new();
         let mut duties = std::mem::take(&mut self.duties).into_iter();
         let mut at = 0;
+        let (mut beginning, mut sent_at): (&[u8], _) = (b"", 0..0);
         for (index, mut entry) in std::mem::take(&mut self.ledger).into_iter().enumerate() {
             let behind = at + entry.len as usize;
             let duty = if entry.duty { duties.next() } else { None };
-            if stays[index] {
+            if entry.class != Class::Same {
+                (beginning, sent_at) = (entry.class.beginning(), at..behind);
+            }
+            if entry.class.is_whole() {
+                // Its parts stand for themselves again.
+            } else if stays[index] {
                 self.duties.extend(duty);
-                kept.extend_from_slice(&self.out.bytes()[at..behind]);
+                kept.extend_from_slice(beginning);
+                kept.extend_from_slice(&self.out.bytes()[sent_at.clone()]);
+                entry.len = (beginning.len() + sent_at.len()) as u32;
+                entry.class = entry.class.alone();
                 entry.again |= index < sent;
                 self.ledger.push_back(entry);
             } else {
@@ -524,7 +817,18 @@ impl Link {
         }
         self.out.replace(kept);
         self.open = self.ledger.len() as u32;
+        self.heads = 0;
+        self.asks_again = false;
+        if mixed {
+            self.put_into_asked_order();
+        }
+        let movable = |entry: &&Entry| entry.class.may_move();
+        self.movable = self.ledger.iter().filter(movable).count() as u32;
         self.allowed = 0;
+        // It may be another server, or other rights.
+        self.fusing = FUSING;
+        self.may_get = None;
+        self.may_set = None;
         self.returns.end_wait();
         self.scanner = reply::Scanner::default();
         self.partial = Vec::new();
@@ -534,13 +838,40 @@ impl Link {
         gone
     }
 
+    /// Whether requests of one session may not be in the order in which it asked them.
+    fn is_mixed(&self) -> bool {
+        self.asks_again || self.ledger.iter().any(|entry| entry.class == Class::Same)
+    }
+
+    /// What is asked again stands behind what was asked behind it: each session's requests come into the order
+    /// again in which it asked them. Nothing is in flight.
+    fn put_into_asked_order(&mut self) {
+        let mut duties = std::mem::take(&mut self.duties).into_iter();
+        let mut at = 0;
+        let mut asked: Vec<(Entry, usize, Option<Duty>)> = Vec::new();
+        for entry in std::mem::take(&mut self.ledger) {
+            let duty = if entry.duty { duties.next() } else { None };
+            asked.push((entry, at, duty));
+            at += entry.len as usize;
+        }
+        asked.sort_by(|(one, ..), (other, ..)| one.asked_before(other));
+        let mut bytes = Vec::with_capacity(at);
+        for (entry, at, duty) in asked {
+            bytes.extend_from_slice(&self.out.bytes()[at..at + entry.len as usize]);
+            self.ledger.push_back(entry);
+            self.duties.extend(duty);
+        }
+        self.out.replace(bytes);
+    }
+
     /// Takes what can go another way: the requests of sessions, other than `captor`, that only read here,
     /// and not much. Their replies will be dropped. A session that also writes here must wait, or its order
     /// is lost; one that asks for much would make the server do much twice.
     pub(crate) fn take_reads_of_others(&mut self, captor: Key) -> Vec<(Entry, Vec<u8>)> {
+        let mixed = self.is_mixed();
         let mut asked: HashMap<Key, usize> = HashMap::new();
         for entry in &self.ledger {
-            let simple = entry.reads && !entry.duty;
+            let simple = entry.class.reads() && !entry.duty;
             *asked.entry(entry.session).or_default() +=
                 if simple { 1 } else { ASKED_AGAIN_MAX + 1 };
         }
@@ -554,14 +885,20 @@ impl Link {
         }
         let mut taken = Vec::new();
         let mut at = 0;
+        let (mut beginning, mut sent_at): (&[u8], _) = (b"", 0..0);
         for entry in &mut self.ledger {
             let behind = at + entry.len as usize;
+            if entry.class != Class::Same {
+                (beginning, sent_at) = (entry.class.beginning(), at..behind);
+            }
             let others = entry.session != captor && entry.session != Key::NOBODY;
             if others && !staying.contains(&entry.session) {
-                let request = self.out.bytes()[at..behind].to_vec();
+                let request = [beginning, &self.out.bytes()[sent_at.clone()]].concat();
                 taken.push((
                     Entry {
                         again: true,
+                        len: request.len() as u32,
+                        class: entry.class.alone(),
                         ..*entry
                     },
                     request,
@@ -569,6 +906,9 @@ impl Link {
                 entry.session = Key::NOBODY;
             }
             at = behind;
+        }
+        if mixed {
+            taken.sort_by(|(one, _), (other, _)| one.asked_before(other));
         }
         taken
     }
@@ -704,6 +1044,8 @@ mod tests {
     const RULE: FlushRule = FlushRule {
         hold: true,
         max_delay_us: 200,
+        fuse: false,
+        collapse: false,
     };
 
     fn link() -> Link {
@@ -726,7 +1068,7 @@ mod tests {
             },
             seq,
             len: len as u32,
-            reads: seq % 2 == 1,
+            class: Class::of(seq % 2 == 1),
             ..Entry::of(Key::NOBODY, 0, 0)
         };
         link.push(entry, &vec![b'x'; len]);
@@ -854,7 +1196,7 @@ mod tests {
                 session,
                 seq,
                 len: 3,
-                reads,
+                class: Class::of(reads),
                 ..Entry::of(Key::NOBODY, 0, 0)
             };
             link.push(entry, format!("{}{seq:02}", session.index).as_bytes());

@@ -1,6 +1,6 @@
 //! The servers behind us, and which of them owns what.
 
-use crate::settings::{PoolKind, PoolSettings, ServerSettings};
+use crate::settings::{FlushRule, PoolKind, PoolSettings, ServerSettings};
 
 /// A server's index in the engine's table of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,12 +12,16 @@ pub(crate) struct Server {
     pub(crate) settings: ServerSettings,
     /// Its address as errors and logs say it.
     pub(crate) label: String,
+    /// The index of its pool.
+    pub(crate) pool: u16,
 }
 
 /// One logical Redis.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) topology: Topology,
+    /// When the batches for its servers leave, and what in them leaves together.
+    pub(crate) flush: FlushRule,
 }
 
 /// Which server owns which keys, at this moment. Whoever routes asks here and nowhere else.
@@ -29,22 +33,25 @@ pub(crate) enum Topology {
 
 impl Pool {
     /// Makes the pools and the table of their servers.
-    pub(crate) fn build(settings: &[PoolSettings]) -> (Vec<Pool>, Vec<Server>) {
+    pub(crate) fn build(settings: &[PoolSettings], flush: &FlushRule) -> (Vec<Pool>, Vec<Server>) {
         let mut servers = Vec::new();
-        let mut add = |settings: &ServerSettings| {
+        let mut add = |pool: usize, settings: &ServerSettings| {
             let id = ServerId(servers.len() as u16);
             servers.push(Server {
                 label: settings.address.to_string(),
                 settings: settings.clone(),
+                pool: pool as u16,
             });
             id
         };
         let pools = settings
             .iter()
-            .map(|pool| Pool {
+            .enumerate()
+            .map(|(index, pool)| Pool {
                 topology: match &pool.kind {
-                    PoolKind::Single(server) => Topology::Single(add(server)),
+                    PoolKind::Single(server) => Topology::Single(add(index, server)),
                 },
+                flush: flush.clone(),
             })
             .collect();
         (pools, servers)

@@ -2,9 +2,10 @@
 
 use respool_protocol::reply::Scanned;
 
+use crate::coalesce::is_nil;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
-use crate::link::{Link, Role, State, UNASKED};
+use crate::link::{Class, Link, Role, State, UNASKED};
 use crate::returns::Expected;
 use crate::session::Flags;
 use crate::slots::Key;
@@ -44,6 +45,9 @@ impl Engine {
         match &mut link.state {
             State::Up if link.tunnel.is_some() => self.take_tunnel_bytes(key, bytes),
             State::Up => {
+                if !link.partial.is_empty() && !link.scanner.is_inside() {
+                    return self.take_rest_of_head(key, bytes);
+                }
                 if let Role::Hub(hub) = link.role
                     && self.hub(hub).goes_behind(bytes)
                 {
@@ -61,6 +65,18 @@ impl Engine {
         }
     }
 
+    /// The first line of the reply to an MGET of ours came in parts.
+    #[cold]
+    fn take_rest_of_head(&mut self, key: Key, bytes: &[u8]) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let mut head = std::mem::take(&mut link.partial);
+        head.extend_from_slice(bytes);
+        self.take_replies(key, &head);
+        self.after_replies(key);
+    }
+
     pub(crate) fn take_replies(&mut self, key: Key, bytes: &[u8]) {
         let mut at = 0;
         let mut run = Run::NONE;
@@ -69,6 +85,18 @@ impl Engine {
                 return;
             };
             let inside = link.scanner.is_inside();
+            if link.gets_are_next() && !inside && bytes[at] != b'>' {
+                // Its elements are replies like others.
+                self.deliver_run(&mut run, &bytes[..at]);
+                match self.open_gets(key, &bytes[at..]) {
+                    Ok(Some(len)) => {
+                        at += len;
+                        continue;
+                    }
+                    Ok(None) => return,
+                    Err(reason) => return self.lose_link(key, &reason),
+                }
+            }
             match link.scanner.scan(&bytes[at..]) {
                 Ok(Scanned::Whole(len)) => {
                     let end = at + len;
@@ -89,6 +117,19 @@ impl Engine {
                             self.deliver_run(&mut run, &bytes[..at]);
                             return self.lose_link(key, UNASKED);
                         };
+                        if entry.class.is_special() {
+                            let reply = &bytes[at..end];
+                            let special = entry.class.tells()
+                                || link.asks_again
+                                || link.shares_next()
+                                || entry.class == Class::OfGets && is_nil(reply);
+                            if special {
+                                self.deliver_run(&mut run, &bytes[..at]);
+                                self.settle_moved(key, entry, reply, false);
+                                at = end;
+                                continue;
+                            }
+                        }
                         if entry.duty {
                             self.deliver_run(&mut run, &bytes[..at]);
                             self.settle(key, &bytes[at..end], false);
@@ -139,13 +180,25 @@ impl Engine {
 
     /// The replies to `count` requests of a session, from the one with place `seq` on.
     pub(crate) fn deliver(&mut self, key: Key, seq: u32, count: u32, bytes: &[u8]) {
+        self.deliver_or_park(key, (seq, count), bytes, b"");
+    }
+
+    /// The same. `request`: what is asked again, should that have to be before it is the reply's turn.
+    pub(crate) fn deliver_or_park(
+        &mut self,
+        key: Key,
+        (seq, count): (u32, u32),
+        bytes: &[u8],
+        request: &[u8],
+    ) {
         let Some(session) = self.sessions.get_mut(key) else {
             self.counters.late_replies += u64::from(count);
             return;
         };
         self.held_bytes += bytes.len();
         if seq != session.head_seq {
-            session.park(seq, count, bytes);
+            self.held_bytes += request.len();
+            session.park(seq, count, bytes, request);
             return;
         }
         session.out.tail(&mut self.spare).extend_from_slice(bytes);
@@ -156,7 +209,8 @@ impl Engine {
             session
                 .out
                 .tail(&mut self.spare)
-                .extend_from_slice(&parked.bytes);
+                .extend_from_slice(parked.reply());
+            self.held_bytes -= parked.request().len();
             session.head_seq = parked.seq.wrapping_add(parked.count);
         }
         let caught_up = session.is_caught_up();
@@ -176,6 +230,7 @@ impl Engine {
             return;
         };
         session.answered_at = self.now;
+        session.flags.remove(Flags::FUSED | Flags::ASKS_AGAIN);
         if session.flags.any(Flags::CLOSING | Flags::ENDED) && session.out.is_empty() {
             // It wants no replies, so no write will end it.
             self.resume.push(key);
@@ -217,7 +272,9 @@ impl Engine {
             };
             if entry.duty {
                 self.settle(key, whole, cut);
-            } else {
+            } else if entry.class.is_special() {
+                self.settle_moved(key, entry, whole, cut);
+            } else if let Some(link) = self.links.get_mut(key) {
                 link.pop_answered(entry);
                 self.counters.link_replies += 1;
                 self.deliver(entry.session, entry.seq, 1, whole);
@@ -337,6 +394,10 @@ impl Engine {
         let bytes = if link.cutting { bytes } else { &partial };
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
+            // It is asked again when it has come.
+            Some(session) if session.flags.any(Flags::ASKS_AGAIN) && entry.class.is_special() => {
+                link.cutting = true;
+            }
             Some(_) if entry.silent => {}
             Some(session) if session.head_seq == entry.seq => {
                 link.cutting = true;
@@ -399,10 +460,12 @@ impl Engine {
                 }
             }
             Role::Captured { by } if by != key => {
-                if output >= self.settings.limits.session_output_hard_bytes as usize {
-                    self.close_for(key, "session_output_hard_bytes".to_owned());
+                if output < self.settings.limits.session_output_hard_bytes as usize {
+                    return;
                 }
-                return;
+                // The link is read, so it does not wait for who captured it: from now on it waits for this one.
+                state.role = Role::Captured { by: key };
+                state.paused_us = 0;
             }
             Role::Captured { .. } | Role::Streaming { .. } | Role::Pinned { .. } => {}
             Role::Shared | Role::Hub(_) | Role::Redirect { .. } | Role::Spare => return,
@@ -421,6 +484,7 @@ impl Engine {
     /// The link stops being shared: it serves what it owes, and nobody puts anything new on it. Reads of
     /// others that wait behind the slow session's replies are asked again on another link.
     fn capture(&mut self, link: Key, by: Key) {
+        self.ask_again(link);
         let Some(state) = self.links.get_mut(link) else {
             return;
         };

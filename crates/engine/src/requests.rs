@@ -4,10 +4,11 @@ use respool_protocol::commands::{self, Answer, Command, CommandId, Condition, Re
 use respool_protocol::encode;
 use respool_protocol::request::{self, Found, Scanner, Span, Violation};
 
+use crate::control::is_control;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
-use crate::link::{Entry, Link, LinkKey, Role, State};
+use crate::link::{Class, Entry, Link, LinkKey, Role, State};
 use crate::returns::Expected;
 use crate::session::{Flags, Large, Pins, Session};
 use crate::slots::Key;
@@ -196,7 +197,7 @@ impl Engine {
             return self.place_slowly(key, bytes, spans);
         };
         let command = id.get();
-        if self.straight[id.index()]
+        if let Some(class) = self.straight[id.index()]
             && command.arity_ok(spans.len())
             && let Some(session) = self.sessions.get_mut(key)
             && !session.flags.any(Flags::OFF_PATH)
@@ -207,7 +208,7 @@ impl Engine {
             let seq = session.take_seq();
             let entry = Entry {
                 len: bytes.len() as u32,
-                reads: command.retry == Retry::Read,
+                class,
                 ..Entry::of(key, seq, self.now_ms)
             };
             link.push(entry, bytes);
@@ -233,6 +234,9 @@ impl Engine {
             .sessions
             .get(key)
             .map_or(Flags::default(), |session| session.flags);
+        if flags.any(Flags::FUSED) && self.hold_until_caught_up(key) {
+            return Placed::Wait;
+        }
         let placed = if flags.any(Flags::TUNNEL) {
             self.place_in_tunnel(key, bytes, spans)
         } else {
@@ -308,6 +312,9 @@ impl Engine {
         }
         if id == id::PING && self.is_restricted(key) {
             return self.answer_here(key, &request);
+        }
+        if is_control(&request) {
+            return self.place_control(key, &request);
         }
         let ends_multi = matches!(
             id,
@@ -521,7 +528,7 @@ impl Engine {
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
         let entry = Entry {
             len: bytes.len() as u32,
-            reads,
+            class: Class::of(reads),
             duty: silent || !simple,
             silent,
             ..Entry::of(key, seq, self.now.stamp_ms())

@@ -10,6 +10,7 @@ use respool_protocol::encode::Version;
 use respool_protocol::request::{Scanner, Tail};
 
 use crate::buffer::Outgoing;
+use crate::coalesce::Move;
 use crate::duty::Duty;
 use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
@@ -58,6 +59,8 @@ pub struct Origin {
     pub local: Local,
     /// The number of our socket, -1 if it has none.
     pub fd: i32,
+    /// The number of the listener by which it came, the same in every worker.
+    pub listener: u16,
 }
 
 impl From<Peer> for Origin {
@@ -66,6 +69,7 @@ impl From<Peer> for Origin {
             peer,
             local: Local::Unknown,
             fd: -1,
+            listener: 0,
         }
     }
 }
@@ -126,6 +130,10 @@ impl Flags {
     pub(crate) const STEPS: Flags = Flags(1 << 23);
     /// It needs a link that serves one session, and there is no room for another.
     pub(crate) const HOLD_ROOM: Flags = Flags(1 << 24);
+    /// Something of it may have to be asked again: it is not asked for more.
+    pub(crate) const FUSED: Flags = Flags(1 << 25);
+    /// Something of that is, and so is all behind it.
+    pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 26);
 
     /// Any reason to leave its bytes alone for now.
     pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT
@@ -147,6 +155,7 @@ impl Flags {
         .with(Flags::SILENT)
         .with(Flags::SILENT_ONCE)
         .with(Flags::TUNNEL)
+        .with(Flags::FUSED)
         .with(Flags::RESTRICTED);
     /// What the last reply that it was owed sets going.
     pub(crate) const AWAITS_LAST: Flags = Flags::HOLD_DEPTH
@@ -266,8 +275,15 @@ pub(crate) struct Session {
     pub(crate) gap_us: u32,
     pub(crate) expected: Expected,
 
+    /// The last batch in which something of it was; where what it asked next is moved to there, and what it
+    /// asked last.
+    pub(crate) batch: u32,
+    pub(crate) behind: Move,
+    pub(crate) block: u32,
+
     pub(crate) db: u32,
     pub(crate) pool: u16,
+    pub(crate) listener: u16,
     /// Index of its user in the settings.
     pub(crate) user: u16,
     pub(crate) id: u64,
@@ -323,7 +339,23 @@ pub(crate) struct Rare {
 pub(crate) struct Parked {
     pub(crate) seq: u32,
     pub(crate) count: u32,
-    pub(crate) bytes: Vec<u8>,
+    /// The reply, and the request behind it, if that may have to be asked again.
+    bytes: Vec<u8>,
+    reply_len: usize,
+}
+
+impl Parked {
+    pub(crate) fn reply(&self) -> &[u8] {
+        &self.bytes[..self.reply_len]
+    }
+
+    pub(crate) fn request(&self) -> &[u8] {
+        &self.bytes[self.reply_len..]
+    }
+
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.bytes.len()
+    }
 }
 
 /// A request too large to be held, on its way.
@@ -381,8 +413,8 @@ impl Session {
         seq
     }
 
-    /// Keeps a reply until its turn.
-    pub(crate) fn park(&mut self, seq: u32, count: u32, bytes: &[u8]) {
+    /// Keeps a reply until its turn; `request`: what to ask again, should that have to be.
+    pub(crate) fn park(&mut self, seq: u32, count: u32, reply: &[u8], request: &[u8]) {
         let head = self.head_seq;
         self.flags |= Flags::PARKED;
         let parked = &mut self.rare().parked;
@@ -393,7 +425,8 @@ impl Session {
             Parked {
                 seq,
                 count,
-                bytes: bytes.to_vec(),
+                bytes: [reply, request].concat(),
+                reply_len: reply.len(),
             },
         );
     }
@@ -411,6 +444,24 @@ impl Session {
             self.flags.remove(Flags::PARKED);
         }
         next
+    }
+
+    /// The replies behind `seq` that may have to be asked again leave.
+    pub(crate) fn take_parked_behind(&mut self, seq: u32) -> VecDeque<Parked> {
+        let Some(rare) = self.rare.as_mut().filter(|rare| !rare.parked.is_empty()) else {
+            return VecDeque::new();
+        };
+        let behind = |parked: &Parked| {
+            parked.seq.wrapping_sub(seq) as i32 > 0 && !parked.request().is_empty()
+        };
+        let (taken, kept): (VecDeque<_>, _) = std::mem::take(&mut rare.parked)
+            .into_iter()
+            .partition(behind);
+        rare.parked = kept;
+        if rare.parked.is_empty() {
+            self.flags.remove(Flags::PARKED);
+        }
+        taken
     }
 
     /// Whether the session is done: nothing more comes, nothing is owed, nothing is left to write.
@@ -436,8 +487,7 @@ impl Session {
 
     /// Bytes it makes us hold.
     pub(crate) fn held_bytes(&self) -> usize {
-        let parked =
-            |rare: &Rare| -> usize { rare.parked.iter().map(|parked| parked.bytes.len()).sum() };
+        let parked = |rare: &Rare| -> usize { rare.parked.iter().map(Parked::held_bytes).sum() };
         let scanned = self
             .partial
             .as_ref()
@@ -491,6 +541,8 @@ mod tests {
             F::MID_REPLY,
             F::RESTRICTED,
             F::SILENT_NEXT,
+            F::FUSED,
+            F::ASKS_AGAIN,
         ] {
             assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));
         }

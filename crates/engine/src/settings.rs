@@ -14,7 +14,7 @@ pub struct Settings {
     pub limits: Limits,
     /// Deadlines.
     pub timeouts: Timeouts,
-    /// When a link's open batch leaves.
+    /// When a link's open batch leaves: at first, in every pool.
     pub flush: FlushRule,
     /// Who may connect. Empty: everybody, as with a Redis without a password.
     pub users: Vec<User>,
@@ -76,6 +76,17 @@ pub struct FlushRule {
     pub hold: bool,
     /// The longest that a request waits in an open batch, microseconds.
     pub max_delay_us: u32,
+    /// Level 3: GETs of a batch leave as one MGET, and SETs without options as one MSET.
+    pub fuse: bool,
+    /// Level 4: of reads in a batch that are the same, one is sent.
+    pub collapse: bool,
+}
+
+impl FlushRule {
+    /// The least that [`FlushRule::max_delay_us`] can be ...
+    pub const MAX_DELAY_US_MIN: u32 = 1;
+    /// ... and the most.
+    pub const MAX_DELAY_US_MAX: u32 = 1_000_000;
 }
 
 impl Default for FlushRule {
@@ -83,6 +94,8 @@ impl Default for FlushRule {
         FlushRule {
             hold: true,
             max_delay_us: 200,
+            fuse: true,
+            collapse: true,
         }
     }
 }

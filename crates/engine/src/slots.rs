@@ -1,7 +1,7 @@
 //! A table whose entries keep their index, with a generation that tells an old name from a new one.
 
 /// The name of an entry: never again the name of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) index: u32,
     pub(crate) generation: u32,

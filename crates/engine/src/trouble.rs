@@ -74,6 +74,7 @@ impl Engine {
     }
 
     fn link_down(&mut self, key: Key, reason: &str, refusal: Option<Vec<u8>>) {
+        self.ask_again(key);
         let Some(link) = self.links.get_mut(key) else {
             return;
         };

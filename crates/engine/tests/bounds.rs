@@ -2,6 +2,7 @@
 
 mod world;
 
+use respool_engine::Action;
 use respool_engine::limits::LINK_UNUSED_MS;
 use world::{HELLO, World, request, requests, settings, worker};
 
@@ -215,4 +216,47 @@ fn a_link_that_is_down_is_captured_by_nobody() {
         world.wait_ms(50);
     }
     assert_eq!(world.engine.counters().links, 1, "three minutes later");
+}
+
+/// Who is slow on a link that another one has captured is waited for as that one was, and not closed at once.
+#[test]
+fn two_who_are_slow_on_one_link_are_waited_for_one_after_the_other() {
+    let mut settings = settings();
+    settings.limits.session_output_soft_bytes = 1_000;
+    settings.limits.session_output_hard_bytes = 100_000;
+    let mut world = World::new(settings);
+    let [first, second] = [world.accept(), world.accept()];
+    let link = world.shared;
+    world.asks(first, &["GET large", "GET k"]);
+    // Since it also writes, it stays on the link.
+    world.asks(second, &["SET k v", "GET large"]);
+    world.wait_ms(1);
+    world.slow.extend([first, second]);
+    let large = |len: usize| format!("${len}\r\n{}\r\n", "v".repeat(len));
+    world.says(link, large(50_000));
+    assert_eq!(world.engine.counters().captured_links, 1);
+    world.says(link, ["$1\r\nv\r\n", "+OK\r\n"].concat());
+    let (beginning, rest) = (&large(300_000)[..200_000], &large(300_000)[200_000..]);
+    world.says(link, beginning);
+    assert_eq!(world.closed_sessions(), []);
+    let reads = |world: &World, on: bool| {
+        let last = world.actions.iter().rev().find_map(|action| match action {
+            Action::ReadLink(id, on) if *id == link => Some(*on),
+            _ => None,
+        });
+        last == Some(on)
+    };
+    assert!(reads(&world, false), "it is not read");
+    world.takes(first);
+    assert!(
+        reads(&world, false),
+        "for the other one does not take anything"
+    );
+    world.takes(second);
+    assert!(reads(&world, true), "it is read");
+    world.says(link, rest);
+    assert_eq!(world.got(first).len(), large(50_000).len() + 7);
+    assert_eq!(world.got(second).len(), 5 + large(300_000).len());
+    assert_eq!(world.closed_links(), [link], "it has done its duty");
+    assert_eq!(world.closed_sessions(), []);
 }

@@ -42,7 +42,7 @@ use generate::{Generator, Recipe};
 use pair::{Outcome, Pair};
 use script::Script;
 use shrink::Shrink;
-use side::Side;
+use side::{Control, Side};
 
 /// What to compare, and how much of it.
 #[derive(Clone, Debug)]
@@ -108,6 +108,8 @@ pub struct Report {
     pub unsound: Vec<String>,
     /// What respool refused in its own words, and how often, if that was accepted.
     pub refusals: BTreeMap<String, u64>,
+    /// What respool says that it fused, collapsed and asked again: where nothing of that is, nothing of it was tested.
+    pub coalesced: BTreeMap<&'static str, u64>,
     /// What was forgiven, and how often.
     forgiven: Forgiven,
 }
@@ -173,6 +175,11 @@ impl Report {
                 let _ = writeln!(text, "  {times:>6} times: {why}");
             }
         }
+        if !self.coalesced.is_empty() {
+            let counted = self.coalesced.iter();
+            let counted: Vec<String> = counted.map(|(name, n)| format!("{name} {n}")).collect();
+            let _ = writeln!(text, "respool counted: {}", counted.join(", "));
+        }
         let verdict = match (self.found.len(), self.unsound.len()) {
             (0, 0) => "no difference".to_owned(),
             (found, unsound) => format!("{found} kinds of difference, {unsound} cases not counted"),
@@ -185,6 +192,9 @@ impl Report {
         text
     }
 }
+
+/// Of respool's own counters.
+const COUNTED: [&str; 4] = ["asked_again", "collapsed", "fused_gets", "fused_sets"];
 
 /// So many are enough to see what they have in common.
 const UNSOUND_SHOWN: usize = 3;
@@ -220,6 +230,25 @@ impl Stage {
                 args,
             },
         })
+    }
+
+    /// Adds what respool has counted since its start.
+    fn count(&self, report: &mut Report) {
+        let Before::Respool { proxy, .. } = &self.before else {
+            return;
+        };
+        // One that has ended counted for nothing.
+        let asked = Control::connect(proxy.address());
+        let Ok(info) = asked.and_then(|mut control| control.call(&["INFO", "respool"])) else {
+            return;
+        };
+        let text = String::from_utf8_lossy(info.text().unwrap_or_default()).into_owned();
+        for name in COUNTED {
+            let field = format!("respool_{name}:");
+            let count = text.lines().find_map(|line| line.strip_prefix(&field));
+            let count: u64 = count.and_then(|count| count.parse().ok()).unwrap_or(0);
+            *report.coalesced.entry(name).or_default() += count;
+        }
     }
 
     /// A new respool in the place of one that has ended, or whose clients have left something behind.
@@ -578,6 +607,7 @@ fn run_on(
         pair = clean_pair(stage, pair, settings.patience)?;
     }
     report.forgive(&mut pair.forgiven);
+    stage.count(&mut report);
     Ok(report)
 }
 

@@ -1,18 +1,32 @@
-//! The pages that are made from the table: the options in docs/operating.md, and docs/respool.1.
+//! The pages that are made from the tables: options and counters in docs/operating.md, and docs/respool.1.
 
 use std::path::Path;
+
+use respool_engine::Counters;
 
 use crate::help;
 use crate::options::{Kind, OPTIONS, Opt, Topic};
 
-/// Hand-written, but for what stands between the two marks.
+/// Hand-written, but for what stands between two marks each.
 const PAGE: &str = "docs/operating.md";
 
 /// Generated as a whole.
 const MANUAL: &str = "docs/respool.1";
 
-const BEGIN: &str = "<!-- options: made by `respool docs`; do not edit -->\n";
-const END: &str = "<!-- options end -->\n";
+/// Where something that is made begins and ends.
+struct Marks {
+    begin: &'static str,
+    end: &'static str,
+}
+
+const OPTION_MARKS: Marks = Marks {
+    begin: "<!-- options: made by `respool docs`; do not edit -->\n",
+    end: "<!-- options end -->\n",
+};
+const COUNTER_MARKS: Marks = Marks {
+    begin: "<!-- counters: made by `respool docs`; do not edit -->\n",
+    end: "<!-- counters end -->\n",
+};
 
 /// Writes both pages, below the current directory; or, if `check`, only compares them.
 ///
@@ -22,7 +36,9 @@ pub(crate) fn update(check: bool) -> Result<(), String> {
     let page = std::fs::read_to_string(PAGE).map_err(|error| {
         format!("{PAGE} cannot be read: {error}: run this at the root of the sources")
     })?;
-    write(PAGE, &with_options(&page)?, check)?;
+    let page = with(&page, &COUNTER_MARKS, &counters())?;
+    let page = with(&page, &OPTION_MARKS, &options())?;
+    write(PAGE, &page, check)?;
     write(MANUAL, &manual(), check)
 }
 
@@ -37,18 +53,28 @@ fn write(path: &str, text: &str, check: bool) -> Result<(), String> {
         .map_err(|error| format!("{path} cannot be written: {error}"))
 }
 
-/// The page with what stands between the marks made anew.
-fn with_options(page: &str) -> Result<String, String> {
+/// The page with what stands between these marks made anew.
+fn with(page: &str, marks: &Marks, made: &str) -> Result<String, String> {
+    let Marks { begin, end } = marks;
     let missing = || {
         format!(
             "{PAGE} must have the lines `{}` and `{}`",
-            BEGIN.trim(),
-            END.trim()
+            begin.trim(),
+            end.trim()
         )
     };
-    let (before, rest) = page.split_once(BEGIN).ok_or_else(missing)?;
-    let (_, after) = rest.split_once(END).ok_or_else(missing)?;
-    Ok(format!("{before}{BEGIN}\n{}{END}{after}", options()))
+    let (before, rest) = page.split_once(begin).ok_or_else(missing)?;
+    let (_, after) = rest.split_once(end).ok_or_else(missing)?;
+    Ok(format!("{before}{begin}\n{made}{end}{after}"))
+}
+
+fn counters() -> String {
+    let mut text = String::from("| field | counts |\n|---|---|\n");
+    for (name, what) in Counters::TEXTS {
+        text.push_str(&format!("| `respool_{name}` | {} |\n", prose(what.trim())));
+    }
+    text.push('\n');
+    text
 }
 
 fn options() -> String {
@@ -217,13 +243,14 @@ mod tests {
 
     #[test]
     fn only_what_stands_between_the_marks_is_made_anew() {
-        let page = format!("before\n{BEGIN}stale\n{END}after\n");
-        let made = with_options(&page).unwrap();
+        let Marks { begin, end } = OPTION_MARKS;
+        let page = format!("before\n{begin}stale\n{end}after\n");
+        let made = with(&page, &OPTION_MARKS, "made\n").unwrap();
         assert!(
             made.starts_with("before\n") && made.ends_with("after\n") && !made.contains("stale")
         );
-        assert_eq!(with_options(&made).unwrap(), made);
-        assert!(with_options("no marks").is_err());
+        assert_eq!(with(&made, &OPTION_MARKS, "made\n").unwrap(), made);
+        assert!(with("no marks", &OPTION_MARKS, "").is_err());
     }
 
     #[test]

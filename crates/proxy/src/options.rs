@@ -567,14 +567,38 @@ pub(crate) static OPTIONS: &[Opt] = &[
     Opt {
         name: "max-delay-us",
         topic: Topic::Batching,
-        kind: number(Unit::Microseconds, 1, 1_000_000, |values| {
-            &mut values.flush.max_delay_us
-        }),
+        kind: number(
+            Unit::Microseconds,
+            FlushRule::MAX_DELAY_US_MIN as u64,
+            FlushRule::MAX_DELAY_US_MAX as u64,
+            |values| &mut values.flush.max_delay_us,
+        ),
         value: "TIME",
         brief: "The longest that a request waits in an open batch",
         more: "A bound, not a pause: a batch leaves as soon as the one before it has come back. A \
                larger value makes larger batches when replies are slow to come.",
         example: "500",
+        ..OPTION
+    },
+    Opt {
+        name: "fuse",
+        topic: Topic::Batching,
+        kind: Kind::Switch(|values| &mut values.flush.fuse),
+        brief: "Send the GETs of a batch as one MGET, and its SETs as one MSET",
+        more: "Each client gets what its own command would have got. Only GET and SET without \
+               options are fused, and only where their order does not matter. Who looks at the \
+               server itself sees the difference: in MONITOR, SLOWLOG and INFO commandstats.",
+        example: "false",
+        ..OPTION
+    },
+    Opt {
+        name: "collapse",
+        topic: Topic::Batching,
+        kind: Kind::Switch(|values| &mut values.flush.collapse),
+        brief: "Send reads of a batch that are the same once",
+        more: "Each client gets the answer. Reads of one key whose answer follows from the data alone, and only \
+               where nothing writes in between.",
+        example: "false",
         ..OPTION
     },
     Opt {
@@ -1244,6 +1268,8 @@ mod tests {
         let FlushRule {
             hold: _,
             max_delay_us: _,
+            fuse: _,
+            collapse: _,
         } = FlushRule::default();
 
         let mut values = Values::default();

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "no file of tests uses all of it")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use respool_protocol::encode;
 /// How a server answers a link's HELLO.
 pub(crate) const HELLO: &str = "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n";
 
-/// One server, and everything else by default.
+/// One server, requests that leave as they are, and everything else by default.
 pub(crate) fn settings() -> Settings {
     let server = ServerSettings {
         address: Address::Tcp {
@@ -27,10 +27,13 @@ pub(crate) fn settings() -> Settings {
         name: "default".to_owned(),
         kind: PoolKind::Single(server),
     };
-    Settings {
+    let mut settings = Settings {
         pools: vec![pool],
         ..Settings::default()
-    }
+    };
+    settings.flush.fuse = false;
+    settings.flush.collapse = false;
+    settings
 }
 
 /// A worker among so many.
@@ -73,6 +76,8 @@ pub(crate) struct World {
     pub(crate) actions: Vec<Action>,
     /// The most that was held at the end of a turn.
     pub(crate) held_most: u64,
+    /// Clients that take nothing.
+    pub(crate) slow: HashSet<SessionId>,
     alone: bool,
     connecting: Vec<LinkId>,
     got: HashMap<SessionId, Vec<u8>>,
@@ -106,6 +111,7 @@ impl World {
             shared,
             actions: Vec::new(),
             held_most: 0,
+            slow: HashSet::new(),
             alone: worker.count == 1,
             connecting: Vec::new(),
             got: HashMap::new(),
@@ -130,9 +136,9 @@ impl World {
             self.sent.entry(link).or_default().extend(bytes);
         }
         while let Some(session) = self.engine.poll_session() {
-            let bytes = self.engine.session_output(session).to_vec();
-            self.engine.handle_session_written(session, bytes.len());
-            self.got.entry(session).or_default().extend(bytes);
+            if !self.slow.contains(&session) {
+                self.take_output(session);
+            }
         }
         while let Some(action) = self.engine.poll_action() {
             match action {
@@ -144,6 +150,20 @@ impl World {
             }
         }
         while self.engine.poll_event().is_some() {}
+    }
+
+    fn take_output(&mut self, session: SessionId) {
+        let bytes = self.engine.session_output(session).to_vec();
+        self.engine.handle_session_written(session, bytes.len());
+        self.got.entry(session).or_default().extend(bytes);
+    }
+
+    /// A client that took nothing takes what there is, and all that comes.
+    pub(crate) fn takes(&mut self, session: SessionId) {
+        self.slow.remove(&session);
+        self.engine.begin_turn(self.now);
+        self.take_output(session);
+        self.turn(|_| {});
     }
 
     /// Nothing happens for a while, but for the engine's own looks at the time.
@@ -201,6 +221,18 @@ impl World {
         };
         self.up(link);
         link
+    }
+
+    /// It was seen just now that GETs and SETs may be fused.
+    pub(crate) fn see_rights(&mut self) {
+        let session = self.accept();
+        for (request, reply) in [("GET tried", "$1\r\nv\r\n"), ("SET tried v", "+OK\r\n")] {
+            self.asks(session, &[request; 2]);
+            assert_eq!(self.sent(self.shared).as_bytes(), requests(&[request; 2]));
+            self.says(self.shared, reply.repeat(2));
+            assert_eq!(self.got(session), reply.repeat(2));
+        }
+        self.turn(|engine| engine.handle_session_lost(session));
     }
 
     /// Links that were to be connected, since the last look.

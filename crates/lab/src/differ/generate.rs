@@ -158,6 +158,12 @@ impl<'a> Generator<'a> {
             }];
             return Some(Round { steps });
         }
+        if self.has("together") && free.len() > 1 && self.random.one_in(4) {
+            let round = self.together(direct, &free);
+            let asked: usize = round.steps.iter().map(|step| step.requests.len()).sum();
+            self.left = self.left.saturating_sub(asked.max(1));
+            return Some(round);
+        }
         let is_alone = free.len() == 1 || self.random.one_in(2);
         let mut round = Round::default();
         let everything: BTreeSet<&'static [u8]> = all_names().into_iter().collect();
@@ -193,6 +199,60 @@ impl<'a> Generator<'a> {
         let asked: usize = round.steps.iter().map(|step| step.requests.len()).sum();
         self.left = self.left.saturating_sub(asked.max(1));
         Some(round)
+    }
+
+    /// A round of what may be sent as one: everybody reads, of whatever keys, or some write and read what is theirs.
+    fn together(&mut self, direct: &Side, free: &[usize]) -> Round {
+        let only_reads = self.random.one_in(2);
+        let dealt: BTreeMap<_, _> = if only_reads {
+            let all = |&index: &usize| (index, (all_names().into_iter().collect(), false));
+            free.iter().map(all).collect()
+        } else {
+            self.deal(direct, free)
+        };
+        let mut round = Round::default();
+        for (connection, (owned, has_cache)) in dealt {
+            let session = direct.connections[connection].session.clone();
+            let is_fit = session.queue.is_none()
+                && !session.is_subscribed()
+                && !session.is_tracking
+                && session.replies == Replies::On;
+            if !is_fit {
+                continue;
+            }
+            let allowed = Allowed {
+                connection,
+                session,
+                owned: &owned,
+                has_cache,
+                is_alone: false,
+                may_wait: false,
+            };
+            let count = 1 + self.random.below(12);
+            let wanted = |class: &Class| match class.name {
+                "reads" => true,
+                "texts" => !only_reads,
+                _ => false,
+            };
+            let recipe = self.recipe;
+            let requests: Vec<Request> = (0..count)
+                .filter_map(|_| self.of_class(&allowed, wanted))
+                .filter(|args| !recipe.omits(args))
+                .map(Request::Array)
+                .collect();
+            let mut step = Step {
+                connection,
+                requests,
+                cuts: Vec::new(),
+            };
+            if self.has("cuts") && self.random.one_in(6) {
+                step.cuts = self.cuts(&step);
+            }
+            if !step.requests.is_empty() {
+                round.steps.push(step);
+            }
+        }
+        round
     }
 
     /// Deals names to connections, so that none has two owners and those that hang together have one.

@@ -42,7 +42,11 @@ pub(crate) struct Class {
 }
 
 /// Classes that are a way of asking rather than something to ask: see the generator.
-pub(crate) const WAYS: [(&str, &str); 5] = [
+pub(crate) const WAYS: [(&str, &str); 6] = [
+    (
+        "together",
+        "rounds in which several connections ask the classes reads and texts at once",
+    ),
     ("inline", "lines instead of arrays"),
     (
         "errors",
@@ -95,6 +99,34 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, 0, "DELIFEQ $str $v"),
             (1, 0, "SET $str $v IFEQ $v"),
             (1, 0, "MSETEX 1 $str $v EX $ttl"),
+        ],
+    },
+    // What may be asked as one with what others ask.
+    Class {
+        name: "texts",
+        weight: 3,
+        templates: &[
+            (4, 0, "SET $str $v"),
+            (1, 0, "SET $str $v EX $ttl"),
+            (4, 0, "GET $str"),
+            (1, 0, "GET $any"),
+            (1, 0, "DEL $str"),
+            (1, 0, "INCR $str"),
+        ],
+    },
+    Class {
+        name: "reads",
+        weight: 3,
+        templates: &[
+            (6, 0, "GET $str"),
+            (2, 0, "GET $any"),
+            (2, 0, "STRLEN $str"),
+            (2, 0, "LLEN $list"),
+            (1, 0, "LRANGE $list 0 -1"),
+            (1, 0, "TYPE $str"),
+            (1, 0, "EXISTS $str"),
+            (1, 0, "ZCARD $zset"),
+            (1, 0, "MGET $str $str $any"),
         ],
     },
     Class {

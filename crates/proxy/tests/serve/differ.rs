@@ -1,5 +1,6 @@
 //! Random requests get the same replies through respool as from the server, and leave the same behind.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use respool_lab::differ::{self, Settings};
@@ -10,6 +11,7 @@ use super::target::{respool, say, seed};
 #[test]
 fn no_client_can_tell_random_requests_through_respool_from_the_same_to_the_server() {
     let seed = seed() % 1_000_000_000;
+    let mut coalesced = BTreeMap::new();
     for flavour in Flavour::ALL {
         // Those that are not installed were named by the others.
         if servers::find(flavour).is_err() {
@@ -37,6 +39,14 @@ fn no_client_can_tell_random_requests_through_respool_from_the_same_to_the_serve
             let report =
                 differ::run(&settings, &mut |_| {}).unwrap_or_else(|problem| panic!("{problem}"));
             assert!(report.is_clean(), "{}", report.text());
+            for (name, count) in report.coalesced {
+                *coalesced.entry(name).or_insert(0) += count;
+            }
         }
     }
+    let some = coalesced.values().all(|count| *count > 0);
+    assert!(
+        some && !coalesced.is_empty(),
+        "nobody can tell what was not done: {coalesced:?}"
+    );
 }

@@ -161,6 +161,10 @@ fn who_asks_without_end_and_reads_nothing_is_bounded_and_gets_its_replies_in_the
     }
     // What was asked is answered, once it is read; the request that was cut gets its rest.
     let rest = (one.len() - sent % one.len()) % one.len();
+    greedy
+        .stream()
+        .set_write_timeout(None)
+        .expect("no timeout is fine");
     let writer = greedy.send_aside(one[one.len() - rest..].to_vec());
     for number in 0..sent.div_ceil(one.len()) {
         let reply = greedy.reply();

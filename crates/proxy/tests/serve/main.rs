@@ -8,6 +8,8 @@ mod relay;
 mod target;
 
 mod clients;
+mod coalescing;
+mod control;
 mod crosstalk;
 mod differ;
 mod drain;

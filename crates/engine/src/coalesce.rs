@@ -1,0 +1,616 @@
+//! Levels 3 and 4 of coalescing: the GETs of a batch leave as one MGET, its SETs without options as one MSET,
+//! and of reads that are the same, one is sent.
+//!
+//! ```text
+//!   gathered:   GET a   SET b 1   INCR c   LLEN l   GET d   LLEN l   GET a      of seven sessions
+//!   sent:       INCR c   MSET b 1 …   LLEN l   MGET a d
+//!   ledger:     INCR c | Sets(…), b … | LLEN l, the same | Gets(2), a, the same, d
+//! ```
+//!
+//! Each part has an entry of its own, with its session and its place there. No client can tell, because of
+//! six rules:
+//! - Requests of different sessions that were gathered at one moment may run in any order: none of them was
+//!   answered. Those of one session keep theirs: what is moved runs behind all others of the batch, first SETs, then
+//!   reads, then GETs; so it is moved only if its session has asked for nothing behind it that would run before.
+//! - A read takes the answer of an equal one only if nothing that its session asked before runs later. Among
+//!   what is moved nothing writes behind a read, so no write comes in between.
+//! - A session that has parts, or takes another's answer, is not asked for more until all of it is answered. So
+//!   whatever has to be asked again can be asked again as if it had never been sent.
+//! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, as a GET, and so is everything that its
+//!   session has asked behind it. An answer that is too much to be copied is given to the first, and the others ask again.
+//! - An error to an MGET or MSET is of the whole and says that nothing was executed: every part is asked again by
+//!   itself, and has its own answer.
+//! - Whoever may MGET need not have the right to GET, nor the server a GET. So GETs are fused only where one that stood
+//!   for itself was not refused a short while ago; and so with SETs.
+//!
+//! Who looks at the server itself can tell: MONITOR, SLOWLOG and INFO show what was sent.
+
+use respool_protocol::number;
+
+use crate::control::Levels;
+use crate::engine::Engine;
+use crate::limits::{FUSED_BYTES_MAX, FUSED_KEYS_MAX, RIGHT_SEEN_MS};
+use crate::link::{Class, Entry, GET, Link, SET};
+use crate::session::{Flags, Session};
+use crate::slots::{Key, Slots};
+use crate::time::Time;
+use crate::twins::Twins;
+
+/// Where a batch is put into its new order; kept for the next one.
+#[derive(Default)]
+pub(crate) struct Coalescing {
+    /// What becomes of each request of the batch, from its end on.
+    plan: Vec<Move>,
+    /// The requests that are moved, and which of them are the same.
+    parts: [Vec<Part>; 3],
+    twins: Twins,
+    order: Order,
+}
+
+/// The new order of a batch.
+#[derive(Default)]
+struct Order {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+/// A request of the batch, and where its bytes begin.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    entry: Entry,
+    at: usize,
+}
+
+impl Part {
+    fn bytes<'a>(&self, batch: &'a [u8]) -> &'a [u8] {
+        &batch[self.at..self.at + self.entry.len as usize]
+    }
+}
+
+/// Where a request is moved to in its batch: what is more runs earlier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Move {
+    /// Into an MGET.
+    #[default]
+    Get,
+    /// To the reads in front of that.
+    Read,
+    /// Into an MSET, in front of those.
+    Set,
+    /// It stays where it is.
+    Not,
+}
+
+/// How what is moved is sent.
+struct Section {
+    /// As parts of such a request; `None`: each for itself.
+    whole: Option<(Class, &'static [u8])>,
+    part: Class,
+    /// Arguments of each part.
+    args: usize,
+    /// Whether parts that are the same are sent once.
+    collapses: bool,
+}
+
+/// By [`Move`].
+const SECTIONS: [Section; 3] = [
+    Section {
+        whole: Some((Class::Gets, b"\r\n$4\r\nMGET\r\n")),
+        part: Class::OfGets,
+        args: 1,
+        collapses: true,
+    },
+    Section {
+        whole: None,
+        part: Class::Moved,
+        args: 0,
+        collapses: true,
+    },
+    Section {
+        whole: Some((Class::Sets, b"\r\n$4\r\nMSET\r\n")),
+        part: Class::OfSets,
+        args: 2,
+        collapses: false,
+    },
+];
+
+impl Engine {
+    /// A batch is about to leave: what can leave together does.
+    #[inline(never)]
+    pub(crate) fn coalesce(&mut self, key: Key) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let pool = self.servers[usize::from(link.key.server.0)].pool;
+        let rule = &self.pools[usize::from(pool)].flush;
+        let fuse = rule.fuse && link.fusing.pays();
+        let collapse = rule.collapse && link.collapsing.pays();
+        let now = self.now;
+        let seen = |at: Option<Time>, ms| at.is_some_and(|at| now.since_ms(at) < ms);
+        let fuse_gets = fuse && seen(link.may_get, RIGHT_SEEN_MS);
+        let fuse_sets = fuse && seen(link.may_set, RIGHT_SEEN_MS);
+        // In good time, so that it need not end.
+        let mut try_get = fuse && !seen(link.may_get, RIGHT_SEEN_MS / 2);
+        let mut try_set = fuse && !seen(link.may_set, RIGHT_SEEN_MS / 2);
+        let mut tries = [None; 2];
+        if !fuse && !collapse {
+            return;
+        }
+        self.batch = self.batch.wrapping_add(1);
+        let batch = self.batch;
+        let mut work = std::mem::take(&mut self.coalescing);
+        work.plan.clear();
+        let (entries, bytes) = link.open_batch_of();
+        let mut counts = [0_usize; 3];
+        let mut at = bytes.len();
+        // From the end on: what a session asks later is known when it is decided what becomes of what it asks.
+        for (index, entry) in entries.enumerate().rev() {
+            at -= entry.len as usize;
+            let request = &bytes[at..at + entry.len as usize];
+            let Some(session) = self.sessions.get_mut(entry.session) else {
+                work.plan.push(Move::Not);
+                continue;
+            };
+            if session.batch != batch {
+                session.batch = batch;
+                session.behind = Move::Get;
+                session.block = 0;
+            }
+            let levels = Levels::of(&self.levels, session.listener);
+            let may = |to: Move| session.behind <= to && !entry.duty;
+            let (may_fuse, collapse) = (levels.fuse, collapse && levels.collapse);
+            let to = match entry.class {
+                Class::Get if try_get && !entry.duty => {
+                    try_get = false;
+                    tries[0] = Some(index);
+                    Move::Not
+                }
+                Class::Set if try_set && !entry.duty => {
+                    try_set = false;
+                    tries[1] = Some(index);
+                    Move::Not
+                }
+                Class::Get if fuse_gets && may_fuse && may(Move::Get) && is_plain(request, GET) => {
+                    Move::Get
+                }
+                Class::Get | Class::Pure if collapse && may(Move::Read) => Move::Read,
+                Class::Set if fuse_sets && may_fuse && may(Move::Set) && is_plain(request, SET) => {
+                    Move::Set
+                }
+                _ => Move::Not,
+            };
+            session.behind = to;
+            work.plan.push(to);
+            if let Some(count) = counts.get_mut(to as usize) {
+                *count += 1;
+            }
+        }
+        tries
+            .into_iter()
+            .flatten()
+            .for_each(|index| link.try_right(index));
+        if counts.iter().any(|count| *count > 1) {
+            self.rearrange(key, &mut work, counts, collapse);
+        }
+        self.coalescing = work;
+    }
+
+    /// Puts the batch into its new order.
+    fn rearrange(&mut self, key: Key, work: &mut Coalescing, counts: [usize; 3], collapse: bool) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let Coalescing {
+            plan,
+            parts: all,
+            twins,
+            order,
+        } = work;
+        order.bytes.clear();
+        order.entries.clear();
+        all.iter_mut().for_each(Vec::clear);
+        let (entries, batch) = link.open_batch_of();
+        let mut at = 0;
+        for (entry, to) in entries.zip(plan.iter().rev()) {
+            let part = Part { entry: *entry, at };
+            at += entry.len as usize;
+            match to {
+                // Alone, they stay themselves: nothing of the others that are moved has to run before them.
+                Move::Get if counts[0] == 1 => all[Move::Read as usize].push(part),
+                Move::Set if counts[2] == 1 => order.keep(part, batch),
+                Move::Not => order.keep(part, batch),
+                _ => all[*to as usize].push(part),
+            }
+        }
+        let mut blocks = Blocks::default();
+        let mut same = 0;
+        for (section, parts) in SECTIONS.iter().zip(&*all).rev() {
+            let collapses = section.collapses && collapse;
+            same += choose(
+                section,
+                parts,
+                batch,
+                twins,
+                collapses.then_some(&self.levels),
+                &mut blocks,
+                &mut self.sessions,
+            );
+            order.write(section, parts, batch, twins);
+        }
+        let counters = &mut self.counters;
+        counters.fused_gets += all[Move::Get as usize].len() as u64;
+        counters.fused_sets += all[Move::Set as usize].len() as u64;
+        counters.collapsed += same as u64;
+        let (mut wholes, mut sent) = (0, 0);
+        for entry in &order.entries {
+            wholes += u64::from(entry.class.is_whole());
+            sent += u64::from(!entry.class.is_part());
+        }
+        counters.fused_batches += wholes;
+        counters.commands_saved += plan.len() as u64 - sent;
+        if collapse {
+            let candidates = all[Move::Get as usize].len() + all[Move::Read as usize].len();
+            link.collapsing.waste((candidates - same) as u32);
+            link.collapsing.note(candidates as u32);
+        }
+        link.rearrange(&order.bytes, &order.entries);
+    }
+}
+
+/// What is executed at once: one request that is sent. They are numbered through a batch.
+#[derive(Default)]
+struct Blocks {
+    last: u32,
+    /// Parts in the last one, and their bytes.
+    parts: usize,
+    bytes: usize,
+}
+
+impl Blocks {
+    fn next(&mut self) {
+        self.last += 1;
+        self.parts = 0;
+        self.bytes = 0;
+    }
+
+    /// The block of another part of a section, with so many bytes.
+    fn take(&mut self, section: &Section, bytes: usize) -> u32 {
+        let full = self.parts == FUSED_KEYS_MAX || self.bytes + bytes > FUSED_BYTES_MAX;
+        if self.parts > 0 && (full || section.whole.is_none()) {
+            self.next();
+        }
+        self.parts += 1;
+        self.bytes += bytes;
+        self.last
+    }
+}
+
+/// Decides which parts of a section are sent, and in which blocks. Returns how many are not, for the answer to an
+/// earlier one is theirs, too.
+fn choose(
+    section: &Section,
+    parts: &[Part],
+    batch: &[u8],
+    twins: &mut Twins,
+    collapses: Option<&[Levels]>,
+    blocks: &mut Blocks,
+    sessions: &mut Slots<Session>,
+) -> usize {
+    blocks.next();
+    twins.clear(collapses.map_or(0, |_| parts.len()));
+    let from = section.part.beginning().len();
+    let arguments = |part: &Part| &batch[part.at + from..part.at + part.entry.len as usize];
+    let mut same = 0;
+    for part in parts {
+        let Some(session) = sessions.get_mut(part.entry.session) else {
+            unreachable!("what is moved was found to have a session");
+        };
+        let own = arguments(part);
+        let collapses = collapses.is_some_and(|set| Levels::of(set, session.listener).collapse);
+        let place = collapses.then(|| twins.find(own, |other| arguments(&parts[other]) == own));
+        let leader = place.and_then(|place| place.leader);
+        // What its session has asked before it may not run later.
+        if let Some(leader) = leader
+            && let Some(block) = twins.block_of(leader)
+            && block >= session.block
+        {
+            session.block = block;
+            session.flags |= Flags::FUSED;
+            twins.follow(leader);
+            same += 1;
+            continue;
+        }
+        session.block = blocks.take(section, own.len());
+        if section.whole.is_some() {
+            session.flags |= Flags::FUSED;
+        }
+        twins.lead(place, session.block);
+    }
+    same
+}
+
+impl Order {
+    /// One that is not moved.
+    fn keep(&mut self, part: Part, batch: &[u8]) {
+        self.bytes.extend_from_slice(part.bytes(batch));
+        self.entries.push(part.entry);
+    }
+
+    /// What is sent of a section, and the entries of all of it.
+    fn write(&mut self, section: &Section, parts: &[Part], batch: &[u8], twins: &Twins) {
+        let Order { bytes, entries } = self;
+        let from = section.part.beginning().len();
+        let mut leaders = twins.leaders().peekable();
+        while let Some((first, block)) = leaders.peek().copied() {
+            if let Some((class, name)) = section.whole {
+                let count = leaders
+                    .clone()
+                    .take_while(|(_, other)| *other == block)
+                    .count();
+                let start = bytes.len();
+                bytes.push(b'*');
+                number::append(bytes, (1 + count * section.args) as i64);
+                bytes.extend_from_slice(name);
+                entries.push(Entry {
+                    class,
+                    len: (bytes.len() - start) as u32,
+                    ..Entry::of(Key::NOBODY, count as u32, parts[first].entry.at_ms)
+                });
+            }
+            while let Some((leader, _)) = leaders.next_if(|(_, other)| *other == block) {
+                let Part { entry, at } = parts[leader];
+                bytes.extend_from_slice(&batch[at + from..at + entry.len as usize]);
+                entries.push(Entry {
+                    class: section.part,
+                    len: entry.len - from as u32,
+                    ..entry
+                });
+                entries.extend(twins.followers(leader).map(|follower| Entry {
+                    class: Class::Same,
+                    len: 0,
+                    ..parts[follower].entry
+                }));
+            }
+        }
+    }
+}
+
+/// Whether a request is a GET or SET and no more, in the one way to write that.
+fn is_plain(request: &[u8], beginning: &[u8]) -> bool {
+    // The name may be in any case.
+    const NAME_AT: usize = 8;
+    request.len() > beginning.len() && request[..NAME_AT] == beginning[..NAME_AT]
+}
+
+/// Replies to what leaves together.
+impl Engine {
+    /// A reply to an MGET begins; or it is an error. Returns how many bytes of it are done with: its elements
+    /// are replies like others. `None`: the rest has to come first.
+    pub(crate) fn open_gets(&mut self, key: Key, bytes: &[u8]) -> Result<Option<usize>, String> {
+        const WRONG: &str = "its reply to MGET is no array of that length";
+        let Some(link) = self.links.get_mut(key) else {
+            return Ok(None);
+        };
+        let Some(head) = link.first_in_flight() else {
+            return Ok(None);
+        };
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            if bytes.len() > HEAD_BYTES_MAX {
+                return Err(WRONG.to_owned());
+            }
+            link.partial = bytes.to_vec();
+            return Ok(None);
+        };
+        let line = &bytes[..=end];
+        match line
+            .strip_suffix(b"\r\n")
+            .and_then(|line| line.split_first())
+        {
+            Some((b'-', error)) => self.part(key, head, error),
+            Some((b'*', count)) if number::parse(count) == Some(head.seq.into()) => {
+                link.pop_head(head);
+                link.fusing.note(head.seq);
+                self.counters.link_replies += 1;
+            }
+            _ => return Err(WRONG.to_owned()),
+        }
+        Ok(Some(line.len()))
+    }
+
+    /// A reply to something that was moved. `cut`: its beginning has been passed on, to the first whose it is.
+    pub(crate) fn settle_moved(&mut self, key: Key, entry: Entry, reply: &[u8], cut: bool) {
+        match entry.class {
+            Class::TriesGet | Class::TriesSet => self.settle_try(key, entry, reply, cut),
+            Class::Sets => match reply.strip_prefix(b"-") {
+                Some(error) => self.part(key, entry, error),
+                None => self.settle_sets(key, entry, reply),
+            },
+            _ => self.settle_read(key, entry, reply, cut),
+        }
+        let next = self.links.get(key).and_then(Link::first_in_flight);
+        if next.is_none_or(|next| next.class != Class::OfGets) {
+            self.ask_again(key);
+        }
+    }
+
+    /// Whoever may GET is answered by more than that it may not. So is who finds something else wrong: rights are what
+    /// a server looks at first.
+    fn settle_try(&mut self, key: Key, entry: Entry, reply: &[u8], cut: bool) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let refused = |error: &[u8]| refuses_command(error) || error.starts_with(b"ERR");
+        let may = cut || !reply.strip_prefix(b"-").is_some_and(refused);
+        let seen = may.then_some(self.now);
+        match entry.class {
+            Class::TriesGet => link.may_get = seen,
+            _ => link.may_set = seen,
+        }
+        link.pop_answered(entry);
+        self.counters.link_replies += 1;
+        self.deliver(entry.session, entry.seq, 1, reply);
+    }
+
+    /// The reply to an MSET is that of every part.
+    fn settle_sets(&mut self, key: Key, head: Entry, reply: &[u8]) {
+        self.counters.link_replies += 1;
+        for part in 0..=head.seq {
+            let Some(link) = self.links.get_mut(key) else {
+                return;
+            };
+            let Some(entry) = link.first_in_flight() else {
+                return;
+            };
+            link.pop_answered(entry);
+            if part > 0 {
+                self.deliver(entry.session, entry.seq, 1, reply);
+            }
+        }
+    }
+
+    /// Nothing of it was executed: the parts go their own ways. For a user who may not do it, or a server that cannot,
+    /// it is not tried again on this connection: an ACL LOG would fill with it. That one of the keys is not the user's says
+    /// nothing of other keys.
+    fn part(&mut self, key: Key, head: Entry, error: &[u8]) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        self.counters.link_replies += 1;
+        if refuses_command(error) {
+            link.fusing.give_up_for_good();
+        } else {
+            link.fusing.give_up();
+        }
+        link.pop_head(head);
+        for _ in 0..head.seq {
+            let Some(link) = self.links.get_mut(key) else {
+                return;
+            };
+            let (alone, request) = link.take_alone();
+            for entry in alone {
+                self.will_ask_again(key, entry, &request);
+            }
+        }
+        self.ask_again(key);
+    }
+
+    /// Whose reply may hide an error, or who has asked behind one that may, asks again; the others have it.
+    fn settle_read(&mut self, key: Key, front: Entry, reply: &[u8], cut: bool) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        self.counters.link_replies += 1;
+        let nil = front.class == Class::OfGets && !cut && is_nil(reply);
+        if nil {
+            link.fusing.waste(1);
+        }
+        let mut request = self.spare.take();
+        request.extend_from_slice(front.class.beginning());
+        request.extend_from_slice(link.first_bytes());
+        let mut is_first = true;
+        while let Some(link) = self.links.get_mut(key)
+            && let Some(entry) = link.first_in_flight()
+            && (is_first || entry.class == Class::Same)
+        {
+            link.pop_answered(entry);
+            let asks_again = |session: &Session| session.flags.any(Flags::ASKS_AGAIN);
+            let too_much = !is_first && (cut || !self.has_room_for_copy(entry.session, reply));
+            if let Some(link) = self.links.get_mut(key).filter(|_| too_much) {
+                link.collapsing.give_up();
+            }
+            if nil || too_much || self.sessions.get(entry.session).is_some_and(asks_again) {
+                // It was executed.
+                let entry = Entry {
+                    len: request.len() as u32,
+                    class: Class::of(entry.class.reads()),
+                    again: true,
+                    ..entry
+                };
+                self.will_ask_again(key, entry, &request);
+            } else {
+                self.deliver_or_park(entry.session, (entry.seq, 1), reply, &request);
+            }
+            is_first = false;
+        }
+        self.spare.give(request);
+    }
+
+    /// What a server sends comes no faster than it is taken; copies would. So who has more than it takes, and everybody
+    /// when the worker holds much, asks for itself.
+    fn has_room_for_copy(&self, key: Key, reply: &[u8]) -> bool {
+        let limits = &self.settings.limits;
+        let most = limits.worker_memory_bytes_max as usize / 2;
+        let has_room = |session: &Session| {
+            session.out.len() + reply.len() <= limits.session_output_soft_bytes as usize
+        };
+        self.held_bytes + reply.len() <= most && self.sessions.get(key).is_some_and(has_room)
+    }
+
+    fn will_ask_again(&mut self, key: Key, entry: Entry, request: &[u8]) {
+        let Some(session) = self.sessions.get_mut(entry.session) else {
+            self.counters.late_replies += 1;
+            return;
+        };
+        session.flags |= Flags::ASKS_AGAIN;
+        if let Some(link) = self.links.get_mut(key) {
+            link.asks_again = true;
+            link.again.push((entry, request.to_vec()));
+        }
+    }
+
+    /// Puts what has to be asked again on its link, each session's requests in the order in which it asked them. To
+    /// be called between what is executed at once: until then, an answer may have come to what was asked later.
+    pub(crate) fn ask_again(&mut self, key: Key) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        if link.again.is_empty() {
+            return;
+        }
+        let mut again = std::mem::take(&mut link.again);
+        again.sort_by(|(one, _), (other, _)| one.asked_before(other));
+        let mut first = None;
+        for index in 0..again.len() {
+            let entry = again[index].0;
+            if first.replace(entry.session) == Some(entry.session) {
+                continue;
+            }
+            let Some(session) = self.sessions.get_mut(entry.session) else {
+                continue;
+            };
+            for parked in session.take_parked_behind(entry.seq) {
+                self.held_bytes -= parked.held_bytes();
+                let entry = Entry {
+                    seq: parked.seq,
+                    len: parked.request().len() as u32,
+                    ..entry
+                };
+                again.push((entry, parked.request().to_vec()));
+            }
+        }
+        again.sort_by(|(one, _), (other, _)| one.asked_before(other));
+        self.counters.asked_again += again.len() as u64;
+        if let Some(link) = self.links.get_mut(key) {
+            for (entry, request) in &again {
+                link.push(*entry, request);
+            }
+        }
+        self.list_link(key);
+    }
+}
+
+/// Whether an error says that this user may not give such a command, or that there is none; not that a key is not its.
+fn refuses_command(error: &[u8]) -> bool {
+    let of_a_key = || error.windows(4).any(|word| word == b" key");
+    let of_user = error.starts_with(b"NOPERM") && !of_a_key();
+    of_user || error.starts_with(b"NOAUTH") || error.starts_with(b"ERR unknown command")
+}
+
+/// No error that a server says is longer.
+const HEAD_BYTES_MAX: usize = 4 << 10;
+
+/// What MGET says where there is nothing, or nothing that GET would show.
+#[inline]
+pub(crate) fn is_nil(element: &[u8]) -> bool {
+    matches!(element, b"$-1\r\n" | b"_\r\n")
+}

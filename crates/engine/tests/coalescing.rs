@@ -1,0 +1,510 @@
+//! Requests that leave as one, each law of it in a history of its own.
+
+mod world;
+
+use respool_engine::SessionId;
+use world::{World, request, requests};
+
+/// It was not seen yet that anybody may GET and SET.
+fn unseen() -> World {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    World::new(settings)
+}
+
+fn fusing() -> World {
+    let mut world = unseen();
+    world.see_rights();
+    world
+}
+
+fn collapsing() -> World {
+    let mut settings = world::settings();
+    settings.flush.collapse = true;
+    World::new(settings)
+}
+
+fn all_levels() -> World {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    settings.flush.collapse = true;
+    let mut world = World::new(settings);
+    world.see_rights();
+    world
+}
+
+/// Several sessions ask in one turn.
+fn ask_at_once(world: &mut World, all: &[(SessionId, &[&str])]) {
+    world.turn(|engine| {
+        for (session, asked) in all {
+            engine.handle_session_bytes(*session, &requests(asked));
+        }
+    });
+}
+
+#[test]
+fn gets_of_a_batch_leave_as_one_mget_and_each_gets_its_own() {
+    let mut world = fusing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[(a, &["GET a"]), (b, &["INCR n", "GET b"]), (c, &["GET c"])],
+    );
+    let fused = requests(&["INCR n", "MGET a b c"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), fused);
+    world.says(
+        world.shared,
+        ":1\r\n*3\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n",
+    );
+    assert_eq!(world.got(a), "$1\r\n1\r\n");
+    assert_eq!(world.got(b), ":1\r\n$1\r\n2\r\n");
+    assert_eq!(world.got(c), "$1\r\n3\r\n");
+}
+
+#[test]
+fn sets_without_options_leave_as_one_mset() {
+    let mut world = fusing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[
+            (a, &["SET a 1", "GET a"]),
+            (b, &["SET b 2 EX 5"]),
+            (c, &["SET c 3", "GET d"]),
+        ],
+    );
+    let fused = requests(&["SET b 2 EX 5", "MSET a 1 c 3", "MGET a d"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), fused);
+    world.says(world.shared, "+OK\r\n+OK\r\n*2\r\n$1\r\n1\r\n$1\r\n4\r\n");
+    assert_eq!(world.got(a), "+OK\r\n$1\r\n1\r\n");
+    assert_eq!(world.got(b), "+OK\r\n");
+    assert_eq!(world.got(c), "+OK\r\n$1\r\n4\r\n");
+}
+
+/// What a session asks is executed in the order in which it asked.
+#[test]
+fn what_stands_in_front_of_something_else_of_its_session_stays_there() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[
+            (a, &["GET k", "DEL k", "GET k"]),
+            (b, &["GET x", "SET x 1", "GET x"]),
+        ],
+    );
+    let fused = requests(&["GET k", "DEL k", "GET x", "SET x 1", "MGET k x"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), fused);
+}
+
+/// What is moved is moved behind what it stood behind.
+#[test]
+fn a_get_behind_a_set_that_is_fused_is_behind_it_still() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["SET k 1", "GET k"]), (b, &["SET x 1"])]);
+    let fused = requests(&["MSET k 1 x 1", "GET k"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), fused);
+}
+
+/// A nil may hide a WRONGTYPE: it is asked again, and so is what its session asked behind it; nobody else.
+#[test]
+fn a_nil_is_asked_again_and_so_is_what_its_session_asked_behind_it() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[(a, &["GET list", "GET x"]), (b, &["GET y", "GET z"])],
+    );
+    world.sent(world.shared);
+    world.says(
+        world.shared,
+        "*4\r\n$-1\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n",
+    );
+    assert_eq!(world.got(b), "$1\r\n2\r\n$1\r\n3\r\n");
+    assert_eq!(world.got(a), "");
+    let again = requests(&["GET list", "GET x"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), again);
+    world.says(world.shared, "-WRONGTYPE no\r\n$1\r\n7\r\n");
+    assert_eq!(world.got(a), "-WRONGTYPE no\r\n$1\r\n7\r\n");
+}
+
+/// Or its write would run in front of what has to be asked again.
+#[test]
+fn a_session_of_which_something_is_fused_is_not_asked_for_more() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["GET k"]), (b, &["GET y"])]);
+    world.sent(world.shared);
+    world.asks(a, &["SET k 1"]);
+    world.asks(b, &["SET y 1"]);
+    assert_eq!(world.sent(world.shared), "");
+    world.says(world.shared, "*2\r\n$-1\r\n$1\r\n2\r\n");
+    let sent = world.sent(world.shared);
+    assert_eq!(sent.as_bytes(), requests(&["GET k", "SET y 1"]));
+    world.says(world.shared, "$-1\r\n+OK\r\n");
+    assert_eq!(world.got(a), "$-1\r\n");
+    world.wait_ms(1);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET k 1"]));
+    assert_eq!(world.got(b), "$1\r\n2\r\n+OK\r\n");
+}
+
+#[test]
+fn an_error_to_the_whole_is_nobodys_and_each_asks_for_itself() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    let asked: [&[&str]; 2] = [&["SET a 1", "GET a"], &["SET b 2", "GET b"]];
+    ask_at_once(&mut world, &[(a, asked[0]), (b, asked[1])]);
+    world.sent(world.shared);
+    world.says(world.shared, "-NOPERM mset\r\n*2\r\n$1\r\n0\r\n$1\r\n0\r\n");
+    let again = requests(&["SET a 1", "SET b 2", "GET a", "GET b"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), again);
+    world.says(
+        world.shared,
+        "+OK\r\n-NOPERM set\r\n$1\r\n1\r\n-NOPERM get\r\n",
+    );
+    assert_eq!(world.got(a), "+OK\r\n$1\r\n1\r\n");
+    assert_eq!(world.got(b), "-NOPERM set\r\n-NOPERM get\r\n");
+}
+
+/// Or its ACL LOG would be full of what no client has asked.
+#[test]
+fn who_has_no_right_to_it_is_not_tried_with_it_twice() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    for round in 0..1_000 {
+        ask_at_once(&mut world, &[(a, &["GET a"]), (b, &["GET b"])]);
+        let fused = world.sent(world.shared).contains("MGET");
+        assert_eq!(fused, round == 0);
+        if fused {
+            world.says(world.shared, "-NOPERM mget\r\n");
+            world.sent(world.shared);
+        }
+        world.says(world.shared, "$1\r\n1\r\n$1\r\n2\r\n");
+        assert_eq!(world.got(a), "$1\r\n1\r\n");
+    }
+}
+
+/// The next keys may be others.
+#[test]
+fn who_has_no_right_to_a_key_is_left_alone_for_a_while() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    let mut fused = 0;
+    for _ in 0..1_000 {
+        ask_at_once(&mut world, &[(a, &["GET a"]), (b, &["GET b"])]);
+        if world.sent(world.shared).contains("MGET") {
+            fused += 1;
+            world.says(world.shared, "-NOPERM No permissions to access a key\r\n");
+            world.sent(world.shared);
+        }
+        world.says(
+            world.shared,
+            "$1\r\n1\r\n-NOPERM No permissions to access a key\r\n",
+        );
+        assert_eq!(world.got(a), "$1\r\n1\r\n");
+    }
+    assert!((2..10).contains(&fused), "{fused}");
+}
+
+/// Who may MGET may have no right to GET.
+#[test]
+fn who_has_no_right_to_get_or_set_gets_nothing_by_mget_and_mset() {
+    let mut world = unseen();
+    let [a, b] = [world.accept(), world.accept()];
+    for refusal in ["-NOPERM no\r\n", "-ERR unknown command\r\n"] {
+        for asked in [["GET a", "GET b"], ["SET a 1", "SET b 2"]] {
+            for _ in 0..20 {
+                ask_at_once(&mut world, &[(a, &asked[..1]), (b, &asked[1..])]);
+                assert_eq!(world.sent(world.shared).as_bytes(), requests(&asked));
+                world.says(world.shared, refusal.repeat(2));
+                assert_eq!(world.got(a), refusal);
+                assert_eq!(world.got(b), refusal);
+            }
+        }
+    }
+}
+
+/// Nobody tells us when rights change.
+#[test]
+fn a_right_is_seen_to_again_and_again() {
+    let mut world = fusing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    let asked: [(_, &[&str]); 3] = [(a, &["GET a"]), (b, &["GET b"]), (c, &["GET c"])];
+    let mut tried = 0;
+    for _ in 0..1_000 {
+        ask_at_once(&mut world, &asked);
+        let sent = world.sent(world.shared);
+        assert!(sent.contains("MGET"), "as long as it may, it is fused");
+        if sent.as_bytes() == requests(&["MGET a b c"]) {
+            world.says(world.shared, "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n");
+        } else {
+            assert_eq!(sent.as_bytes(), requests(&["GET c", "MGET a b"]));
+            tried += 1;
+            world.says(world.shared, "$1\r\n3\r\n*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+        }
+        assert_eq!(world.got(c), "$1\r\n3\r\n");
+    }
+    assert_eq!(
+        tried, 3,
+        "in two seconds, of which every half one ends with it"
+    );
+    // From now on it may not.
+    for round in 0..1_000 {
+        ask_at_once(&mut world, &asked);
+        let sent = world.sent(world.shared);
+        let refused = "-NOPERM no\r\n";
+        if sent.as_bytes() == requests(&["MGET a b c"]) {
+            assert!(round < 500);
+            world.says(world.shared, "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n");
+        } else if sent.contains("MGET") {
+            world.says(
+                world.shared,
+                [refused, "*2\r\n$1\r\n1\r\n$1\r\n2\r\n"].concat(),
+            );
+            tried += 1;
+        } else {
+            world.says(world.shared, refused.repeat(3));
+            assert_eq!(world.got(a), refused);
+        }
+        world.got(a);
+    }
+    assert_eq!(tried, 4, "it ends with the first that is refused");
+}
+
+/// Rights are looked at first.
+#[test]
+fn who_is_refused_for_another_reason_has_the_right() {
+    let mut world = unseen();
+    let [a, b] = [world.accept(), world.accept()];
+    let both: [(_, &[&str]); 2] = [(a, &["SET a 1"]), (b, &["SET b 1"])];
+    ask_at_once(&mut world, &both);
+    assert!(!world.sent(world.shared).contains("MSET"));
+    world.says(world.shared, "-OOM no\r\n".repeat(2));
+    ask_at_once(&mut world, &both);
+    assert!(world.sent(world.shared).contains("MSET"));
+}
+
+#[test]
+fn what_was_fused_stands_for_itself_when_its_link_is_lost() {
+    let mut world = fusing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    world.wait_ms(1_100);
+    world.see_rights();
+    ask_at_once(
+        &mut world,
+        &[
+            (a, &["SET a 1"]),
+            (b, &["SET b 1"]),
+            (c, &["GET c", "GET d"]),
+        ],
+    );
+    assert!(world.sent(world.shared).contains("MSET"));
+    world.lose(world.shared);
+    for session in [a, b] {
+        assert!(world.got(session).starts_with("-UNKNOWN"), "it was sent");
+    }
+    assert_eq!(world.connect(), world.shared);
+    world.wait_ms(1);
+    let sent = world.sent(world.shared);
+    let alone = String::from_utf8(requests(&["GET c", "GET d"])).expect("it is text");
+    assert!(sent.ends_with(&alone), "{sent}");
+    world.says(world.shared, "$1\r\n1\r\n$1\r\n2\r\n");
+    assert_eq!(world.got(c), "$1\r\n1\r\n$1\r\n2\r\n");
+}
+
+#[test]
+fn replies_may_come_in_any_pieces() {
+    let reply = b"*3\r\n$1\r\n1\r\n$-1\r\n$3\r\nabc\r\n";
+    for cut in 1..reply.len() {
+        let mut world = fusing();
+        let [a, b] = [world.accept(), world.accept()];
+        ask_at_once(&mut world, &[(a, &["GET a"]), (b, &["GET b", "GET c"])]);
+        world.sent(world.shared);
+        world.says(world.shared, &reply[..cut]);
+        world.says(world.shared, &reply[cut..]);
+        assert_eq!(world.got(a), "$1\r\n1\r\n", "cut at {cut}");
+        let again = requests(&["GET b", "GET c"]);
+        assert_eq!(world.sent(world.shared).as_bytes(), again, "cut at {cut}");
+        world.says(world.shared, "$-1\r\n$1\r\n3\r\n");
+        assert_eq!(world.got(b), "$-1\r\n$1\r\n3\r\n", "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_reply_of_another_length_is_not_believed() {
+    for reply in ["*1\r\n$1\r\n1\r\n", "+OK\r\n", "$1\r\n1\r\n"] {
+        let mut world = fusing();
+        let [a, b] = [world.accept(), world.accept()];
+        ask_at_once(&mut world, &[(a, &["GET a"]), (b, &["GET b"])]);
+        world.says(world.shared, reply);
+        assert_eq!(world.closed_links(), [world.shared]);
+        assert!(world.got(a).starts_with("-UNKNOWN"));
+    }
+}
+
+/// What is not written as everybody writes it goes as it is.
+#[test]
+fn only_the_plain_form_is_fused() {
+    let mut world = fusing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    world.turn(|engine| {
+        engine.handle_session_bytes(a, b"*2\r\n$3\r\nget\r\n$1\r\na\r\n");
+        engine.handle_session_bytes(b, b"GET b\r\n");
+        engine.handle_session_bytes(c, &request(&["GET", ""]));
+    });
+    let sent = world.sent(world.shared);
+    assert_eq!(sent.as_bytes(), request(&["MGET", "a", "b", ""]));
+}
+
+/// The others have its answer.
+#[test]
+fn of_reads_that_are_the_same_one_is_sent() {
+    let mut world = collapsing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[
+            (a, &["LLEN l", "GET k"]),
+            (b, &["INCR n", "LLEN l"]),
+            (c, &["GET k", "GET k", "LLEN m"]),
+        ],
+    );
+    let sent = requests(&["INCR n", "LLEN l", "GET k", "LLEN m"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    world.says(world.shared, ":1\r\n:2\r\n$1\r\n3\r\n:4\r\n");
+    assert_eq!(world.got(a), ":2\r\n$1\r\n3\r\n");
+    assert_eq!(world.got(b), ":1\r\n:2\r\n");
+    assert_eq!(world.got(c), "$1\r\n3\r\n$1\r\n3\r\n:4\r\n");
+    assert_eq!(world.engine.counters().collapsed, 3);
+}
+
+/// What a session asks first runs first, so what it asks next takes no answer from before.
+#[test]
+fn a_read_takes_no_answer_from_before_what_its_session_asked_in_front_of_it() {
+    let mut world = collapsing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[(a, &["LLEN l", "LLEN m"]), (b, &["LLEN m", "LLEN l"])],
+    );
+    let sent = requests(&["LLEN l", "LLEN m", "LLEN l"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+}
+
+/// What is executed at once has no before.
+#[test]
+fn in_one_mget_the_same_keys_are_one_in_whatever_order_they_were_asked() {
+    let mut world = all_levels();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[(a, &["GET k", "GET x", "GET y"]), (b, &["GET y", "GET k"])],
+    );
+    let sent = requests(&["MGET k x y"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    world.says(world.shared, "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n");
+    assert_eq!(world.got(a), "$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n");
+    assert_eq!(world.got(b), "$1\r\n3\r\n$1\r\n1\r\n");
+}
+
+/// An answer that has come already is from before.
+#[test]
+fn what_is_asked_again_is_asked_again_with_all_that_was_asked_behind_it() {
+    let mut world = all_levels();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[
+            (a, &["GET k", "GET nil"]),
+            (b, &["GET nil", "GET y", "GET k"]),
+        ],
+    );
+    assert_eq!(
+        world.sent(world.shared).as_bytes(),
+        requests(&["MGET k nil y"])
+    );
+    world.says(world.shared, "*3\r\n$1\r\n1\r\n$-1\r\n$1\r\n3\r\n");
+    assert_eq!(world.got(a), "$1\r\n1\r\n");
+    assert_eq!(world.got(b), "");
+    let again = requests(&["GET nil", "GET nil", "GET y", "GET k"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), again);
+    world.says(world.shared, "$-1\r\n$-1\r\n$1\r\n4\r\n$1\r\n5\r\n");
+    assert_eq!(world.got(a), "$-1\r\n");
+    assert_eq!(world.got(b), "$-1\r\n$1\r\n4\r\n$1\r\n5\r\n");
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+#[test]
+fn no_read_is_the_same_as_one_that_has_left_or_one_in_front_of_a_write() {
+    let mut world = collapsing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["LLEN l"])]);
+    ask_at_once(&mut world, &[(b, &["LLEN l", "LPUSH l 1", "LLEN l"])]);
+    world.says(world.shared, ":0\r\n");
+    world.wait_ms(1);
+    let sent = requests(&["LLEN l", "LLEN l", "LPUSH l 1", "LLEN l"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+}
+
+/// Nobody holds it for them.
+#[test]
+fn a_large_answer_is_the_first_ones_and_the_others_ask_for_themselves() {
+    let large = format!("$200000\r\n{}\r\n", "x".repeat(200_000));
+    let (beginning, rest) = large.split_at(100_000);
+    for mut world in [collapsing(), all_levels()] {
+        let [a, b] = [world.accept(), world.accept()];
+        ask_at_once(&mut world, &[(a, &["GET k"]), (b, &["GET k", "GET x"])]);
+        let fused = world.sent(world.shared).contains("MGET");
+        world.says(world.shared, if fused { "*2\r\n" } else { "" });
+        world.says(world.shared, beginning);
+        world.says(world.shared, rest);
+        assert_eq!(world.got(a), large);
+        world.says(world.shared, "$1\r\n1\r\n");
+        assert_eq!(world.got(b), "");
+        assert_eq!(
+            world.sent(world.shared).as_bytes(),
+            requests(&["GET k", "GET x"])
+        );
+        world.says(world.shared, beginning);
+        world.says(world.shared, [rest, "$1\r\n2\r\n"].concat());
+        assert_eq!(world.got(b), [&large, "$1\r\n2\r\n"].concat());
+        assert_eq!(world.engine.counters().held_bytes, 0);
+    }
+}
+
+#[test]
+fn a_large_answer_behind_a_nil_comes_whole_when_it_is_asked_for_again() {
+    let large = format!("$200000\r\n{}\r\n", "x".repeat(200_000));
+    let (beginning, rest) = large.split_at(100_000);
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["GET nil", "GET k"]), (b, &["GET x"])]);
+    world.sent(world.shared);
+    world.says(world.shared, ["*3\r\n$-1\r\n", beginning].concat());
+    world.says(world.shared, [rest, "$1\r\n1\r\n"].concat());
+    assert_eq!(world.got(b), "$1\r\n1\r\n");
+    assert_eq!(world.got(a), "");
+    assert_eq!(
+        world.sent(world.shared).as_bytes(),
+        requests(&["GET nil", "GET k"])
+    );
+    world.says(world.shared, ["$-1\r\n", beginning].concat());
+    world.says(world.shared, rest);
+    assert_eq!(world.got(a), ["$-1\r\n", &large].concat());
+}
+
+#[test]
+fn the_end_of_a_large_value_is_no_nil() {
+    let large = format!("$200000\r\n{}_\r\n", "x".repeat(199_999));
+    let (beginning, rest) = large.split_at(large.len() - 3);
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["GET k"]), (b, &["GET x"])]);
+    world.sent(world.shared);
+    world.says(world.shared, ["*2\r\n", beginning].concat());
+    world.says(world.shared, [rest, "$1\r\n1\r\n"].concat());
+    assert_eq!(world.got(a), large);
+    assert_eq!(world.got(b), "$1\r\n1\r\n");
+    assert_eq!(world.sent(world.shared), "");
+}
