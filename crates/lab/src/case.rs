@@ -15,12 +15,14 @@ pub enum Verb {
     Get,
     /// A transaction as one request: MULTI, SET key value, GET key, EXEC.
     Multi,
+    /// `MGET key ...` with so many different keys, all of which exist.
+    Mget(u32),
 }
 
 /// What the generator does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Workload {
-    /// SET or GET.
+    /// What is asked.
     pub verb: Verb,
     /// Requests that a connection sends at once.
     pub pipeline: usize,
@@ -75,6 +77,19 @@ pub struct Case {
 impl Verb {
     /// Both, in the order of the original tables.
     pub const ALL: [Verb; 2] = [Verb::Set, Verb::Get];
+
+    /// Keys of one request.
+    pub fn keys(self) -> u32 {
+        match self {
+            Verb::Mget(keys) => keys,
+            Verb::Set | Verb::Get | Verb::Multi => 1,
+        }
+    }
+
+    /// Whether every request is one of SET and GET: what the floor can answer and `redis-benchmark` can ask.
+    pub fn is_simple(self) -> bool {
+        matches!(self, Verb::Set | Verb::Get)
+    }
 }
 
 impl Target {
@@ -132,18 +147,19 @@ impl Case {
             .collect();
         format!(
             "{}-p{pipeline}-c{connections}-{name}{threads}",
-            verb.to_string().to_lowercase()
+            verb.to_string().to_lowercase().replace(' ', "-")
         )
     }
 }
 
 impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Verb::Set => "SET",
-            Verb::Get => "GET",
-            Verb::Multi => "MULTI",
-        })
+        match self {
+            Verb::Set => f.pad("SET"),
+            Verb::Get => f.pad("GET"),
+            Verb::Multi => f.pad("MULTI"),
+            Verb::Mget(keys) => f.pad(&format!("MGET {keys}")),
+        }
     }
 }
 
@@ -195,5 +211,13 @@ mod tests {
             pid: 1,
         };
         assert_eq!(id(other), "get-p20-c50-my_proxy_2");
+        let mget = Case {
+            workload: Workload {
+                verb: Verb::Mget(100),
+                ..workload
+            },
+            target: Target::Direct,
+        };
+        assert_eq!(mget.id(), "mget-100-p20-c50-direct");
     }
 }

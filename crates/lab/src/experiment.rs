@@ -14,13 +14,14 @@ use crate::against;
 use crate::case::{Case, Target, Verb, Workload};
 use crate::cores::Cores;
 use crate::flags::{Flag, list, positive, seconds};
-use crate::load::clock_ns;
+use crate::load::{self, clock_ns};
 use crate::machine::{self, Machine};
 use crate::measure::{self, Generator, Manner, STOPPED};
 use crate::progress::Progress;
 use crate::report::{CaseReport, Report, Round};
 use crate::servers;
 use crate::targets::{Backend, Programs, Running, ServerChoice, first_line};
+use crate::zipf::Zipf;
 
 /// A question and the options that answer it.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +106,9 @@ pub struct Options {
     pub threads: Vec<u16>,
     /// Different keys.
     pub keys: u32,
+    /// Chosen by Zipf's law with this exponent; `None`: evenly.
+    #[serde(default)]
+    pub zipf: Option<f64>,
     /// Size of each value.
     pub value_bytes: usize,
     /// Seconds of each measured window; `None`: 5, or what a quick run has time for.
@@ -147,6 +151,7 @@ impl Default for Options {
             connections: vec![50],
             threads: vec![1, 3],
             keys: 3000,
+            zipf: None,
             value_bytes: 2,
             seconds: None,
             warmup_s: None,
@@ -169,7 +174,7 @@ impl Default for Options {
 
 /// Seconds that a quick run may take.
 const QUICK_S: f64 = 60.0;
-/// What a measurement takes besides its warm-up and its window: writing the keys, connecting, the last replies.
+/// What a measurement takes besides its warm-up and its window: starting the generator, connecting, the last replies.
 const OVERHEAD_S: f64 = 0.15;
 
 impl Options {
@@ -251,7 +256,7 @@ impl Options {
 }
 
 /// The options of every experiment.
-pub const FLAGS: [&Flag<Options>; 20] = [
+pub const FLAGS: [&Flag<Options>; 22] = [
     &Flag {
         name: "quick",
         value: None,
@@ -299,6 +304,16 @@ pub const FLAGS: [&Flag<Options>; 20] = [
         },
     },
     &Flag {
+        name: "mget",
+        value: Some("LIST"),
+        help: "Instead of --verbs: MGET of so many different keys, several numbers with commas.",
+        set: |options, value| {
+            let counts: Vec<u32> = list(value)?;
+            options.verbs = counts.into_iter().map(Verb::Mget).collect();
+            Ok(())
+        },
+    },
+    &Flag {
         name: "pipeline",
         value: Some("LIST"),
         help: "Requests that a connection sends at once, several numbers with commas.",
@@ -329,6 +344,12 @@ pub const FLAGS: [&Flag<Options>; 20] = [
         value: Some("N"),
         help: "Different keys, chosen evenly [3000].",
         set: |options, value| positive(value).map(|n| options.keys = n),
+    },
+    &Flag {
+        name: "zipf",
+        value: Some("THETA"),
+        help: "Keys chosen by Zipf's law with this exponent: the first one most often.",
+        set: |options, value| theta(value).map(|theta| options.zipf = Some(theta)),
     },
     &Flag {
         name: "value-bytes",
@@ -442,6 +463,18 @@ pub const FLAGS: [&Flag<Options>; 20] = [
     },
 ];
 
+/// An exponent of Zipf's law.
+///
+/// # Errors
+/// When it is not one that the lab draws by.
+pub fn theta(text: &str) -> Result<f64, String> {
+    let most = Zipf::THETA_MAX;
+    match text.parse::<f64>() {
+        Ok(theta) if (0.0..=most).contains(&theta) => Ok(theta),
+        _ => Err(format!("a number from 0 to {most} is expected")),
+    }
+}
+
 fn peer(text: &str) -> Result<Target, String> {
     match (text, text.split_once('=')) {
         ("twemproxy" | "nutcracker", _) => Ok(Target::Twemproxy),
@@ -493,15 +526,41 @@ pub fn run(
     stop: &Arc<AtomicBool>,
 ) -> Result<Report, String> {
     let cases = options.cases();
+    let is_simple = options.verbs.iter().all(|verb| verb.is_simple());
     if options.generator == Generator::RedisBenchmark {
         servers::find_program("redis-benchmark")?;
         if options.rate.is_some() {
             return Err("redis-benchmark has no open loop: use the lab's own generator".to_owned());
         }
+        if options.zipf.is_some() || !is_simple {
+            return Err(
+                "redis-benchmark asks SET and GET of keys chosen evenly: use the lab's own generator"
+                    .to_owned(),
+            );
+        }
+    }
+    if options.has_floor && !is_simple {
+        return Err(
+            "the floor answers nothing but SET and GET: measure without --floor".to_owned(),
+        );
+    }
+    let manner = Manner {
+        generator: options.generator,
+        generator_threads: options.generator_threads,
+        warmup_s: options.warmup_s(),
+        seconds: options.seconds(),
+        keys: options.keys,
+        zipf: options.zipf,
+        value_bytes: options.value_bytes,
+        rate: options.rate,
+        origin_ns: clock_ns(),
+    };
+    for case in &cases {
+        manner.recipe(case.workload, &case.target).check()?;
     }
     let most = options.connections.iter().max().copied().unwrap_or(0);
     // Children inherit the limit: the server and the peers need it as much as the generator.
-    crate::load::allow_descriptors(2 * most + 1000)?;
+    load::allow_descriptors(2 * most + 1000)?;
     let programs = Programs::find(options.respool.as_deref(), options.value_bytes)?;
     let machine = Machine::look();
     let started = machine::now();
@@ -512,6 +571,13 @@ pub fn run(
         None
     };
     let server = Backend::start(&options.server)?;
+    // The values never change: written once, they are there for every round.
+    if let Some(case) = cases.first() {
+        load::preload(
+            server.address,
+            &manner.recipe(case.workload, &Target::Direct),
+        )?;
+    }
     let start = |target: &Target| {
         let start = || Running::start(target, &server, &programs);
         match &cores {
@@ -525,16 +591,6 @@ pub fn run(
             running.push(start(&case.target)?);
         }
     }
-    let manner = Manner {
-        generator: options.generator,
-        generator_threads: options.generator_threads,
-        warmup_s: options.warmup_s(),
-        seconds: options.seconds(),
-        keys: options.keys,
-        value_bytes: options.value_bytes,
-        rate: options.rate,
-        origin_ns: clock_ns(),
-    };
     let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); cases.len()];
     let mut failures = Vec::new();
     let plan = (experiment.plan)(&cases, options.rounds());

@@ -37,3 +37,4 @@ pub mod servers;
 pub mod table;
 pub mod tape;
 pub mod targets;
+pub mod zipf;

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::case::{Target, Verb, Workload};
 use crate::cpu::{self, MachineReading, Reading, Usage};
-use crate::load::{self, Event, Latency, LoadResult, clock_ns};
+use crate::load::{Event, Latency, LoadResult, clock_ns};
 use crate::report::{Round, Sample};
 use crate::servers;
 use crate::tape::{Recipe, Values};
-use crate::targets::{Backend, Inspector, Programs, Running};
+use crate::targets::{Backend, Inspector, Programs, Running, Tally};
 
 /// What makes the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,8 @@ pub struct Manner {
     pub seconds: f64,
     /// Different keys.
     pub keys: u32,
+    /// Chosen by Zipf's law with this exponent; `None`: evenly.
+    pub zipf: Option<f64>,
     /// Size of each value.
     pub value_bytes: usize,
     /// Requests a second; `None`: closed loop.
@@ -48,7 +50,24 @@ pub struct Manner {
     pub origin_ns: u64,
 }
 
-/// Measures once.
+impl Manner {
+    /// What the generator asks of such a target under such a workload.
+    pub fn recipe(&self, workload: Workload, target: &Target) -> Recipe {
+        Recipe {
+            verb: workload.verb,
+            pipeline: workload.pipeline,
+            keys: self.keys,
+            zipf: self.zipf,
+            value_bytes: self.value_bytes,
+            values: match target {
+                Target::Floor => Values::Filler,
+                _ => Values::OfKey,
+            },
+        }
+    }
+}
+
+/// Measures once, with all keys written.
 ///
 /// # Errors
 /// One line: what broke, or that `stop` was set meanwhile.
@@ -60,28 +79,15 @@ pub fn measure(
     manner: &Manner,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
-    let is_floor = target.target == Target::Floor;
-    let recipe = Recipe {
-        verb: workload.verb,
-        pipeline: workload.pipeline,
-        keys: manner.keys,
-        value_bytes: manner.value_bytes,
-        values: if is_floor {
-            Values::Filler
-        } else {
-            Values::OfKey
-        },
-    };
-    if !is_floor {
-        load::preload(server.address, &recipe)?;
-    }
+    let recipe = manner.recipe(workload, &target.target);
+    let has_server = target.target.has_server();
     let watched = Watched {
-        server: target.target.has_server().then_some(server.pid),
+        server: has_server.then_some(server.pid),
         proxy: target.pid,
-        inspector: if is_floor {
-            None
-        } else {
+        inspector: if has_server {
             Inspector::connect(server.address).ok()
+        } else {
+            None
         },
     };
     match manner.generator {
@@ -120,18 +126,31 @@ struct Watched {
 }
 
 impl Watched {
+    /// What the server has counted by now.
+    fn tally(&mut self) -> Option<Tally> {
+        self.inspector.as_mut()?.tally().ok()
+    }
+
     /// Commands the server has executed by now, and when it said so.
     fn commands(&mut self) -> Option<(u64, u64)> {
-        let count = self.inspector.as_mut()?.commands_processed().ok()?;
-        Some((clock_ns(), count))
+        let tally = self.tally()?;
+        Some((clock_ns(), tally.commands))
     }
 }
 
 fn commands_per_s(start: Option<(u64, u64)>, end: Option<(u64, u64)>) -> Option<f64> {
     let ((start_ns, start), (end_ns, end)) = (start?, end?);
     let seconds = end_ns.checked_sub(start_ns).filter(|&ns| ns > 0)? as f64 / 1e9;
-    // The question itself is a command, too.
-    Some(end.saturating_sub(start + 1) as f64 / seconds)
+    Some(end.saturating_sub(start) as f64 / seconds)
+}
+
+/// What the server counted between two tallies.
+fn since(start: Option<Tally>, end: Option<Tally>) -> Option<Tally> {
+    let (start, end) = (start?, end?);
+    Some(Tally {
+        commands: end.commands.checked_sub(start.commands)?,
+        key_reads: end.key_reads.checked_sub(start.key_reads)?,
+    })
 }
 
 fn by_own(
@@ -146,11 +165,12 @@ fn by_own(
     let mut command = Command::new(&programs.lab);
     command.args(["load", "--child", "--progress"]);
     command.args(["--target", &target.address.to_string()]);
-    command.arg(match recipe.verb {
-        Verb::Get => "--get",
-        Verb::Set => "--set",
-        Verb::Multi => "--multi",
-    });
+    match recipe.verb {
+        Verb::Get => command.arg("--get"),
+        Verb::Set => command.arg("--set"),
+        Verb::Multi => command.arg("--multi"),
+        Verb::Mget(keys) => command.args(["--mget", &keys.to_string()]),
+    };
     command.args([
         "--values",
         if recipe.values == Values::Filler {
@@ -160,6 +180,7 @@ fn by_own(
         },
     ]);
     let rate = manner.rate.map(|rate| rate.to_string());
+    let zipf = manner.zipf.map(|theta| theta.to_string());
     let watch = |name: &str, pid: Option<u32>| pid.map(|pid| format!("{name}={pid}"));
     for (flag, value) in [
         ("--connections", Some(workload.connections.to_string())),
@@ -170,6 +191,7 @@ fn by_own(
         ("--seconds", Some(manner.seconds.to_string())),
         ("--threads", Some(manner.generator_threads.to_string())),
         ("--rate", rate),
+        ("--zipf", zipf),
         ("--watch", watch("server", watched.server)),
         ("--watch", watch("proxy", watched.proxy)),
     ] {
@@ -181,6 +203,7 @@ fn by_own(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    let before = watched.tally();
     let mut child = Reaped(
         command
             .spawn()
@@ -223,6 +246,7 @@ fn by_own(
             complaint
         });
     };
+    let counted = since(before, watched.tally());
     let usage = |name: &str| {
         let found = result.usage.iter().find(|(n, _)| n == name);
         found.map(|(_, usage)| usage.clone())
@@ -246,6 +270,9 @@ fn by_own(
         proxy: usage("proxy"),
         generator: usage("generator").ok_or("the generator does not say what it used itself")?,
         server_commands_per_s: commands_per_s(commands.0, commands.1),
+        answered: Some(result.answered),
+        server_commands: counted.map(|tally| tally.commands),
+        server_key_reads: counted.map(|tally| tally.key_reads),
         samples: sampler.samples,
     })
 }
@@ -377,9 +404,6 @@ fn run_benchmark(
     watched: &mut Watched,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
-    if workload.verb == Verb::Multi {
-        return Err("redis-benchmark asks no transactions: use --generator own".into());
-    }
     let program = servers::find_program("redis-benchmark")?;
     let broken = |error: std::io::Error| format!("redis-benchmark: {error}");
     let mut command = Command::new(program);
@@ -504,6 +528,10 @@ fn run_benchmark(
         proxy,
         generator,
         server_commands_per_s: commands_per_s(commands, end_commands),
+        // It has commands of its own before the first request: nothing to compare its requests with.
+        answered: None,
+        server_commands: None,
+        server_key_reads: None,
         samples: sampler.samples,
     })
 }
@@ -591,8 +619,8 @@ mod tests {
     }
 
     #[test]
-    fn commands_a_second_leave_out_the_question() {
-        let rate = commands_per_s(Some((1_000_000_000, 10)), Some((3_000_000_000, 2_011)));
+    fn commands_a_second_are_what_came_between() {
+        let rate = commands_per_s(Some((1_000_000_000, 10)), Some((3_000_000_000, 2_010)));
         assert_eq!(rate, Some(1000.0));
         assert_eq!(commands_per_s(None, Some((1, 1))), None);
         assert_eq!(commands_per_s(Some((1, 1)), Some((1, 1))), None);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::against::Comparison;
-use crate::case::{Case, Target, Workload};
+use crate::case::{Case, Target, Verb, Workload};
 use crate::cpu::Usage;
 use crate::experiment::Options;
 use crate::load::Latency;
@@ -116,6 +116,15 @@ pub struct Round {
     pub stolen: Option<f64>,
     /// Commands a second that the server says it executed. Fewer than requests where a proxy answers or joins some.
     pub server_commands_per_s: Option<f64>,
+    /// Requests answered in all: in the warm-up, in the window, and those on their way at its end.
+    #[serde(default)]
+    pub answered: Option<u64>,
+    /// Commands that the server says it executed for them, from before the first to after the last.
+    #[serde(default)]
+    pub server_commands: Option<u64>,
+    /// Keys that it says it looked up for them, once for each key of an MGET.
+    #[serde(default)]
+    pub server_key_reads: Option<u64>,
     /// About ten a second.
     pub samples: Vec<Sample>,
 }
@@ -277,6 +286,22 @@ impl Round {
         let user_s = self.proxy.as_ref()?.user_s?;
         (self.requests > 0).then(|| user_s * 1e6 / self.requests as f64)
     }
+
+    /// The part of the requests for which the server executed no command of their own, because they were joined with
+    /// others, in whatever way.
+    pub fn saved_commands(&self, verb: Verb) -> Option<f64> {
+        // A transaction is a request of several commands.
+        let answered = self.answered.filter(|_| verb != Verb::Multi)?;
+        saved(self.server_commands?, answered)
+    }
+
+    /// The part of the keys asked for that the server did not look up, because one look-up answered several requests.
+    pub fn saved_key_reads(&self, verb: Verb) -> Option<f64> {
+        // What writes looks up keys, too, but does not count it.
+        let is_read = matches!(verb, Verb::Get | Verb::Mget(_));
+        let answered = self.answered.filter(|_| is_read)?;
+        saved(self.server_key_reads?, answered * u64::from(verb.keys()))
+    }
 }
 
 impl Report {
@@ -361,7 +386,7 @@ impl Report {
              server_commands_per_s,others_cores,stolen_cores,server_cores,server_user_cores,server_system_cores,\
              server_us_per_request,proxy_cores,proxy_user_cores,proxy_system_cores,\
              proxy_us_per_request,generator_cores,generator_user_cores,generator_system_cores,\
-             generator_us_per_request\n",
+             generator_us_per_request,answered,server_commands,server_key_reads\n",
         );
         for case in &self.cases {
             for round in &case.rounds {
@@ -407,12 +432,23 @@ impl Report {
                         usage.and_then(|usage| usage.us_per_request(round.requests)),
                     ));
                 }
+                for count in [
+                    round.answered,
+                    round.server_commands,
+                    round.server_key_reads,
+                ] {
+                    fields.push(count.map_or(String::new(), |count| count.to_string()));
+                }
                 text.push_str(&fields.join(","));
                 text.push('\n');
             }
         }
         text
     }
+}
+
+fn saved(done: u64, asked: u64) -> Option<f64> {
+    (asked > 0).then(|| 1.0 - done as f64 / asked as f64)
 }
 
 /// The median over the rounds that both have of the ratio within the round.
@@ -452,7 +488,6 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::case::Verb;
     use crate::cpu::Clock;
 
     fn usage(used_s: f64) -> Usage {
@@ -493,6 +528,9 @@ pub(crate) mod tests {
             others: Some(0.25),
             stolen: Some(0.0),
             server_commands_per_s: target.has_server().then_some(requests as f64),
+            answered: Some(2 * requests),
+            server_commands: target.has_server().then_some(requests / 2),
+            server_key_reads: target.has_server().then_some(requests),
             samples: samples.collect(),
         }
     }
@@ -596,6 +634,12 @@ pub(crate) mod tests {
         assert_eq!(ratios.proxy_cpu_to_floor, Some(1.0));
         assert_eq!(ratios.server_cpu_to_direct, Some(1.0));
         assert_eq!(report.ratios(&report.cases[4]), Ratios::default());
+        let first = &case.rounds[0];
+        assert_eq!(first.saved_commands(Verb::Set), Some(0.75));
+        assert_eq!(first.saved_commands(Verb::Multi), None);
+        assert_eq!(first.saved_key_reads(Verb::Set), None);
+        assert_eq!(first.saved_key_reads(Verb::Get), Some(0.5));
+        assert_eq!(first.saved_key_reads(Verb::Mget(2)), Some(0.75));
         // A machine that is slow for a round is slow for both: the ratio does not see it.
         let mut report = report;
         for place in [0, 1] {
