@@ -93,6 +93,30 @@ that does per turn what it should do per event shows here.",
     is_isolated: false,
 };
 
+/// What a key costs in an MGET of so many.
+pub const MGET: Experiment = Experiment {
+    name: "mget",
+    title: "The decay of MGET: 1 to 10,000 keys in a request",
+    about: "\
+How does MGET decay with the number of its keys? One connection, one request at a time, from 1 key to 10,000, all
+different, of 20,000 keys with values of 4 bytes. A request has a fixed cost, for system calls and wake-ups, and one
+for each key: the more keys share the fixed one, the less a key costs, until it hardly matters any more. That is the sweet
+spot: the fewest keys at which the server's CPU per key is within 10 % of its least. More of them only make a request
+take longer, and everybody else wait for it.",
+    adapt: |options| {
+        options.connections = vec![1];
+        options.pipelines = vec![1];
+        options.threads = vec![1];
+        options.keys = 20_000;
+        options.value_bytes = 4;
+        options.verbs = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000]
+            .map(Verb::Mget)
+            .to_vec();
+    },
+    plan: in_turn,
+    is_isolated: false,
+};
+
 /// Everything that can be chosen about a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Options {
@@ -342,7 +366,7 @@ pub const FLAGS: [&Flag<Options>; 22] = [
     &Flag {
         name: "keys",
         value: Some("N"),
-        help: "Different keys, chosen evenly [3000].",
+        help: "Different keys, chosen evenly [3000; mget: 20000].",
         set: |options, value| positive(value).map(|n| options.keys = n),
     },
     &Flag {
@@ -354,7 +378,7 @@ pub const FLAGS: [&Flag<Options>; 22] = [
     &Flag {
         name: "value-bytes",
         value: Some("N"),
-        help: "Size of each value [2].",
+        help: "Size of each value [2; mget: 4].",
         set: |options, value| positive(value).map(|n| options.value_bytes = n),
     },
     &Flag {
@@ -786,6 +810,18 @@ mod tests {
                 "get-p1-c1000-direct"
             ]
         );
+    }
+
+    #[test]
+    fn mget_asks_what_it_says() {
+        let mget = options(&MGET, &[]).unwrap();
+        let found = ids(&mget);
+        assert_eq!(found.len(), 13 * 2);
+        assert_eq!(found[0], "mget-1-p1-c1-direct");
+        assert_eq!(found[25], "mget-10000-p1-c1-respool-t1");
+        assert!(mget.verbs.iter().all(|verb| verb.keys() <= mget.keys));
+        // No two keys have the same value.
+        assert!(62u64.pow(mget.value_bytes as u32) >= u64::from(mget.keys));
     }
 
     #[test]

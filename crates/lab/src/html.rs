@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use crate::case::{Target, Workload};
-use crate::chart::{self, CostRow, Stretch, TimeChart, TimeRow, escape};
+use crate::chart::{self, CostRow, Curve, Stretch, TimeChart, TimeRow, escape};
+use crate::decay::{self, Decay, Point};
 use crate::figure;
 use crate::measure::Generator;
 use crate::report::{CaseReport, Cost, Report, Round};
@@ -23,6 +24,7 @@ pub fn page(report: &Report) -> String {
     );
     head(&mut page, report);
     compare(&mut page, report);
+    decays(&mut page, report);
     tables(&mut page, report);
     overview(&mut page, report);
     each_case(&mut page, report);
@@ -148,6 +150,70 @@ fn time_row(case: &CaseReport) -> TimeRow {
     }
 }
 
+/// MGET over the number of its keys: the time of a request, and what a key costs the server.
+fn decays(page: &mut String, report: &Report) {
+    let decays = decay::of(report);
+    if decays.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section><h2>Over the number of keys</h2><p>Both axes are logarithmic. Thin and dotted: the line a + b · keys that \
+         fits best, of parts, as in the table below.</p><div class=\"cards\">",
+    );
+    let charts: [(&str, &str, Figure, bool); 2] = [
+        (
+            "Median time of a request",
+            "time",
+            |point| point.p50_us,
+            true,
+        ),
+        (
+            "CPU of the server per key",
+            "CPU time",
+            |point| point.server_us_per_key,
+            false,
+        ),
+    ];
+    for (title, unit, figure, is_fitted) in charts {
+        let curves: Vec<Curve> = (0..decays.len())
+            .map(|place| curve(&decays, place, figure, is_fitted))
+            .collect();
+        let _ = write!(
+            page,
+            "<figure><figcaption>{title}</figcaption><div class=\"scroll\">{}</div></figure>",
+            chart::curves(title, ("keys of a request", unit), &curves)
+        );
+    }
+    let _ = writeln!(
+        page,
+        "</div><p class=\"hint\">{}</p></section>",
+        escape(table::FITTED)
+    );
+}
+
+type Figure = fn(&Point) -> Option<f64>;
+
+fn curve(decays: &[Decay], place: usize, figure: Figure, is_fitted: bool) -> Curve {
+    let class = |decay: &Decay| match decay.target {
+        Target::Direct => "server",
+        Target::Respool { .. } => "proxy",
+        _ => "other",
+    };
+    let decay = &decays[place];
+    let before = decays[..place].iter();
+    let points = decay.points.iter();
+    let line = decay.relative_line().filter(|_| is_fitted);
+    Curve {
+        name: decay.name(),
+        class: class(decay),
+        dash: before.filter(|other| class(other) == class(decay)).count(),
+        points: points
+            .filter_map(|point| Some((f64::from(point.keys), figure(point)?)))
+            .collect(),
+        fitted: line.map(|line| (line.a, line.b)),
+    }
+}
+
 fn tables(page: &mut String, report: &Report) {
     page.push_str("<section><h2>Figures</h2>");
     for table in table::all(report) {
@@ -192,14 +258,12 @@ fn write_table(page: &mut String, table: &Table) {
             })
     };
     let _ = write!(page, "{}</tr></thead><tbody>", cells(&table.head, "th", ""));
-    let mut last = table.rows.first().map(|row| &row[..2]);
+    let together = |row: &Vec<String>| row[..table.together].to_vec();
+    let mut last = table.rows.first().map(together);
     for row in &table.rows {
-        let class = if last == Some(&row[..2]) {
-            ""
-        } else {
-            " class=\"next\""
-        };
-        last = Some(&row[..2]);
+        let this = Some(together(row));
+        let class = if last == this { "" } else { " class=\"next\"" };
+        last = this;
         let _ = write!(page, "{}</tr>", cells(row, "td", class));
     }
     page.push_str("</tbody></table></div>\n");
@@ -385,11 +449,19 @@ fn sentences(report: &Report) -> Vec<String> {
         "Everything runs over the loopback of one machine: a real network adds its own time to both hops, and its \
          interrupts cost CPU that does not show here."
             .to_owned(),
-        format!(
-            "{} keys chosen evenly and values of {} bytes, one command at a time: real traffic is larger, uneven and mixed.",
-            figure::count(f64::from(options.keys)),
-            options.value_bytes
-        ),
+        match options.zipf {
+            None => format!(
+                "{} keys chosen evenly and values of {} bytes, one command at a time: real traffic is larger, uneven and mixed.",
+                figure::count(f64::from(options.keys)),
+                options.value_bytes
+            ),
+            Some(theta) => format!(
+                "{} keys chosen by Zipf's law with the exponent {theta} and values of {} bytes: real traffic is larger and \
+                 mixed, its skew changes over time, and requests for one key come in bursts or all from one client.",
+                figure::count(f64::from(options.keys)),
+                options.value_bytes
+            ),
+        },
     ];
     match (options.rate, options.generator) {
         (Some(rate), _) => said.push(format!(
@@ -585,6 +657,8 @@ svg .end{text-anchor:end}svg .middle{text-anchor:middle}
 svg .grid{stroke:var(--grid)}svg .base{stroke:var(--soft)}
 svg .rate{fill:var(--rate);fill-opacity:.75;stroke:var(--rate-edge);stroke-width:1}
 svg .line{fill:none;stroke-width:2;stroke-linejoin:round}
+svg .line.other{stroke:var(--soft)}svg .bar.other{fill:var(--soft)}
+svg .line.fitted{stroke-width:1;stroke-dasharray:1 3}
 svg .line.server{stroke:var(--server)}svg .line.proxy{stroke:var(--proxy)}svg .line.generator{stroke:var(--generator)}
 svg .bar.server{fill:var(--server)}svg .bar.proxy{fill:var(--proxy)}svg .bar.generator{fill:var(--generator)}
 svg .range{stroke:var(--soft);stroke-width:2}svg .dot{fill:var(--ink)}
@@ -626,6 +700,28 @@ mod tests {
                 "{tag}"
             );
         }
+    }
+
+    #[test]
+    fn a_report_of_mget_has_its_curves_and_both_tables() {
+        let report = crate::decay::tests::example_of_mget();
+        let page = page(&report);
+        for part in [
+            "Over the number of keys",
+            "<figcaption>CPU of the server per key</figcaption>",
+            "direct × 1: 1,000 keys of a request, 517 µs",
+            "Decay of MGET",
+            "Sweet spot",
+        ] {
+            assert!(page.contains(part), "{part}");
+        }
+        // Two targets in two charts; lines are fitted to times alone.
+        assert_eq!(page.matches("<path class=\"line fitted").count(), 2);
+        assert!(!page.contains("NaN") && !page.contains("inf\""));
+        assert_eq!(
+            page.matches("<svg ").count(),
+            page.matches("</svg>").count()
+        );
     }
 
     #[test]

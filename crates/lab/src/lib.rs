@@ -19,6 +19,7 @@ pub mod command_table;
 pub mod commands;
 pub mod cores;
 pub mod cpu;
+pub mod decay;
 pub mod differ;
 pub mod experiment;
 pub mod figure;

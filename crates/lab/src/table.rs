@@ -4,7 +4,9 @@
 //! throughput that either of them saw. They are all here; throughput and times stand in a table before
 //! the CPU so that both fit a terminal.
 
+use crate::decay;
 use crate::figure;
+use crate::flags::{WIDTH, wrap};
 use crate::report::{CaseReport, Cost, Report, Spread};
 
 /// Where the text goes.
@@ -29,6 +31,8 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
     /// Columns from the left whose text is aligned to the left.
     pub words: usize,
+    /// Columns from the left that are the same in rows which belong together.
+    pub together: usize,
 }
 
 /// Throughput and times of every case.
@@ -72,6 +76,7 @@ pub fn throughput(report: &Report) -> Table {
         ]),
         rows: rows.collect(),
         words: 3,
+        together: 2,
     }
 }
 
@@ -130,6 +135,7 @@ pub fn cpu(report: &Report) -> Table {
         ]),
         rows: rows.collect(),
         words: 3,
+        together: 2,
     }
 }
 
@@ -153,6 +159,7 @@ pub fn growth(report: &Report) -> Option<Table> {
         head: heads(&["case", "conns", "target", "threads", "ratio"]),
         rows,
         words: 3,
+        together: 2,
     })
 }
 
@@ -200,7 +207,111 @@ pub fn against(report: &Report) -> Option<Table> {
         ]),
         rows,
         words: 3,
+        together: 2,
     })
+}
+
+/// What the second table of [`decay()`] says.
+pub const FITTED: &str = "\
+Fitted to the p50 by least squares (NIST/SEMATECH e-Handbook of Statistical Methods, 4.1.4.1 and 4.1.4.3): of the \
+microseconds that the line misses, which the largest counts decide almost alone, and of the parts of the p50 that it \
+misses (weighted by 1 / p50²), where all counts weigh the same. Sweet spot: the fewest keys at which the server's CPU per \
+key is within 10 % of its least.";
+
+/// MGET over the number of its keys, and what fits it; none in a report without MGET.
+pub fn decay(report: &Report) -> Vec<Table> {
+    let decays = decay::of(report);
+    if decays.is_empty() {
+        return Vec::new();
+    }
+    let figures = decays.iter().flat_map(|decay| {
+        let one = decay.points.iter().find(|point| point.keys == 1);
+        let least = decay.least_server_us_per_key();
+        decay.points.iter().map(move |point| {
+            let keys = f64::from(point.keys);
+            let part_of_one = one.map(|one| point.requests_per_s / one.requests_per_s);
+            vec![
+                decay.name(),
+                figure::count(keys),
+                format!("{:.2}", keys.log10()),
+                fine(point.p50_us),
+                figure::count(point.requests_per_s),
+                part_of_one.map_or(String::new(), |part| format!("{:.1}", part * 100.0)),
+                figure::count(point.requests_per_s * keys),
+                exact(point.server_us_per_key),
+                fine(
+                    point
+                        .server_us_per_key
+                        .zip(least)
+                        .map(|(us, least)| us / least),
+                ),
+                exact(point.proxy_us_per_key),
+            ]
+        })
+    });
+    let lines = decays.iter().map(|decay| {
+        let mut row = vec![decay.name()];
+        for line in [decay.line(), decay.relative_line()] {
+            row.push(fine(line.map(|line| line.a)));
+            row.push(exact(line.map(|line| line.b)));
+            row.push(line.map_or(String::new(), |line| format!("{:.5}", line.r2)));
+        }
+        let spot = decay.sweet_spot();
+        row.push(spot.map_or(String::new(), |spot| figure::count(f64::from(spot.keys))));
+        row.push(exact(spot.and_then(|spot| spot.server_us_per_key)));
+        row.push(exact(decay.least_server_us_per_key()));
+        row.push(fine(spot.and_then(|spot| spot.p50_us)));
+        row
+    });
+    vec![
+        Table {
+            caption: format!(
+                "Decay of MGET over the number of its keys, {}",
+                basis(report)
+            ),
+            groups: Vec::new(),
+            head: heads(&[
+                "target × conns",
+                "keys",
+                "log10",
+                "p50 µs",
+                "requests/s",
+                "% of one key",
+                "keys/s",
+                "server µs/key",
+                "÷ least",
+                "proxy µs/key",
+            ]),
+            rows: figures.collect(),
+            words: 1,
+            together: 1,
+        },
+        Table {
+            caption: "Time of a request as a + b · keys, and the sweet spot".to_owned(),
+            groups: vec![
+                (String::new(), 1),
+                ("of µs".to_owned(), 3),
+                ("of parts".to_owned(), 3),
+                ("sweet spot".to_owned(), 4),
+            ],
+            head: heads(&[
+                "target × conns",
+                "a µs",
+                "b µs/key",
+                "R²",
+                "a µs",
+                "b µs/key",
+                "R²",
+                "keys",
+                "server µs/key",
+                "least",
+                "p50 µs",
+            ]),
+            rows: lines.collect(),
+            words: 1,
+            together: 0,
+        },
+    ]
 }
 
 /// Every table of a report.
@@ -208,6 +319,7 @@ pub fn all(report: &Report) -> Vec<Table> {
     let mut tables = vec![throughput(report), cpu(report)];
     tables.extend(growth(report));
     tables.extend(against(report));
+    tables.extend(decay(report));
     tables
 }
 
@@ -235,6 +347,12 @@ pub fn text(report: &Report, style: Style) -> String {
         "\nSpread: least to largest round, as a part of the median. ÷: the median of the ratios within each round.\n\
          Others: cores that everybody else on the machine used meanwhile.\n",
     );
+    if !decay::of(report).is_empty() {
+        for line in wrap(FITTED, WIDTH) {
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
     for failure in &report.failures {
         text.push_str(&format!("\n{bold}FAILED{plain} {failure}"));
     }
@@ -245,7 +363,7 @@ pub fn text(report: &Report, style: Style) -> String {
 }
 
 impl Table {
-    /// Aligned columns, two blanks apart, an empty line between workloads.
+    /// Aligned columns, two blanks apart, an empty line between rows that do not belong together.
     fn text(&self) -> String {
         let columns = self.head.len();
         let width = |column: usize| {
@@ -279,7 +397,7 @@ impl Table {
         }
         let mut last: Option<&[String]> = None;
         for row in std::iter::once(&self.head).chain(&self.rows) {
-            if last.is_some_and(|last| *last != row[..2]) {
+            if last.is_some_and(|last| *last != row[..self.together]) {
                 text.push('\n');
             }
             let mut line = String::new();
@@ -294,7 +412,7 @@ impl Table {
             }
             text.push_str(line.trim_end());
             text.push('\n');
-            last = (!std::ptr::eq(row, &self.head)).then_some(&row[..2]);
+            last = (!std::ptr::eq(row, &self.head)).then_some(&row[..self.together]);
         }
         text
     }
@@ -326,6 +444,11 @@ fn cost(cost: Option<&Cost>) -> [String; 4] {
         cores(cost.and_then(|cost| median(cost.system))),
         fine(cost.and_then(|cost| median(cost.us_per_request))),
     ]
+}
+
+/// What is far below a microsecond: CPU of one key of many.
+fn exact(figure: Option<f64>) -> String {
+    figure.map_or(String::new(), |figure| format!("{figure:.3}"))
 }
 
 fn fine(figure: Option<f64>) -> String {
@@ -364,6 +487,31 @@ mod tests {
             4,
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_decay_of_mget_has_the_columns_of_the_original_and_what_fits_them() {
+        let report = crate::decay::tests::example_of_mget();
+        let [figures, lines]: [Table; 2] = decay(&report).try_into().unwrap();
+        let row = |table: &Table, place: usize| table.rows[place].join(" | ");
+        assert_eq!(figures.rows.len(), 8);
+        assert_eq!(
+            row(&figures, 0),
+            "direct × 1 | 1 | 0.00 | 17.5 | 47,619 | 100.0 | 47,619 | 10.500 | 20.6 | "
+        );
+        assert!(
+            row(&figures, 2).starts_with("direct × 1 | 100 | 2.00 | 67.0 | 8,333 | 17.5 | 833,3")
+        );
+        assert_eq!(
+            row(&lines, 0),
+            "direct × 1 | 17.0 | 0.500 | 1.00000 | 17.0 | 0.500 | 1.00000 | 1,000 | 0.510 | 0.510 | 517"
+        );
+        let text = text(&report, Style::Plain);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 160),
+            "{text}"
+        );
+        assert!(text.contains("sweet spot ─"), "{text}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use respool_lab::decay;
 use respool_lab::report::Report;
 use respool_lab::servers::{self, Flavour, Server};
 
@@ -152,6 +153,8 @@ fn the_other_experiments_and_redis_benchmark_do_too() {
             2,
         ),
         ("lone", &["--open-loop", "500"], 2),
+        ("lone", &["--mget", "3"], 1),
+        ("connections", &["--connections", "5", "--zipf", "1.2"], 1),
     ] {
         if extra.contains(&"redis-benchmark")
             && let Err(missing) = servers::find_program("redis-benchmark")
@@ -159,11 +162,96 @@ fn the_other_experiments_and_redis_benchmark_do_too() {
             eprintln!("skipped: {missing}");
             continue;
         }
-        let out = folder.path().join(format!("{name}-{}", extra.len()));
+        let out = folder.path().join(format!("{name}{}", extra.concat()));
         let mut args = vec![name, "--no-respool", "--out", out.to_str().unwrap()];
         args.extend(SMALL);
         args.extend(extra);
         check_files(&out, &lab(&args), cases, 2);
+    }
+}
+
+#[test]
+fn mget_asks_for_every_key_and_reports_its_decay() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let mut args = vec![
+        "mget",
+        "--mget",
+        "1,10,1000",
+        "--keys",
+        "1500",
+        "--out",
+        out,
+    ];
+    args.extend(SMALL);
+    let args = with_or_without_respool(&args);
+    let targets = if args.contains(&"--no-respool") { 1 } else { 2 };
+    let output = lab(&args);
+    let report = check_files(folder.path(), &output, 3 * targets, 2);
+    for case in report
+        .cases
+        .iter()
+        .filter(|case| !case.case.target.is_proxy())
+    {
+        let keys = u64::from(case.case.workload.verb.keys());
+        for round in &case.rounds {
+            // What the server counted itself: a command for each request, a look-up for each of its keys.
+            let answered = round.answered.unwrap();
+            assert_eq!(round.server_commands, Some(answered), "{}", case.id);
+            assert_eq!(round.server_key_reads, Some(answered * keys), "{}", case.id);
+        }
+    }
+    let decays = decay::of(&report);
+    assert_eq!(decays.len(), targets);
+    for decay in decays {
+        let keys: Vec<u32> = decay.points.iter().map(|point| point.keys).collect();
+        assert_eq!(keys, [1, 10, 1000]);
+        assert!(decay.line().is_some() && decay.relative_line().is_some());
+        assert!(decay.sweet_spot().is_some());
+    }
+    let said = text(&output.stdout);
+    for part in [
+        "Decay of MGET",
+        "% of one key",
+        "log10",
+        "R²",
+        "sweet spot ─",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(html.contains("Over the number of keys"));
+}
+
+#[test]
+fn what_the_floor_redis_benchmark_and_the_keys_cannot_do_is_refused_at_once() {
+    for (args, part) in [
+        (
+            &["mget", "--floor"][..],
+            "the floor answers nothing but SET and GET",
+        ),
+        (
+            &["eight", "--verbs", "multi", "--floor"],
+            "the floor answers nothing",
+        ),
+        (
+            &["mget", "--generator", "redis-benchmark"],
+            "keys chosen evenly",
+        ),
+        (&["mget", "--keys", "500"], "an MGET of 1000 different keys"),
+        (&["mget", "--zipf", "0.99"], "none by Zipf"),
+        (
+            &["load", "--target", "127.0.0.1:1", "--mget", "3001"],
+            "an MGET of 3001",
+        ),
+    ] {
+        let output = lab(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(
+            said.contains(part) && said.lines().count() == 1,
+            "{args:?}: {said}"
+        );
     }
 }
 
@@ -399,7 +487,15 @@ fn idle_connections_beside_a_load_stay_open() {
 
 #[test]
 fn every_command_teaches() {
-    for command in ["eight", "lone", "connections", "idle", "load", "floor"] {
+    for command in [
+        "eight",
+        "lone",
+        "connections",
+        "mget",
+        "idle",
+        "load",
+        "floor",
+    ] {
         let output = lab(&[command, "--help"]);
         let said = text(&output.stdout);
         assert!(
