@@ -16,6 +16,7 @@ SMALL = ["--rounds=1", "--seconds=0.3", "--warmup=0.1"]
 EXPERIMENTS = [
     (["eight"], 10),  # SET and GET, one by one and by 20, direct and proxied; and two with three threads
     (["mget", "--mget=1,100,5000"], 6),
+    (["skew", "--keys=20000", "--connections=20"], 2),
 ]
 
 

@@ -117,6 +117,29 @@ take longer, and everybody else wait for it.",
     is_isolated: false,
 };
 
+/// What joining identical reads saves when some keys are asked for far more often than others.
+pub const SKEW: Experiment = Experiment {
+    name: "skew",
+    title: "Skewed keys: GETs by Zipf's law, and how many of them reach the server",
+    about: "\
+How much does it save to ask a server once for what several clients want at the same moment? 1,000,000 keys with values of
+4 bytes; GETs by Zipf's law with the exponent 0.99, where the first key alone is one request in fifteen; 200 connections,
+20 requests at once on each. The server counts the commands that it executes and the keys that it looks up for
+them; clients count their requests. What is fewer was saved: commands by joining requests in whatever way (identical reads,
+or several keys in one MGET), look-ups by joining identical reads alone.",
+    adapt: |options| {
+        options.connections = vec![200];
+        options.pipelines = vec![20];
+        options.threads = vec![1];
+        options.keys = 1_000_000;
+        options.value_bytes = 4;
+        options.verbs = vec![Verb::Get];
+        options.zipf = Some(0.99);
+    },
+    plan: in_turn,
+    is_isolated: false,
+};
+
 /// Everything that can be chosen about a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Options {
@@ -366,19 +389,19 @@ pub const FLAGS: [&Flag<Options>; 22] = [
     &Flag {
         name: "keys",
         value: Some("N"),
-        help: "Different keys, chosen evenly [3000; mget: 20000].",
+        help: "Different keys, chosen evenly [3000; mget: 20000; skew: 1000000].",
         set: |options, value| positive(value).map(|n| options.keys = n),
     },
     &Flag {
         name: "zipf",
         value: Some("THETA"),
-        help: "Keys chosen by Zipf's law with this exponent: the first one most often.",
+        help: "Keys chosen by Zipf's law with this exponent: the first one most often [skew: 0.99].",
         set: |options, value| theta(value).map(|theta| options.zipf = Some(theta)),
     },
     &Flag {
         name: "value-bytes",
         value: Some("N"),
-        help: "Size of each value [2; mget: 4].",
+        help: "Size of each value [2; mget and skew: 4].",
         set: |options, value| positive(value).map(|n| options.value_bytes = n),
     },
     &Flag {
@@ -813,15 +836,29 @@ mod tests {
     }
 
     #[test]
-    fn mget_asks_what_it_says() {
+    fn mget_and_skew_ask_what_they_say() {
         let mget = options(&MGET, &[]).unwrap();
         let found = ids(&mget);
         assert_eq!(found.len(), 13 * 2);
         assert_eq!(found[0], "mget-1-p1-c1-direct");
         assert_eq!(found[25], "mget-10000-p1-c1-respool-t1");
         assert!(mget.verbs.iter().all(|verb| verb.keys() <= mget.keys));
-        // No two keys have the same value.
-        assert!(62u64.pow(mget.value_bytes as u32) >= u64::from(mget.keys));
+        let skew = options(&SKEW, &[]).unwrap();
+        assert_eq!(
+            ids(&skew),
+            ["get-p20-c200-direct", "get-p20-c200-respool-t1"]
+        );
+        assert_eq!((skew.keys, skew.zipf), (1_000_000, Some(0.99)));
+        // No two keys of either have the same value.
+        for options in [mget, skew] {
+            assert!(62u64.pow(options.value_bytes as u32) >= u64::from(options.keys));
+        }
+        for wrong in ["-1", "4.1", "nan", "x"] {
+            assert!(
+                super::tests::options(&SKEW, &["--zipf", wrong]).is_err(),
+                "{wrong}"
+            );
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use respool_lab::commands;
-use respool_lab::experiment::{CONNECTIONS, EIGHT, LONE, MGET};
+use respool_lab::experiment::{CONNECTIONS, EIGHT, LONE, MGET, SKEW};
 
 const HELP: &str = "\
 respool-lab: measures respool beside the direct server, beside other proxies and beside what the kernel
@@ -15,6 +15,7 @@ Experiments (each writes report.html, report.json, rounds.csv and prints its tab
   lone         One connection, one request at a time: what a hop costs
   connections  CPU per request at 50 and at 1,000 connections
   mget         What a key costs in an MGET of 1 to 10,000 keys
+  skew         GETs of skewed keys: how many commands of the server joining saves
   idle         Memory per idle connection
   against      Whether this build of respool costs more CPU per request than another one
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         "lone" => commands::experiment::run(&LONE, &args),
         "connections" => commands::experiment::run(&CONNECTIONS, &args),
         "mget" => commands::experiment::run(&MGET, &args),
+        "skew" => commands::experiment::run(&SKEW, &args),
         "idle" => commands::idle::run(&args),
         "against" => commands::against::run(&args),
         "load" => commands::load::run(&args),

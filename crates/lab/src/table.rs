@@ -7,7 +7,7 @@
 use crate::decay;
 use crate::figure;
 use crate::flags::{WIDTH, wrap};
-use crate::report::{CaseReport, Cost, Report, Spread};
+use crate::report::{CaseReport, Cost, Report, Round, Spread};
 
 /// Where the text goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -314,12 +314,72 @@ pub fn decay(report: &Report) -> Vec<Table> {
     ]
 }
 
+/// Requests of clients against what the server did for them; `None` where keys are chosen evenly.
+pub fn saved(report: &Report) -> Option<Table> {
+    report.options.zipf?;
+    let rows = report.cases.iter().map(|case| {
+        let verb = case.case.workload.verb;
+        let median = |figure: &dyn Fn(&Round) -> Option<f64>| {
+            Spread::of(case.rounds.iter().filter_map(figure))
+        };
+        let count = |figure: &dyn Fn(&Round) -> Option<u64>| {
+            let spread = median(&|round| Some(figure(round)? as f64));
+            spread.map_or(String::new(), |spread| figure::count(spread.median))
+        };
+        let part = |spread: Option<Spread>| {
+            spread.map_or(String::new(), |spread| {
+                format!("{:.2}", spread.median * 100.0)
+            })
+        };
+        let range = |spread: Option<Spread>| {
+            spread.map_or(String::new(), |spread| {
+                format!("{:.2} to {:.2}", spread.min * 100.0, spread.max * 100.0)
+            })
+        };
+        let commands = median(&|round| round.saved_commands(verb));
+        let key_reads = median(&|round| round.saved_key_reads(verb));
+        let mut row = name(case);
+        row.push(count(&|round| round.answered));
+        row.push(count(&|round| round.server_commands));
+        row.push(part(commands));
+        row.push(range(commands));
+        row.push(count(&|round| round.server_key_reads));
+        row.push(part(key_reads));
+        row.push(range(key_reads));
+        row
+    });
+    Some(Table {
+        caption: format!(
+            "Requests by clients against commands and key look-ups of the server, warm-up included, {}",
+            basis(report)
+        ),
+        groups: Vec::new(),
+        head: heads(&[
+            "case",
+            "conns",
+            "target",
+            "threads",
+            "requests",
+            "server cmds",
+            "saved %",
+            "in rounds",
+            "look-ups",
+            "saved %",
+            "in rounds",
+        ]),
+        rows: rows.collect(),
+        words: 3,
+        together: 2,
+    })
+}
+
 /// Every table of a report.
 pub fn all(report: &Report) -> Vec<Table> {
     let mut tables = vec![throughput(report), cpu(report)];
     tables.extend(growth(report));
     tables.extend(against(report));
     tables.extend(decay(report));
+    tables.extend(saved(report));
     tables
 }
 
@@ -512,6 +572,20 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("sweet spot ─"), "{text}");
+    }
+
+    #[test]
+    fn what_was_saved_is_shown_where_keys_are_skewed() {
+        let mut report = example();
+        assert!(saved(&report).is_none());
+        report.options.zipf = Some(0.99);
+        let table = saved(&report).unwrap();
+        assert_eq!(
+            table.rows[0][4..].join(" | "),
+            "200,000 | 50,000 | 75.00 | 75.00 to 75.00 | 100,000 | 50.00 | 50.00 to 50.00"
+        );
+        // No server behind the floor.
+        assert_eq!(table.rows[2][4..].join(" | "), "200,000 |  |  |  |  |  | ");
     }
 
     #[test]

@@ -224,6 +224,37 @@ fn mget_asks_for_every_key_and_reports_its_decay() {
 }
 
 #[test]
+fn skew_counts_what_reaches_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let mut args = vec!["skew", "--keys", "5000", "--connections", "7", "--out", out];
+    args.extend(SMALL);
+    let args = with_or_without_respool(&args);
+    let cases = if args.contains(&"--no-respool") { 1 } else { 2 };
+    let output = lab(&args);
+    let report = check_files(folder.path(), &output, cases, 2);
+    assert_eq!(report.options.zipf, Some(0.99));
+    for case in &report.cases {
+        for round in &case.rounds {
+            let answered = round.answered.unwrap();
+            assert!(answered >= round.requests, "the warm-up counts, too");
+            let (commands, key_reads) = (round.server_commands, round.server_key_reads);
+            if case.case.target.is_proxy() {
+                assert!(commands.is_some_and(|n| n > 0) && key_reads.is_some_and(|n| n > 0));
+            } else {
+                // Nothing stands between that could join anything.
+                assert_eq!((commands, key_reads), (Some(answered), Some(answered)));
+            }
+        }
+    }
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("saved %") && said.contains("look-ups"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_the_floor_redis_benchmark_and_the_keys_cannot_do_is_refused_at_once() {
     for (args, part) in [
         (
@@ -236,6 +267,10 @@ fn what_the_floor_redis_benchmark_and_the_keys_cannot_do_is_refused_at_once() {
         ),
         (
             &["mget", "--generator", "redis-benchmark"],
+            "keys chosen evenly",
+        ),
+        (
+            &["skew", "--generator", "redis-benchmark"],
             "keys chosen evenly",
         ),
         (&["mget", "--keys", "500"], "an MGET of 1000 different keys"),
@@ -492,6 +527,7 @@ fn every_command_teaches() {
         "lone",
         "connections",
         "mget",
+        "skew",
         "idle",
         "load",
         "floor",

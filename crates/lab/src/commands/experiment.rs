@@ -1,4 +1,4 @@
-//! `respool-lab eight`, `lone`, `connections`, `mget`: one code for every experiment.
+//! `respool-lab eight`, `lone`, `connections`, `mget`, `skew`: one code for every experiment.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
