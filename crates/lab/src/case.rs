@@ -41,6 +41,15 @@ pub enum Target {
         /// Workers.
         threads: u16,
     },
+    /// respool, with so many workers and options of its own, before the server.
+    Variant {
+        /// What to call it.
+        name: String,
+        /// Workers.
+        threads: u16,
+        /// As on its command line.
+        options: Vec<String>,
+    },
     /// Another build of respool, with so many workers, before the server: see [`crate::against`].
     Base {
         /// Workers.
@@ -98,6 +107,7 @@ impl Target {
         match self {
             Target::Direct => "direct".to_owned(),
             Target::Respool { .. } => "respool".to_owned(),
+            Target::Variant { name, .. } => name.clone(),
             Target::Base { .. } => "base".to_owned(),
             Target::Twemproxy => "twemproxy".to_owned(),
             Target::Envoy => "envoy".to_owned(),
@@ -109,10 +119,20 @@ impl Target {
     /// Its threads that do the work, where we know.
     pub fn threads(&self) -> Option<u16> {
         match self {
-            Target::Respool { threads } | Target::Base { threads, .. } => Some(*threads),
+            Target::Respool { threads }
+            | Target::Variant { threads, .. }
+            | Target::Base { threads, .. } => Some(*threads),
             Target::Twemproxy | Target::Envoy | Target::Floor => Some(1),
             Target::Direct | Target::Other { .. } => None,
         }
+    }
+
+    /// Whether it is a respool, of whatever build and with whatever options.
+    pub fn is_respool(&self) -> bool {
+        matches!(
+            self,
+            Target::Respool { .. } | Target::Variant { .. } | Target::Base { .. }
+        )
     }
 
     /// Whether requests end at a Redis or Valkey.
@@ -134,10 +154,9 @@ impl Case {
             pipeline,
             connections,
         } = self.workload;
-        let threads = match self.target {
-            Target::Respool { threads } | Target::Base { threads, .. } => format!("-t{threads}"),
-            _ => String::new(),
-        };
+        let threads = self.target.threads();
+        let threads = threads.filter(|_| self.target.is_respool());
+        let threads = threads.map_or(String::new(), |threads| format!("-t{threads}"));
         let name: String = self
             .target
             .name()
@@ -171,11 +190,9 @@ impl fmt::Display for Workload {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Respool { threads } | Target::Base { threads, .. } if *threads != 1 => {
-                write!(f, "{}, {threads} threads", self.name())
-            }
-            other => f.write_str(&other.name()),
+        match self.threads() {
+            Some(threads) if threads != 1 => write!(f, "{}, {threads} threads", self.name()),
+            _ => f.write_str(&self.name()),
         }
     }
 }
@@ -204,6 +221,13 @@ mod tests {
             binary: "/old/respool".into(),
         };
         assert_eq!(id(base), "get-p20-c50-base-t1");
+        let variant = Target::Variant {
+            name: "hold off".into(),
+            threads: 3,
+            options: vec!["--hold=false".into()],
+        };
+        assert_eq!(variant.to_string(), "hold off, 3 threads");
+        assert_eq!(id(variant), "get-p20-c50-hold_off-t3");
         assert_eq!(id(Target::Direct), "get-p20-c50-direct");
         let other = Target::Other {
             name: "My Proxy/2".into(),

@@ -126,7 +126,8 @@ How much does it save to ask a server once for what several clients want at the 
 4 bytes; GETs by Zipf's law with the exponent 0.99, where the first key alone is one request in fifteen; 200 connections,
 20 requests at once on each. The server counts the commands that it executes and the keys that it looks up for
 them; clients count their requests. What is fewer was saved: commands by joining requests in whatever way (identical reads,
-or several keys in one MGET), look-ups by joining identical reads alone.",
+or several keys in one MGET), look-ups by joining identical reads alone. --levels tells the two apart: each is measured
+by itself, beside both and neither.",
     adapt: |options| {
         options.connections = vec![200];
         options.pipelines = vec![20];
@@ -178,6 +179,9 @@ pub struct Options {
     pub respool: Option<PathBuf>,
     /// Measure without it.
     pub is_without_respool: bool,
+    /// It with other options, in the same rounds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variants: Vec<Variant>,
     /// Another build of it, to measure it against instead of the direct server.
     pub base: Option<PathBuf>,
     /// Percent of CPU per request that it may cost more than that.
@@ -210,11 +214,40 @@ impl Default for Options {
             server: ServerChoice::Found,
             respool: None,
             is_without_respool: false,
+            variants: Vec::new(),
             base: None,
             allow_percent: 3.0,
             peers: Vec::new(),
             has_floor: false,
             out: None,
+        }
+    }
+}
+
+/// respool with options of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variant {
+    /// What tables call it.
+    pub name: String,
+    /// As on its command line.
+    pub options: Vec<String>,
+}
+
+impl Variant {
+    /// With such options, given with a blank between them.
+    pub fn new(name: &str, options: &str) -> Variant {
+        Variant {
+            name: name.to_owned(),
+            options: options.split_whitespace().map(str::to_owned).collect(),
+        }
+    }
+
+    /// It as a target, with so many workers.
+    pub fn target(&self, threads: u16) -> Target {
+        Target::Variant {
+            name: self.name.clone(),
+            threads,
+            options: self.options.clone(),
         }
     }
 }
@@ -258,12 +291,13 @@ impl Options {
         cases
     }
 
-    /// respool with so many workers, and behind it the other build, where there is one.
+    /// respool with so many workers, and behind it its variants and the other build, where there are any.
     fn builds(&self, threads: u16) -> Vec<Target> {
         let respool = (!self.is_without_respool).then_some(Target::Respool { threads });
         let base = self.base.clone();
         let base = base.map(|binary| Target::Base { threads, binary });
-        respool.into_iter().chain(base).collect()
+        let variants = self.variants.iter().map(|variant| variant.target(threads));
+        respool.into_iter().chain(variants).chain(base).collect()
     }
 
     fn workloads(&self) -> Vec<Workload> {
@@ -303,7 +337,7 @@ impl Options {
 }
 
 /// The options of every experiment.
-pub const FLAGS: [&Flag<Options>; 22] = [
+pub const FLAGS: [&Flag<Options>; 24] = [
     &Flag {
         name: "quick",
         value: None,
@@ -459,17 +493,40 @@ pub const FLAGS: [&Flag<Options>; 22] = [
         },
     },
     &Flag {
+        name: "variant",
+        value: Some("NAME=OPTIONS"),
+        help: "It once more in the same rounds, with options of its own, a blank between them:\n\
+               --variant 'patient=--max-delay-us=500 --hold=true'. May be given several times.",
+        set: |options, value| {
+            let (name, words) = value
+                .split_once('=')
+                .filter(|(name, words)| !name.is_empty() && words.starts_with("--"))
+                .ok_or("NAME=--OPTION... is expected")?;
+            add_variant(options, Variant::new(name, words))
+        },
+    },
+    &Flag {
+        name: "levels",
+        value: None,
+        help: "Four variants in place of respool as it is: requests that nothing joins, reads that are the same \
+               sent once, GETs and SETs fused, and both.",
+        set: |options, _| {
+            options.is_without_respool = true;
+            LEVELS
+                .iter()
+                .try_for_each(|(name, words)| add_variant(options, Variant::new(name, words)))
+        },
+    },
+    &Flag {
         name: "peer",
         value: Some("PEER"),
         help: "Another proxy in the same rounds: twemproxy, envoy, or NAME=HOST:PORT,PID for one that\n\
                already runs before the same server. May be given several times.",
         set: |options, value| {
             let peer = peer(value)?;
-            if options
-                .peers
-                .iter()
-                .any(|other| other.name() == peer.name())
-            {
+            let peers = options.peers.iter().map(Target::name);
+            let variants = options.variants.iter().map(|variant| variant.name.clone());
+            if peers.chain(variants).any(|other| other == peer.name()) {
                 return Err("named twice".to_owned());
             }
             options.peers.push(peer);
@@ -522,6 +579,31 @@ pub fn theta(text: &str) -> Result<f64, String> {
     }
 }
 
+/// What of the coalescing can be on and off: the variants of `--levels`.
+const LEVELS: [(&str, &str); 4] = [
+    ("none", "--collapse=false --fuse=false"),
+    ("collapse", "--collapse=true --fuse=false"),
+    ("fuse", "--collapse=false --fuse=true"),
+    ("both", "--collapse=true --fuse=true"),
+];
+
+/// Names that mean something else than a variant or a peer.
+const RESERVED: [&str; 6] = ["direct", "respool", "base", "twemproxy", "envoy", "floor"];
+
+fn add_variant(options: &mut Options, variant: Variant) -> Result<(), String> {
+    let name = &variant.name;
+    if RESERVED.contains(&name.as_str()) {
+        return Err(format!("{name:?} is the name of something else"));
+    }
+    let peers = options.peers.iter().map(Target::name);
+    let variants = options.variants.iter().map(|other| other.name.clone());
+    if peers.chain(variants).any(|other| other == *name) {
+        return Err(format!("{name:?} is named twice"));
+    }
+    options.variants.push(variant);
+    Ok(())
+}
+
 fn peer(text: &str) -> Result<Target, String> {
     match (text, text.split_once('=')) {
         ("twemproxy" | "nutcracker", _) => Ok(Target::Twemproxy),
@@ -530,8 +612,7 @@ fn peer(text: &str) -> Result<Target, String> {
             let (address, pid) = rest
                 .rsplit_once(',')
                 .ok_or("NAME=HOST:PORT,PID is expected")?;
-            let reserved = ["direct", "respool", "base", "twemproxy", "envoy", "floor"];
-            if reserved.contains(&name) {
+            if RESERVED.contains(&name) {
                 return Err(format!("{name:?} is the name of something else"));
             }
             Ok(Target::Other {
@@ -902,6 +983,42 @@ mod tests {
             assert!(server_choice(wrong).is_err(), "{wrong}");
         }
         assert!(super::tests::options(&EIGHT, &["--peer", "envoy", "--peer", "envoy"]).is_err());
+    }
+
+    #[test]
+    fn variants_stand_beside_respool_or_in_its_place() {
+        let words = [
+            "--variant",
+            "slow=--max-delay-us=900 --hold=true",
+            "--pipeline",
+            "1",
+        ];
+        let given = options(&LONE, &words).unwrap();
+        assert_eq!(
+            ids(&given)[..3],
+            [
+                "set-p1-c1-direct",
+                "set-p1-c1-respool-t1",
+                "set-p1-c1-slow-t1"
+            ]
+        );
+        assert_eq!(
+            given.variants[0].options,
+            ["--max-delay-us=900", "--hold=true"]
+        );
+        let levels = options(&SKEW, &["--levels"]).unwrap();
+        assert_eq!(
+            ids(&levels),
+            ["direct", "none-t1", "collapse-t1", "fuse-t1", "both-t1"]
+                .map(|target| format!("get-p20-c200-{target}"))
+        );
+        for wrong in ["slow", "=--hold=true", "slow=hold", "base=--hold=true"] {
+            assert!(options(&LONE, &["--variant", wrong]).is_err(), "{wrong}");
+        }
+        let twice = ["--variant", "a=--hold=true", "--variant", "a=--hold=false"];
+        assert!(options(&LONE, &twice).is_err());
+        let peer = ["--variant", "a=--hold=true", "--peer", "a=127.0.0.1:1,2"];
+        assert!(options(&LONE, &peer).is_err());
     }
 
     #[test]

@@ -196,7 +196,7 @@ type Figure = fn(&Point) -> Option<f64>;
 fn curve(decays: &[Decay], place: usize, figure: Figure, is_fitted: bool) -> Curve {
     let class = |decay: &Decay| match decay.target {
         Target::Direct => "server",
-        Target::Respool { .. } => "proxy",
+        Target::Respool { .. } | Target::Variant { .. } => "proxy",
         _ => "other",
     };
     let decay = &decays[place];
@@ -507,7 +507,7 @@ fn sentences(report: &Report) -> Vec<String> {
         );
     }
     let most = options.threads.iter().copied().max().unwrap_or(1);
-    if !options.is_without_respool && usize::from(most) + 2 > machine.cores {
+    if has(Target::is_respool) && usize::from(most) + 2 > machine.cores {
         said.push(format!(
             "With {most} threads there are more busy threads than the {} cores: what several threads gain does not show \
              on this machine.",

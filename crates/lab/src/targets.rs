@@ -255,14 +255,21 @@ impl Running {
                     _process: None,
                 });
             }
-            Target::Respool { threads } | Target::Base { threads, .. } => {
-                let binary = match target {
-                    Target::Base { binary, .. } => binary.clone(),
-                    _ => programs.respool.clone()?,
+            Target::Respool { threads }
+            | Target::Variant { threads, .. }
+            | Target::Base { threads, .. } => {
+                let (binary, options) = match target {
+                    Target::Base { binary, .. } => (binary.clone(), &[][..]),
+                    Target::Variant { options, .. } => (programs.respool.clone()?, &options[..]),
+                    _ => (programs.respool.clone()?, &[][..]),
                 };
                 let backend = format!("redis://{}", server.address);
                 let threads = threads.to_string();
-                let args = ["--backend", &backend, "--threads", &threads];
+                let mut args = vec!["--backend", &backend, "--threads", &threads];
+                args.extend(options.iter().map(String::as_str));
+                if !options.is_empty() {
+                    check(&binary, &args).map_err(|problem| format!("{target}: {problem}"))?;
+                }
                 let proxy = Proxy::start(&binary, &args).map_err(failed)?;
                 (Held::Proxy(proxy), first_line(&binary, "--version"), None)
             }
@@ -329,6 +336,27 @@ impl Running {
             _process: Some(held),
         })
     }
+}
+
+/// Has respool itself look at its options, which says in a line what it does not know or take.
+fn check(binary: &Path, args: &[&str]) -> Result<String, String> {
+    let output = Command::new(binary)
+        .args(["check", "--print"])
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{}: {error}", binary.display()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = said.lines().find(|line| !line.trim().is_empty());
+    Err(format!(
+        "{} does not take {:?}: {}",
+        binary.display(),
+        args.join(" "),
+        said.unwrap_or("it does not say why")
+    ))
 }
 
 /// Asks a server about itself.

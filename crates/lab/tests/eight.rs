@@ -403,6 +403,44 @@ fn what_is_missing_stops_the_run_at_once_with_a_line_that_helps() {
 }
 
 #[test]
+fn a_variant_gets_its_options_or_stops_the_run_with_what_respool_says_of_them() {
+    let respool = Path::new(LAB).with_file_name("respool");
+    if !respool.is_file() {
+        eprintln!("skipped: {} is not built", respool.display());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let mut args = vec![
+        "lone",
+        "--verbs",
+        "get",
+        "--no-respool",
+        "--variant",
+        "at once=--hold=false --max-delay-us=77",
+        "--out",
+        out,
+    ];
+    args.extend(SMALL);
+    let report = check_files(folder.path(), &lab(&args), 2, 2);
+    assert_eq!(report.cases[1].id, "get-p1-c1-at_once-t1");
+    let command = &report.targets[0].command;
+    assert!(
+        command.ends_with("--hold=false --max-delay-us=77"),
+        "{command}"
+    );
+
+    let output = lab(&["lone", "--variant", "odd=--hold=true --no-such-option=1"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("odd") && said.contains("unknown option `--no-such-option`"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
 fn a_peer_that_is_not_installed_is_named_with_how_to_install_it() {
     let server = servers::find(Flavour::Redis70).unwrap();
     let output = Command::new(LAB)
