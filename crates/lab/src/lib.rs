@@ -18,6 +18,7 @@ pub mod chart;
 pub mod command_table;
 pub mod commands;
 pub mod cores;
+pub mod counters;
 pub mod cpu;
 pub mod decay;
 pub mod differ;

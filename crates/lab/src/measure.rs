@@ -9,6 +9,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Target, Verb, Workload};
+use crate::counters::Counters;
 use crate::cpu::{self, MachineReading, Reading, Usage};
 use crate::load::{Event, Latency, LoadResult, clock_ns};
 use crate::report::{Round, Sample};
@@ -89,6 +90,11 @@ pub fn measure(
         } else {
             None
         },
+        counts: if target.target.is_respool() {
+            Inspector::connect(target.address).ok()
+        } else {
+            None
+        },
     };
     match manner.generator {
         Generator::Own => by_own(&recipe, workload, target, programs, manner, watched, stop),
@@ -123,12 +129,21 @@ struct Watched {
     server: Option<u32>,
     proxy: Option<u32>,
     inspector: Option<Inspector>,
+    /// Asks a respool what it has counted.
+    counts: Option<Inspector>,
 }
 
 impl Watched {
     /// What the server has counted by now.
     fn tally(&mut self) -> Option<Tally> {
         self.inspector.as_mut()?.tally().ok()
+    }
+
+    /// What respool has counted by now. Workers tell each other ten times a second, each all of its counters at once: what they
+    /// say of the same requests fits together, though not to the moment.
+    fn counters(&mut self) -> Option<Counters> {
+        let info = self.counts.as_mut()?.info("respool").ok()?;
+        Some(Counters::read(&info))
     }
 
     /// Commands the server has executed by now, and when it said so.
@@ -142,6 +157,11 @@ fn commands_per_s(start: Option<(u64, u64)>, end: Option<(u64, u64)>) -> Option<
     let ((start_ns, start), (end_ns, end)) = (start?, end?);
     let seconds = end_ns.checked_sub(start_ns).filter(|&ns| ns > 0)? as f64 / 1e9;
     Some(end.saturating_sub(start) as f64 / seconds)
+}
+
+/// What respool counted between two looks.
+fn grown(start: Option<Counters>, end: Option<Counters>) -> Option<Counters> {
+    Some(end?.since(&start?))
 }
 
 /// What the server counted between two tallies.
@@ -213,6 +233,7 @@ fn by_own(
     let mut sampler = Sampler::new(&watched, child.0.id(), manner.origin_ns);
     let mut commands = (None, None);
     let mut machine = (None, None);
+    let mut counters = (None, None);
     let mut result: Option<LoadResult> = None;
     for line in BufReader::new(stdout).lines() {
         let line = line.map_err(|error| format!("the generator: {error}"))?;
@@ -223,11 +244,13 @@ fn by_own(
             Ok(Event::Start { at_ns }) => {
                 commands.0 = watched.commands();
                 machine.0 = look_at_machine();
+                counters.0 = watched.counters();
                 sampler.start(at_ns);
             }
             Ok(Event::Progress { at_ns, requests }) => sampler.sample(at_ns, requests),
             Ok(Event::End { .. }) => {
                 machine.1 = look_at_machine();
+                counters.1 = watched.counters();
                 commands.1 = watched.commands();
             }
             Ok(Event::Result(last)) => result = Some(*last),
@@ -273,6 +296,7 @@ fn by_own(
         answered: Some(result.answered),
         server_commands: counted.map(|tally| tally.commands),
         server_key_reads: counted.map(|tally| tally.key_reads),
+        counters: grown(counters.0, counters.1),
         samples: sampler.samples,
     })
 }
@@ -429,6 +453,7 @@ fn run_benchmark(
     let server = watched.server.map(cpu::read).transpose().map_err(broken)?;
     let proxy = watched.proxy.map(cpu::read).transpose().map_err(broken)?;
     let commands = watched.commands();
+    let counters = watched.counters();
     let machine = look_at_machine();
     let start_ns = clock_ns();
     let mut child = Reaped(command.spawn().map_err(broken)?);
@@ -532,6 +557,7 @@ fn run_benchmark(
         answered: None,
         server_commands: None,
         server_key_reads: None,
+        counters: grown(counters, watched.counters()),
         samples: sampler.samples,
     })
 }

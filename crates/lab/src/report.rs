@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::against::Comparison;
 use crate::case::{Case, Target, Verb, Workload};
+use crate::counters::Counters;
 use crate::cpu::Usage;
 use crate::experiment::Options;
 use crate::load::Latency;
@@ -125,6 +126,9 @@ pub struct Round {
     /// Keys that it says it looked up for them, once for each key of an MGET.
     #[serde(default)]
     pub server_key_reads: Option<u64>,
+    /// What respool counted itself in the window.
+    #[serde(default)]
+    pub counters: Option<Counters>,
     /// About ten a second.
     pub samples: Vec<Sample>,
 }
@@ -287,6 +291,11 @@ impl Round {
         (self.requests > 0).then(|| user_s * 1e6 / self.requests as f64)
     }
 
+    /// Requests that respool sent in one write, on average.
+    pub fn mean_batch(&self) -> Option<f64> {
+        self.counters.as_ref()?.mean_batch()
+    }
+
     /// The part of the requests for which the server executed no command of their own, because they were joined with
     /// others, in whatever way.
     pub fn saved_commands(&self, verb: Verb) -> Option<f64> {
@@ -386,7 +395,8 @@ impl Report {
              server_commands_per_s,others_cores,stolen_cores,server_cores,server_user_cores,server_system_cores,\
              server_us_per_request,proxy_cores,proxy_user_cores,proxy_system_cores,\
              proxy_us_per_request,generator_cores,generator_user_cores,generator_system_cores,\
-             generator_us_per_request,answered,server_commands,server_key_reads\n",
+             generator_us_per_request,answered,server_commands,server_key_reads,\
+             link_requests,batches,flushed_idle,flushed_full,flushed_late,fused_gets,fused_sets,collapsed,asked_again\n",
         );
         for case in &self.cases {
             for round in &case.rounds {
@@ -437,6 +447,20 @@ impl Report {
                     round.server_commands,
                     round.server_key_reads,
                 ] {
+                    fields.push(count.map_or(String::new(), |count| count.to_string()));
+                }
+                for name in [
+                    "link_requests",
+                    "batches",
+                    "flushed_idle",
+                    "flushed_full",
+                    "flushed_late",
+                    "fused_gets",
+                    "fused_sets",
+                    "collapsed",
+                    "asked_again",
+                ] {
+                    let count = round.counters.as_ref().and_then(|found| found.get(name));
                     fields.push(count.map_or(String::new(), |count| count.to_string()));
                 }
                 text.push_str(&fields.join(","));
@@ -531,8 +555,22 @@ pub(crate) mod tests {
             answered: Some(2 * requests),
             server_commands: target.has_server().then_some(requests / 2),
             server_key_reads: target.has_server().then_some(requests),
+            counters: target
+                .is_respool()
+                .then(|| counters(requests, requests / 20)),
             samples: samples.collect(),
         }
+    }
+
+    /// So many requests in so many batches, of which half left late and half of the requests were the same as others.
+    pub(crate) fn counters(requests: u64, batches: u64) -> Counters {
+        Counters::read(&format!(
+            "respool_link_requests:{requests}\nrespool_batches:{batches}\nrespool_flushed_idle:{}\n\
+             respool_flushed_full:0\nrespool_flushed_late:{}\nrespool_collapsed:{}\n",
+            batches - batches / 2,
+            batches / 2,
+            requests / 2
+        ))
     }
 
     /// A report with direct, respool and floor under two workloads; the second one's respool has no round.

@@ -4,6 +4,7 @@
 //! throughput that either of them saw. They are all here; throughput and times stand in a table before
 //! the CPU so that both fit a terminal.
 
+use crate::counters::Counters;
 use crate::decay;
 use crate::figure;
 use crate::flags::{WIDTH, wrap};
@@ -373,9 +374,54 @@ pub fn saved(report: &Report) -> Option<Table> {
     })
 }
 
+/// What every respool counted itself; `None` where there was none.
+pub fn counted(report: &Report) -> Option<Table> {
+    let is_counted = |case: &&CaseReport| case.rounds.iter().any(|round| round.counters.is_some());
+    let rows: Vec<Vec<String>> = report
+        .cases
+        .iter()
+        .filter(is_counted)
+        .map(|case| {
+            let median = |figure: &dyn Fn(&Counters) -> Option<f64>| {
+                let rounds = case.rounds.iter();
+                let figures = rounds.filter_map(|round| figure(round.counters.as_ref()?));
+                Some(Spread::of(figures)?.median)
+            };
+            let part = |figure: &dyn Fn(&Counters) -> Option<f64>| {
+                median(figure).map_or(String::new(), |part| format!("{:.1}", part * 100.0))
+            };
+            let mut row = name(case);
+            row.push(fine(median(&Counters::mean_batch)));
+            for reason in ["idle", "full", "late"] {
+                row.push(part(&|counters| counters.left_because(reason)));
+            }
+            for what in ["fused", "collapsed", "asked_again"] {
+                row.push(part(&|counters| counters.part_that_was(what)));
+            }
+            row
+        })
+        .collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: "What respool counted: requests in a batch, why batches left, and what became of the requests in them"
+            .to_owned(),
+        groups: vec![
+            (String::new(), 5),
+            ("% of batches".to_owned(), 3),
+            ("% of requests".to_owned(), 3),
+        ],
+        head: heads(&[
+            "case", "conns", "target", "threads", "batch", "idle", "full", "late", "fused", "collapsed", "again",
+        ]),
+        rows,
+        words: 3,
+        together: 2,
+    })
+}
+
 /// Every table of a report.
 pub fn all(report: &Report) -> Vec<Table> {
     let mut tables = vec![throughput(report), cpu(report)];
+    tables.extend(counted(report));
     tables.extend(growth(report));
     tables.extend(against(report));
     tables.extend(decay(report));
@@ -544,8 +590,13 @@ mod tests {
             text.lines()
                 .filter(|line| line.contains("respool  "))
                 .count(),
-            4,
-            "{text}"
+            5,
+            "twice in both tables of times and CPU, and what the one that was measured counted: {text}"
+        );
+        let counted = counted(&report).unwrap();
+        assert_eq!(
+            counted.rows[0].join(" "),
+            "GET P1 50 respool 1 20.0 50.0 0.0 50.0  50.0 "
         );
     }
 

@@ -94,6 +94,10 @@ fn check_files(folder: &Path, output: &Output, cases: usize, rounds: usize) -> R
             );
             let server = round.server.as_ref().map_or(1.0, |usage| usage.used_s);
             let proxy = round.proxy.as_ref().map_or(1.0, |usage| usage.used_s);
+            let batch = round.mean_batch();
+            assert_eq!(batch.is_some(), case.case.target.is_respool(), "{id}");
+            // A little below one is one: a request that waited when it was looked left in a batch that came after.
+            assert!(batch.is_none_or(|requests| requests > 0.9), "{id}");
             assert!(
                 server > 0.0 && proxy > 0.0,
                 "{id}: nobody works for nothing"
