@@ -17,6 +17,8 @@ EXPERIMENTS = [
     (["eight"], 10),  # SET and GET, one by one and by 20, direct and proxied; and two with three threads
     (["mget", "--mget=1,100,5000"], 6),
     (["skew", "--keys=20000", "--connections=20"], 2),
+    (["skew", "--keys=20000", "--connections=20", "--variant=held=--hold=true --max-delay-us=900"], 3),
+    (["window", "--connections=1,20", "--rules=100,200"], 2 * 2 * 3),  # closed and open loop, under three rules
 ]
 
 
@@ -26,7 +28,7 @@ def main():
     check(respool.exists(), f"{respool} is built")
     with tempfile.TemporaryDirectory(prefix="respool-") as folder:
         for words, cases in EXPERIMENTS:
-            run([lab, *words, *SMALL, f"--respool={respool}"], cases, pathlib.Path(folder) / words[0])
+            run([lab, *words, *SMALL, f"--respool={respool}"], cases, pathlib.Path(folder) / f"{words[0]}-{cases}")
     against(lab, respool)
     print("lab smoke: ok")
 
@@ -44,8 +46,11 @@ def run(command, cases, folder):
     check(page.count("<figure") > cases, "report.html has a picture for each case and of them all")
     check("src=" not in page and "href=\"http" not in page, "report.html needs no other file")
     check((folder / "table.txt").read_text() in done.stdout, "the terminal shows table.txt")
-    # What the server itself counted, where nothing stands before it.
+    # What respool counted, wherever there is one; what the server itself counted, where nothing stands before it.
     for case in report["cases"]:
+        is_respool = case["case"]["target"]["kind"] in ("respool", "variant")
+        check(is_respool == (case["rounds"][0]["counters"] is not None), f"{case['id']}: a respool is asked what it counted")
+        check(not is_respool or case["rounds"][0]["counters"]["batches"] > 0, f"{case['id']}: requests leave in batches")
         if case["case"]["target"]["kind"] == "direct" and report["experiment"] != "eight":
             verb = case["case"]["workload"]["verb"]
             keys = 1 if verb == "GET" else verb["MGET"]

@@ -28,6 +28,9 @@ pub struct Workload {
     pub pipeline: usize,
     /// Connections.
     pub connections: usize,
+    /// Open loop, at so many percent of what [`crate::window`] found to be the most; `None`: as the whole run is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_percent: Option<u8>,
 }
 
 /// Whom the generator talks to.
@@ -153,7 +156,9 @@ impl Case {
             verb,
             pipeline,
             connections,
+            load_percent,
         } = self.workload;
+        let load = load_percent.map_or(String::new(), |percent| format!("-o{percent}"));
         let threads = self.target.threads();
         let threads = threads.filter(|_| self.target.is_respool());
         let threads = threads.map_or(String::new(), |threads| format!("-t{threads}"));
@@ -165,7 +170,7 @@ impl Case {
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
             .collect();
         format!(
-            "{}-p{pipeline}-c{connections}-{name}{threads}",
+            "{}-p{pipeline}-c{connections}{load}-{name}{threads}",
             verb.to_string().to_lowercase().replace(' ', "-")
         )
     }
@@ -184,7 +189,11 @@ impl fmt::Display for Verb {
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} P{} × {}", self.verb, self.pipeline, self.connections)
+        write!(f, "{} P{} × {}", self.verb, self.pipeline, self.connections)?;
+        match self.load_percent {
+            Some(percent) => write!(f, " at {percent} %"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -213,6 +222,7 @@ mod tests {
             verb: Verb::Get,
             pipeline: 20,
             connections: 50,
+            load_percent: None,
         };
         let id = |target| Case { workload, target }.id();
         assert_eq!(id(Target::Respool { threads: 3 }), "get-p20-c50-respool-t3");
@@ -243,5 +253,14 @@ mod tests {
             target: Target::Direct,
         };
         assert_eq!(mget.id(), "mget-100-p20-c50-direct");
+        let open = Case {
+            workload: Workload {
+                load_percent: Some(60),
+                ..workload
+            },
+            target: Target::Direct,
+        };
+        assert_eq!(open.id(), "get-p20-c50-o60-direct");
+        assert_eq!(open.to_string(), "GET P20 × 50 at 60 %, direct");
     }
 }

@@ -498,6 +498,166 @@ impl Curve {
     }
 }
 
+/// One line of [`steps`].
+pub struct StepLine {
+    /// For the tooltips.
+    pub name: String,
+    /// Its class in the style sheet.
+    pub class: String,
+    /// One for each step; `None`: not measured.
+    pub values: Vec<Option<f64>>,
+}
+
+/// The vertical axis of [`steps`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// From nothing up.
+    Linear,
+    /// Of what is one or more.
+    Logarithmic,
+    /// Of what may be below nothing, as far as above: times, in microseconds.
+    BothWays,
+}
+
+impl Axis {
+    /// Where a value stands on an axis whose ticks are at equal distances.
+    fn place(self, value: f64) -> f64 {
+        match self {
+            Axis::Linear => value,
+            Axis::Logarithmic => value.max(1.0).log10(),
+            // Straight around nothing, like a logarithm far from it; a second is as much as more.
+            Axis::BothWays => value.signum() * (1.0 + value.abs().min(1e6)).log10(),
+        }
+    }
+
+    /// What a value is called.
+    pub fn text(self, value: f64) -> String {
+        match self {
+            Axis::Linear | Axis::Logarithmic => figure::short(value),
+            Axis::BothWays if value == 0.0 => "0".to_owned(),
+            Axis::BothWays if value < 0.0 => format!("-{}", figure::time(-value)),
+            Axis::BothWays => format!("+{}", figure::time(value)),
+        }
+    }
+
+    /// Its ticks, from the lowest to the highest, so that all of these values are between the two.
+    fn ticks(self, values: &mut dyn Iterator<Item = f64>) -> Vec<f64> {
+        let (least, most) = values.fold((0.0, 0.0), |(least, most): (f64, f64), value| {
+            (least.min(value), most.max(value))
+        });
+        let powers = |from: i32, most: f64| {
+            (from..=6).take_while(move |&power| most > 10f64.powi(power - 1))
+        };
+        match self {
+            Axis::Linear => {
+                let (most, step) = nice(most.max(0.01), 4);
+                ticks(most, step).collect()
+            }
+            Axis::Logarithmic => {
+                let powers = powers(0, most.max(2.0));
+                powers.map(|power| 10f64.powi(power)).collect()
+            }
+            Axis::BothWays => {
+                // Whatever is below ten microseconds is next to nothing: no room for a tick in between.
+                let below = powers(1, -least).map(|power| -10f64.powi(power));
+                let mut ticks: Vec<f64> = below.collect();
+                ticks.reverse();
+                ticks.push(0.0);
+                ticks.extend(powers(1, most.max(10.0)).map(|power| 10f64.powi(power)));
+                ticks
+            }
+        }
+    }
+}
+
+/// Lines over a few named steps, of which one may be marked.
+pub fn steps(
+    label: &str,
+    steps: &[String],
+    marked: Option<usize>,
+    axis: Axis,
+    lines: &[StepLine],
+) -> String {
+    let (width, height) = (360.0, 230.0);
+    let frame = Frame {
+        left: 62.0,
+        right: width - 12.0,
+        top: 12.0,
+        bottom: height - 26.0,
+    };
+    let marks = axis.ticks(
+        &mut lines
+            .iter()
+            .flat_map(|line| line.values.iter().flatten().copied()),
+    );
+    let ends = |mark: Option<&f64>| axis.place(mark.copied().unwrap_or(0.0));
+    let y = Scale {
+        from: (ends(marks.first()), ends(marks.last())),
+        to: (frame.bottom, frame.top),
+    };
+    let room = (frame.right - frame.left) / steps.len().max(1) as f64;
+    let x = |step: usize| frame.left + (step as f64 + 0.5) * room;
+    let mut svg = open(width, height, label);
+    if let Some(step) = marked {
+        let _ = write!(
+            svg,
+            "<rect class=\"marked\" x=\"{:.1}\" y=\"{:.1}\" width=\"{room:.1}\" height=\"{:.1}\"/>",
+            x(step) - room / 2.0,
+            frame.top,
+            frame.bottom - frame.top
+        );
+    }
+    for mark in marks {
+        let at = y.at(axis.place(mark));
+        let class = if mark == 0.0 { "base" } else { "grid" };
+        line(&mut svg, class, frame.left, at, frame.right, at);
+        text(
+            &mut svg,
+            "tick end",
+            frame.left - 6.0,
+            at + 4.0,
+            &axis.text(mark),
+        );
+    }
+    for (step, name) in steps.iter().enumerate() {
+        text(&mut svg, "tick middle", x(step), frame.bottom + 16.0, name);
+    }
+    for drawn in lines {
+        let found = || {
+            let values = drawn.values.iter().enumerate();
+            values.filter_map(|(step, value)| Some((step, (*value)?)))
+        };
+        let mut path = String::new();
+        for (step, value) in found() {
+            let command = if path.is_empty() { 'M' } else { 'L' };
+            let _ = write!(
+                path,
+                "{command}{:.1} {:.1}",
+                x(step),
+                y.at(axis.place(value))
+            );
+        }
+        if path.is_empty() {
+            continue;
+        }
+        let class = &drawn.class;
+        let _ = write!(svg, "<path class=\"line {class}\" d=\"{path}\"/>");
+        for (step, value) in found() {
+            let _ = write!(
+                svg,
+                "<circle class=\"bar {class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\"><title>{}, {}: {}</title></circle>",
+                x(step),
+                y.at(axis.place(value)),
+                escape(&drawn.name),
+                escape(&steps[step]),
+                axis.text(value)
+            );
+        }
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
 struct Frame {
     left: f64,
     right: f64,
@@ -593,6 +753,31 @@ mod tests {
         for (step, digits) in [(1.0, 0), (2.5, 1), (0.25, 2), (0.5, 1), (20.0, 0), (0.1, 1)] {
             assert_eq!(decimals(step), digits, "{step}");
         }
+    }
+
+    #[test]
+    fn an_axis_of_steps_holds_all_of_its_values_and_nothing() {
+        let ticks = |axis: Axis, values: &[f64]| axis.ticks(&mut values.iter().copied());
+        assert_eq!(ticks(Axis::Linear, &[0.2, 7.3]), [0.0, 2.0, 4.0, 6.0, 8.0]);
+        assert_eq!(ticks(Axis::Logarithmic, &[1.0, 37.0]), [1.0, 10.0, 100.0]);
+        assert_eq!(
+            ticks(Axis::BothWays, &[-3.0, 70.0]),
+            [-10.0, 0.0, 10.0, 100.0]
+        );
+        assert_eq!(ticks(Axis::BothWays, &[0.0]), [0.0, 10.0]);
+        for (axis, values) in [
+            (Axis::Logarithmic, [1.0, 10.0, 11.0]),
+            (Axis::BothWays, [-2_000_000.0, -0.4, 99.0]),
+        ] {
+            let ticks = ticks(axis, &values);
+            let (low, high) = (axis.place(ticks[0]), axis.place(ticks[ticks.len() - 1]));
+            let places = values.map(|value| axis.place(value));
+            assert!(places.is_sorted(), "{places:?}");
+            let held = |place: &f64| (low..=high).contains(place);
+            assert!(places.iter().all(held), "{places:?}, {low} to {high}");
+        }
+        assert_eq!(Axis::BothWays.text(-120.0), "-120 µs");
+        assert_eq!(Axis::BothWays.text(1420.0), "+1.42 ms");
     }
 
     #[test]

@@ -175,6 +175,7 @@ pub(crate) mod tests {
                         verb: Verb::Mget(keys),
                         pipeline: 1,
                         connections: 1,
+                        load_percent: None,
                     },
                     target,
                 };

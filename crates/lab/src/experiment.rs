@@ -21,6 +21,7 @@ use crate::progress::Progress;
 use crate::report::{CaseReport, Report, Round};
 use crate::servers;
 use crate::targets::{Backend, Programs, Running, ServerChoice, first_line};
+use crate::window;
 use crate::zipf::Zipf;
 
 /// A question and the options that answer it.
@@ -167,6 +168,9 @@ pub struct Options {
     pub rounds: Option<u32>,
     /// A minute in all.
     pub is_quick: bool,
+    /// Seconds in all, which decide how long the windows are unless that is given.
+    #[serde(default)]
+    pub budget_s: Option<f64>,
     /// Requests a second; `None`: closed loop.
     pub rate: Option<f64>,
     /// What makes the load.
@@ -179,6 +183,15 @@ pub struct Options {
     pub respool: Option<PathBuf>,
     /// Measure without it.
     pub is_without_respool: bool,
+    /// Measure without the server asked directly.
+    #[serde(default)]
+    pub is_without_direct: bool,
+    /// Flush rules to compare, by the longest that a request may wait, microseconds: see [`crate::window`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules_us: Vec<u32>,
+    /// Loads in open loop besides the closed one, percent of what that came to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loads_percent: Vec<u8>,
     /// It with other options, in the same rounds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variants: Vec<Variant>,
@@ -208,12 +221,16 @@ impl Default for Options {
             warmup_s: None,
             rounds: None,
             is_quick: false,
+            budget_s: None,
             rate: None,
             generator: Generator::Own,
             generator_threads: 1,
             server: ServerChoice::Found,
             respool: None,
             is_without_respool: false,
+            is_without_direct: false,
+            rules_us: Vec::new(),
+            loads_percent: Vec::new(),
             variants: Vec::new(),
             base: None,
             allow_percent: 3.0,
@@ -262,7 +279,7 @@ impl Options {
     pub fn cases(&self) -> Vec<Case> {
         let first = self.threads.first().copied().unwrap_or(1);
         let mut targets = Vec::new();
-        if self.base.is_none() {
+        if self.base.is_none() && !self.is_without_direct {
             targets.push(Target::Direct);
         }
         targets.extend(self.builds(first));
@@ -291,13 +308,17 @@ impl Options {
         cases
     }
 
-    /// respool with so many workers, and behind it its variants and the other build, where there are any.
+    /// respool with so many workers, and behind it its flush rules, its variants and the other build, where there are any.
     fn builds(&self, threads: u16) -> Vec<Target> {
         let respool = (!self.is_without_respool).then_some(Target::Respool { threads });
         let base = self.base.clone();
         let base = base.map(|binary| Target::Base { threads, binary });
-        let variants = self.variants.iter().map(|variant| variant.target(threads));
-        respool.into_iter().chain(variants).chain(base).collect()
+        let mut builds: Vec<Target> = respool.into_iter().collect();
+        for variant in window::rules(&self.rules_us).iter().chain(&self.variants) {
+            builds.push(variant.target(threads));
+        }
+        builds.extend(base);
+        builds
     }
 
     fn workloads(&self) -> Vec<Workload> {
@@ -305,11 +326,15 @@ impl Options {
         for &pipeline in &self.pipelines {
             for &connections in &self.connections {
                 for &verb in &self.verbs {
-                    workloads.push(Workload {
-                        verb,
-                        pipeline,
-                        connections,
-                    });
+                    let loads = self.loads_percent.iter().map(|&percent| Some(percent));
+                    workloads.extend(std::iter::once(None).chain(loads).map(|load_percent| {
+                        Workload {
+                            verb,
+                            pipeline,
+                            connections,
+                            load_percent,
+                        }
+                    }));
                 }
             }
         }
@@ -323,16 +348,19 @@ impl Options {
 
     /// Seconds of the same load before each window.
     pub fn warmup_s(&self) -> f64 {
-        self.warmup_s
-            .unwrap_or(if self.is_quick { 0.3 } else { 0.5 })
+        let is_short = self.is_quick || self.budget_s.is_some();
+        self.warmup_s.unwrap_or(if is_short { 0.3 } else { 0.5 })
     }
 
     /// Seconds of each window.
     pub fn seconds(&self) -> f64 {
-        let measurements = self.cases().len() as f64 * f64::from(self.rounds());
-        let share = QUICK_S / measurements.max(1.0) - self.warmup_s() - OVERHEAD_S;
-        self.seconds
-            .unwrap_or(if self.is_quick { share.max(0.2) } else { 5.0 })
+        let budget_s = self.is_quick.then_some(QUICK_S).or(self.budget_s);
+        let share = budget_s.map(|budget_s| {
+            let measurements = self.cases().len() as f64 * f64::from(self.rounds());
+            let share = budget_s / measurements.max(1.0) - self.warmup_s() - OVERHEAD_S;
+            share.max(0.2)
+        });
+        self.seconds.or(share).unwrap_or(5.0)
     }
 }
 
@@ -690,6 +718,10 @@ pub fn run(
     // Children inherit the limit: the server and the peers need it as much as the generator.
     load::allow_descriptors(2 * most + 1000)?;
     let programs = Programs::find(options.respool.as_deref(), options.value_bytes)?;
+    let default_rule = match &options.rules_us[..] {
+        [] => None,
+        _ => Some(window::default_rule(&programs.configuration()?)?),
+    };
     let machine = Machine::look();
     let started = machine::now();
     let cores = if experiment.is_isolated {
@@ -733,7 +765,14 @@ pub fn run(
         if experiment.is_isolated {
             *target = start(&case.target)?;
         }
-        match measure::measure(case.workload, target, &server, &programs, &manner, stop) {
+        let measured = window::rate(&cases, &rounds, case, number).and_then(|rate| {
+            let manner = Manner {
+                rate: rate.or(manner.rate),
+                ..manner
+            };
+            measure::measure(case.workload, target, &server, &programs, &manner, stop)
+        });
+        match measured {
             Ok(round) => {
                 failures.extend(complaints(&round, case, number));
                 rounds[place].push(Round { number, ..round });
@@ -766,6 +805,7 @@ pub fn run(
             .into_iter()
             .filter_map(|running| running.facts)
             .collect(),
+        default_rule,
         comparisons: against::compare(&cases, options.allow_percent),
         cases,
         failures,

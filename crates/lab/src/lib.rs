@@ -39,4 +39,5 @@ pub mod servers;
 pub mod table;
 pub mod tape;
 pub mod targets;
+pub mod window;
 pub mod zipf;

@@ -16,6 +16,7 @@ Experiments (each writes report.html, report.json, rounds.csv and prints its tab
   connections  CPU per request at 50 and at 1,000 connections
   mget         What a key costs in an MGET of 1 to 10,000 keys
   skew         GETs of skewed keys: how many commands of the server joining saves
+  window       What the flush rule buys and costs: batches, added latency, CPU
   idle         Memory per idle connection
   against      Whether this build of respool costs more CPU per request than another one
 
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         "connections" => commands::experiment::run(&CONNECTIONS, &args),
         "mget" => commands::experiment::run(&MGET, &args),
         "skew" => commands::experiment::run(&SKEW, &args),
+        "window" => commands::window::run(&args),
         "idle" => commands::idle::run(&args),
         "against" => commands::against::run(&args),
         "load" => commands::load::run(&args),

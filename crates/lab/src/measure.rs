@@ -284,6 +284,7 @@ fn by_own(
         seconds: result.seconds,
         requests: result.requests,
         requests_per_s: result.requests as f64 / result.seconds,
+        rate: result.rate,
         wrong: result.wrong,
         first_wrong: result.first_wrong.clone(),
         unfinished: result.unfinished,
@@ -393,6 +394,7 @@ fn by_redis_benchmark(
         verb,
         pipeline,
         connections,
+        load_percent: _,
     } = workload;
     let count = (2_000 * pipeline as u64).max(connections as u64 * pipeline as u64);
     let trial = run_benchmark(workload, target, manner, count, &mut watched, stop)?;
@@ -544,6 +546,7 @@ fn run_benchmark(
         seconds,
         requests: count,
         requests_per_s: requests_per_s.unwrap_or(0.0),
+        rate: None,
         wrong: 0,
         first_wrong: None,
         unfinished: 0,

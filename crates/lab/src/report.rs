@@ -50,6 +50,9 @@ pub struct Report {
     pub targets: Vec<Facts>,
     /// Every case, in the order of the tables.
     pub cases: Vec<CaseReport>,
+    /// The flush rule that respool has by default, by its name in this report, where rules were compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_rule: Option<String>,
     /// This build of respool against another one, where there was one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub comparisons: Vec<Comparison>,
@@ -95,6 +98,9 @@ pub struct Round {
     pub requests: u64,
     /// Requests a second.
     pub requests_per_s: f64,
+    /// Requests a second that were due; `None`: closed loop.
+    #[serde(default)]
+    pub rate: Option<f64>,
     /// Replies that were not the ones asked for.
     pub wrong: u64,
     /// The first of them.
@@ -396,7 +402,8 @@ impl Report {
              server_us_per_request,proxy_cores,proxy_user_cores,proxy_system_cores,\
              proxy_us_per_request,generator_cores,generator_user_cores,generator_system_cores,\
              generator_us_per_request,answered,server_commands,server_key_reads,\
-             link_requests,batches,flushed_idle,flushed_full,flushed_late,fused_gets,fused_sets,collapsed,asked_again\n",
+             link_requests,batches,flushed_idle,flushed_full,flushed_late,fused_gets,fused_sets,collapsed,asked_again,\
+             due_per_s\n",
         );
         for case in &self.cases {
             for round in &case.rounds {
@@ -404,6 +411,7 @@ impl Report {
                     verb,
                     pipeline,
                     connections,
+                    load_percent: _,
                 } = case.case.workload;
                 let threads = case.case.target.threads().map(f64::from);
                 let mut fields = vec![
@@ -463,6 +471,7 @@ impl Report {
                     let count = round.counters.as_ref().and_then(|found| found.get(name));
                     fields.push(count.map_or(String::new(), |count| count.to_string()));
                 }
+                fields.push(number(round.rate));
                 text.push_str(&fields.join(","));
                 text.push('\n');
             }
@@ -537,6 +546,7 @@ pub(crate) mod tests {
             seconds: 1.0,
             requests,
             requests_per_s: requests as f64,
+            rate: None,
             wrong: 0,
             first_wrong: None,
             unfinished: 50,
@@ -595,6 +605,7 @@ pub(crate) mod tests {
                     verb: Verb::Get,
                     pipeline,
                     connections: 50,
+                    load_percent: None,
                 };
                 let failed = pipeline == 20 && target.is_proxy();
                 let counts: &[u64] = if failed {
@@ -630,6 +641,7 @@ pub(crate) mod tests {
             server: facts.clone(),
             targets: vec![facts],
             cases,
+            default_rule: None,
             comparisons: Vec::new(),
             failures: vec!["GET P20: <lost>".into()],
         }

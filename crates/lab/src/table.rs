@@ -9,6 +9,7 @@ use crate::decay;
 use crate::figure;
 use crate::flags::{WIDTH, wrap};
 use crate::report::{CaseReport, Cost, Report, Round, Spread};
+use crate::window::{self, Outcome};
 
 /// Where the text goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,6 +375,82 @@ pub fn saved(report: &Report) -> Option<Table> {
     })
 }
 
+/// What the flush rules came to, load by load; `None` where none were compared.
+pub fn window(report: &Report) -> Option<Table> {
+    let signed = |us: Option<f64>| {
+        us.map_or(String::new(), |us| {
+            let sign = if us > 0.0 { "+" } else { "" };
+            format!("{sign}{}", figure::fine(us))
+        })
+    };
+    let percent = |part: Option<f64>| part.map_or(String::new(), |p| format!("{:.1}", p * 100.0));
+    let rows: Vec<Vec<String>> = window::of(report)
+        .iter()
+        .flat_map(|window| {
+            let callers = [
+                format!("{} P{}", window.verb, window.pipeline),
+                window.connections.to_string(),
+                window.threads.to_string(),
+                window.load(),
+            ];
+            let row = move |rule: &Outcome| {
+                let mark = if rule.is_default { " *" } else { "" };
+                let mut row = callers.to_vec();
+                row.push(format!("{}{mark}", rule.name));
+                row.push(figure::count(rule.requests_per_s));
+                row.push(percent(rule.part_of_due));
+                row.push(fine(rule.batch));
+                row.push(percent(rule.late));
+                row.extend(rule.us.map(fine));
+                row.extend(rule.added_us.map(signed));
+                for (us, to_off) in rule.cpu_us.into_iter().zip(rule.cpu_to_off) {
+                    row.extend([fine(us), fine(to_off)]);
+                }
+                row
+            };
+            window.rules.iter().map(row).collect::<Vec<_>>()
+        })
+        .collect();
+    let default = report.default_rule.as_deref().unwrap_or("?");
+    (!rows.is_empty()).then(|| Table {
+        caption: format!(
+            "The flush rules, {}; * is the default, {default}",
+            basis(report)
+        ),
+        groups: vec![
+            (String::new(), 9),
+            ("time, µs".to_owned(), 3),
+            ("added, µs".to_owned(), 3),
+            ("server".to_owned(), 2),
+            ("proxy".to_owned(), 2),
+        ],
+        head: heads(&[
+            "case",
+            "conns",
+            "threads",
+            "load",
+            "rule",
+            "requests/s",
+            "% of due",
+            "batch",
+            "% late",
+            "p50",
+            "p99",
+            "p99.9",
+            "p50",
+            "p99",
+            "p99.9",
+            "µs/req",
+            "÷ off",
+            "µs/req",
+            "÷ off",
+        ]),
+        rows,
+        words: 5,
+        together: 4,
+    })
+}
+
 /// What every respool counted itself; `None` where there was none.
 pub fn counted(report: &Report) -> Option<Table> {
     let is_counted = |case: &&CaseReport| case.rounds.iter().any(|round| round.counters.is_some());
@@ -420,7 +497,8 @@ pub fn counted(report: &Report) -> Option<Table> {
 
 /// Every table of a report.
 pub fn all(report: &Report) -> Vec<Table> {
-    let mut tables = vec![throughput(report), cpu(report)];
+    let mut tables: Vec<Table> = window(report).into_iter().collect();
+    tables.extend([throughput(report), cpu(report)]);
     tables.extend(counted(report));
     tables.extend(growth(report));
     tables.extend(against(report));
@@ -530,8 +608,10 @@ fn heads(names: &[&str]) -> Vec<String> {
 
 fn name(case: &CaseReport) -> Vec<String> {
     let workload = case.case.workload;
+    let load = workload.load_percent;
+    let load = load.map_or(String::new(), |percent| format!(" {percent} %"));
     vec![
-        format!("{} P{}", workload.verb, workload.pipeline),
+        format!("{} P{}{load}", workload.verb, workload.pipeline),
         workload.connections.to_string(),
         case.case.target.name(),
         case.case
@@ -598,6 +678,19 @@ mod tests {
             counted.rows[0].join(" "),
             "GET P1 50 respool 1 20.0 50.0 0.0 50.0  50.0 "
         );
+    }
+
+    #[test]
+    fn the_rules_are_compared_load_by_load() {
+        let table = window(&crate::window::tests::example_of_window()).unwrap();
+        assert_eq!(table.rows.len(), 2 * 2 * 3);
+        assert_eq!(
+            table.rows[11].join(" | "),
+            "GET P1 | 50 | 1 | 60 % | 200us * | 60,000 | 100.0 | 16.0 | 50.0 | 320 | 418 | 420 | \
+             +20.0 | +20.0 | +20.0 | 8.33 | 1.00 | 10.0 | 1.00"
+        );
+        assert!(table.text().lines().all(|line| line.chars().count() <= 160));
+        assert!(window(&example()).is_none());
     }
 
     #[test]

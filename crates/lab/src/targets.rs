@@ -143,6 +143,19 @@ impl Programs {
     }
 }
 
+impl Programs {
+    /// What respool does with no option but those that the lab gives it, as it prints that itself.
+    ///
+    /// # Errors
+    /// One line, when there is no respool, or it does not say.
+    pub fn configuration(&self) -> Result<toml::Table, String> {
+        let respool = self.respool.as_ref()?;
+        let text = check(respool, &["--backend", "redis://127.0.0.1:6379"])?;
+        let unread = |error| format!("{}: what it prints is no TOML: {error}", respool.display());
+        text.parse::<toml::Table>().map_err(unread)
+    }
+}
+
 impl Backend {
     /// Starts the server, or finds out about the one that runs.
     ///

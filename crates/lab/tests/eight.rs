@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use respool_lab::decay;
 use respool_lab::report::Report;
 use respool_lab::servers::{self, Flavour, Server};
+use respool_lab::window;
 
 const LAB: &str = env!("CARGO_BIN_EXE_respool-lab");
 
@@ -259,6 +260,68 @@ fn skew_counts_what_reaches_the_server() {
 }
 
 #[test]
+fn window_offers_every_rule_a_part_of_what_the_closed_loop_came_to() {
+    let respool = Path::new(LAB).with_file_name("respool");
+    if !respool.is_file() {
+        eprintln!("skipped: {} is not built", respool.display());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let mut args = vec!["window", "--connections", "3", "--rules", "100,200"];
+    args.extend([
+        "--loads",
+        "25",
+        "--threads",
+        "1,2",
+        "--direct",
+        "--out",
+        out,
+    ]);
+    args.extend(SMALL);
+    let output = lab(&args);
+    let report = check_files(folder.path(), &output, 2 + 2 * 2 * 3, 2);
+    let windows = window::of(&report);
+    assert_eq!(
+        windows.len(),
+        4,
+        "one and two workers, closed and open loop"
+    );
+    for found in &windows {
+        let names: Vec<&str> = found.rules.iter().map(|rule| rule.name.as_str()).collect();
+        assert_eq!(names, ["off", "100us", "200us"]);
+        let default = report.default_rule.as_deref();
+        for rule in &found.rules {
+            assert_eq!(rule.is_default, default == Some(&rule.name));
+            assert_eq!(rule.part_of_due.is_some(), found.load_percent.is_some());
+        }
+    }
+    let case = |id: &str| {
+        let mut cases = report.cases.iter();
+        cases.find(|case| case.id == id).expect(id)
+    };
+    for (open, closed) in [
+        ("get-p1-c3-o25-100us-t2", "get-p1-c3-off-t2"),
+        ("get-p1-c3-o25-off-t1", "get-p1-c3-off-t1"),
+        ("get-p1-c3-o25-direct", "get-p1-c3-off-t1"),
+    ] {
+        for (open, closed) in case(open).rounds.iter().zip(&case(closed).rounds) {
+            assert_eq!(open.number, closed.number);
+            assert!(open.start_s > closed.start_s, "it is known by then");
+            let due = closed.requests_per_s * 0.25;
+            assert!((open.rate.unwrap() - due).abs() < 0.001 * due, "{open:?}");
+        }
+    }
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("The flush rules") && said.contains("% late"),
+        "{said}"
+    );
+    let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(html.contains("GET P1, 3 connections, 2 workers"));
+}
+
+#[test]
 fn what_the_floor_redis_benchmark_and_the_keys_cannot_do_is_refused_at_once() {
     for (args, part) in [
         (
@@ -393,6 +456,8 @@ fn what_is_missing_stops_the_run_at_once_with_a_line_that_helps() {
             "gone",
         ),
         (&["load"], "--target"),
+        (&["window", "--loads", "0"], "--loads"),
+        (&["window", "--open-loop", "5"], "no option"),
         (&["eigth"], "no command"),
         (&["idle", "--no-respool"], "nothing to measure"),
     ] {
@@ -570,6 +635,7 @@ fn every_command_teaches() {
         "connections",
         "mget",
         "skew",
+        "window",
         "idle",
         "load",
         "floor",
