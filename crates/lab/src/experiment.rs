@@ -688,9 +688,9 @@ pub fn run(
         if options.rate.is_some() {
             return Err("redis-benchmark has no open loop: use the lab's own generator".to_owned());
         }
-        if options.zipf.is_some() || !is_simple {
+        if options.zipf.is_some() || options.verbs.contains(&Verb::Multi) {
             return Err(
-                "redis-benchmark asks SET and GET of keys chosen evenly: use the lab's own generator"
+                "redis-benchmark asks SET, GET and MGET of keys chosen evenly: use the lab's own generator"
                     .to_owned(),
             );
         }

@@ -583,7 +583,7 @@ fn sentences(report: &Report) -> Vec<String> {
         ),
         Generator::RedisBenchmark => said.push(
             "redis-benchmark does not check the values it gets, tells times only at a few percentiles, and its CPU \
-             includes connecting."
+             includes connecting. It draws the keys of an MGET one by one, so that some of them may be the same."
                 .to_owned(),
         ),
     }

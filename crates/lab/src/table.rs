@@ -218,7 +218,7 @@ pub const FITTED: &str = "\
 Fitted to the p50 by least squares (NIST/SEMATECH e-Handbook of Statistical Methods, 4.1.4.1 and 4.1.4.3): of the \
 microseconds that the line misses, which the largest counts decide almost alone, and of the parts of the p50 that it \
 misses (weighted by 1 / p50²), where all counts weigh the same. Sweet spot: the fewest keys at which the server's CPU per \
-key is within 10 % of its least.";
+key is within 10 % of its least. Fitted %: what the second line makes of one key's requests a second.";
 
 /// MGET over the number of its keys, and what fits it; none in a report without MGET.
 pub fn decay(report: &Report) -> Vec<Table> {
@@ -229,6 +229,7 @@ pub fn decay(report: &Report) -> Vec<Table> {
     let figures = decays.iter().flat_map(|decay| {
         let one = decay.points.iter().find(|point| point.keys == 1);
         let least = decay.least_server_us_per_key();
+        let fitted = decay.relative_line();
         decay.points.iter().map(move |point| {
             let keys = f64::from(point.keys);
             let part_of_one = one.map(|one| point.requests_per_s / one.requests_per_s);
@@ -239,6 +240,12 @@ pub fn decay(report: &Report) -> Vec<Table> {
                 fine(point.p50_us),
                 figure::count(point.requests_per_s),
                 part_of_one.map_or(String::new(), |part| format!("{:.1}", part * 100.0)),
+                fitted.map_or(String::new(), |line| {
+                    format!(
+                        "{:.1}",
+                        100.0 * (line.a + line.b) / (line.a + line.b * keys)
+                    )
+                }),
                 figure::count(point.requests_per_s * keys),
                 exact(point.server_us_per_key),
                 fine(
@@ -279,6 +286,7 @@ pub fn decay(report: &Report) -> Vec<Table> {
                 "p50 µs",
                 "requests/s",
                 "% of one key",
+                "fitted %",
                 "keys/s",
                 "server µs/key",
                 "÷ least",
@@ -701,10 +709,11 @@ mod tests {
         assert_eq!(figures.rows.len(), 8);
         assert_eq!(
             row(&figures, 0),
-            "direct × 1 | 1 | 0.00 | 17.5 | 47,619 | 100.0 | 47,619 | 10.500 | 20.6 | "
+            "direct × 1 | 1 | 0.00 | 17.5 | 47,619 | 100.0 | 100.0 | 47,619 | 10.500 | 20.6 | "
         );
         assert!(
-            row(&figures, 2).starts_with("direct × 1 | 100 | 2.00 | 67.0 | 8,333 | 17.5 | 833,3")
+            row(&figures, 2)
+                .starts_with("direct × 1 | 100 | 2.00 | 67.0 | 8,333 | 17.5 | 26.1 | 833,3")
         );
         assert_eq!(
             row(&lines, 0),

@@ -157,6 +157,11 @@ fn the_other_experiments_and_redis_benchmark_do_too() {
             &["--generator", "redis-benchmark", "--pipeline", "1"],
             2,
         ),
+        (
+            "mget",
+            &["--generator", "redis-benchmark", "--mget", "1,3000"],
+            2,
+        ),
         ("lone", &["--open-loop", "500"], 2),
         ("lone", &["--mget", "3"], 1),
         ("connections", &["--connections", "5", "--zipf", "1.2"], 1),
@@ -333,7 +338,13 @@ fn what_the_floor_redis_benchmark_and_the_keys_cannot_do_is_refused_at_once() {
             "the floor answers nothing",
         ),
         (
-            &["mget", "--generator", "redis-benchmark"],
+            &[
+                "eight",
+                "--verbs",
+                "multi",
+                "--generator",
+                "redis-benchmark",
+            ],
             "keys chosen evenly",
         ),
         (
