@@ -203,6 +203,9 @@ pub struct Options {
     pub peers: Vec<Target>,
     /// The echo server, in the same rounds.
     pub has_floor: bool,
+    /// Cores that a hypervisor may take away in a measurement; where it took more, it is made again. `None`: whatever it took.
+    #[serde(default)]
+    pub stolen_cores_max: Option<f64>,
     /// Where the files go; `None`: a new folder in `lab-out`.
     pub out: Option<PathBuf>,
 }
@@ -236,6 +239,7 @@ impl Default for Options {
             allow_percent: 3.0,
             peers: Vec::new(),
             has_floor: false,
+            stolen_cores_max: None,
             out: None,
         }
     }
@@ -273,6 +277,10 @@ impl Variant {
 const QUICK_S: f64 = 60.0;
 /// What a measurement takes besides its warm-up and its window: starting the generator, connecting, the last replies.
 const OVERHEAD_S: f64 = 0.15;
+/// How often one measurement is made at most, where a hypervisor takes cores away.
+const TRIES_MAX: u32 = 3;
+/// One in so many measurements is made again at most.
+const REPEATED_PART: usize = 5;
 
 impl Options {
     /// The cases, in the order of the tables.
@@ -754,6 +762,8 @@ pub fn run(
     let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); cases.len()];
     let mut failures = Vec::new();
     let plan = (experiment.plan)(&cases, options.rounds());
+    let repeated_max = plan.len() / REPEATED_PART;
+    let mut repeated = 0;
     let mut progress = Progress::new(plan.len());
     for (number, place) in plan {
         let case = &cases[place];
@@ -770,7 +780,19 @@ pub fn run(
                 rate: rate.or(manner.rate),
                 ..manner
             };
-            measure::measure(case.workload, target, &server, &programs, &manner, stop)
+            let mut tries = 1;
+            loop {
+                let round =
+                    measure::measure(case.workload, target, &server, &programs, &manner, stop)?;
+                let is_robbed = options
+                    .stolen_cores_max
+                    .is_some_and(|most| round.stolen.is_some_and(|cores| cores > most));
+                if !is_robbed || tries == TRIES_MAX || repeated == repeated_max {
+                    return Ok(round);
+                }
+                tries += 1;
+                repeated += 1;
+            }
         });
         match measured {
             Ok(round) => {
@@ -806,6 +828,7 @@ pub fn run(
             .filter_map(|running| running.facts)
             .collect(),
         default_rule,
+        repeated,
         comparisons: against::compare(&cases, options.allow_percent),
         cases,
         failures,

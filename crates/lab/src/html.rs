@@ -621,6 +621,16 @@ fn sentences(report: &Report) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if let Some(most) = options.stolen_cores_max {
+        let rounds = report.cases.iter().flat_map(|case| &case.rounds);
+        let left = rounds.filter(|round| round.stolen.is_some_and(|cores| cores > most));
+        said.push(format!(
+            "A measurement from which the hypervisor took more than {most} cores was made again, up to twice: {} were, and {} of \
+             those that count lost more than that all the same.",
+            report.repeated,
+            left.count()
+        ));
+    }
     if machine.load_before > 0.3 {
         said.push(format!(
             "The machine was not at rest: in the minute before, {:.1} processes wanted to run.",
@@ -851,6 +861,12 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part}");
         }
+        assert!(
+            page.contains(
+                "0.05 cores was made again, up to twice: 4 were, and 1 of those that count"
+            ),
+            "{page}"
+        );
         assert_eq!(page.matches("<rect class=\"marked\"").count(), 2 * 6);
         assert_eq!(page.matches("<path class=\"line load1\"").count(), 2 * 6);
         assert!(!page.contains("NaN") && !page.contains("inf\""));

@@ -53,6 +53,9 @@ pub struct Report {
     /// The flush rule that respool has by default, by its name in this report, where rules were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_rule: Option<String>,
+    /// Measurements that were made again, because a hypervisor took too much away.
+    #[serde(default)]
+    pub repeated: usize,
     /// This build of respool against another one, where there was one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub comparisons: Vec<Comparison>,
@@ -642,6 +645,7 @@ pub(crate) mod tests {
             targets: vec![facts],
             cases,
             default_rule: None,
+            repeated: 0,
             comparisons: Vec::new(),
             failures: vec!["GET P20: <lost>".into()],
         }

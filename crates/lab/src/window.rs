@@ -29,6 +29,8 @@ pay nothing, and many callers little for much less CPU.",
         options.is_without_respool = true;
         options.is_without_direct = true;
         options.budget_s = Some(240.0);
+        // A stall of the whole machine is a p99.9 under every rule, and a backlog in every open loop.
+        options.stolen_cores_max = Some(0.05);
     },
     plan: in_turn,
     is_isolated: false,
@@ -246,6 +248,8 @@ pub(crate) mod tests {
         report.options.rules_us = vec![50, 200];
         report.options.loads_percent = vec![60];
         report.default_rule = Some("200us".to_owned());
+        report.options.stolen_cores_max = Some(0.05);
+        report.repeated = 4;
         report.cases.clear();
         for connections in [1, 50] {
             for load_percent in [None, Some(60)] {
@@ -275,6 +279,7 @@ pub(crate) mod tests {
                 }
             }
         }
+        report.cases[0].rounds[0].stolen = Some(0.2);
         report
     }
 
