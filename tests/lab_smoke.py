@@ -9,35 +9,54 @@ import subprocess
 import sys
 import tempfile
 
-CASES = 10  # SET and GET, one by one and by 20, direct and proxied; and two with three threads
 ROUNDS_AGAINST = 12  # six quadruples: the fewest that make an interval
+SMALL = ["--rounds=1", "--seconds=0.3", "--warmup=0.1"]
+
+# Arguments, and cases that come of them.
+EXPERIMENTS = [
+    (["eight"], 10),  # SET and GET, one by one and by 20, direct and proxied; and two with three threads
+    (["mget", "--mget=1,100,5000"], 6),
+    (["skew", "--keys=20000", "--connections=20"], 2),
+    (["skew", "--keys=20000", "--connections=20", "--variant=held=--hold=true --max-delay-us=900"], 3),
+    (["window", "--connections=1,20", "--rules=100,200"], 2 * 2 * 3),  # closed and open loop, under three rules
+]
 
 
 def main():
     lab = pathlib.Path(sys.argv[1]).resolve()
     respool = lab.with_name("respool")
     check(respool.exists(), f"{respool} is built")
-    eight(lab, respool)
+    with tempfile.TemporaryDirectory(prefix="respool-") as folder:
+        for words, cases in EXPERIMENTS:
+            run([lab, *words, *SMALL, f"--respool={respool}"], cases, pathlib.Path(folder) / f"{words[0]}-{cases}")
     against(lab, respool)
     print("lab smoke: ok")
 
 
-def eight(lab, respool):
-    with tempfile.TemporaryDirectory(prefix="respool-") as folder:
-        folder = pathlib.Path(folder) / "out"
-        command = [lab, "eight", "--rounds=1", "--seconds=0.3", "--warmup=0.1", f"--respool={respool}", f"--out={folder}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        print(done.stdout)
-        check(done.returncode == 0, f"it ends with 0, not {done.returncode}: {done.stderr}")
+def run(command, cases, folder):
+    done = subprocess.run([*command, f"--out={folder}"], capture_output=True, text=True, timeout=300, check=False)
+    print(done.stdout)
+    check(done.returncode == 0, f"it ends with 0, not {done.returncode}: {done.stderr}")
 
-        report = json.loads((folder / "report.json").read_text())
-        check(len(report["cases"]) == CASES, f"report.json has {CASES} cases")
-        rounds = (folder / "rounds.csv").read_text().splitlines()
-        check(len(rounds) == 1 + CASES, "rounds.csv has a header and a line for each case")
-        page = (folder / "report.html").read_text()
-        check(page.count("<figure") > CASES, "report.html has a picture for each case and of them all")
-        check("src=" not in page and "href=\"http" not in page, "report.html needs no other file")
-        check((folder / "table.txt").read_text() in done.stdout, "the terminal shows table.txt")
+    report = json.loads((folder / "report.json").read_text())
+    check(len(report["cases"]) == cases, f"report.json has {cases} cases")
+    rounds = (folder / "rounds.csv").read_text().splitlines()
+    check(len(rounds) == 1 + cases, "rounds.csv has a header and a line for each case")
+    page = (folder / "report.html").read_text()
+    check(page.count("<figure") > cases, "report.html has a picture for each case and of them all")
+    check("src=" not in page and "href=\"http" not in page, "report.html needs no other file")
+    check((folder / "table.txt").read_text() in done.stdout, "the terminal shows table.txt")
+    # What respool counted, wherever there is one; what the server itself counted, where nothing stands before it.
+    for case in report["cases"]:
+        is_respool = case["case"]["target"]["kind"] in ("respool", "variant")
+        check(is_respool == (case["rounds"][0]["counters"] is not None), f"{case['id']}: a respool is asked what it counted")
+        check(not is_respool or case["rounds"][0]["counters"]["batches"] > 0, f"{case['id']}: requests leave in batches")
+        if case["case"]["target"]["kind"] == "direct" and report["experiment"] != "eight":
+            verb = case["case"]["workload"]["verb"]
+            keys = 1 if verb == "GET" else verb["MGET"]
+            answered = case["rounds"][0]["answered"]
+            check(case["rounds"][0]["server_commands"] == answered, f"{case['id']}: a command for each request")
+            check(case["rounds"][0]["server_key_reads"] == answered * keys, f"{case['id']}: a look-up for each key")
 
 
 def against(lab, respool):

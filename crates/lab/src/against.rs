@@ -242,6 +242,7 @@ mod tests {
                 verb: Verb::Get,
                 pipeline,
                 connections: 50,
+                load_percent: None,
             },
             target: target.clone(),
         };

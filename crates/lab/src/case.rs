@@ -15,17 +15,22 @@ pub enum Verb {
     Get,
     /// A transaction as one request: MULTI, SET key value, GET key, EXEC.
     Multi,
+    /// `MGET key ...` with so many different keys, all of which exist.
+    Mget(u32),
 }
 
 /// What the generator does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Workload {
-    /// SET or GET.
+    /// What is asked.
     pub verb: Verb,
     /// Requests that a connection sends at once.
     pub pipeline: usize,
     /// Connections.
     pub connections: usize,
+    /// Open loop, at so many percent of what [`crate::window`] found to be the most; `None`: as the whole run is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_percent: Option<u8>,
 }
 
 /// Whom the generator talks to.
@@ -38,6 +43,15 @@ pub enum Target {
     Respool {
         /// Workers.
         threads: u16,
+    },
+    /// respool, with so many workers and options of its own, before the server.
+    Variant {
+        /// What to call it.
+        name: String,
+        /// Workers.
+        threads: u16,
+        /// As on its command line.
+        options: Vec<String>,
     },
     /// Another build of respool, with so many workers, before the server: see [`crate::against`].
     Base {
@@ -75,6 +89,19 @@ pub struct Case {
 impl Verb {
     /// Both, in the order of the original tables.
     pub const ALL: [Verb; 2] = [Verb::Set, Verb::Get];
+
+    /// Keys of one request.
+    pub fn keys(self) -> u32 {
+        match self {
+            Verb::Mget(keys) => keys,
+            Verb::Set | Verb::Get | Verb::Multi => 1,
+        }
+    }
+
+    /// Whether every request is one of SET and GET: what the floor can answer and `redis-benchmark` can ask.
+    pub fn is_simple(self) -> bool {
+        matches!(self, Verb::Set | Verb::Get)
+    }
 }
 
 impl Target {
@@ -83,6 +110,7 @@ impl Target {
         match self {
             Target::Direct => "direct".to_owned(),
             Target::Respool { .. } => "respool".to_owned(),
+            Target::Variant { name, .. } => name.clone(),
             Target::Base { .. } => "base".to_owned(),
             Target::Twemproxy => "twemproxy".to_owned(),
             Target::Envoy => "envoy".to_owned(),
@@ -94,10 +122,20 @@ impl Target {
     /// Its threads that do the work, where we know.
     pub fn threads(&self) -> Option<u16> {
         match self {
-            Target::Respool { threads } | Target::Base { threads, .. } => Some(*threads),
+            Target::Respool { threads }
+            | Target::Variant { threads, .. }
+            | Target::Base { threads, .. } => Some(*threads),
             Target::Twemproxy | Target::Envoy | Target::Floor => Some(1),
             Target::Direct | Target::Other { .. } => None,
         }
+    }
+
+    /// Whether it is a respool, of whatever build and with whatever options.
+    pub fn is_respool(&self) -> bool {
+        matches!(
+            self,
+            Target::Respool { .. } | Target::Variant { .. } | Target::Base { .. }
+        )
     }
 
     /// Whether requests end at a Redis or Valkey.
@@ -118,11 +156,12 @@ impl Case {
             verb,
             pipeline,
             connections,
+            load_percent,
         } = self.workload;
-        let threads = match self.target {
-            Target::Respool { threads } | Target::Base { threads, .. } => format!("-t{threads}"),
-            _ => String::new(),
-        };
+        let load = load_percent.map_or(String::new(), |percent| format!("-o{percent}"));
+        let threads = self.target.threads();
+        let threads = threads.filter(|_| self.target.is_respool());
+        let threads = threads.map_or(String::new(), |threads| format!("-t{threads}"));
         let name: String = self
             .target
             .name()
@@ -131,35 +170,38 @@ impl Case {
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
             .collect();
         format!(
-            "{}-p{pipeline}-c{connections}-{name}{threads}",
-            verb.to_string().to_lowercase()
+            "{}-p{pipeline}-c{connections}{load}-{name}{threads}",
+            verb.to_string().to_lowercase().replace(' ', "-")
         )
     }
 }
 
 impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Verb::Set => "SET",
-            Verb::Get => "GET",
-            Verb::Multi => "MULTI",
-        })
+        match self {
+            Verb::Set => f.pad("SET"),
+            Verb::Get => f.pad("GET"),
+            Verb::Multi => f.pad("MULTI"),
+            Verb::Mget(keys) => f.pad(&format!("MGET {keys}")),
+        }
     }
 }
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} P{} × {}", self.verb, self.pipeline, self.connections)
+        write!(f, "{} P{} × {}", self.verb, self.pipeline, self.connections)?;
+        match self.load_percent {
+            Some(percent) => write!(f, " at {percent} %"),
+            None => Ok(()),
+        }
     }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Respool { threads } | Target::Base { threads, .. } if *threads != 1 => {
-                write!(f, "{}, {threads} threads", self.name())
-            }
-            other => f.write_str(&other.name()),
+        match self.threads() {
+            Some(threads) if threads != 1 => write!(f, "{}, {threads} threads", self.name()),
+            _ => f.write_str(&self.name()),
         }
     }
 }
@@ -180,6 +222,7 @@ mod tests {
             verb: Verb::Get,
             pipeline: 20,
             connections: 50,
+            load_percent: None,
         };
         let id = |target| Case { workload, target }.id();
         assert_eq!(id(Target::Respool { threads: 3 }), "get-p20-c50-respool-t3");
@@ -188,6 +231,13 @@ mod tests {
             binary: "/old/respool".into(),
         };
         assert_eq!(id(base), "get-p20-c50-base-t1");
+        let variant = Target::Variant {
+            name: "hold off".into(),
+            threads: 3,
+            options: vec!["--hold=false".into()],
+        };
+        assert_eq!(variant.to_string(), "hold off, 3 threads");
+        assert_eq!(id(variant), "get-p20-c50-hold_off-t3");
         assert_eq!(id(Target::Direct), "get-p20-c50-direct");
         let other = Target::Other {
             name: "My Proxy/2".into(),
@@ -195,5 +245,22 @@ mod tests {
             pid: 1,
         };
         assert_eq!(id(other), "get-p20-c50-my_proxy_2");
+        let mget = Case {
+            workload: Workload {
+                verb: Verb::Mget(100),
+                ..workload
+            },
+            target: Target::Direct,
+        };
+        assert_eq!(mget.id(), "mget-100-p20-c50-direct");
+        let open = Case {
+            workload: Workload {
+                load_percent: Some(60),
+                ..workload
+            },
+            target: Target::Direct,
+        };
+        assert_eq!(open.id(), "get-p20-c50-o60-direct");
+        assert_eq!(open.to_string(), "GET P20 × 50 at 60 %, direct");
     }
 }

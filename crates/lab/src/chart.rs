@@ -1,6 +1,7 @@
 //! Charts as SVG text: no script, colours from the page's style sheet, every mark with its figures as a tooltip.
 //!
-//! Colours stand for processes and nothing else, the same in every chart: server, proxy, generator. Throughput is an
+//! Colours stand for processes, the same in every chart: server, proxy, generator; in one of curves, for the server
+//! asked directly and for respool before it. Throughput is an
 //! area, so that it cannot be taken for one of the lines, and has its own axis on the right.
 
 use std::fmt::Write;
@@ -363,6 +364,300 @@ pub fn times(label: &str, rows: &[TimeRow]) -> String {
     svg
 }
 
+/// One line of [`curves`].
+pub struct Curve {
+    /// For the legend and the tooltips.
+    pub name: String,
+    /// Its class in the style sheet.
+    pub class: &'static str,
+    /// Tells those of the same class apart: 0 is drawn through, others are broken in ways of their own.
+    pub dash: usize,
+    /// From left to right, above zero.
+    pub points: Vec<(f64, f64)>,
+    /// `a` and `b` of a line `a + b * x` that is drawn thinly beside it.
+    pub fitted: Option<(f64, f64)>,
+}
+
+/// Curves on two logarithmic axes: numbers at the bottom, times at the left.
+pub fn curves(label: &str, axes: (&str, &str), curves: &[Curve]) -> String {
+    let (width, height) = (560.0, 380.0);
+    let frame = Frame {
+        left: 64.0,
+        right: width - 30.0,
+        top: 30.0,
+        bottom: height - 44.0,
+    };
+    let powers = |values: &mut dyn Iterator<Item = f64>| {
+        let (least, most) = values
+            .fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), value| {
+                (least.min(value), most.max(value))
+            });
+        if most <= 0.0 {
+            return (0.0, 1.0);
+        }
+        let low = least.log10().floor();
+        (low, most.log10().ceil().max(low + 1.0))
+    };
+    let all = || curves.iter().flat_map(|curve| curve.points.iter());
+    let x = Scale {
+        from: powers(&mut all().map(|point| point.0)),
+        to: (frame.left, frame.right),
+    };
+    let y = Scale {
+        from: powers(&mut all().map(|point| point.1)),
+        to: (frame.bottom, frame.top),
+    };
+    let mut svg = open(width, height, label);
+    let mut power = x.from.0;
+    while power <= x.from.1 {
+        let at = x.at(power);
+        line(&mut svg, "grid", at, frame.top, at, frame.bottom);
+        let mark = figure::count(10f64.powf(power));
+        text(&mut svg, "tick middle", at, frame.bottom + 16.0, &mark);
+        power += 1.0;
+    }
+    let mut power = y.from.0;
+    while power <= y.from.1 {
+        let at = y.at(power);
+        line(&mut svg, "grid", frame.left, at, frame.right, at);
+        let mark = figure::time(10f64.powf(power));
+        text(&mut svg, "tick end", frame.left - 6.0, at + 4.0, &mark);
+        power += 1.0;
+    }
+    text(&mut svg, "axis", 4.0, 14.0, axes.1);
+    let middle = f64::midpoint(frame.left, frame.right);
+    text(&mut svg, "axis middle", middle, height - 6.0, axes.0);
+    for (place, curve) in curves.iter().enumerate() {
+        curve.draw(&mut svg, axes.0, x, y);
+        // Where curves that rise and fall leave room: the legend, one below the other in the middle at the top.
+        let at = frame.top + 14.0 + place as f64 * 18.0;
+        let _ = write!(
+            svg,
+            "<path class=\"line {}\" d=\"M{:.1} {at:.1}h26\"{}/>",
+            curve.class,
+            middle - 30.0,
+            curve.dashes()
+        );
+        text(&mut svg, "name", middle + 4.0, at + 4.0, &curve.name);
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+impl Curve {
+    fn dashes(&self) -> &'static str {
+        match self.dash {
+            0 => "",
+            1 => " stroke-dasharray=\"7 4\"",
+            _ => " stroke-dasharray=\"2 4\"",
+        }
+    }
+
+    fn draw(&self, svg: &mut String, x_name: &str, x: Scale, y: Scale) {
+        let path = |points: &mut dyn Iterator<Item = (f64, f64)>| {
+            let mut path = String::new();
+            for (place, (at, value)) in points.enumerate() {
+                let command = if place == 0 { 'M' } else { 'L' };
+                let _ = write!(path, "{command}{:.1} {:.1}", x.at(at), y.at(value));
+            }
+            path
+        };
+        let class = self.class;
+        if let Some((a, b)) = self.fitted {
+            // A straight line is none on these axes: many short ones, as far as it is above the axis.
+            let steps = 100;
+            let along = |step: i32| {
+                let part = f64::from(step) / f64::from(steps);
+                let at = x.from.0 + part * (x.from.1 - x.from.0);
+                (at, (a + b * 10f64.powf(at)).log10())
+            };
+            let mut points = (0..=steps)
+                .map(along)
+                .filter(|(_, value)| (y.from.0..=y.from.1).contains(value));
+            let path = path(&mut points);
+            let _ = write!(svg, "<path class=\"line fitted {class}\" d=\"{path}\"/>");
+        }
+        let logarithms = self
+            .points
+            .iter()
+            .map(|(at, value)| (at.log10(), value.log10()));
+        let path = path(&mut logarithms.clone());
+        let dashes = self.dashes();
+        let _ = write!(svg, "<path class=\"line {class}\" d=\"{path}\"{dashes}/>");
+        for ((at, value), (number, time)) in logarithms.zip(&self.points) {
+            let _ = write!(
+                svg,
+                "<circle class=\"bar {class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\"><title>{}: {} {x_name}, {}</title></circle>",
+                x.at(at),
+                y.at(value),
+                escape(&self.name),
+                figure::count(*number),
+                figure::time(*time)
+            );
+        }
+    }
+}
+
+/// One line of [`steps`].
+pub struct StepLine {
+    /// For the tooltips.
+    pub name: String,
+    /// Its class in the style sheet.
+    pub class: String,
+    /// One for each step; `None`: not measured.
+    pub values: Vec<Option<f64>>,
+}
+
+/// The vertical axis of [`steps`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// From nothing up.
+    Linear,
+    /// Of what is one or more.
+    Logarithmic,
+    /// Of what may be below nothing, as far as above: times, in microseconds.
+    BothWays,
+}
+
+impl Axis {
+    /// Where a value stands on an axis whose ticks are at equal distances.
+    fn place(self, value: f64) -> f64 {
+        match self {
+            Axis::Linear => value,
+            Axis::Logarithmic => value.max(1.0).log10(),
+            // Straight around nothing, like a logarithm far from it; a second is as much as more.
+            Axis::BothWays => value.signum() * (1.0 + value.abs().min(1e6)).log10(),
+        }
+    }
+
+    /// What a value is called.
+    pub fn text(self, value: f64) -> String {
+        match self {
+            Axis::Linear | Axis::Logarithmic => figure::short(value),
+            Axis::BothWays if value == 0.0 => "0".to_owned(),
+            Axis::BothWays if value < 0.0 => format!("-{}", figure::time(-value)),
+            Axis::BothWays => format!("+{}", figure::time(value)),
+        }
+    }
+
+    /// Its ticks, from the lowest to the highest, so that all of these values are between the two.
+    fn ticks(self, values: &mut dyn Iterator<Item = f64>) -> Vec<f64> {
+        let (least, most) = values.fold((0.0, 0.0), |(least, most): (f64, f64), value| {
+            (least.min(value), most.max(value))
+        });
+        let powers = |from: i32, most: f64| {
+            (from..=6).take_while(move |&power| most > 10f64.powi(power - 1))
+        };
+        match self {
+            Axis::Linear => {
+                let (most, step) = nice(most.max(0.01), 4);
+                ticks(most, step).collect()
+            }
+            Axis::Logarithmic => {
+                let powers = powers(0, most.max(2.0));
+                powers.map(|power| 10f64.powi(power)).collect()
+            }
+            Axis::BothWays => {
+                // Whatever is below ten microseconds is next to nothing: no room for a tick in between.
+                let below = powers(1, -least).map(|power| -10f64.powi(power));
+                let mut ticks: Vec<f64> = below.collect();
+                ticks.reverse();
+                ticks.push(0.0);
+                ticks.extend(powers(1, most.max(10.0)).map(|power| 10f64.powi(power)));
+                ticks
+            }
+        }
+    }
+}
+
+/// Lines over a few named steps, of which one may be marked.
+pub fn steps(
+    label: &str,
+    steps: &[String],
+    marked: Option<usize>,
+    axis: Axis,
+    lines: &[StepLine],
+) -> String {
+    let (width, height) = (360.0, 230.0);
+    let frame = Frame {
+        left: 62.0,
+        right: width - 12.0,
+        top: 12.0,
+        bottom: height - 26.0,
+    };
+    let marks = axis.ticks(
+        &mut lines
+            .iter()
+            .flat_map(|line| line.values.iter().flatten().copied()),
+    );
+    let ends = |mark: Option<&f64>| axis.place(mark.copied().unwrap_or(0.0));
+    let y = Scale {
+        from: (ends(marks.first()), ends(marks.last())),
+        to: (frame.bottom, frame.top),
+    };
+    let room = (frame.right - frame.left) / steps.len().max(1) as f64;
+    let x = |step: usize| frame.left + (step as f64 + 0.5) * room;
+    let mut svg = open(width, height, label);
+    if let Some(step) = marked {
+        let _ = write!(
+            svg,
+            "<rect class=\"marked\" x=\"{:.1}\" y=\"{:.1}\" width=\"{room:.1}\" height=\"{:.1}\"/>",
+            x(step) - room / 2.0,
+            frame.top,
+            frame.bottom - frame.top
+        );
+    }
+    for mark in marks {
+        let at = y.at(axis.place(mark));
+        let class = if mark == 0.0 { "base" } else { "grid" };
+        line(&mut svg, class, frame.left, at, frame.right, at);
+        text(
+            &mut svg,
+            "tick end",
+            frame.left - 6.0,
+            at + 4.0,
+            &axis.text(mark),
+        );
+    }
+    for (step, name) in steps.iter().enumerate() {
+        text(&mut svg, "tick middle", x(step), frame.bottom + 16.0, name);
+    }
+    for drawn in lines {
+        let found = || {
+            let values = drawn.values.iter().enumerate();
+            values.filter_map(|(step, value)| Some((step, (*value)?)))
+        };
+        let mut path = String::new();
+        for (step, value) in found() {
+            let command = if path.is_empty() { 'M' } else { 'L' };
+            let _ = write!(
+                path,
+                "{command}{:.1} {:.1}",
+                x(step),
+                y.at(axis.place(value))
+            );
+        }
+        if path.is_empty() {
+            continue;
+        }
+        let class = &drawn.class;
+        let _ = write!(svg, "<path class=\"line {class}\" d=\"{path}\"/>");
+        for (step, value) in found() {
+            let _ = write!(
+                svg,
+                "<circle class=\"bar {class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\"><title>{}, {}: {}</title></circle>",
+                x(step),
+                y.at(axis.place(value)),
+                escape(&drawn.name),
+                escape(&steps[step]),
+                axis.text(value)
+            );
+        }
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
 struct Frame {
     left: f64,
     right: f64,
@@ -461,6 +756,31 @@ mod tests {
     }
 
     #[test]
+    fn an_axis_of_steps_holds_all_of_its_values_and_nothing() {
+        let ticks = |axis: Axis, values: &[f64]| axis.ticks(&mut values.iter().copied());
+        assert_eq!(ticks(Axis::Linear, &[0.2, 7.3]), [0.0, 2.0, 4.0, 6.0, 8.0]);
+        assert_eq!(ticks(Axis::Logarithmic, &[1.0, 37.0]), [1.0, 10.0, 100.0]);
+        assert_eq!(
+            ticks(Axis::BothWays, &[-3.0, 70.0]),
+            [-10.0, 0.0, 10.0, 100.0]
+        );
+        assert_eq!(ticks(Axis::BothWays, &[0.0]), [0.0, 10.0]);
+        for (axis, values) in [
+            (Axis::Logarithmic, [1.0, 10.0, 11.0]),
+            (Axis::BothWays, [-2_000_000.0, -0.4, 99.0]),
+        ] {
+            let ticks = ticks(axis, &values);
+            let (low, high) = (axis.place(ticks[0]), axis.place(ticks[ticks.len() - 1]));
+            let places = values.map(|value| axis.place(value));
+            assert!(places.is_sorted(), "{places:?}");
+            let held = |place: &f64| (low..=high).contains(place);
+            assert!(places.iter().all(held), "{places:?}, {low} to {high}");
+        }
+        assert_eq!(Axis::BothWays.text(-120.0), "-120 µs");
+        assert_eq!(Axis::BothWays.text(1420.0), "+1.42 ms");
+    }
+
+    #[test]
     fn every_tag_that_is_opened_is_closed_and_no_figure_is_missing() {
         let samples = [Sample {
             at_s: 1.1,
@@ -497,8 +817,17 @@ mod tests {
             name: "y".into(),
             us: [None; 3],
         };
+        let curve = |fitted| Curve {
+            name: "x".into(),
+            class: "server",
+            dash: 1,
+            points: vec![(1.0, 20.0), (10.0, 25.0), (10_000.0, 5_000.0)],
+            fitted,
+        };
         for svg in [
             chart.svg(),
+            curves("d", ("n", "t"), &[curve(None), curve(Some((-3.0, 0.5)))]),
+            curves("d", ("n", "t"), &[]),
             costs("c", &[cost]),
             times("t", &[time]),
             times("t", &[none]),

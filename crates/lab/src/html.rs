@@ -3,12 +3,14 @@
 use std::fmt::Write;
 
 use crate::case::{Target, Workload};
-use crate::chart::{self, CostRow, Stretch, TimeChart, TimeRow, escape};
+use crate::chart::{self, Axis, CostRow, Curve, StepLine, Stretch, TimeChart, TimeRow, escape};
+use crate::decay::{self, Decay, Point};
 use crate::figure;
 use crate::measure::Generator;
 use crate::report::{CaseReport, Cost, Report, Round};
 use crate::table::{self, Table};
 use crate::targets::Facts;
+use crate::window::{self, Outcome};
 
 /// The whole page.
 pub fn page(report: &Report) -> String {
@@ -22,7 +24,9 @@ pub fn page(report: &Report) -> String {
         escape(&report.title)
     );
     head(&mut page, report);
+    windows(&mut page, report);
     compare(&mut page, report);
+    decays(&mut page, report);
     tables(&mut page, report);
     overview(&mut page, report);
     each_case(&mut page, report);
@@ -42,9 +46,14 @@ fn head(page: &mut String, report: &Report) {
         escape(&report.title),
         escape(&report.about)
     );
-    let rate = options.rate.map_or("closed loop".to_owned(), |rate| {
-        format!("open loop, {} requests/s due", figure::count(rate))
-    });
+    let rate = match (options.rate, &options.loads_percent[..]) {
+        (Some(rate), _) => format!("open loop, {} requests/s due", figure::count(rate)),
+        (None, []) => "closed loop".to_owned(),
+        (None, loads) => {
+            let loads: Vec<String> = loads.iter().map(u8::to_string).collect();
+            format!("closed loop, and open loop at {} % of it", loads.join(", "))
+        }
+    };
     let virtual_machine = if machine.is_virtual {
         ", virtual machine"
     } else {
@@ -148,6 +157,155 @@ fn time_row(case: &CaseReport) -> TimeRow {
     }
 }
 
+/// MGET over the number of its keys: the time of a request, and what a key costs the server.
+fn decays(page: &mut String, report: &Report) {
+    let decays = decay::of(report);
+    if decays.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section><h2>Over the number of keys</h2><p>Both axes are logarithmic. Thin and dotted: the line a + b · keys that \
+         fits best, of parts, as in the table below.</p><div class=\"cards\">",
+    );
+    let charts: [(&str, &str, Figure, bool); 2] = [
+        (
+            "Median time of a request",
+            "time",
+            |point| point.p50_us,
+            true,
+        ),
+        (
+            "CPU of the server per key",
+            "CPU time",
+            |point| point.server_us_per_key,
+            false,
+        ),
+    ];
+    for (title, unit, figure, is_fitted) in charts {
+        let curves: Vec<Curve> = (0..decays.len())
+            .map(|place| curve(&decays, place, figure, is_fitted))
+            .collect();
+        let _ = write!(
+            page,
+            "<figure><figcaption>{title}</figcaption><div class=\"scroll\">{}</div></figure>",
+            chart::curves(title, ("keys of a request", unit), &curves)
+        );
+    }
+    let _ = writeln!(
+        page,
+        "</div><p class=\"hint\">{}</p></section>",
+        escape(table::FITTED)
+    );
+}
+
+/// The flush rules side by side: for each number of connections and workers, every figure over the longest wait.
+fn windows(page: &mut String, report: &Report) {
+    let windows = window::of(report);
+    if windows.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section><h2>What the flush rule buys and costs</h2><p>From left to right the longest that a request may wait for others. \
+         Added is what times are longer than with nothing held back, in the same round, by axes that are logarithmic both \
+         ways: below the line they are shorter. The default is shaded.</p><p class=\"legend\">",
+    );
+    let mut loads: Vec<Option<u8>> = windows.iter().map(|window| window.load_percent).collect();
+    loads.sort_unstable();
+    loads.dedup();
+    let class = |load: Option<u8>| {
+        let place = loads.iter().position(|other| *other == load).unwrap_or(0);
+        format!("load{}", place.min(3))
+    };
+    for load in &loads {
+        let word = load.map_or("closed loop".to_owned(), |percent| {
+            format!("open loop at {percent} %")
+        });
+        let _ = write!(
+            page,
+            "<span><i class=\"{}\"></i>{word}</span>",
+            class(*load)
+        );
+    }
+    page.push_str("</p>");
+    let figures: [(&str, Axis, RuleFigure); 6] = [
+        ("Requests in a batch", Axis::Logarithmic, |rule| rule.batch),
+        ("CPU of the server, µs per request", Axis::Linear, |rule| {
+            rule.cpu_us[0]
+        }),
+        ("CPU of the proxy, µs per request", Axis::Linear, |rule| {
+            rule.cpu_us[1]
+        }),
+        ("Added to the p50", Axis::BothWays, |rule| rule.added_us[0]),
+        ("Added to the p99", Axis::BothWays, |rule| rule.added_us[1]),
+        ("Added to the p99.9", Axis::BothWays, |rule| {
+            rule.added_us[2]
+        }),
+    ];
+    let mut callers: Vec<String> = Vec::new();
+    for window in &windows {
+        if callers.contains(&window.callers()) {
+            continue;
+        }
+        callers.push(window.callers());
+        let same = || {
+            windows
+                .iter()
+                .filter(|other| other.callers() == window.callers())
+        };
+        let names: Vec<String> = window.rules.iter().map(|rule| rule.name.clone()).collect();
+        let marked = window.rules.iter().position(|rule| rule.is_default);
+        let _ = write!(
+            page,
+            "<figure class=\"wide\"><figcaption>{}</figcaption><div class=\"panels\">",
+            escape(&window.callers())
+        );
+        for (title, axis, figure) in figures {
+            let lines: Vec<StepLine> = same()
+                .map(|load| StepLine {
+                    name: load.load(),
+                    class: class(load.load_percent),
+                    values: names
+                        .iter()
+                        .map(|name| figure(load.rules.iter().find(|rule| rule.name == *name)?))
+                        .collect(),
+                })
+                .collect();
+            let label = format!("{}: {title} by rule", window.callers());
+            let _ = write!(
+                page,
+                "<div><p class=\"sum\">{title}</p>{}</div>",
+                chart::steps(&label, &names, marked, axis, &lines)
+            );
+        }
+        page.push_str("</div></figure>");
+    }
+    page.push_str("</section>\n");
+}
+
+type RuleFigure = fn(&Outcome) -> Option<f64>;
+type Figure = fn(&Point) -> Option<f64>;
+
+fn curve(decays: &[Decay], place: usize, figure: Figure, is_fitted: bool) -> Curve {
+    let class = |decay: &Decay| match decay.target {
+        Target::Direct => "server",
+        Target::Respool { .. } | Target::Variant { .. } => "proxy",
+        _ => "other",
+    };
+    let decay = &decays[place];
+    let before = decays[..place].iter();
+    let points = decay.points.iter();
+    let line = decay.relative_line().filter(|_| is_fitted);
+    Curve {
+        name: decay.name(),
+        class: class(decay),
+        dash: before.filter(|other| class(other) == class(decay)).count(),
+        points: points
+            .filter_map(|point| Some((f64::from(point.keys), figure(point)?)))
+            .collect(),
+        fitted: line.map(|line| (line.a, line.b)),
+    }
+}
+
 fn tables(page: &mut String, report: &Report) {
     page.push_str("<section><h2>Figures</h2>");
     for table in table::all(report) {
@@ -192,14 +350,12 @@ fn write_table(page: &mut String, table: &Table) {
             })
     };
     let _ = write!(page, "{}</tr></thead><tbody>", cells(&table.head, "th", ""));
-    let mut last = table.rows.first().map(|row| &row[..2]);
+    let together = |row: &Vec<String>| row[..table.together].to_vec();
+    let mut last = table.rows.first().map(together);
     for row in &table.rows {
-        let class = if last == Some(&row[..2]) {
-            ""
-        } else {
-            " class=\"next\""
-        };
-        last = Some(&row[..2]);
+        let this = Some(together(row));
+        let class = if last == this { "" } else { " class=\"next\"" };
+        last = this;
         let _ = write!(page, "{}</tr>", cells(row, "td", class));
     }
     page.push_str("</tbody></table></div>\n");
@@ -385,11 +541,19 @@ fn sentences(report: &Report) -> Vec<String> {
         "Everything runs over the loopback of one machine: a real network adds its own time to both hops, and its \
          interrupts cost CPU that does not show here."
             .to_owned(),
-        format!(
-            "{} keys chosen evenly and values of {} bytes, one command at a time: real traffic is larger, uneven and mixed.",
-            figure::count(f64::from(options.keys)),
-            options.value_bytes
-        ),
+        match options.zipf {
+            None => format!(
+                "{} keys chosen evenly and values of {} bytes, one command at a time: real traffic is larger, uneven and mixed.",
+                figure::count(f64::from(options.keys)),
+                options.value_bytes
+            ),
+            Some(theta) => format!(
+                "{} keys chosen by Zipf's law with the exponent {theta} and values of {} bytes: real traffic is larger and \
+                 mixed, its skew changes over time, and requests for one key come in bursts or all from one client.",
+                figure::count(f64::from(options.keys)),
+                options.value_bytes
+            ),
+        },
     ];
     match (options.rate, options.generator) {
         (Some(rate), _) => said.push(format!(
@@ -403,6 +567,14 @@ fn sentences(report: &Report) -> Vec<String> {
                 .to_owned(),
         ),
     }
+    if !options.loads_percent.is_empty() {
+        said.push(
+            "In open loop requests are due at equal distances, which no crowd of callers keeps: a real one comes in bursts, which \
+             fill batches and queues. 100 % are what the same number of connections came to in closed loop with nothing held \
+             back: for few connections that is far from what the machine can do."
+                .to_owned(),
+        );
+    }
     match options.generator {
         Generator::Own => said.push(
             "The load generator comes from the makers of respool. --generator redis-benchmark repeats the run with \
@@ -411,7 +583,7 @@ fn sentences(report: &Report) -> Vec<String> {
         ),
         Generator::RedisBenchmark => said.push(
             "redis-benchmark does not check the values it gets, tells times only at a few percentiles, and its CPU \
-             includes connecting."
+             includes connecting. It draws the keys of an MGET one by one, so that some of them may be the same."
                 .to_owned(),
         ),
     }
@@ -435,7 +607,7 @@ fn sentences(report: &Report) -> Vec<String> {
         );
     }
     let most = options.threads.iter().copied().max().unwrap_or(1);
-    if !options.is_without_respool && usize::from(most) + 2 > machine.cores {
+    if has(Target::is_respool) && usize::from(most) + 2 > machine.cores {
         said.push(format!(
             "With {most} threads there are more busy threads than the {} cores: what several threads gain does not show \
              on this machine.",
@@ -448,6 +620,16 @@ fn sentences(report: &Report) -> Vec<String> {
              bounds what may be read out of a difference."
                 .to_owned(),
         );
+    }
+    if let Some(most) = options.stolen_cores_max {
+        let rounds = report.cases.iter().flat_map(|case| &case.rounds);
+        let left = rounds.filter(|round| round.stolen.is_some_and(|cores| cores > most));
+        said.push(format!(
+            "A measurement from which the hypervisor took more than {most} cores was made again, up to twice: {} were, and {} of \
+             those that count lost more than that all the same.",
+            report.repeated,
+            left.count()
+        ));
     }
     if machine.load_before > 0.3 {
         said.push(format!(
@@ -527,24 +709,30 @@ fn workload_title(workload: Workload) -> String {
         verb,
         pipeline,
         connections,
+        load_percent,
     } = workload;
     let clients = if connections == 1 {
         "1 connection".to_owned()
     } else {
         format!("{connections} connections")
     };
+    let load = load_percent.map_or(String::new(), |percent| {
+        format!(", open loop at {percent} %")
+    });
     match pipeline {
-        1 => format!("{verb}, one at a time, {clients}"),
-        _ => format!("{verb}, {pipeline} at once, {clients}"),
+        1 => format!("{verb}, one at a time, {clients}{load}"),
+        _ => format!("{verb}, {pipeline} at once, {clients}{load}"),
     }
 }
 
 /// The colours of the processes are those of Okabe and Ito, which people with any kind of colour vision tell apart.
 const STYLE: &str = "
 :root{color-scheme:light dark;--ground:#fff;--raised:#f6f7f8;--ink:#1b1f24;--soft:#5a636e;--rule:#d9dee3;--grid:#e8ebee;
---server:#0072b2;--proxy:#d55e00;--generator:#009e73;--rate:#c9ced6;--rate-edge:#8d96a3;--bad:#b3261e}
+--server:#0072b2;--proxy:#d55e00;--generator:#009e73;--rate:#c9ced6;--rate-edge:#8d96a3;--bad:#b3261e;
+--load0:#1b1f24;--load1:#56b4e9;--load2:#cc79a7;--load3:#a05a00}
 @media (prefers-color-scheme:dark){:root{--ground:#14171a;--raised:#1d2126;--ink:#e8eaed;--soft:#a3adb8;--rule:#343b43;
---grid:#272d33;--server:#56b4e9;--proxy:#ff9447;--generator:#3cc99b;--rate:#3a424c;--rate-edge:#7b8794;--bad:#ff8a80}}
+--grid:#272d33;--server:#56b4e9;--proxy:#ff9447;--generator:#3cc99b;--rate:#3a424c;--rate-edge:#7b8794;--bad:#ff8a80;
+--load0:#e8eaed;--load1:#56b4e9;--load2:#e39cc4;--load3:#e69f00}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.55 system-ui,sans-serif}
 main{max-width:1180px;margin:0 auto;padding:2rem 1rem 4rem}
@@ -567,6 +755,9 @@ figcaption{font-weight:600;margin-bottom:.4rem}
 .legend{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.6rem 0;font-size:.9rem}
 .legend i{display:inline-block;width:1.1em;height:.75em;border-radius:2px;margin-right:.45em}
 i.server{background:var(--server)}i.proxy{background:var(--proxy)}i.generator{background:var(--generator)}
+i.load0{background:var(--load0)}i.load1{background:var(--load1)}i.load2{background:var(--load2)}
+i.load3{background:var(--load3)}.panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,320px),1fr));gap:.6rem}
+.panels svg{width:100%;min-width:0;height:auto;display:block}section>figure{margin-top:1rem}
 i.rate{background:var(--rate);border-top:2px solid var(--rate-edge)}
 ol.cases{columns:3 240px;font-size:.9rem;color:var(--soft);margin:.8rem 0}
 table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;white-space:nowrap;margin:1rem 0}
@@ -585,8 +776,13 @@ svg .end{text-anchor:end}svg .middle{text-anchor:middle}
 svg .grid{stroke:var(--grid)}svg .base{stroke:var(--soft)}
 svg .rate{fill:var(--rate);fill-opacity:.75;stroke:var(--rate-edge);stroke-width:1}
 svg .line{fill:none;stroke-width:2;stroke-linejoin:round}
+svg .line.other{stroke:var(--soft)}svg .bar.other{fill:var(--soft)}
+svg .line.fitted{stroke-width:1;stroke-dasharray:1 3}
 svg .line.server{stroke:var(--server)}svg .line.proxy{stroke:var(--proxy)}svg .line.generator{stroke:var(--generator)}
 svg .bar.server{fill:var(--server)}svg .bar.proxy{fill:var(--proxy)}svg .bar.generator{fill:var(--generator)}
+svg .line.load0{stroke:var(--load0)}svg .line.load1{stroke:var(--load1)}svg .line.load2{stroke:var(--load2)}
+svg .line.load3{stroke:var(--load3)}svg .bar.load0{fill:var(--load0)}svg .bar.load1{fill:var(--load1)}
+svg .bar.load2{fill:var(--load2)}svg .bar.load3{fill:var(--load3)}svg .marked{fill:var(--grid)}
 svg .range{stroke:var(--soft);stroke-width:2}svg .dot{fill:var(--ink)}
 ";
 
@@ -626,6 +822,54 @@ mod tests {
                 "{tag}"
             );
         }
+    }
+
+    #[test]
+    fn a_report_of_mget_has_its_curves_and_both_tables() {
+        let report = crate::decay::tests::example_of_mget();
+        let page = page(&report);
+        for part in [
+            "Over the number of keys",
+            "<figcaption>CPU of the server per key</figcaption>",
+            "direct × 1: 1,000 keys of a request, 517 µs",
+            "Decay of MGET",
+            "Sweet spot",
+        ] {
+            assert!(page.contains(part), "{part}");
+        }
+        // Two targets in two charts; lines are fitted to times alone.
+        assert_eq!(page.matches("<path class=\"line fitted").count(), 2);
+        assert!(!page.contains("NaN") && !page.contains("inf\""));
+        assert_eq!(
+            page.matches("<svg ").count(),
+            page.matches("</svg>").count()
+        );
+    }
+
+    #[test]
+    fn a_report_of_rules_has_every_figure_for_all_callers() {
+        let report = crate::window::tests::example_of_window();
+        let page = page(&report);
+        for part in [
+            "What the flush rule buys and costs",
+            "open loop at 60 %",
+            "<figcaption>GET P1, 50 connections, 1 worker</figcaption>",
+            "<title>60 %, 200us: 16</title>",
+            "<title>60 %, 200us: +20 µs</title>",
+            "closed loop, and open loop at 60 % of it",
+            "* is the default, 200us",
+        ] {
+            assert!(page.contains(part), "{part}");
+        }
+        assert!(
+            page.contains(
+                "0.05 cores was made again, up to twice: 4 were, and 1 of those that count"
+            ),
+            "{page}"
+        );
+        assert_eq!(page.matches("<rect class=\"marked\"").count(), 2 * 6);
+        assert_eq!(page.matches("<path class=\"line load1\"").count(), 2 * 6);
+        assert!(!page.contains("NaN") && !page.contains("inf\""));
     }
 
     #[test]

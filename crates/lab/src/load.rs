@@ -95,7 +95,7 @@ pub enum Event {
 pub struct LoadResult {
     /// HOST:PORT
     pub target: String,
-    /// SET or GET.
+    /// What was asked.
     pub verb: Verb,
     /// Requests of a batch.
     pub pipeline: usize,
@@ -111,6 +111,8 @@ pub struct LoadResult {
     pub seconds: f64,
     /// Requests answered in the window.
     pub requests: u64,
+    /// Requests answered in all: before the window, in it, and what was still on its way at its end.
+    pub answered: u64,
     /// Replies, warm-up included, that were not the ones asked for.
     pub wrong: u64,
     /// The first of them.
@@ -172,6 +174,7 @@ impl Latency {
 /// # Errors
 /// One line: a connection that cannot be made or is lost, bytes that are no reply, no file descriptors.
 pub fn run(load: &Load, tell: &mut dyn FnMut(Event)) -> Result<LoadResult, String> {
+    load.recipe.check()?;
     allow_descriptors(load.connections + load.idle + load.threads * 3 + 64)?;
     let tape = Tape::new(&load.recipe);
     let idle = open_idle(load)?;
@@ -223,6 +226,7 @@ pub fn run(load: &Load, tell: &mut dyn FnMut(Event)) -> Result<LoadResult, Strin
         rate: load.rate,
         seconds: window.seconds,
         requests: window.requests,
+        answered: sum.answered,
         wrong: sum.wrong.count,
         first_wrong: sum.wrong.first,
         unfinished: sum.unfinished,
@@ -252,7 +256,7 @@ pub fn preload(target: SocketAddr, recipe: &Recipe) -> Result<(), String> {
         let count = (recipe.keys - first).min(step);
         let mut requests = Vec::new();
         for key in first..first + count {
-            tape::write_request(&mut requests, &recipe, key);
+            tape::write_request(&mut requests, &recipe, &[key]);
         }
         stream.write_all(&requests).map_err(failed)?;
         let mut replies = vec![0; 5 * count as usize];
@@ -437,6 +441,7 @@ struct OpenLoop {
 /// What a worker has seen.
 struct Outcome {
     histogram: Histogram<u64>,
+    answered: u64,
     wrong: Wrong,
     unfinished: u64,
     stalled: usize,
@@ -454,6 +459,7 @@ impl Outcome {
             // A nanosecond to ten minutes in three digits.
             histogram: Histogram::new_with_bounds(1, 600_000_000_000, 3)
                 .expect("the bounds of the histogram are legal"),
+            answered: 0,
             wrong: Wrong::default(),
             unfinished: 0,
             stalled: 0,
@@ -464,6 +470,7 @@ impl Outcome {
         self.histogram
             .add(&other.histogram)
             .expect("all histograms have the same bounds");
+        self.answered += other.answered;
         self.wrong.count += other.wrong.count;
         self.wrong.first = self.wrong.first.take().or(other.wrong.first);
         self.unfinished += other.unfinished;
@@ -535,7 +542,6 @@ impl<'t> Worker<'t> {
     }
 
     fn run(mut self, phase: &AtomicU8, count: &AtomicU64) -> Result<Outcome, String> {
-        let mut answered = 0;
         let mut events = Vec::with_capacity(1024);
         if self.open_loop.is_none() {
             for place in 0..self.connections.len() {
@@ -548,9 +554,9 @@ impl<'t> Worker<'t> {
             self.wait(&mut events)?;
             phase_now = phase.load(Ordering::Relaxed);
             for event in &events {
-                answered += self.handle_event(event, phase_now == MEASURE)?;
+                self.outcome.answered += self.handle_event(event, phase_now == MEASURE)?;
             }
-            count.store(answered, Ordering::Relaxed);
+            count.store(self.outcome.answered, Ordering::Relaxed);
         }
         self.account_for_the_rest();
         self.drain(&mut events)?;
@@ -696,7 +702,8 @@ impl<'t> Worker<'t> {
                     Ok(0) => return Err("the target closed a connection".to_owned()),
                     Ok(length) => {
                         let bytes = &self.buffer[..length];
-                        connection.receive(self.tape, bytes, &mut self.outcome.wrong)?;
+                        self.outcome.answered +=
+                            connection.receive(self.tape, bytes, &mut self.outcome.wrong)?;
                     }
                     Err(Errno::AGAIN | Errno::INTR) => {}
                     Err(error) => return Err(format!("the target broke a connection: {error}")),
@@ -841,11 +848,18 @@ impl Connection {
                     wrong.count += 1;
                     let request = tape.request(self.batch, self.replied);
                     wrong.first.get_or_insert_with(|| {
+                        // Long replies are alike for long: what differs is what a reader looks for.
+                        let same = common(&astray.reply, expected);
+                        let skipped = if same < QUOTED_BYTES_MAX / 2 { 0 } else { same };
+                        let place = match skipped {
+                            0 => String::new(),
+                            _ => format!(" from byte {skipped} on"),
+                        };
                         format!(
-                            "{} was answered with {}, not with {}",
+                            "{} was answered{place} with {}, not with {}",
                             quote(request),
-                            quote(&astray.reply),
-                            quote(expected)
+                            quote(&astray.reply[skipped..]),
+                            quote(&expected[skipped..])
                         )
                     });
                 }
@@ -878,6 +892,11 @@ impl Astray {
     }
 }
 
+/// How many bytes both begin with.
+fn common(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
 /// Bytes of a peer for a message: readable, short.
 fn quote(bytes: &[u8]) -> String {
     let cut = &bytes[..bytes.len().min(QUOTED_BYTES_MAX)];
@@ -904,6 +923,7 @@ mod tests {
             verb,
             pipeline,
             keys: 3000,
+            zipf: None,
             value_bytes: 2,
             values: Values::OfKey,
         })
@@ -976,6 +996,35 @@ mod tests {
             feed(&mut connection, &tape, tape.replies(other), &[]).unwrap();
         assert_eq!((completed, wrong), (1, 1));
         assert!(first.unwrap().contains("GET"));
+    }
+
+    #[test]
+    fn an_mget_reply_with_one_element_wrong_missing_or_nil_is_wrong_and_the_place_named() {
+        let tape = tape(Verb::Mget(100), 1);
+        let whole = tape.replies(4).to_vec();
+        let element = b"$2\r\nxx\r\n".len();
+        let place = b"*100\r\n".len() + 70 * element;
+        let mut other = whole.clone();
+        other[place + 4] ^= 1;
+        let mut missing = [b"*99\r\n", &whole[b"*100\r\n".len()..]].concat();
+        missing.truncate(missing.len() - element);
+        let nil = [&whole[..place], b"$-1\r\n", &whole[place + element..]].concat();
+        for (reply, named) in [
+            (other, format!("from byte {} on", place + 4)),
+            (missing, "answered with \"*99".to_owned()),
+            (nil, format!("from byte {} on with \"-1", place + 1)),
+        ] {
+            for cuts in [&[][..], &[3, 50, 300, 600]] {
+                let mut connection = connection(&tape);
+                assert_eq!(connection.batch, 4, "the batch of the reply");
+                let (completed, wrong, first) = feed(&mut connection, &tape, &reply, cuts).unwrap();
+                assert_eq!((completed, wrong), (1, 1));
+                let first = first.unwrap();
+                assert!(first.contains(&named), "{first}");
+            }
+        }
+        let right = feed(&mut connection(&tape), &tape, &whole, &[1, 700]);
+        assert_eq!(right, Ok((1, 0, None)));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use respool_lab::commands;
-use respool_lab::experiment::{CONNECTIONS, EIGHT, LONE};
+use respool_lab::experiment::{CONNECTIONS, EIGHT, LONE, MGET, SKEW};
 
 const HELP: &str = "\
 respool-lab: measures respool beside the direct server, beside other proxies and beside what the kernel
@@ -14,6 +14,9 @@ Experiments (each writes report.html, report.json, rounds.csv and prints its tab
   eight        SET and GET, one by one and pipelined, direct and proxied
   lone         One connection, one request at a time: what a hop costs
   connections  CPU per request at 50 and at 1,000 connections
+  mget         What a key costs in an MGET of 1 to 10,000 keys
+  skew         GETs of skewed keys: how many commands of the server joining saves
+  window       What the flush rule buys and costs: batches, added latency, CPU
   idle         Memory per idle connection
   against      Whether this build of respool costs more CPU per request than another one
 
@@ -37,6 +40,9 @@ fn main() -> ExitCode {
         "eight" => commands::experiment::run(&EIGHT, &args),
         "lone" => commands::experiment::run(&LONE, &args),
         "connections" => commands::experiment::run(&CONNECTIONS, &args),
+        "mget" => commands::experiment::run(&MGET, &args),
+        "skew" => commands::experiment::run(&SKEW, &args),
+        "window" => commands::window::run(&args),
         "idle" => commands::idle::run(&args),
         "against" => commands::against::run(&args),
         "load" => commands::load::run(&args),

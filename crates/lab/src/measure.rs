@@ -9,12 +9,13 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Target, Verb, Workload};
+use crate::counters::Counters;
 use crate::cpu::{self, MachineReading, Reading, Usage};
-use crate::load::{self, Event, Latency, LoadResult, clock_ns};
+use crate::load::{Event, Latency, LoadResult, clock_ns};
 use crate::report::{Round, Sample};
 use crate::servers;
 use crate::tape::{Recipe, Values};
-use crate::targets::{Backend, Inspector, Programs, Running};
+use crate::targets::{Backend, Inspector, Programs, Running, Tally};
 
 /// What makes the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +41,8 @@ pub struct Manner {
     pub seconds: f64,
     /// Different keys.
     pub keys: u32,
+    /// Chosen by Zipf's law with this exponent; `None`: evenly.
+    pub zipf: Option<f64>,
     /// Size of each value.
     pub value_bytes: usize,
     /// Requests a second; `None`: closed loop.
@@ -48,7 +51,24 @@ pub struct Manner {
     pub origin_ns: u64,
 }
 
-/// Measures once.
+impl Manner {
+    /// What the generator asks of such a target under such a workload.
+    pub fn recipe(&self, workload: Workload, target: &Target) -> Recipe {
+        Recipe {
+            verb: workload.verb,
+            pipeline: workload.pipeline,
+            keys: self.keys,
+            zipf: self.zipf,
+            value_bytes: self.value_bytes,
+            values: match target {
+                Target::Floor => Values::Filler,
+                _ => Values::OfKey,
+            },
+        }
+    }
+}
+
+/// Measures once, with all keys written.
 ///
 /// # Errors
 /// One line: what broke, or that `stop` was set meanwhile.
@@ -60,28 +80,20 @@ pub fn measure(
     manner: &Manner,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
-    let is_floor = target.target == Target::Floor;
-    let recipe = Recipe {
-        verb: workload.verb,
-        pipeline: workload.pipeline,
-        keys: manner.keys,
-        value_bytes: manner.value_bytes,
-        values: if is_floor {
-            Values::Filler
-        } else {
-            Values::OfKey
-        },
-    };
-    if !is_floor {
-        load::preload(server.address, &recipe)?;
-    }
+    let recipe = manner.recipe(workload, &target.target);
+    let has_server = target.target.has_server();
     let watched = Watched {
-        server: target.target.has_server().then_some(server.pid),
+        server: has_server.then_some(server.pid),
         proxy: target.pid,
-        inspector: if is_floor {
-            None
-        } else {
+        inspector: if has_server {
             Inspector::connect(server.address).ok()
+        } else {
+            None
+        },
+        counts: if target.target.is_respool() {
+            Inspector::connect(target.address).ok()
+        } else {
+            None
         },
     };
     match manner.generator {
@@ -117,21 +129,48 @@ struct Watched {
     server: Option<u32>,
     proxy: Option<u32>,
     inspector: Option<Inspector>,
+    /// Asks a respool what it has counted.
+    counts: Option<Inspector>,
 }
 
 impl Watched {
+    /// What the server has counted by now.
+    fn tally(&mut self) -> Option<Tally> {
+        self.inspector.as_mut()?.tally().ok()
+    }
+
+    /// What respool has counted by now. Workers tell each other ten times a second, each all of its counters at once: what they
+    /// say of the same requests fits together, though not to the moment.
+    fn counters(&mut self) -> Option<Counters> {
+        let info = self.counts.as_mut()?.info("respool").ok()?;
+        Some(Counters::read(&info))
+    }
+
     /// Commands the server has executed by now, and when it said so.
     fn commands(&mut self) -> Option<(u64, u64)> {
-        let count = self.inspector.as_mut()?.commands_processed().ok()?;
-        Some((clock_ns(), count))
+        let tally = self.tally()?;
+        Some((clock_ns(), tally.commands))
     }
 }
 
 fn commands_per_s(start: Option<(u64, u64)>, end: Option<(u64, u64)>) -> Option<f64> {
     let ((start_ns, start), (end_ns, end)) = (start?, end?);
     let seconds = end_ns.checked_sub(start_ns).filter(|&ns| ns > 0)? as f64 / 1e9;
-    // The question itself is a command, too.
-    Some(end.saturating_sub(start + 1) as f64 / seconds)
+    Some(end.saturating_sub(start) as f64 / seconds)
+}
+
+/// What respool counted between two looks.
+fn grown(start: Option<Counters>, end: Option<Counters>) -> Option<Counters> {
+    Some(end?.since(&start?))
+}
+
+/// What the server counted between two tallies.
+fn since(start: Option<Tally>, end: Option<Tally>) -> Option<Tally> {
+    let (start, end) = (start?, end?);
+    Some(Tally {
+        commands: end.commands.checked_sub(start.commands)?,
+        key_reads: end.key_reads.checked_sub(start.key_reads)?,
+    })
 }
 
 fn by_own(
@@ -146,11 +185,12 @@ fn by_own(
     let mut command = Command::new(&programs.lab);
     command.args(["load", "--child", "--progress"]);
     command.args(["--target", &target.address.to_string()]);
-    command.arg(match recipe.verb {
-        Verb::Get => "--get",
-        Verb::Set => "--set",
-        Verb::Multi => "--multi",
-    });
+    match recipe.verb {
+        Verb::Get => command.arg("--get"),
+        Verb::Set => command.arg("--set"),
+        Verb::Multi => command.arg("--multi"),
+        Verb::Mget(keys) => command.args(["--mget", &keys.to_string()]),
+    };
     command.args([
         "--values",
         if recipe.values == Values::Filler {
@@ -160,6 +200,7 @@ fn by_own(
         },
     ]);
     let rate = manner.rate.map(|rate| rate.to_string());
+    let zipf = manner.zipf.map(|theta| theta.to_string());
     let watch = |name: &str, pid: Option<u32>| pid.map(|pid| format!("{name}={pid}"));
     for (flag, value) in [
         ("--connections", Some(workload.connections.to_string())),
@@ -170,6 +211,7 @@ fn by_own(
         ("--seconds", Some(manner.seconds.to_string())),
         ("--threads", Some(manner.generator_threads.to_string())),
         ("--rate", rate),
+        ("--zipf", zipf),
         ("--watch", watch("server", watched.server)),
         ("--watch", watch("proxy", watched.proxy)),
     ] {
@@ -181,6 +223,7 @@ fn by_own(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    let before = watched.tally();
     let mut child = Reaped(
         command
             .spawn()
@@ -190,6 +233,7 @@ fn by_own(
     let mut sampler = Sampler::new(&watched, child.0.id(), manner.origin_ns);
     let mut commands = (None, None);
     let mut machine = (None, None);
+    let mut counters = (None, None);
     let mut result: Option<LoadResult> = None;
     for line in BufReader::new(stdout).lines() {
         let line = line.map_err(|error| format!("the generator: {error}"))?;
@@ -200,11 +244,13 @@ fn by_own(
             Ok(Event::Start { at_ns }) => {
                 commands.0 = watched.commands();
                 machine.0 = look_at_machine();
+                counters.0 = watched.counters();
                 sampler.start(at_ns);
             }
             Ok(Event::Progress { at_ns, requests }) => sampler.sample(at_ns, requests),
             Ok(Event::End { .. }) => {
                 machine.1 = look_at_machine();
+                counters.1 = watched.counters();
                 commands.1 = watched.commands();
             }
             Ok(Event::Result(last)) => result = Some(*last),
@@ -223,6 +269,7 @@ fn by_own(
             complaint
         });
     };
+    let counted = since(before, watched.tally());
     let usage = |name: &str| {
         let found = result.usage.iter().find(|(n, _)| n == name);
         found.map(|(_, usage)| usage.clone())
@@ -237,6 +284,7 @@ fn by_own(
         seconds: result.seconds,
         requests: result.requests,
         requests_per_s: result.requests as f64 / result.seconds,
+        rate: result.rate,
         wrong: result.wrong,
         first_wrong: result.first_wrong.clone(),
         unfinished: result.unfinished,
@@ -246,6 +294,10 @@ fn by_own(
         proxy: usage("proxy"),
         generator: usage("generator").ok_or("the generator does not say what it used itself")?,
         server_commands_per_s: commands_per_s(commands.0, commands.1),
+        answered: Some(result.answered),
+        server_commands: counted.map(|tally| tally.commands),
+        server_key_reads: counted.map(|tally| tally.key_reads),
+        counters: grown(counters.0, counters.1),
         samples: sampler.samples,
     })
 }
@@ -342,8 +394,10 @@ fn by_redis_benchmark(
         verb,
         pipeline,
         connections,
+        load_percent: _,
     } = workload;
-    let count = (2_000 * pipeline as u64).max(connections as u64 * pipeline as u64);
+    let least = (50 * pipeline as u64).max(connections as u64 * pipeline as u64);
+    let count = least.max(2_000 * pipeline as u64 / u64::from(verb.keys()));
     let trial = run_benchmark(workload, target, manner, count, &mut watched, stop)?;
     let count = |seconds: f64| ((trial.requests_per_s * seconds) as u64).max(count);
     let _warmup = run_benchmark(
@@ -377,9 +431,6 @@ fn run_benchmark(
     watched: &mut Watched,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
-    if workload.verb == Verb::Multi {
-        return Err("redis-benchmark asks no transactions: use --generator own".into());
-    }
     let program = servers::find_program("redis-benchmark")?;
     let broken = |error: std::io::Error| format!("redis-benchmark: {error}");
     let mut command = Command::new(program);
@@ -391,12 +442,21 @@ fn run_benchmark(
         ("-r", manner.keys.to_string()),
         ("-d", manner.value_bytes.to_string()),
         ("-n", count.to_string()),
-        ("-t", workload.verb.to_string().to_lowercase()),
     ] {
         command.args([flag, &value]);
     }
     if manner.generator_threads > 1 {
         command.args(["--threads", &manner.generator_threads.to_string()]);
+    }
+    match workload.verb {
+        // It has no test of that name; in a command of ours it puts a number of its own for each of these words.
+        Verb::Mget(keys) => {
+            command.arg("MGET");
+            command.args((0..keys).map(|_| "key:__rand_int__"));
+        }
+        verb => {
+            command.args(["-t", &verb.to_string().to_lowercase()]);
+        }
     }
     command
         .stdin(Stdio::null())
@@ -405,6 +465,7 @@ fn run_benchmark(
     let server = watched.server.map(cpu::read).transpose().map_err(broken)?;
     let proxy = watched.proxy.map(cpu::read).transpose().map_err(broken)?;
     let commands = watched.commands();
+    let counters = watched.counters();
     let machine = look_at_machine();
     let start_ns = clock_ns();
     let mut child = Reaped(command.spawn().map_err(broken)?);
@@ -495,6 +556,7 @@ fn run_benchmark(
         seconds,
         requests: count,
         requests_per_s: requests_per_s.unwrap_or(0.0),
+        rate: None,
         wrong: 0,
         first_wrong: None,
         unfinished: 0,
@@ -504,6 +566,11 @@ fn run_benchmark(
         proxy,
         generator,
         server_commands_per_s: commands_per_s(commands, end_commands),
+        // It has commands of its own before the first request: nothing to compare its requests with.
+        answered: None,
+        server_commands: None,
+        server_key_reads: None,
+        counters: grown(counters, watched.counters()),
         samples: sampler.samples,
     })
 }
@@ -511,7 +578,8 @@ fn run_benchmark(
 /// The last `rps=` of a piece of its running commentary.
 fn current_rate(piece: &str) -> Option<f64> {
     let rest = piece.rsplit_once(": rps=")?.1;
-    let rate = rest.split(' ').next()?.parse::<f64>().ok()?;
+    // A piece may end anywhere.
+    let rate = rest.split_once(' ')?.0.parse::<f64>().ok()?;
     (rate.is_finite() && rate > 0.0).then_some(rate)
 }
 
@@ -587,12 +655,13 @@ mod tests {
         assert_eq!(latency.at(1.0), None);
         assert_eq!(current_rate(text), Some(61754.0));
         assert_eq!(current_rate("GET: rps=0.0 (overall: -nan)"), None);
+        assert_eq!(current_rate("MGET key:__rand_int__: rps=61"), None, "cut");
         assert_eq!(parse_benchmark("nothing").0, None);
     }
 
     #[test]
-    fn commands_a_second_leave_out_the_question() {
-        let rate = commands_per_s(Some((1_000_000_000, 10)), Some((3_000_000_000, 2_011)));
+    fn commands_a_second_are_what_came_between() {
+        let rate = commands_per_s(Some((1_000_000_000, 10)), Some((3_000_000_000, 2_010)));
         assert_eq!(rate, Some(1000.0));
         assert_eq!(commands_per_s(None, Some((1, 1))), None);
         assert_eq!(commands_per_s(Some((1, 1)), Some((1, 1))), None);

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::against::Comparison;
-use crate::case::{Case, Target, Workload};
+use crate::case::{Case, Target, Verb, Workload};
+use crate::counters::Counters;
 use crate::cpu::Usage;
 use crate::experiment::Options;
 use crate::load::Latency;
@@ -49,6 +50,12 @@ pub struct Report {
     pub targets: Vec<Facts>,
     /// Every case, in the order of the tables.
     pub cases: Vec<CaseReport>,
+    /// The flush rule that respool has by default, by its name in this report, where rules were compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_rule: Option<String>,
+    /// Measurements that were made again, because a hypervisor took too much away.
+    #[serde(default)]
+    pub repeated: usize,
     /// This build of respool against another one, where there was one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub comparisons: Vec<Comparison>,
@@ -94,6 +101,9 @@ pub struct Round {
     pub requests: u64,
     /// Requests a second.
     pub requests_per_s: f64,
+    /// Requests a second that were due; `None`: closed loop.
+    #[serde(default)]
+    pub rate: Option<f64>,
     /// Replies that were not the ones asked for.
     pub wrong: u64,
     /// The first of them.
@@ -116,6 +126,18 @@ pub struct Round {
     pub stolen: Option<f64>,
     /// Commands a second that the server says it executed. Fewer than requests where a proxy answers or joins some.
     pub server_commands_per_s: Option<f64>,
+    /// Requests answered in all: in the warm-up, in the window, and those on their way at its end.
+    #[serde(default)]
+    pub answered: Option<u64>,
+    /// Commands that the server says it executed for them, from before the first to after the last.
+    #[serde(default)]
+    pub server_commands: Option<u64>,
+    /// Keys that it says it looked up for them, once for each key of an MGET.
+    #[serde(default)]
+    pub server_key_reads: Option<u64>,
+    /// What respool counted itself in the window.
+    #[serde(default)]
+    pub counters: Option<Counters>,
     /// About ten a second.
     pub samples: Vec<Sample>,
 }
@@ -277,6 +299,27 @@ impl Round {
         let user_s = self.proxy.as_ref()?.user_s?;
         (self.requests > 0).then(|| user_s * 1e6 / self.requests as f64)
     }
+
+    /// Requests that respool sent in one write, on average.
+    pub fn mean_batch(&self) -> Option<f64> {
+        self.counters.as_ref()?.mean_batch()
+    }
+
+    /// The part of the requests for which the server executed no command of their own, because they were joined with
+    /// others, in whatever way.
+    pub fn saved_commands(&self, verb: Verb) -> Option<f64> {
+        // A transaction is a request of several commands.
+        let answered = self.answered.filter(|_| verb != Verb::Multi)?;
+        saved(self.server_commands?, answered)
+    }
+
+    /// The part of the keys asked for that the server did not look up, because one look-up answered several requests.
+    pub fn saved_key_reads(&self, verb: Verb) -> Option<f64> {
+        // What writes looks up keys, too, but does not count it.
+        let is_read = matches!(verb, Verb::Get | Verb::Mget(_));
+        let answered = self.answered.filter(|_| is_read)?;
+        saved(self.server_key_reads?, answered * u64::from(verb.keys()))
+    }
 }
 
 impl Report {
@@ -361,7 +404,9 @@ impl Report {
              server_commands_per_s,others_cores,stolen_cores,server_cores,server_user_cores,server_system_cores,\
              server_us_per_request,proxy_cores,proxy_user_cores,proxy_system_cores,\
              proxy_us_per_request,generator_cores,generator_user_cores,generator_system_cores,\
-             generator_us_per_request\n",
+             generator_us_per_request,answered,server_commands,server_key_reads,\
+             link_requests,batches,flushed_idle,flushed_full,flushed_late,fused_gets,fused_sets,collapsed,asked_again,\
+             due_per_s\n",
         );
         for case in &self.cases {
             for round in &case.rounds {
@@ -369,6 +414,7 @@ impl Report {
                     verb,
                     pipeline,
                     connections,
+                    load_percent: _,
                 } = case.case.workload;
                 let threads = case.case.target.threads().map(f64::from);
                 let mut fields = vec![
@@ -407,12 +453,38 @@ impl Report {
                         usage.and_then(|usage| usage.us_per_request(round.requests)),
                     ));
                 }
+                for count in [
+                    round.answered,
+                    round.server_commands,
+                    round.server_key_reads,
+                ] {
+                    fields.push(count.map_or(String::new(), |count| count.to_string()));
+                }
+                for name in [
+                    "link_requests",
+                    "batches",
+                    "flushed_idle",
+                    "flushed_full",
+                    "flushed_late",
+                    "fused_gets",
+                    "fused_sets",
+                    "collapsed",
+                    "asked_again",
+                ] {
+                    let count = round.counters.as_ref().and_then(|found| found.get(name));
+                    fields.push(count.map_or(String::new(), |count| count.to_string()));
+                }
+                fields.push(number(round.rate));
                 text.push_str(&fields.join(","));
                 text.push('\n');
             }
         }
         text
     }
+}
+
+fn saved(done: u64, asked: u64) -> Option<f64> {
+    (asked > 0).then(|| 1.0 - done as f64 / asked as f64)
 }
 
 /// The median over the rounds that both have of the ratio within the round.
@@ -452,7 +524,6 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::case::Verb;
     use crate::cpu::Clock;
 
     fn usage(used_s: f64) -> Usage {
@@ -478,6 +549,7 @@ pub(crate) mod tests {
             seconds: 1.0,
             requests,
             requests_per_s: requests as f64,
+            rate: None,
             wrong: 0,
             first_wrong: None,
             unfinished: 50,
@@ -493,8 +565,25 @@ pub(crate) mod tests {
             others: Some(0.25),
             stolen: Some(0.0),
             server_commands_per_s: target.has_server().then_some(requests as f64),
+            answered: Some(2 * requests),
+            server_commands: target.has_server().then_some(requests / 2),
+            server_key_reads: target.has_server().then_some(requests),
+            counters: target
+                .is_respool()
+                .then(|| counters(requests, requests / 20)),
             samples: samples.collect(),
         }
+    }
+
+    /// So many requests in so many batches, of which half left late and half of the requests were the same as others.
+    pub(crate) fn counters(requests: u64, batches: u64) -> Counters {
+        Counters::read(&format!(
+            "respool_link_requests:{requests}\nrespool_batches:{batches}\nrespool_flushed_idle:{}\n\
+             respool_flushed_full:0\nrespool_flushed_late:{}\nrespool_collapsed:{}\n",
+            batches - batches / 2,
+            batches / 2,
+            requests / 2
+        ))
     }
 
     /// A report with direct, respool and floor under two workloads; the second one's respool has no round.
@@ -519,6 +608,7 @@ pub(crate) mod tests {
                     verb: Verb::Get,
                     pipeline,
                     connections: 50,
+                    load_percent: None,
                 };
                 let failed = pipeline == 20 && target.is_proxy();
                 let counts: &[u64] = if failed {
@@ -554,6 +644,8 @@ pub(crate) mod tests {
             server: facts.clone(),
             targets: vec![facts],
             cases,
+            default_rule: None,
+            repeated: 0,
             comparisons: Vec::new(),
             failures: vec!["GET P20: <lost>".into()],
         }
@@ -596,6 +688,12 @@ pub(crate) mod tests {
         assert_eq!(ratios.proxy_cpu_to_floor, Some(1.0));
         assert_eq!(ratios.server_cpu_to_direct, Some(1.0));
         assert_eq!(report.ratios(&report.cases[4]), Ratios::default());
+        let first = &case.rounds[0];
+        assert_eq!(first.saved_commands(Verb::Set), Some(0.75));
+        assert_eq!(first.saved_commands(Verb::Multi), None);
+        assert_eq!(first.saved_key_reads(Verb::Set), None);
+        assert_eq!(first.saved_key_reads(Verb::Get), Some(0.5));
+        assert_eq!(first.saved_key_reads(Verb::Mget(2)), Some(0.75));
         // A machine that is slow for a round is slow for both: the ratio does not see it.
         let mut report = report;
         for place in [0, 1] {

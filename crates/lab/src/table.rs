@@ -4,8 +4,12 @@
 //! throughput that either of them saw. They are all here; throughput and times stand in a table before
 //! the CPU so that both fit a terminal.
 
+use crate::counters::Counters;
+use crate::decay;
 use crate::figure;
-use crate::report::{CaseReport, Cost, Report, Spread};
+use crate::flags::{WIDTH, wrap};
+use crate::report::{CaseReport, Cost, Report, Round, Spread};
+use crate::window::{self, Outcome};
 
 /// Where the text goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +33,8 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
     /// Columns from the left whose text is aligned to the left.
     pub words: usize,
+    /// Columns from the left that are the same in rows which belong together.
+    pub together: usize,
 }
 
 /// Throughput and times of every case.
@@ -72,6 +78,7 @@ pub fn throughput(report: &Report) -> Table {
         ]),
         rows: rows.collect(),
         words: 3,
+        together: 2,
     }
 }
 
@@ -130,6 +137,7 @@ pub fn cpu(report: &Report) -> Table {
         ]),
         rows: rows.collect(),
         words: 3,
+        together: 2,
     }
 }
 
@@ -153,6 +161,7 @@ pub fn growth(report: &Report) -> Option<Table> {
         head: heads(&["case", "conns", "target", "threads", "ratio"]),
         rows,
         words: 3,
+        together: 2,
     })
 }
 
@@ -200,14 +209,309 @@ pub fn against(report: &Report) -> Option<Table> {
         ]),
         rows,
         words: 3,
+        together: 2,
+    })
+}
+
+/// What the second table of [`decay()`] says.
+pub const FITTED: &str = "\
+Fitted to the p50 by least squares (NIST/SEMATECH e-Handbook of Statistical Methods, 4.1.4.1 and 4.1.4.3): of the \
+microseconds that the line misses, which the largest counts decide almost alone, and of the parts of the p50 that it \
+misses (weighted by 1 / p50²), where all counts weigh the same. Sweet spot: the fewest keys at which the server's CPU per \
+key is within 10 % of its least. Fitted %: what the second line makes of one key's requests a second.";
+
+/// MGET over the number of its keys, and what fits it; none in a report without MGET.
+pub fn decay(report: &Report) -> Vec<Table> {
+    let decays = decay::of(report);
+    if decays.is_empty() {
+        return Vec::new();
+    }
+    let figures = decays.iter().flat_map(|decay| {
+        let one = decay.points.iter().find(|point| point.keys == 1);
+        let least = decay.least_server_us_per_key();
+        let fitted = decay.relative_line();
+        decay.points.iter().map(move |point| {
+            let keys = f64::from(point.keys);
+            let part_of_one = one.map(|one| point.requests_per_s / one.requests_per_s);
+            vec![
+                decay.name(),
+                figure::count(keys),
+                format!("{:.2}", keys.log10()),
+                fine(point.p50_us),
+                figure::count(point.requests_per_s),
+                part_of_one.map_or(String::new(), |part| format!("{:.1}", part * 100.0)),
+                fitted.map_or(String::new(), |line| {
+                    format!(
+                        "{:.1}",
+                        100.0 * (line.a + line.b) / (line.a + line.b * keys)
+                    )
+                }),
+                figure::count(point.requests_per_s * keys),
+                exact(point.server_us_per_key),
+                fine(
+                    point
+                        .server_us_per_key
+                        .zip(least)
+                        .map(|(us, least)| us / least),
+                ),
+                exact(point.proxy_us_per_key),
+            ]
+        })
+    });
+    let lines = decays.iter().map(|decay| {
+        let mut row = vec![decay.name()];
+        for line in [decay.line(), decay.relative_line()] {
+            row.push(fine(line.map(|line| line.a)));
+            row.push(exact(line.map(|line| line.b)));
+            row.push(line.map_or(String::new(), |line| format!("{:.5}", line.r2)));
+        }
+        let spot = decay.sweet_spot();
+        row.push(spot.map_or(String::new(), |spot| figure::count(f64::from(spot.keys))));
+        row.push(exact(spot.and_then(|spot| spot.server_us_per_key)));
+        row.push(exact(decay.least_server_us_per_key()));
+        row.push(fine(spot.and_then(|spot| spot.p50_us)));
+        row
+    });
+    vec![
+        Table {
+            caption: format!(
+                "Decay of MGET over the number of its keys, {}",
+                basis(report)
+            ),
+            groups: Vec::new(),
+            head: heads(&[
+                "target × conns",
+                "keys",
+                "log10",
+                "p50 µs",
+                "requests/s",
+                "% of one key",
+                "fitted %",
+                "keys/s",
+                "server µs/key",
+                "÷ least",
+                "proxy µs/key",
+            ]),
+            rows: figures.collect(),
+            words: 1,
+            together: 1,
+        },
+        Table {
+            caption: "Time of a request as a + b · keys, and the sweet spot".to_owned(),
+            groups: vec![
+                (String::new(), 1),
+                ("of µs".to_owned(), 3),
+                ("of parts".to_owned(), 3),
+                ("sweet spot".to_owned(), 4),
+            ],
+            head: heads(&[
+                "target × conns",
+                "a µs",
+                "b µs/key",
+                "R²",
+                "a µs",
+                "b µs/key",
+                "R²",
+                "keys",
+                "server µs/key",
+                "least",
+                "p50 µs",
+            ]),
+            rows: lines.collect(),
+            words: 1,
+            together: 0,
+        },
+    ]
+}
+
+/// Requests of clients against what the server did for them; `None` where keys are chosen evenly.
+pub fn saved(report: &Report) -> Option<Table> {
+    report.options.zipf?;
+    let rows = report.cases.iter().map(|case| {
+        let verb = case.case.workload.verb;
+        let median = |figure: &dyn Fn(&Round) -> Option<f64>| {
+            Spread::of(case.rounds.iter().filter_map(figure))
+        };
+        let count = |figure: &dyn Fn(&Round) -> Option<u64>| {
+            let spread = median(&|round| Some(figure(round)? as f64));
+            spread.map_or(String::new(), |spread| figure::count(spread.median))
+        };
+        let part = |spread: Option<Spread>| {
+            spread.map_or(String::new(), |spread| {
+                format!("{:.2}", spread.median * 100.0)
+            })
+        };
+        let range = |spread: Option<Spread>| {
+            spread.map_or(String::new(), |spread| {
+                format!("{:.2} to {:.2}", spread.min * 100.0, spread.max * 100.0)
+            })
+        };
+        let commands = median(&|round| round.saved_commands(verb));
+        let key_reads = median(&|round| round.saved_key_reads(verb));
+        let mut row = name(case);
+        row.push(count(&|round| round.answered));
+        row.push(count(&|round| round.server_commands));
+        row.push(part(commands));
+        row.push(range(commands));
+        row.push(count(&|round| round.server_key_reads));
+        row.push(part(key_reads));
+        row.push(range(key_reads));
+        row
+    });
+    Some(Table {
+        caption: format!(
+            "Requests by clients against commands and key look-ups of the server, warm-up included, {}",
+            basis(report)
+        ),
+        groups: Vec::new(),
+        head: heads(&[
+            "case",
+            "conns",
+            "target",
+            "threads",
+            "requests",
+            "server cmds",
+            "saved %",
+            "in rounds",
+            "look-ups",
+            "saved %",
+            "in rounds",
+        ]),
+        rows: rows.collect(),
+        words: 3,
+        together: 2,
+    })
+}
+
+/// What the flush rules came to, load by load; `None` where none were compared.
+pub fn window(report: &Report) -> Option<Table> {
+    let signed = |us: Option<f64>| {
+        us.map_or(String::new(), |us| {
+            let sign = if us > 0.0 { "+" } else { "" };
+            format!("{sign}{}", figure::fine(us))
+        })
+    };
+    let percent = |part: Option<f64>| part.map_or(String::new(), |p| format!("{:.1}", p * 100.0));
+    let rows: Vec<Vec<String>> = window::of(report)
+        .iter()
+        .flat_map(|window| {
+            let callers = [
+                format!("{} P{}", window.verb, window.pipeline),
+                window.connections.to_string(),
+                window.threads.to_string(),
+                window.load(),
+            ];
+            let row = move |rule: &Outcome| {
+                let mark = if rule.is_default { " *" } else { "" };
+                let mut row = callers.to_vec();
+                row.push(format!("{}{mark}", rule.name));
+                row.push(figure::count(rule.requests_per_s));
+                row.push(percent(rule.part_of_due));
+                row.push(fine(rule.batch));
+                row.push(percent(rule.late));
+                row.extend(rule.us.map(fine));
+                row.extend(rule.added_us.map(signed));
+                for (us, to_off) in rule.cpu_us.into_iter().zip(rule.cpu_to_off) {
+                    row.extend([fine(us), fine(to_off)]);
+                }
+                row
+            };
+            window.rules.iter().map(row).collect::<Vec<_>>()
+        })
+        .collect();
+    let default = report.default_rule.as_deref().unwrap_or("?");
+    (!rows.is_empty()).then(|| Table {
+        caption: format!(
+            "The flush rules, {}; * is the default, {default}",
+            basis(report)
+        ),
+        groups: vec![
+            (String::new(), 9),
+            ("time, µs".to_owned(), 3),
+            ("added, µs".to_owned(), 3),
+            ("server".to_owned(), 2),
+            ("proxy".to_owned(), 2),
+        ],
+        head: heads(&[
+            "case",
+            "conns",
+            "threads",
+            "load",
+            "rule",
+            "requests/s",
+            "% of due",
+            "batch",
+            "% late",
+            "p50",
+            "p99",
+            "p99.9",
+            "p50",
+            "p99",
+            "p99.9",
+            "µs/req",
+            "÷ off",
+            "µs/req",
+            "÷ off",
+        ]),
+        rows,
+        words: 5,
+        together: 4,
+    })
+}
+
+/// What every respool counted itself; `None` where there was none.
+pub fn counted(report: &Report) -> Option<Table> {
+    let is_counted = |case: &&CaseReport| case.rounds.iter().any(|round| round.counters.is_some());
+    let rows: Vec<Vec<String>> = report
+        .cases
+        .iter()
+        .filter(is_counted)
+        .map(|case| {
+            let median = |figure: &dyn Fn(&Counters) -> Option<f64>| {
+                let rounds = case.rounds.iter();
+                let figures = rounds.filter_map(|round| figure(round.counters.as_ref()?));
+                Some(Spread::of(figures)?.median)
+            };
+            let part = |figure: &dyn Fn(&Counters) -> Option<f64>| {
+                median(figure).map_or(String::new(), |part| format!("{:.1}", part * 100.0))
+            };
+            let mut row = name(case);
+            row.push(fine(median(&Counters::mean_batch)));
+            for reason in ["idle", "full", "late"] {
+                row.push(part(&|counters| counters.left_because(reason)));
+            }
+            for what in ["fused", "collapsed", "asked_again"] {
+                row.push(part(&|counters| counters.part_that_was(what)));
+            }
+            row
+        })
+        .collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: "What respool counted: requests in a batch, why batches left, and what became of the requests in them"
+            .to_owned(),
+        groups: vec![
+            (String::new(), 5),
+            ("% of batches".to_owned(), 3),
+            ("% of requests".to_owned(), 3),
+        ],
+        head: heads(&[
+            "case", "conns", "target", "threads", "batch", "idle", "full", "late", "fused", "collapsed", "again",
+        ]),
+        rows,
+        words: 3,
+        together: 2,
     })
 }
 
 /// Every table of a report.
 pub fn all(report: &Report) -> Vec<Table> {
-    let mut tables = vec![throughput(report), cpu(report)];
+    let mut tables: Vec<Table> = window(report).into_iter().collect();
+    tables.extend([throughput(report), cpu(report)]);
+    tables.extend(counted(report));
     tables.extend(growth(report));
     tables.extend(against(report));
+    tables.extend(decay(report));
+    tables.extend(saved(report));
     tables
 }
 
@@ -235,6 +539,12 @@ pub fn text(report: &Report, style: Style) -> String {
         "\nSpread: least to largest round, as a part of the median. ÷: the median of the ratios within each round.\n\
          Others: cores that everybody else on the machine used meanwhile.\n",
     );
+    if !decay::of(report).is_empty() {
+        for line in wrap(FITTED, WIDTH) {
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
     for failure in &report.failures {
         text.push_str(&format!("\n{bold}FAILED{plain} {failure}"));
     }
@@ -245,7 +555,7 @@ pub fn text(report: &Report, style: Style) -> String {
 }
 
 impl Table {
-    /// Aligned columns, two blanks apart, an empty line between workloads.
+    /// Aligned columns, two blanks apart, an empty line between rows that do not belong together.
     fn text(&self) -> String {
         let columns = self.head.len();
         let width = |column: usize| {
@@ -279,7 +589,7 @@ impl Table {
         }
         let mut last: Option<&[String]> = None;
         for row in std::iter::once(&self.head).chain(&self.rows) {
-            if last.is_some_and(|last| *last != row[..2]) {
+            if last.is_some_and(|last| *last != row[..self.together]) {
                 text.push('\n');
             }
             let mut line = String::new();
@@ -294,7 +604,7 @@ impl Table {
             }
             text.push_str(line.trim_end());
             text.push('\n');
-            last = (!std::ptr::eq(row, &self.head)).then_some(&row[..2]);
+            last = (!std::ptr::eq(row, &self.head)).then_some(&row[..self.together]);
         }
         text
     }
@@ -306,8 +616,10 @@ fn heads(names: &[&str]) -> Vec<String> {
 
 fn name(case: &CaseReport) -> Vec<String> {
     let workload = case.case.workload;
+    let load = workload.load_percent;
+    let load = load.map_or(String::new(), |percent| format!(" {percent} %"));
     vec![
-        format!("{} P{}", workload.verb, workload.pipeline),
+        format!("{} P{}{load}", workload.verb, workload.pipeline),
         workload.connections.to_string(),
         case.case.target.name(),
         case.case
@@ -326,6 +638,11 @@ fn cost(cost: Option<&Cost>) -> [String; 4] {
         cores(cost.and_then(|cost| median(cost.system))),
         fine(cost.and_then(|cost| median(cost.us_per_request))),
     ]
+}
+
+/// What is far below a microsecond: CPU of one key of many.
+fn exact(figure: Option<f64>) -> String {
+    figure.map_or(String::new(), |figure| format!("{figure:.3}"))
 }
 
 fn fine(figure: Option<f64>) -> String {
@@ -361,9 +678,67 @@ mod tests {
             text.lines()
                 .filter(|line| line.contains("respool  "))
                 .count(),
-            4,
+            5,
+            "twice in both tables of times and CPU, and what the one that was measured counted: {text}"
+        );
+        let counted = counted(&report).unwrap();
+        assert_eq!(
+            counted.rows[0].join(" "),
+            "GET P1 50 respool 1 20.0 50.0 0.0 50.0  50.0 "
+        );
+    }
+
+    #[test]
+    fn the_rules_are_compared_load_by_load() {
+        let table = window(&crate::window::tests::example_of_window()).unwrap();
+        assert_eq!(table.rows.len(), 2 * 2 * 3);
+        assert_eq!(
+            table.rows[11].join(" | "),
+            "GET P1 | 50 | 1 | 60 % | 200us * | 60,000 | 100.0 | 16.0 | 50.0 | 320 | 418 | 420 | \
+             +20.0 | +20.0 | +20.0 | 8.33 | 1.00 | 10.0 | 1.00"
+        );
+        assert!(table.text().lines().all(|line| line.chars().count() <= 160));
+        assert!(window(&example()).is_none());
+    }
+
+    #[test]
+    fn the_decay_of_mget_has_the_columns_of_the_original_and_what_fits_them() {
+        let report = crate::decay::tests::example_of_mget();
+        let [figures, lines]: [Table; 2] = decay(&report).try_into().unwrap();
+        let row = |table: &Table, place: usize| table.rows[place].join(" | ");
+        assert_eq!(figures.rows.len(), 8);
+        assert_eq!(
+            row(&figures, 0),
+            "direct × 1 | 1 | 0.00 | 17.5 | 47,619 | 100.0 | 100.0 | 47,619 | 10.500 | 20.6 | "
+        );
+        assert!(
+            row(&figures, 2)
+                .starts_with("direct × 1 | 100 | 2.00 | 67.0 | 8,333 | 17.5 | 26.1 | 833,3")
+        );
+        assert_eq!(
+            row(&lines, 0),
+            "direct × 1 | 17.0 | 0.500 | 1.00000 | 17.0 | 0.500 | 1.00000 | 1,000 | 0.510 | 0.510 | 517"
+        );
+        let text = text(&report, Style::Plain);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 160),
             "{text}"
         );
+        assert!(text.contains("sweet spot ─"), "{text}");
+    }
+
+    #[test]
+    fn what_was_saved_is_shown_where_keys_are_skewed() {
+        let mut report = example();
+        assert!(saved(&report).is_none());
+        report.options.zipf = Some(0.99);
+        let table = saved(&report).unwrap();
+        assert_eq!(
+            table.rows[0][4..].join(" | "),
+            "200,000 | 50,000 | 75.00 | 75.00 to 75.00 | 100,000 | 50.00 | 50.00 to 50.00"
+        );
+        // No server behind the floor.
+        assert_eq!(table.rows[2][4..].join(" | "), "200,000 |  |  |  |  |  | ");
     }
 
     #[test]

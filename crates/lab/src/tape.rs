@@ -11,6 +11,7 @@
 //! to nothing on either, and still every reply is checked against the key that was asked for.
 
 use crate::case::Verb;
+use crate::zipf::Zipf;
 
 /// Prebuilt requests and their replies.
 #[derive(Clone, Debug)]
@@ -35,12 +36,14 @@ pub enum Values {
 /// What a tape is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
-    /// SET or GET.
+    /// What is asked.
     pub verb: Verb,
     /// Requests of a batch.
     pub pipeline: usize,
-    /// Different keys, chosen evenly.
+    /// Different keys.
     pub keys: u32,
+    /// Chosen by Zipf's law with this exponent, the key 0 most often; `None`: evenly.
+    pub zipf: Option<f64>,
     /// Size of every value.
     pub value_bytes: usize,
     /// Which value belongs to a key.
@@ -50,15 +53,48 @@ pub struct Recipe {
 /// Requests on a tape; large pipelines make it longer. Enough that the order of keys does not matter, little enough to
 /// stay in the second-level cache.
 const REQUESTS: usize = 4096;
+/// Requests on a tape of skewed keys. What is rare must be able to come, and what many connections ask at the same moment
+/// must be another sample each time: far more than there are on their way at once.
+const SKEWED_REQUESTS: usize = 1 << 18;
 /// Bytes of a tape, about; large values make it shorter, down to two batches.
 const BYTES_MAX: usize = 64 << 20;
 
+impl Recipe {
+    /// Whether there is a tape of it.
+    ///
+    /// # Errors
+    /// One line that says why there is none.
+    pub fn check(&self) -> Result<(), String> {
+        match (self.verb, self.zipf) {
+            (Verb::Mget(count), _) if count > self.keys => Err(format!(
+                "an MGET of {count} different keys needs as many: --keys {count}"
+            )),
+            (Verb::Mget(_), Some(_)) => {
+                Err("the keys of an MGET are all different: there is none by Zipf's law".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Requests on the tape, before they are made up to whole batches.
+    fn requests(&self) -> usize {
+        let keys = self.verb.keys() as usize;
+        let wanted = match (self.verb, self.zipf) {
+            // All keys once, however many a request has: what a key costs the server depends on how many it has
+            // seen lately.
+            (Verb::Mget(_), _) => self.keys as usize / keys,
+            (_, Some(_)) => SKEWED_REQUESTS,
+            (_, None) => REQUESTS,
+        };
+        wanted.min(BYTES_MAX / (keys * (self.value_bytes + 64)))
+    }
+}
+
 impl Tape {
-    /// Records a tape. The same recipe makes the same tape.
+    /// Records a tape, of a recipe that passes its [`Recipe::check`]. The same recipe makes the same tape.
     pub fn new(recipe: &Recipe) -> Tape {
         let batch = recipe.pipeline.max(1);
-        let requests = (BYTES_MAX / (recipe.value_bytes + 64)).min(REQUESTS);
-        let batches = requests.div_ceil(batch).max(2);
+        let batches = recipe.requests().div_ceil(batch).max(2);
         let mut tape = Tape {
             requests: Vec::new(),
             replies: Vec::new(),
@@ -67,11 +103,12 @@ impl Tape {
             batch,
             batches,
         };
-        let mut random = Random::new(0x5eed);
+        let mut draw = Draw::new(recipe);
+        let mut keys = vec![0; recipe.verb.keys() as usize];
         for _ in 0..batch * batches {
-            let key = random.below(u64::from(recipe.keys.max(1))) as u32;
-            write_request(&mut tape.requests, recipe, key);
-            write_reply(&mut tape.replies, recipe, key);
+            draw.fill(&mut keys);
+            write_request(&mut tape.requests, recipe, &keys);
+            write_reply(&mut tape.replies, recipe, &keys);
             if tape.request_bytes == 0 {
                 (tape.request_bytes, tape.reply_bytes) = (tape.requests.len(), tape.replies.len());
             }
@@ -127,6 +164,59 @@ impl Tape {
     }
 }
 
+/// Which keys come next.
+enum Draw {
+    Evenly {
+        keys: u32,
+        random: Random,
+    },
+    Skewed {
+        zipf: Zipf,
+        random: Random,
+    },
+    /// All keys in random order, round and round: those of one request are all different, and each comes as often as
+    /// any other.
+    Circle {
+        order: Vec<u32>,
+        at: usize,
+    },
+}
+
+impl Draw {
+    fn new(recipe: &Recipe) -> Draw {
+        let mut random = Random::new(0x5eed);
+        let keys = recipe.keys.max(1);
+        match (recipe.verb, recipe.zipf) {
+            (Verb::Mget(_), _) => {
+                let mut order: Vec<u32> = (0..keys).collect();
+                for place in (1..order.len()).rev() {
+                    order.swap(place, random.below(place as u64 + 1) as usize);
+                }
+                Draw::Circle { order, at: 0 }
+            }
+            (_, Some(theta)) => Draw::Skewed {
+                zipf: Zipf::new(keys, theta),
+                random,
+            },
+            (_, None) => Draw::Evenly { keys, random },
+        }
+    }
+
+    fn fill(&mut self, out: &mut [u32]) {
+        match self {
+            Draw::Evenly { keys, random } => {
+                out.fill_with(|| random.below(u64::from(*keys)) as u32);
+            }
+            Draw::Skewed { zipf, random } => out.fill_with(|| zipf.draw(random) - 1),
+            Draw::Circle { order, at } => out.fill_with(|| {
+                let key = order[*at];
+                *at = (*at + 1) % order.len();
+                key
+            }),
+        }
+    }
+}
+
 /// The name of a key: that of `redis-benchmark -r`, so that both generators ask for the same keys.
 pub fn key_name(key: u32) -> String {
     format!("key:{key:012}")
@@ -150,41 +240,59 @@ pub fn value_of(key: u32, bytes: usize, values: Values) -> Vec<u8> {
     }
 }
 
-/// Writes `SET key value`, `GET key` or both in a transaction, as a client library would.
-pub fn write_request(out: &mut Vec<u8>, recipe: &Recipe, key: u32) {
-    let name = key_name(key);
+/// Writes the request for these keys as a client library would; for as many as [`Verb::keys`] says.
+pub fn write_request(out: &mut Vec<u8>, recipe: &Recipe, keys: &[u32]) {
+    let name = key_name(keys[0]);
     match recipe.verb {
         Verb::Get => write_command(out, &[b"GET", name.as_bytes()]),
         Verb::Set => {
-            let value = value_of(key, recipe.value_bytes, recipe.values);
+            let value = value_of(keys[0], recipe.value_bytes, recipe.values);
             write_command(out, &[b"SET", name.as_bytes(), &value]);
         }
         Verb::Multi => {
             write_command(out, &[b"MULTI"]);
             for verb in [Verb::Set, Verb::Get] {
-                write_request(out, &Recipe { verb, ..*recipe }, key);
+                write_request(out, &Recipe { verb, ..*recipe }, keys);
             }
             write_command(out, &[b"EXEC"]);
+        }
+        Verb::Mget(_) => {
+            write_array(out, 1 + keys.len());
+            write_bulk(out, b"MGET");
+            for &key in keys {
+                write_bulk(out, key_name(key).as_bytes());
+            }
         }
     }
 }
 
 /// Writes a command as an array of bulks.
 pub fn write_command(out: &mut Vec<u8>, words: &[&[u8]]) {
-    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    write_array(out, words.len());
     for word in words {
         write_bulk(out, word);
     }
 }
 
-fn write_reply(out: &mut Vec<u8>, recipe: &Recipe, key: u32) {
+fn write_array(out: &mut Vec<u8>, length: usize) {
+    out.extend_from_slice(format!("*{length}\r\n").as_bytes());
+}
+
+fn write_reply(out: &mut Vec<u8>, recipe: &Recipe, keys: &[u32]) {
+    let value = |key: u32| value_of(key, recipe.value_bytes, recipe.values);
     match recipe.verb {
-        Verb::Get => write_bulk(out, &value_of(key, recipe.value_bytes, recipe.values)),
+        Verb::Get => write_bulk(out, &value(keys[0])),
         Verb::Set => out.extend_from_slice(b"+OK\r\n"),
         Verb::Multi => {
             out.extend_from_slice(b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n");
             for verb in [Verb::Set, Verb::Get] {
-                write_reply(out, &Recipe { verb, ..*recipe }, key);
+                write_reply(out, &Recipe { verb, ..*recipe }, keys);
+            }
+        }
+        Verb::Mget(_) => {
+            write_array(out, keys.len());
+            for &key in keys {
+                write_bulk(out, &value(key));
             }
         }
     }
@@ -199,20 +307,31 @@ pub fn write_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// SplitMix64: small, and the same everywhere.
 #[derive(Clone, Debug)]
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    fn new(seed: u64) -> Random {
+    /// The same seed gives the same numbers.
+    pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    /// A number below `bound`, all as likely.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // The bias of a remainder is one in 2^64 / bound: nothing here.
+        self.next() % bound
+    }
+
+    /// A part of 1: from 0, below 1, in steps as fine as the type has them there.
+    pub fn part(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        // The bias of a remainder is one in 2^64 / bound: nothing here.
-        (mixed ^ (mixed >> 31)) % bound
+        mixed ^ (mixed >> 31)
     }
 }
 
@@ -226,6 +345,7 @@ mod tests {
             verb,
             pipeline,
             keys: 3000,
+            zipf: None,
             value_bytes: 2,
             values: Values::OfKey,
         }
@@ -234,14 +354,24 @@ mod tests {
     #[test]
     fn a_request_is_what_a_client_library_sends() {
         let mut out = Vec::new();
-        write_request(&mut out, &recipe(Verb::Set, 1), 63);
+        write_request(&mut out, &recipe(Verb::Set, 1), &[63]);
         assert_eq!(
             out,
             b"*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000063\r\n$2\r\n11\r\n"
         );
         out.clear();
-        write_request(&mut out, &recipe(Verb::Get, 1), 7);
+        write_request(&mut out, &recipe(Verb::Get, 1), &[7]);
         assert_eq!(out, b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000007\r\n");
+        out.clear();
+        let mget = recipe(Verb::Mget(2), 1);
+        write_request(&mut out, &mget, &[7, 63]);
+        assert_eq!(
+            out,
+            b"*3\r\n$4\r\nMGET\r\n$16\r\nkey:000000000007\r\n$16\r\nkey:000000000063\r\n"
+        );
+        out.clear();
+        write_reply(&mut out, &mget, &[7, 63]);
+        assert_eq!(out, b"*2\r\n$2\r\n70\r\n$2\r\n11\r\n");
     }
 
     #[test]
@@ -279,5 +409,72 @@ mod tests {
         }
         // 4,096 draws of 3,000 leave about a quarter untouched.
         assert!(seen.len() > 2000 && seen.iter().all(|&key| key < 3000));
+    }
+
+    /// The keys of a request, in order.
+    fn keys_of(request: &[u8]) -> Vec<u32> {
+        let text = String::from_utf8(request.to_vec()).unwrap();
+        let digits = text.split("key:").skip(1);
+        digits.map(|rest| rest[..12].parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_keys_of_an_mget_differ_and_all_keys_come_as_often() {
+        for (count, requests) in [(1, 3000), (7, 428), (1000, 3), (2000, 2), (3000, 2)] {
+            let tape = Tape::new(&recipe(Verb::Mget(count), 1));
+            let mut counts = vec![0; 3000];
+            for batch in 0..tape.batches() {
+                let keys = keys_of(tape.request(batch, 0));
+                let different: HashSet<u32> = keys.iter().copied().collect();
+                assert_eq!(
+                    (keys.len(), different.len()),
+                    (count as usize, count as usize)
+                );
+                let mut reply = format!("*{count}\r\n").into_bytes();
+                for key in keys {
+                    write_bulk(&mut reply, &value_of(key, 2, Values::OfKey));
+                    counts[key as usize] += 1;
+                }
+                assert_eq!(tape.reply(batch, 0), reply);
+            }
+            assert_eq!(tape.batches(), requests);
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(most - least <= 1, "{count} keys: {least} to {most} times");
+        }
+    }
+
+    #[test]
+    fn a_skewed_tape_is_long_and_asks_most_for_the_first_key() {
+        let tape = Tape::new(&Recipe {
+            zipf: Some(0.99),
+            ..recipe(Verb::Get, 20)
+        });
+        let requests = tape.batches() * tape.batch_requests();
+        assert!(requests >= SKEWED_REQUESTS, "{requests}");
+        let mut counts = vec![0u32; 3000];
+        for batch in 0..tape.batches() {
+            for key in keys_of(tape.requests(batch)) {
+                counts[key as usize] += 1;
+            }
+        }
+        let sum: f64 = (1..=3000).map(|rank| f64::from(rank).powf(-0.99)).sum();
+        let expected = requests as f64 / sum;
+        let found = f64::from(counts[0]);
+        assert!(
+            (found / expected - 1.0).abs() < 0.02,
+            "{found} of {expected}"
+        );
+        assert!(counts.iter().filter(|&&count| count > 0).count() > 2900);
+    }
+
+    #[test]
+    fn a_recipe_that_cannot_be_made_is_refused() {
+        assert_eq!(recipe(Verb::Mget(3000), 1).check(), Ok(()));
+        assert!(recipe(Verb::Mget(3001), 1).check().is_err());
+        let skewed = Recipe {
+            zipf: Some(1.0),
+            ..recipe(Verb::Mget(2), 1)
+        };
+        assert!(skewed.check().is_err());
     }
 }

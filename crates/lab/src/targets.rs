@@ -143,6 +143,19 @@ impl Programs {
     }
 }
 
+impl Programs {
+    /// What respool does with no option but those that the lab gives it, as it prints that itself.
+    ///
+    /// # Errors
+    /// One line, when there is no respool, or it does not say.
+    pub fn configuration(&self) -> Result<toml::Table, String> {
+        let respool = self.respool.as_ref()?;
+        let text = check(respool, &["--backend", "redis://127.0.0.1:6379"])?;
+        let unread = |error| format!("{}: what it prints is no TOML: {error}", respool.display());
+        text.parse::<toml::Table>().map_err(unread)
+    }
+}
+
 impl Backend {
     /// Starts the server, or finds out about the one that runs.
     ///
@@ -255,14 +268,21 @@ impl Running {
                     _process: None,
                 });
             }
-            Target::Respool { threads } | Target::Base { threads, .. } => {
-                let binary = match target {
-                    Target::Base { binary, .. } => binary.clone(),
-                    _ => programs.respool.clone()?,
+            Target::Respool { threads }
+            | Target::Variant { threads, .. }
+            | Target::Base { threads, .. } => {
+                let (binary, options) = match target {
+                    Target::Base { binary, .. } => (binary.clone(), &[][..]),
+                    Target::Variant { options, .. } => (programs.respool.clone()?, &options[..]),
+                    _ => (programs.respool.clone()?, &[][..]),
                 };
                 let backend = format!("redis://{}", server.address);
                 let threads = threads.to_string();
-                let args = ["--backend", &backend, "--threads", &threads];
+                let mut args = vec!["--backend", &backend, "--threads", &threads];
+                args.extend(options.iter().map(String::as_str));
+                if !options.is_empty() {
+                    check(&binary, &args).map_err(|problem| format!("{target}: {problem}"))?;
+                }
                 let proxy = Proxy::start(&binary, &args).map_err(failed)?;
                 (Held::Proxy(proxy), first_line(&binary, "--version"), None)
             }
@@ -331,9 +351,41 @@ impl Running {
     }
 }
 
+/// Has respool itself look at its options, which says in a line what it does not know or take.
+fn check(binary: &Path, args: &[&str]) -> Result<String, String> {
+    let output = Command::new(binary)
+        .args(["check", "--print"])
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{}: {error}", binary.display()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = said.lines().find(|line| !line.trim().is_empty());
+    Err(format!(
+        "{} does not take {:?}: {}",
+        binary.display(),
+        args.join(" "),
+        said.unwrap_or("it does not say why")
+    ))
+}
+
 /// Asks a server about itself.
 pub struct Inspector {
     stream: TcpStream,
+    /// How often it was asked.
+    asked: u64,
+}
+
+/// What a server has counted since it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// Commands executed, without the [`Inspector`]'s own.
+    pub commands: u64,
+    /// Keys looked up by reading commands, whether they were there or not. An MGET counts once for each of its keys.
+    pub key_reads: u64,
 }
 
 impl Inspector {
@@ -345,7 +397,7 @@ impl Inspector {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         stream.set_nodelay(true)?;
-        Ok(Inspector { stream })
+        Ok(Inspector { stream, asked: 0 })
     }
 
     /// A section of `INFO`.
@@ -355,6 +407,7 @@ impl Inspector {
     pub fn info(&mut self, section: &str) -> io::Result<String> {
         self.stream
             .write_all(format!("INFO {section}\r\n").as_bytes())?;
+        self.asked += 1;
         let mut reply = Vec::new();
         let mut buffer = [0; 4096];
         loop {
@@ -377,15 +430,23 @@ impl Inspector {
         }
     }
 
-    /// Commands that the server has executed since it started.
+    /// What the server has counted by now.
     ///
     /// # Errors
     /// When it does not say.
-    pub fn commands_processed(&mut self) -> io::Result<u64> {
+    pub fn tally(&mut self) -> io::Result<Tally> {
+        // A command counts once it is over, so what is told does not have the question in it that it answers.
+        let own = self.asked;
         let info = self.info("stats")?;
-        info_field(&info, "total_commands_processed")
-            .and_then(|number| number.parse().ok())
-            .ok_or_else(|| io::Error::other("INFO has no total_commands_processed"))
+        let number = |name: &str| -> io::Result<u64> {
+            info_field(&info, name)
+                .and_then(|number| number.parse().ok())
+                .ok_or_else(|| io::Error::other(format!("INFO has no {name}")))
+        };
+        Ok(Tally {
+            commands: number("total_commands_processed")?.saturating_sub(own),
+            key_reads: number("keyspace_hits")? + number("keyspace_misses")?,
+        })
     }
 }
 
@@ -515,14 +576,24 @@ mod tests {
         assert_eq!(found.facts.version, own.facts.version);
         let problem = Backend::start(&choice(std::process::id())).unwrap_err();
         assert!(problem.contains("not"), "{problem}");
-        let before = Inspector::connect(own.address)
-            .unwrap()
-            .commands_processed()
+    }
+
+    #[test]
+    fn a_tally_has_every_command_and_key_but_its_own_questions() {
+        let own = Backend::start(&ServerChoice::Found).unwrap();
+        let mut inspector = Inspector::connect(own.address).unwrap();
+        let before = inspector.tally().unwrap();
+        assert_eq!(inspector.tally().unwrap(), before, "asking does not count");
+        let mut stream = TcpStream::connect(own.address).unwrap();
+        stream
+            .write_all(b"SET a 1\r\nGET a\r\nMGET a b a\r\n")
             .unwrap();
-        let after = Inspector::connect(own.address)
-            .unwrap()
-            .commands_processed()
-            .unwrap();
-        assert!(after > before);
+        let replies = b"+OK\r\n$1\r\n1\r\n*3\r\n$1\r\n1\r\n$-1\r\n$1\r\n1\r\n";
+        let mut read = vec![0; replies.len()];
+        stream.read_exact(&mut read).unwrap();
+        assert_eq!(read, replies);
+        let after = inspector.tally().unwrap();
+        assert_eq!(after.commands - before.commands, 3);
+        assert_eq!(after.key_reads - before.key_reads, 4);
     }
 }

@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use respool_lab::decay;
 use respool_lab::report::Report;
 use respool_lab::servers::{self, Flavour, Server};
+use respool_lab::window;
 
 const LAB: &str = env!("CARGO_BIN_EXE_respool-lab");
 
@@ -93,6 +95,10 @@ fn check_files(folder: &Path, output: &Output, cases: usize, rounds: usize) -> R
             );
             let server = round.server.as_ref().map_or(1.0, |usage| usage.used_s);
             let proxy = round.proxy.as_ref().map_or(1.0, |usage| usage.used_s);
+            let batch = round.mean_batch();
+            assert_eq!(batch.is_some(), case.case.target.is_respool(), "{id}");
+            // A little below one is one: a request that waited when it was looked left in a batch that came after.
+            assert!(batch.is_none_or(|requests| requests > 0.9), "{id}");
             assert!(
                 server > 0.0 && proxy > 0.0,
                 "{id}: nobody works for nothing"
@@ -151,7 +157,14 @@ fn the_other_experiments_and_redis_benchmark_do_too() {
             &["--generator", "redis-benchmark", "--pipeline", "1"],
             2,
         ),
+        (
+            "mget",
+            &["--generator", "redis-benchmark", "--mget", "1,3000"],
+            2,
+        ),
         ("lone", &["--open-loop", "500"], 2),
+        ("lone", &["--mget", "3"], 1),
+        ("connections", &["--connections", "5", "--zipf", "1.2"], 1),
     ] {
         if extra.contains(&"redis-benchmark")
             && let Err(missing) = servers::find_program("redis-benchmark")
@@ -159,11 +172,199 @@ fn the_other_experiments_and_redis_benchmark_do_too() {
             eprintln!("skipped: {missing}");
             continue;
         }
-        let out = folder.path().join(format!("{name}-{}", extra.len()));
+        let out = folder.path().join(format!("{name}{}", extra.concat()));
         let mut args = vec![name, "--no-respool", "--out", out.to_str().unwrap()];
         args.extend(SMALL);
         args.extend(extra);
         check_files(&out, &lab(&args), cases, 2);
+    }
+}
+
+#[test]
+fn mget_asks_for_every_key_and_reports_its_decay() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let mut args = vec![
+        "mget",
+        "--mget",
+        "1,10,1000",
+        "--keys",
+        "1500",
+        "--out",
+        out,
+    ];
+    args.extend(SMALL);
+    let args = with_or_without_respool(&args);
+    let targets = if args.contains(&"--no-respool") { 1 } else { 2 };
+    let output = lab(&args);
+    let report = check_files(folder.path(), &output, 3 * targets, 2);
+    for case in report
+        .cases
+        .iter()
+        .filter(|case| !case.case.target.is_proxy())
+    {
+        let keys = u64::from(case.case.workload.verb.keys());
+        for round in &case.rounds {
+            // What the server counted itself: a command for each request, a look-up for each of its keys.
+            let answered = round.answered.unwrap();
+            assert_eq!(round.server_commands, Some(answered), "{}", case.id);
+            assert_eq!(round.server_key_reads, Some(answered * keys), "{}", case.id);
+        }
+    }
+    let decays = decay::of(&report);
+    assert_eq!(decays.len(), targets);
+    for decay in decays {
+        let keys: Vec<u32> = decay.points.iter().map(|point| point.keys).collect();
+        assert_eq!(keys, [1, 10, 1000]);
+        assert!(decay.line().is_some() && decay.relative_line().is_some());
+        assert!(decay.sweet_spot().is_some());
+    }
+    let said = text(&output.stdout);
+    for part in [
+        "Decay of MGET",
+        "% of one key",
+        "log10",
+        "R²",
+        "sweet spot ─",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(html.contains("Over the number of keys"));
+}
+
+#[test]
+fn skew_counts_what_reaches_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let mut args = vec!["skew", "--keys", "5000", "--connections", "7", "--out", out];
+    args.extend(SMALL);
+    let args = with_or_without_respool(&args);
+    let cases = if args.contains(&"--no-respool") { 1 } else { 2 };
+    let output = lab(&args);
+    let report = check_files(folder.path(), &output, cases, 2);
+    assert_eq!(report.options.zipf, Some(0.99));
+    for case in &report.cases {
+        for round in &case.rounds {
+            let answered = round.answered.unwrap();
+            assert!(answered >= round.requests, "the warm-up counts, too");
+            let (commands, key_reads) = (round.server_commands, round.server_key_reads);
+            if case.case.target.is_proxy() {
+                assert!(commands.is_some_and(|n| n > 0) && key_reads.is_some_and(|n| n > 0));
+            } else {
+                // Nothing stands between that could join anything.
+                assert_eq!((commands, key_reads), (Some(answered), Some(answered)));
+            }
+        }
+    }
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("saved %") && said.contains("look-ups"),
+        "{said}"
+    );
+}
+
+#[test]
+fn window_offers_every_rule_a_part_of_what_the_closed_loop_came_to() {
+    let respool = Path::new(LAB).with_file_name("respool");
+    if !respool.is_file() {
+        eprintln!("skipped: {} is not built", respool.display());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let mut args = vec!["window", "--connections", "3", "--rules", "100,200"];
+    args.extend([
+        "--loads",
+        "25",
+        "--threads",
+        "1,2",
+        "--direct",
+        "--out",
+        out,
+    ]);
+    args.extend(SMALL);
+    let output = lab(&args);
+    let report = check_files(folder.path(), &output, 2 + 2 * 2 * 3, 2);
+    let windows = window::of(&report);
+    assert_eq!(
+        windows.len(),
+        4,
+        "one and two workers, closed and open loop"
+    );
+    for found in &windows {
+        let names: Vec<&str> = found.rules.iter().map(|rule| rule.name.as_str()).collect();
+        assert_eq!(names, ["off", "100us", "200us"]);
+        let default = report.default_rule.as_deref();
+        for rule in &found.rules {
+            assert_eq!(rule.is_default, default == Some(&rule.name));
+            assert_eq!(rule.part_of_due.is_some(), found.load_percent.is_some());
+        }
+    }
+    let case = |id: &str| {
+        let mut cases = report.cases.iter();
+        cases.find(|case| case.id == id).expect(id)
+    };
+    for (open, closed) in [
+        ("get-p1-c3-o25-100us-t2", "get-p1-c3-off-t2"),
+        ("get-p1-c3-o25-off-t1", "get-p1-c3-off-t1"),
+        ("get-p1-c3-o25-direct", "get-p1-c3-off-t1"),
+    ] {
+        for (open, closed) in case(open).rounds.iter().zip(&case(closed).rounds) {
+            assert_eq!(open.number, closed.number);
+            assert!(open.start_s > closed.start_s, "it is known by then");
+            let due = closed.requests_per_s * 0.25;
+            assert!((open.rate.unwrap() - due).abs() < 0.001 * due, "{open:?}");
+        }
+    }
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("The flush rules") && said.contains("% late"),
+        "{said}"
+    );
+    let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(html.contains("GET P1, 3 connections, 2 workers"));
+}
+
+#[test]
+fn what_the_floor_redis_benchmark_and_the_keys_cannot_do_is_refused_at_once() {
+    for (args, part) in [
+        (
+            &["mget", "--floor"][..],
+            "the floor answers nothing but SET and GET",
+        ),
+        (
+            &["eight", "--verbs", "multi", "--floor"],
+            "the floor answers nothing",
+        ),
+        (
+            &[
+                "eight",
+                "--verbs",
+                "multi",
+                "--generator",
+                "redis-benchmark",
+            ],
+            "keys chosen evenly",
+        ),
+        (
+            &["skew", "--generator", "redis-benchmark"],
+            "keys chosen evenly",
+        ),
+        (&["mget", "--keys", "500"], "an MGET of 1000 different keys"),
+        (&["mget", "--zipf", "0.99"], "none by Zipf"),
+        (
+            &["load", "--target", "127.0.0.1:1", "--mget", "3001"],
+            "an MGET of 3001",
+        ),
+    ] {
+        let output = lab(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(
+            said.contains(part) && said.lines().count() == 1,
+            "{args:?}: {said}"
+        );
     }
 }
 
@@ -266,6 +467,8 @@ fn what_is_missing_stops_the_run_at_once_with_a_line_that_helps() {
             "gone",
         ),
         (&["load"], "--target"),
+        (&["window", "--loads", "0"], "--loads"),
+        (&["window", "--open-loop", "5"], "no option"),
         (&["eigth"], "no command"),
         (&["idle", "--no-respool"], "nothing to measure"),
     ] {
@@ -277,6 +480,44 @@ fn what_is_missing_stops_the_run_at_once_with_a_line_that_helps() {
             "{args:?}: {said}"
         );
     }
+}
+
+#[test]
+fn a_variant_gets_its_options_or_stops_the_run_with_what_respool_says_of_them() {
+    let respool = Path::new(LAB).with_file_name("respool");
+    if !respool.is_file() {
+        eprintln!("skipped: {} is not built", respool.display());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let mut args = vec![
+        "lone",
+        "--verbs",
+        "get",
+        "--no-respool",
+        "--variant",
+        "at once=--hold=false --max-delay-us=77",
+        "--out",
+        out,
+    ];
+    args.extend(SMALL);
+    let report = check_files(folder.path(), &lab(&args), 2, 2);
+    assert_eq!(report.cases[1].id, "get-p1-c1-at_once-t1");
+    let command = &report.targets[0].command;
+    assert!(
+        command.ends_with("--hold=false --max-delay-us=77"),
+        "{command}"
+    );
+
+    let output = lab(&["lone", "--variant", "odd=--hold=true --no-such-option=1"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("odd") && said.contains("unknown option `--no-such-option`"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 #[test]
@@ -399,7 +640,17 @@ fn idle_connections_beside_a_load_stay_open() {
 
 #[test]
 fn every_command_teaches() {
-    for command in ["eight", "lone", "connections", "idle", "load", "floor"] {
+    for command in [
+        "eight",
+        "lone",
+        "connections",
+        "mget",
+        "skew",
+        "window",
+        "idle",
+        "load",
+        "floor",
+    ] {
         let output = lab(&[command, "--help"]);
         let said = text(&output.stdout);
         assert!(

@@ -1,4 +1,4 @@
-//! `respool-lab eight`, `lone`, `connections`: one code for every experiment.
+//! `respool-lab eight`, `lone`, `connections`, `mget`, `skew`: one code for every experiment.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -76,6 +76,12 @@ fn about(experiment: &Experiment, options: &Options) -> String {
     let Experiment {
         name, title, about, ..
     } = experiment;
+    // The floor, which is one of all, answers no more.
+    let peers = if options.verbs.iter().all(|verb| verb.is_simple()) {
+        "--all"
+    } else {
+        "--peer twemproxy"
+    };
     let prose = |text: &str| wrap(text, WIDTH).join("\n");
     let cases: Vec<String> = options
         .cases()
@@ -84,7 +90,7 @@ fn about(experiment: &Experiment, options: &Options) -> String {
         .collect();
     format!(
         "respool-lab {name}: {title}\n\n{}\n\n{}\n{}\n\n{}\n\nUsage: respool-lab {name} [OPTIONS]\n\
-         Examples:\n  respool-lab {name} --quick\n  respool-lab {name} --all --rounds 5 --seconds 10",
+         Examples:\n  respool-lab {name} --quick\n  respool-lab {name} {peers} --rounds 5 --seconds 10",
         prose(about),
         prose(
             "Cases (the number after P is how many requests a connection sends at once, the one after × how many \

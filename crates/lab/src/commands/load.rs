@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use super::{end_with_parent, fail, read};
 use crate::case::Verb;
+use crate::experiment::theta;
 use crate::flags::{Flag, positive, seconds};
 use crate::load::{self, Event, Load};
 use crate::tape::{Recipe, Values};
@@ -33,7 +34,7 @@ struct Settings {
     is_child: bool,
 }
 
-const FLAGS: [&Flag<Settings>; 18] = [
+const FLAGS: [&Flag<Settings>; 20] = [
     &Flag {
         name: "target",
         value: Some("HOST:PORT"),
@@ -71,6 +72,12 @@ const FLAGS: [&Flag<Settings>; 18] = [
         },
     },
     &Flag {
+        name: "mget",
+        value: Some("N"),
+        help: "Ask MGET of so many different keys.",
+        set: |settings, value| positive(value).map(|n| settings.load.recipe.verb = Verb::Mget(n)),
+    },
+    &Flag {
         name: "connections",
         value: Some("N"),
         help: "Connections that ask [50].",
@@ -96,6 +103,12 @@ const FLAGS: [&Flag<Settings>; 18] = [
         value: Some("N"),
         help: "Different keys, chosen evenly [3000].",
         set: |settings, value| positive(value).map(|n| settings.load.recipe.keys = n),
+    },
+    &Flag {
+        name: "zipf",
+        value: Some("THETA"),
+        help: "Keys chosen by Zipf's law with this exponent: the first one most often.",
+        set: |settings, value| theta(value).map(|theta| settings.load.recipe.zipf = Some(theta)),
     },
     &Flag {
         name: "value-bytes",
@@ -190,6 +203,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
                 verb: Verb::Get,
                 pipeline: 1,
                 keys: 3000,
+                zipf: None,
                 value_bytes: 2,
                 values: Values::OfKey,
             },

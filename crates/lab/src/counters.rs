@@ -1,0 +1,122 @@
+//! What respool counts itself, read from its section of INFO.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The totals that a report keeps, as INFO names them without `respool_`. A build that has not all of them is asked for those
+/// that it has.
+const KEPT: [&str; 12] = [
+    "link_requests",
+    "batches",
+    "batch_requests",
+    "flushed_idle",
+    "flushed_full",
+    "flushed_late",
+    "fused_batches",
+    "fused_gets",
+    "fused_sets",
+    "collapsed",
+    "commands_saved",
+    "asked_again",
+];
+
+/// Totals by name. One that has parts (`batch_requests:1=5,2=0`) is kept part by part: `batch_requests.1`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Counters(BTreeMap<String, u64>);
+
+impl Counters {
+    /// Those of a section of INFO.
+    pub fn read(info: &str) -> Counters {
+        let mut found = BTreeMap::new();
+        for line in info.lines() {
+            let Some((name, value)) = line
+                .strip_prefix("respool_")
+                .and_then(|line| line.split_once(':'))
+                .filter(|(name, _)| KEPT.contains(name))
+            else {
+                continue;
+            };
+            if let Ok(number) = value.parse() {
+                found.insert(name.to_owned(), number);
+                continue;
+            }
+            let parts = value.split(',').filter_map(|part| part.split_once('='));
+            found.extend(
+                parts.filter_map(|(part, n)| Some((format!("{name}.{part}"), n.parse().ok()?))),
+            );
+        }
+        Counters(found)
+    }
+
+    /// What was counted since an earlier look.
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        let grown = self.0.iter().filter_map(|(name, now)| {
+            let before = earlier.0.get(name)?;
+            Some((name.clone(), now.checked_sub(*before)?))
+        });
+        Counters(grown.collect())
+    }
+
+    /// One of them; `None`: this build does not count that.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.0.get(name).copied()
+    }
+
+    /// Requests that left in one write to a server, on average.
+    pub fn mean_batch(&self) -> Option<f64> {
+        part(self.get("link_requests"), self.get("batches"))
+    }
+
+    /// The part of the batches that left for a reason: `idle`, `full` or `late`.
+    pub fn left_because(&self, reason: &str) -> Option<f64> {
+        part(self.get(&format!("flushed_{reason}")), self.get("batches"))
+    }
+
+    /// The part of the requests that something was done with: they were `fused`, `collapsed`, or `asked_again`.
+    pub fn part_that_was(&self, what: &str) -> Option<f64> {
+        let count = match what {
+            "fused" => self.get("fused_gets")? + self.get("fused_sets")?,
+            name => self.get(name)?,
+        };
+        part(Some(count), self.get("link_requests"))
+    }
+}
+
+fn part(of: Option<u64>, all: Option<u64>) -> Option<f64> {
+    let (of, all) = (of?, all?);
+    (all > 0).then(|| of as f64 / all as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_told_from_gauges_and_descriptions_and_parts_are_kept_apart() {
+        let before = Counters::read(
+            "# Respool\r\nrespool_version:0.1.0\r\nrespool_sessions:3\r\nrespool_link_requests:10\r\nrespool_batches:5\r\n\
+             respool_flushed_late:1\r\nrespool_batch_requests:1=4,2=1,sum=6\r\nrespool_link_0:server=s,db=0,in_flight=0\r\n",
+        );
+        assert_eq!(before.get("sessions"), None);
+        assert_eq!(before.get("batch_requests.2"), Some(1));
+        assert_eq!(before.0.len(), 6);
+        let after = Counters::read(
+            "respool_link_requests:110\r\nrespool_batches:15\r\nrespool_flushed_late:5\r\nrespool_collapsed:7\r\n\
+             respool_batch_requests:1=4,2=9,sum=22\r\n",
+        );
+        let grown = after.since(&before);
+        assert_eq!(grown.mean_batch(), Some(10.0));
+        assert_eq!(grown.left_because("late"), Some(0.4));
+        assert_eq!(grown.left_because("full"), None);
+        assert_eq!(grown.get("batch_requests.2"), Some(8));
+        assert_eq!(
+            grown.part_that_was("collapsed"),
+            None,
+            "there was no such counter before"
+        );
+        assert_eq!(after.part_that_was("collapsed"), Some(7.0 / 110.0));
+        assert_eq!(after.since(&after).mean_batch(), None);
+    }
+}
