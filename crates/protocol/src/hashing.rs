@@ -292,8 +292,12 @@ impl Hash {
         Hash::ALL.into_iter().find(|hash| hash.name() == name)
     }
 
-    /// The hash of some bytes.
+    /// The hash of some bytes. That of no bytes is 0 with every function: twemproxy asks none of them
+    /// about an empty key.
     pub fn of(self, bytes: &[u8]) -> u32 {
+        if bytes.is_empty() {
+            return 0;
+        }
         match self {
             Hash::OneAtATime => functions::one_at_a_time(bytes),
             Hash::Md5 => functions::md5_head(bytes),

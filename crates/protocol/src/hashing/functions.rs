@@ -140,7 +140,7 @@ pub(super) fn murmur(key: &[u8]) -> u32 {
 }
 
 /// Bob Jenkins' lookup3 (`hashlittle`, 2006, <http://burtleburtle.net/bob/c/lookup3.c>) with 13 as its
-/// initial value.
+/// initial value; for keys that are not empty.
 pub(super) fn jenkins(key: &[u8]) -> u32 {
     let start = 0xdead_beef_u32
         .wrapping_add(key.len() as u32)
@@ -166,9 +166,6 @@ pub(super) fn jenkins(key: &[u8]) -> u32 {
         a = a.wrapping_add(c);
         c = c.wrapping_sub(b) ^ b.rotate_left(4);
         b = b.wrapping_add(a);
-    }
-    if rest.is_empty() {
-        return c;
     }
     a = a.wrapping_add(padded(rest));
     b = b.wrapping_add(padded(rest.get(4..).unwrap_or_default()));
