@@ -110,11 +110,39 @@ fn random_of_twemproxy_ignores_keys_and_weights() {
     );
 }
 
+/// Keys of a server that twemproxy has ejected go where they would go if it were not in the list.
+#[test]
+fn an_ejected_server_is_as_one_that_is_not_listed() {
+    let Some(nutcracker) = Nutcracker::find() else {
+        return;
+    };
+    let mut random = Random::seeded();
+    let lines = ["0:3 delta", "1:1 gamma", "2:7 beta", "3:2 alphabet"];
+    let pools = [Distribution::Ketama, Distribution::Modula].map(|d| (Hash::Murmur, d));
+    for dead in 0..lines.len() {
+        let mut all = List::new("all", None, lines);
+        all.dead = Some(dead);
+        let mut live = List::new("live", None, lines);
+        live.lines.remove(dead);
+        let peer = nutcracker.start(std::slice::from_ref(&all), &pools);
+        let keys: Vec<Vec<u8>> = (0..KEYS).map(|_| random.key()).collect();
+        for (pool, &(hash, distribution)) in pools.iter().enumerate() {
+            // The first key of the dead server ejects it.
+            assert!(peer.replies(pool, &keys).contains(&None));
+            let owners = peer.owners(pool, &keys).into_iter();
+            let owners: Vec<usize> = owners.map(|n| n - usize::from(n > dead)).collect();
+            live.compare(hash, distribution, &keys, &owners);
+        }
+    }
+}
+
 /// A list of servers as in twemproxy's configuration, and the hash tag of its pools.
 struct List {
     name: String,
     tag: Option<&'static str>,
     lines: Vec<String>,
+    /// One that nobody can connect to, and that is ejected when that is noticed.
+    dead: Option<usize>,
 }
 
 impl List {
@@ -131,6 +159,7 @@ impl List {
             lines: lines
                 .map(|line| format!("{FOLDER}{}", line.as_ref()))
                 .collect(),
+            dead: None,
         }
     }
 
@@ -184,6 +213,11 @@ fn lists() -> (Vec<List>, Vec<ReservedPort>) {
             ["0:100000 heavy", "1:1 light", "2:30000 medium"],
         ),
         List::new(
+            "shares of the points that floats of 32 bits round below a whole number",
+            None,
+            ["0:1 a", "1:2 b", "2:4 c", "3:6 d", "4:12 e"],
+        ),
+        List::new(
             "paths as names",
             Some("<>"),
             ["delta:1", "b:3", "a:1", "omega:1"],
@@ -209,6 +243,7 @@ fn lists() -> (Vec<List>, Vec<ReservedPort>) {
         name: "addresses as names".to_owned(),
         tag: None,
         lines: ports[..3].iter().map(|port| address(port.port)).collect(),
+        dead: None,
     });
     if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, KETAMA_PORT)) {
         eprintln!("skipped: the list with port {KETAMA_PORT}: {error}");
@@ -220,6 +255,7 @@ fn lists() -> (Vec<List>, Vec<ReservedPort>) {
         lines: [ports[3].port, KETAMA_PORT, ports[4].port]
             .map(address)
             .to_vec(),
+        dead: None,
     });
     (lists, ports)
 }
@@ -289,7 +325,9 @@ impl Nutcracker {
         let mut pool = 0;
         for list in lists {
             for (number, node) in list.nodes().into_iter().enumerate() {
-                servers.push(Numbered::start(number, &node.address, dir.path()));
+                if list.dead != Some(number) {
+                    servers.push(Numbered::start(number, &node.address, dir.path()));
+                }
             }
             for (hash, distribution) in pools {
                 let (hash, distribution) = (hash.name(), distribution.name());
@@ -301,6 +339,9 @@ impl Nutcracker {
                 .unwrap();
                 if let Some(tag) = list.tag {
                     writeln!(configuration, "  hash_tag: \"{tag}\"").unwrap();
+                }
+                if list.dead.is_some() {
+                    configuration.push_str(EJECTING);
                 }
                 configuration.push_str("  servers:\n");
                 for line in &list.lines {
@@ -355,10 +396,17 @@ struct Peer {
 impl Peer {
     /// Which server a pool sends each key to.
     fn owners(&self, pool: usize, keys: &[Vec<u8>]) -> Vec<usize> {
+        let replies = self.replies(pool, keys).into_iter();
+        let owners: Option<Vec<usize>> = replies.collect();
+        owners.expect("twemproxy reaches every server")
+    }
+
+    /// What the servers answer, which is their numbers; or nothing where twemproxy answered with an error.
+    fn replies(&self, pool: usize, keys: &[Vec<u8>]) -> Vec<Option<usize>> {
         let stream = self.connect(pool).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut replies = BufReader::new(&stream);
-        let mut owners = Vec::with_capacity(keys.len());
+        let mut lines = BufReader::new(&stream).lines();
+        let mut replies = Vec::with_capacity(keys.len());
         // Few enough at a time that nobody waits for us to read while we write.
         for keys in keys.chunks(100) {
             let mut requests = Vec::new();
@@ -368,20 +416,14 @@ impl Peer {
                 requests.extend_from_slice(b"\r\n");
             }
             (&stream).write_all(&requests).unwrap();
-            for key in keys {
-                let mut reply = String::new();
-                replies.read_line(&mut reply).unwrap();
-                let number = reply
-                    .strip_prefix(':')
-                    .and_then(|n| n.trim_end().parse().ok());
-                owners.push(
-                    number.unwrap_or_else(|| {
-                        panic!("{reply:?} for the key \"{}\"", key.escape_ascii())
-                    }),
-                );
+            for _ in keys {
+                let line = lines.next().expect("a reply to every request").unwrap();
+                let number = line.strip_prefix(':').map(|number| number.parse().unwrap());
+                assert!(number.is_some() || line.starts_with('-'), "{line:?}");
+                replies.push(number);
             }
         }
-        owners
+        replies
     }
 
     fn connect(&self, pool: usize) -> Option<UnixStream> {
@@ -568,7 +610,11 @@ const VECTORS_HEAD: &str = "\
 # HASH DISTRIBUTION DIGITS       The server of each key, in the order of the keys: its place in the list, base 36.
 ";
 /// How many lists there are when none has to be left out.
-const LISTS: usize = 9;
+const LISTS: usize = 10;
+const EJECTING: &str = "  auto_eject_hosts: true
+  server_failure_limit: 1
+  server_retry_timeout: 600000
+";
 const VECTOR_KEYS: usize = 200;
 const KEYS: usize = 3_000;
 const RANDOM_ROUNDS: usize = 3;

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A [`Placement`] is built once from the servers of a pool and then asked [`Placement::server_of`] for
-//! each key: no allocation, one remainder (modula) or one binary search (ketama).
+//! each key: no allocation, one remainder and a search among the servers (modula), or a binary search
+//! among their points (ketama).
 //!
 //! Sources: twemproxy 0.5 (`src/hashkit`, `src/nc_server.c`, `src/nc_conf.c`), against whose binary,
 //! Debian's `nutcracker`, all of it is tested (`tests/hashing.rs` here, and live in the lab's
@@ -64,9 +65,8 @@ impl Placement {
     ///
     /// Its odd sides: modula counts the servers in the order of their names, shorter names first, not
     /// in the order of the list; ketama rounds a server's share of the points down to fours, so one of
-    /// very little weight gets no key at all; random ignores weights. With `auto_eject_hosts`,
-    /// twemproxy places keys on the servers that live as if there were no others: that is the placement
-    /// of a list without the dead.
+    /// very little weight gets no key at all; random ignores weights. With `auto_eject_hosts`, twemproxy
+    /// places keys as if the servers that it ejected were not in the list.
     ///
     /// # Errors
     /// When there is no server, or too many; when two have the same name, which twemproxy refuses, too;
@@ -86,9 +86,9 @@ impl Placement {
                 return Err(PlacementError::SameName(pair[0].1.name.clone()));
             }
         }
-        let weights = nodes.iter().map(|node| node.weight.get());
+        let mut weights = nodes.iter().map(|node| node.weight.get());
         let total = weights
-            .fold(Some(0_u32), |sum, weight| sum?.checked_add(weight))
+            .try_fold(0_u32, u32::checked_add)
             .and_then(NonZeroU32::new)
             .ok_or(PlacementError::TooHeavy)?;
         let rule = match distribution {
@@ -202,8 +202,8 @@ fn ketama_points(sorted: &[(u32, &Node)], total: u32) -> Box<[Point]> {
             }
         }
     }
-    // Stable: where two servers have the same point, which one chance in millions decides, the
-    // one that is sorted first keeps it.
+    // Stable, as the sorting of glibc 2.36 that Debian's twemproxy runs with: where two servers have the
+    // same point, the one whose name comes first keeps it.
     points.sort_by_key(|point| point.value);
     assert!(
         !points.is_empty(),
