@@ -218,6 +218,11 @@ fn lists() -> (Vec<List>, Vec<ReservedPort>) {
             ["0:1 a", "1:2 b", "2:4 c", "3:6 d", "4:12 e"],
         ),
         List::new(
+            "names of which two have the same point, 2608162388",
+            None,
+            ["0:1 node1174", "1:1 node601"],
+        ),
+        List::new(
             "paths as names",
             Some("<>"),
             ["delta:1", "b:3", "a:1", "omega:1"],
@@ -610,7 +615,7 @@ const VECTORS_HEAD: &str = "\
 # HASH DISTRIBUTION DIGITS       The server of each key, in the order of the keys: its place in the list, base 36.
 ";
 /// How many lists there are when none has to be left out.
-const LISTS: usize = 10;
+const LISTS: usize = 11;
 const EJECTING: &str = "  auto_eject_hosts: true
   server_failure_limit: 1
   server_retry_timeout: 600000
