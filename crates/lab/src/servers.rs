@@ -490,8 +490,9 @@ fn spawn(program: &OsStr, args: &[OsString], dir: &Path) -> io::Result<Child> {
 
 /// A port that nobody who asks here is given, for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct ReservedPort {
-    pub(crate) port: u16,
+pub struct ReservedPort {
+    /// Its number.
+    pub port: u16,
     /// A name in the abstract socket namespace: the kernel frees it with its last owner, however that ends.
     _name: UnixListener,
 }
@@ -500,7 +501,11 @@ const PORT_MIN: u16 = 20_000;
 const PORT_MAX: u16 = 31_999;
 
 impl ReservedPort {
-    pub(crate) fn new() -> io::Result<ReservedPort> {
+    /// One that is free.
+    ///
+    /// # Errors
+    /// When none is.
+    pub fn new() -> io::Result<ReservedPort> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let span = u32::from(PORT_MAX - PORT_MIN) + 1;
         for _ in 0..span {

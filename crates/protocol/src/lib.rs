@@ -1,9 +1,10 @@
-//! RESP scanning and encoding, the command table, hash slots.
+//! RESP scanning and encoding, the command table, hash slots, and the hashing of sharded pools.
 //!
 //! No dependency, no I/O, no clock: every function is one of bytes.
 
 pub mod commands;
 pub mod encode;
+pub mod hashing;
 pub mod number;
 pub mod reply;
 pub mod request;

@@ -1,5 +1,7 @@
 //! Hash slots: which of the 16,384 parts of a Cluster a key belongs to.
 
+use crate::hashing::HashTag;
+
 /// How many hash slots a Cluster has.
 pub const SLOTS: u16 = 16_384;
 
@@ -13,25 +15,18 @@ pub fn hash_slot(key: &[u8]) -> u16 {
 
 /// What of a key decides its slot.
 pub fn hashed_part(key: &[u8]) -> &[u8] {
-    let Some(open) = key.iter().position(|&byte| byte == b'{') else {
-        return key;
-    };
-    let tag = &key[open + 1..];
-    match tag.iter().position(|&byte| byte == b'}') {
-        None | Some(0) => key,
-        Some(close) => &tag[..close],
-    }
+    HashTag::BRACES.part_of(key)
 }
 
 /// CRC16 as XMODEM has it: polynomial 0x1021, initial value 0, nothing reflected.
-fn crc16(bytes: &[u8]) -> u16 {
+pub(crate) fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, &byte| {
         (crc << 8) ^ CRC16_OF_BYTE[usize::from((crc >> 8) as u8 ^ byte)]
     })
 }
 
 /// The CRC16 of each byte.
-static CRC16_OF_BYTE: [u16; 256] = {
+pub(crate) static CRC16_OF_BYTE: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {

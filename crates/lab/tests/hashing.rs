@@ -1,0 +1,629 @@
+//! Where twemproxy itself puts keys, for every hash function and distribution, and where we do.
+//!
+//! `nutcracker` runs before servers that answer every GET with their own number: its replies say
+//! where it sent each key. With `RESPOOL_WRITE_VECTORS=1` what it says is written down as the vectors to
+//! which the protocol's own tests hold without it.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may stop at what it did not expect"
+)]
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use respool_lab::servers::{ReservedPort, find_program};
+use respool_protocol::hashing::{Distribution, Hash, HashTag, Node, Placement};
+
+/// Every hash function with every distribution by key, on lists of servers of all kinds.
+#[test]
+fn twemproxy_and_we_choose_the_same_server() {
+    let Some(nutcracker) = Nutcracker::find() else {
+        return;
+    };
+    let mut random = Random::seeded();
+    let mut vectors = String::from(VECTORS_HEAD);
+    let mut keys = interesting_keys();
+    keys.resize_with(VECTOR_KEYS, || random.key());
+    for key in &keys {
+        let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(vectors, "key {hex}").unwrap();
+    }
+    keys.resize_with(VECTOR_KEYS + KEYS, || random.key());
+
+    let mut pools = Vec::new();
+    for hash in Hash::ALL {
+        for distribution in [Distribution::Ketama, Distribution::Modula] {
+            pools.push((hash, distribution));
+        }
+    }
+    let (lists, _ports) = lists();
+    for list in &lists {
+        vectors.push_str(&list.as_vectors());
+        let peer = nutcracker.start(std::slice::from_ref(list), &pools);
+        for (pool, &(hash, distribution)) in pools.iter().enumerate() {
+            let owners = peer.owners(pool, &keys);
+            list.compare(hash, distribution, &keys, &owners);
+            let owners = owners[..VECTOR_KEYS].iter();
+            let digits: String = owners.map(|&owner| digit(owner)).collect();
+            writeln!(vectors, "{} {} {digits}", hash.name(), distribution.name()).unwrap();
+        }
+    }
+
+    if std::env::var_os("RESPOOL_WRITE_VECTORS").is_some() {
+        assert_eq!(lists.len(), LISTS, "a list was left out");
+        fs::write(VECTORS, vectors).unwrap();
+    }
+}
+
+/// How many points a weight gives, and in which order names are, on lists that nobody thought of.
+#[test]
+fn random_lists_of_servers_are_spread_alike() {
+    let Some(nutcracker) = Nutcracker::find() else {
+        return;
+    };
+    let mut random = Random::seeded();
+    let pools = [
+        (Hash::Fnv1aWide, Distribution::Ketama),
+        (Hash::Murmur, Distribution::Modula),
+    ];
+    for _ in 0..RANDOM_ROUNDS {
+        let lists: Vec<List> = (0..RANDOM_LISTS).map(|list| random.list(list)).collect();
+        let peer = nutcracker.start(&lists, &pools);
+        for (index, list) in lists.iter().enumerate() {
+            let keys: Vec<Vec<u8>> = (0..KEYS).map(|_| random.key()).collect();
+            for (pool, &(hash, distribution)) in pools.iter().enumerate() {
+                let owners = peer.owners(index * pools.len() + pool, &keys);
+                list.compare(hash, distribution, &keys, &owners);
+            }
+        }
+    }
+}
+
+/// Each request goes anywhere, whatever its key, and weights count for nothing.
+#[test]
+fn random_of_twemproxy_ignores_keys_and_weights() {
+    let Some(nutcracker) = Nutcracker::find() else {
+        return;
+    };
+    let list = List::new("random", None, ["0:1 a", "1:1000 b", "2:1 c"]);
+    let pools = [(Hash::Fnv1aWide, Distribution::Random)];
+    let peer = nutcracker.start(std::slice::from_ref(&list), &pools);
+    let mut counts = [0; 3];
+    for owner in peer.owners(0, &vec![b"key".to_vec(); 6_000]) {
+        counts[owner] += 1;
+    }
+    // 2,000 each, give or take nine standard deviations.
+    assert!(
+        counts.iter().all(|count| (1_670..2_330).contains(count)),
+        "{counts:?}"
+    );
+}
+
+/// Keys of a server that twemproxy has ejected go where they would go if it were not in the list.
+#[test]
+fn an_ejected_server_is_as_one_that_is_not_listed() {
+    let Some(nutcracker) = Nutcracker::find() else {
+        return;
+    };
+    let mut random = Random::seeded();
+    let lines = ["0:3 delta", "1:1 gamma", "2:7 beta", "3:2 alphabet"];
+    let pools = [Distribution::Ketama, Distribution::Modula].map(|d| (Hash::Murmur, d));
+    for dead in 0..lines.len() {
+        let mut all = List::new("all", None, lines);
+        all.dead = Some(dead);
+        let mut live = List::new("live", None, lines);
+        live.lines.remove(dead);
+        let peer = nutcracker.start(std::slice::from_ref(&all), &pools);
+        let keys: Vec<Vec<u8>> = (0..KEYS).map(|_| random.key()).collect();
+        for (pool, &(hash, distribution)) in pools.iter().enumerate() {
+            // The first key of the dead server ejects it.
+            assert!(peer.replies(pool, &keys).contains(&None));
+            let owners = peer.owners(pool, &keys).into_iter();
+            let owners: Vec<usize> = owners.map(|n| n - usize::from(n > dead)).collect();
+            live.compare(hash, distribution, &keys, &owners);
+        }
+    }
+}
+
+/// A list of servers as in twemproxy's configuration, and the hash tag of its pools.
+struct List {
+    name: String,
+    tag: Option<&'static str>,
+    lines: Vec<String>,
+    /// One that nobody can connect to, and that is ejected when that is noticed.
+    dead: Option<usize>,
+}
+
+impl List {
+    /// From lines without the folder of their sockets.
+    fn new<L: AsRef<str>>(
+        name: &str,
+        tag: Option<&'static str>,
+        lines: impl IntoIterator<Item = L>,
+    ) -> List {
+        let lines = lines.into_iter();
+        List {
+            name: name.to_owned(),
+            tag,
+            lines: lines
+                .map(|line| format!("{FOLDER}{}", line.as_ref()))
+                .collect(),
+            dead: None,
+        }
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        let lines = self.lines.iter();
+        lines.map(|line| Node::parse(line).unwrap()).collect()
+    }
+
+    fn compare(&self, hash: Hash, distribution: Distribution, keys: &[Vec<u8>], theirs: &[usize]) {
+        let tag = self.tag.map(|tag| HashTag::named(tag).unwrap());
+        let placement = Placement::twemproxy(hash, distribution, tag, &self.nodes()).unwrap();
+        for (key, &theirs) in keys.iter().zip(theirs) {
+            let ours = placement.server_of(key, || unreachable!("the key decides"));
+            assert_eq!(
+                ours,
+                theirs,
+                "{hash:?}, {distribution:?}, key \"{}\", tag {:?}, servers {:#?}",
+                key.escape_ascii(),
+                self.tag,
+                self.lines
+            );
+        }
+    }
+
+    fn as_vectors(&self) -> String {
+        let mut text = format!("\nlist {} {}\n", self.tag.unwrap_or("-"), self.name);
+        for line in &self.lines {
+            writeln!(text, "server {line}").unwrap();
+        }
+        text
+    }
+}
+
+/// The lists on which every hash function is tried, and the ports that some of them mean.
+fn lists() -> (Vec<List>, Vec<ReservedPort>) {
+    let mut lists = vec![
+        List::new("one server", None, ["0:7 alone"]),
+        List::new(
+            "names in no order",
+            None,
+            ["0:1 gamma", "1:1 beta", "2:1 alphabet", "3:1 Beta"],
+        ),
+        List::new(
+            "weights, braces",
+            Some("{}"),
+            ["0:1 a", "1:5 b", "2:2 c", "3:10 d"],
+        ),
+        List::new(
+            "weights far apart, twice the same character",
+            Some("$$"),
+            ["0:100000 heavy", "1:1 light", "2:30000 medium"],
+        ),
+        List::new(
+            "shares of the points that floats of 32 bits round below a whole number",
+            None,
+            ["0:1 a", "1:2 b", "2:4 c", "3:6 d", "4:12 e"],
+        ),
+        List::new(
+            "names of which two have the same point, 2608162388",
+            None,
+            ["0:1 node1174", "1:1 node601"],
+        ),
+        List::new(
+            "paths as names",
+            Some("<>"),
+            ["delta:1", "b:3", "a:1", "omega:1"],
+        ),
+        List::new(
+            "long names",
+            None,
+            [('n', 40), ('m', 200), ('l', 200), ('k', 269)].map(|(letter, length)| {
+                format!("{letter}:2 {}", letter.to_string().repeat(length))
+            }),
+        ),
+        List::new(
+            "many servers",
+            None,
+            (0..20).map(|server| format!("{server}:1 node{server}")),
+        ),
+    ];
+
+    // Addresses as names need ports.
+    let ports: Vec<ReservedPort> = (0..5).map(|_| ReservedPort::new().unwrap()).collect();
+    let address = |port| format!("127.0.0.1:{port}:1");
+    lists.push(List {
+        name: "addresses as names".to_owned(),
+        tag: None,
+        lines: ports[..3].iter().map(|port| address(port.port)).collect(),
+        dead: None,
+    });
+    if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, KETAMA_PORT)) {
+        eprintln!("skipped: the list with port {KETAMA_PORT}: {error}");
+        return (lists, ports);
+    }
+    lists.push(List {
+        name: "an address with libmemcached's port".to_owned(),
+        tag: None,
+        lines: [ports[3].port, KETAMA_PORT, ports[4].port]
+            .map(address)
+            .to_vec(),
+        dead: None,
+    });
+    (lists, ports)
+}
+
+/// Keys about which implementations differ: nothing, tags of all shapes, signs, bytes from 0x80 on, and every length
+/// around the blocks in which the functions work.
+fn interesting_keys() -> Vec<Vec<u8>> {
+    let texts = [
+        "",
+        "{}",
+        "{a}",
+        "x{a}y",
+        "{}a{b}",
+        "{a",
+        "a}",
+        "}{a}",
+        "{{a}}",
+        "$a$b",
+        "$$a$",
+        "a$b",
+        "$",
+        "<a>b",
+        "<>a<b>",
+        "+1",
+        "-1",
+        "user:1000",
+        "a b",
+        "\r\n",
+        "\0",
+    ];
+    let mut keys: Vec<Vec<u8>> = texts.iter().map(|key| key.as_bytes().to_vec()).collect();
+    for length in (1..=17_u32).chain(54..=66).chain([119, 120, 128, 1_000]) {
+        keys.push((0..length).map(|at| (at * 37) as u8 ^ 0xa5).collect());
+    }
+    keys
+}
+
+/// The program, and the right to be the only one who runs it: a peer takes hundreds of descriptors.
+struct Nutcracker {
+    binary: PathBuf,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Nutcracker {
+    fn find() -> Option<Nutcracker> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        match find_program("nutcracker") {
+            Ok(binary) => Some(Nutcracker {
+                binary,
+                _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner),
+            }),
+            Err(reason) => {
+                eprintln!("skipped: {reason}");
+                None
+            }
+        }
+    }
+
+    /// Starts it with a pool for each list and each of `pools`, numbered list by list.
+    fn start(&self, lists: &[List], pools: &[(Hash, Distribution)]) -> Peer {
+        let dir = tempfile::Builder::new()
+            .prefix("respool-")
+            .tempdir()
+            .unwrap();
+        let mut servers = Vec::new();
+        let mut configuration = String::new();
+        let mut pool = 0;
+        for list in lists {
+            for (number, node) in list.nodes().into_iter().enumerate() {
+                if list.dead != Some(number) {
+                    servers.push(Numbered::start(number, &node.address, dir.path()));
+                }
+            }
+            for (hash, distribution) in pools {
+                let (hash, distribution) = (hash.name(), distribution.name());
+                writeln!(
+                    configuration,
+                    "pool{pool}: \n  listen: {FOLDER}pool{pool}\n  redis: true\n  \
+                     hash: {hash}\n  distribution: {distribution}"
+                )
+                .unwrap();
+                if let Some(tag) = list.tag {
+                    writeln!(configuration, "  hash_tag: \"{tag}\"").unwrap();
+                }
+                if list.dead.is_some() {
+                    configuration.push_str(EJECTING);
+                }
+                configuration.push_str("  servers:\n");
+                for line in &list.lines {
+                    writeln!(configuration, "    - {line}").unwrap();
+                }
+                pool += 1;
+            }
+        }
+        fs::write(dir.path().join("nutcracker.yml"), &configuration).unwrap();
+
+        // It always has a statistics port; nobody asks it there.
+        let statistics = ReservedPort::new().unwrap();
+        let log = File::create(dir.path().join("log")).unwrap();
+        let child = Command::new(&self.binary)
+            .current_dir(dir.path())
+            .args(["--conf-file", "nutcracker.yml", "--stats-addr", "127.0.0.1"])
+            .args(["--stats-port", &statistics.port.to_string()])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut peer = Peer {
+            child,
+            _servers: servers,
+            dir,
+            _statistics: statistics,
+        };
+        let deadline = Instant::now() + LIMIT;
+        while (0..pool).any(|pool| peer.connect(pool).is_none()) {
+            let ended = peer.child.try_wait().unwrap();
+            assert!(
+                ended.is_none() && Instant::now() < deadline,
+                "nutcracker does not start ({ended:?}): {}\n{configuration}",
+                fs::read_to_string(peer.dir.path().join("log")).unwrap()
+            );
+            thread::sleep(Duration::from_millis(2));
+        }
+        peer
+    }
+}
+
+/// A running `nutcracker` with its servers, ended when dropped.
+struct Peer {
+    child: Child,
+    // Before the folder in which their sockets are.
+    _servers: Vec<Numbered>,
+    dir: tempfile::TempDir,
+    _statistics: ReservedPort,
+}
+
+impl Peer {
+    /// Which server a pool sends each key to.
+    fn owners(&self, pool: usize, keys: &[Vec<u8>]) -> Vec<usize> {
+        let replies = self.replies(pool, keys).into_iter();
+        let owners: Option<Vec<usize>> = replies.collect();
+        owners.expect("twemproxy reaches every server")
+    }
+
+    /// What the servers answer, which is their numbers; or nothing where twemproxy answered with an error.
+    fn replies(&self, pool: usize, keys: &[Vec<u8>]) -> Vec<Option<usize>> {
+        let stream = self.connect(pool).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut lines = BufReader::new(&stream).lines();
+        let mut replies = Vec::with_capacity(keys.len());
+        // Few enough at a time that nobody waits for us to read while we write.
+        for keys in keys.chunks(100) {
+            let mut requests = Vec::new();
+            for key in keys {
+                write!(requests, "*2\r\n$3\r\nGET\r\n${}\r\n", key.len()).unwrap();
+                requests.extend_from_slice(key);
+                requests.extend_from_slice(b"\r\n");
+            }
+            (&stream).write_all(&requests).unwrap();
+            for _ in keys {
+                let line = lines.next().expect("a reply to every request").unwrap();
+                let number = line.strip_prefix(':').map(|number| number.parse().unwrap());
+                assert!(number.is_some() || line.starts_with('-'), "{line:?}");
+                replies.push(number);
+            }
+        }
+        replies
+    }
+
+    fn connect(&self, pool: usize) -> Option<UnixStream> {
+        UnixStream::connect(self.dir.path().join(format!("pool{pool}"))).ok()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server that answers every request with its number, closed when dropped.
+struct Numbered {
+    is_over: Arc<AtomicBool>,
+    /// Connects once, so that it notices; whether that went well.
+    wake: Box<dyn Fn() -> bool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Numbered {
+    fn start(number: usize, address: &str, dir: &Path) -> Numbered {
+        if let Some(name) = address.strip_prefix(FOLDER) {
+            let path = dir.join(name);
+            let listener = UnixListener::bind(&path).unwrap();
+            let wake = move || UnixStream::connect(&path).is_ok();
+            return Numbered::serve(number, move || listener.accept().unwrap().0, wake);
+        }
+        let listener = TcpListener::bind(address).unwrap();
+        let address = listener.local_addr().unwrap();
+        let wake = move || TcpStream::connect(address).is_ok();
+        Numbered::serve(number, move || listener.accept().unwrap().0, wake)
+    }
+
+    fn serve<S: Read + Write + Send + 'static>(
+        number: usize,
+        accept: impl Fn() -> S + Send + 'static,
+        wake: impl Fn() -> bool + 'static,
+    ) -> Numbered {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&is_over);
+        let listening = move || {
+            loop {
+                let connection = accept();
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                // Ends when the peer closes it.
+                start_thread(move || answer(BufReader::new(connection), number));
+            }
+        };
+        Numbered {
+            is_over,
+            wake: Box::new(wake),
+            thread: Some(start_thread(listening)),
+        }
+    }
+}
+
+impl Drop for Numbered {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if (self.wake)() {
+            let _ = self.thread.take().map(thread::JoinHandle::join);
+        }
+    }
+}
+
+fn start_thread(work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
+    // Hundreds of them, none of which does much.
+    let builder = thread::Builder::new().stack_size(128 * 1024);
+    builder.spawn(work).unwrap()
+}
+
+/// Answers the requests of one connection, until it ends.
+fn answer<S: Read + Write>(mut connection: BufReader<S>, number: usize) {
+    let reply = format!(":{number}\r\n");
+    let mut replies = Vec::new();
+    while skip_request(&mut connection).is_some() {
+        replies.extend_from_slice(reply.as_bytes());
+        if connection.buffer().is_empty() {
+            if connection.get_mut().write_all(&replies).is_err() {
+                return;
+            }
+            replies.clear();
+        }
+    }
+}
+
+/// Reads one request, an array of bulks; nothing at the end of the connection.
+fn skip_request(connection: &mut impl BufRead) -> Option<()> {
+    for _ in 0..number(connection, b'*')? {
+        let length = number(connection, b'$')?;
+        let mut bulk = vec![0; length + 2];
+        connection.read_exact(&mut bulk).ok()?;
+    }
+    Some(())
+}
+
+fn number(connection: &mut impl BufRead, kind: u8) -> Option<usize> {
+    let mut line = Vec::new();
+    connection.read_until(b'\n', &mut line).ok()?;
+    let digits = line.strip_prefix(&[kind])?.strip_suffix(b"\r\n")?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Numbers from a seed that is printed (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn seeded() -> Random {
+        let named = std::env::var("RESPOOL_SEED").ok();
+        let seed = named.and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(0)) | 1;
+        eprintln!("RESPOOL_SEED={seed}");
+        Random(seed)
+    }
+
+    fn below(&mut self, end: u32) -> u32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32) % end
+    }
+
+    /// A key like those of applications, or any bytes, sometimes with a tag in it.
+    fn key(&mut self) -> Vec<u8> {
+        let mut key = match self.below(4) {
+            0 => self.below(1_000_000).to_string().into_bytes(),
+            1 => format!("user:{}:name", self.below(1_000_000)).into_bytes(),
+            2 => self.bytes(24),
+            _ => self.bytes(300),
+        };
+        if self.below(3) == 0 {
+            let (open, close) = [(b'{', b'}'), (b'$', b'$'), (b'<', b'>')][self.below(3) as usize];
+            for mark in [open, close] {
+                let at = self.below(key.len() as u32 + 1) as usize;
+                key.insert(at, mark);
+            }
+        }
+        key
+    }
+
+    fn bytes(&mut self, end: u32) -> Vec<u8> {
+        let length = self.below(end);
+        (0..length).map(|_| self.below(256) as u8).collect()
+    }
+
+    /// Some servers with other names and other weights; the sockets of each list have names of their own.
+    fn list(&mut self, list: u32) -> List {
+        let weights = [1, 2, 10, 1_000][self.below(4) as usize];
+        let lines = (0..2 + self.below(15)).map(|server| {
+            let weight = 1 + self.below(weights);
+            let length = 1 + self.below(30);
+            let letter = |_| b"abcXYZ019-._:/"[self.below(14) as usize] as char;
+            let name: String = (0..length).map(letter).collect();
+            // The number keeps names apart.
+            format!("{list}-{server}:{weight} {name}{server}")
+        });
+        let lines: Vec<String> = lines.collect();
+        List::new("random", None, lines)
+    }
+}
+
+fn digit(number: usize) -> char {
+    char::from_digit(number as u32, 36).unwrap()
+}
+
+/// The folder in which `nutcracker` was started, for itself: so no path of this machine gets into the vectors.
+const FOLDER: &str = "/proc/self/cwd/";
+const VECTORS: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../protocol/tests/hashing/twemproxy.txt"
+);
+const VECTORS_HEAD: &str = "\
+# Which server twemproxy 0.5.0 (Debian's nutcracker) sends keys to; what twemproxy itself did, written
+# down by `RESPOOL_WRITE_VECTORS=1 cargo test -p respool-lab --test hashing`.
+#
+# key HEX                        A key.
+# list TAG NAME                  A list of servers, the hash tag of its pool or -, and what is special about it.
+# server LINE                    A server of that list, as in twemproxy's configuration.
+# HASH DISTRIBUTION DIGITS       The server of each key, in the order of the keys: its place in the list, base 36.
+";
+/// How many lists there are when none has to be left out.
+const LISTS: usize = 11;
+const EJECTING: &str = "  auto_eject_hosts: true
+  server_failure_limit: 1
+  server_retry_timeout: 600000
+";
+const VECTOR_KEYS: usize = 200;
+const KEYS: usize = 3_000;
+const RANDOM_ROUNDS: usize = 3;
+const RANDOM_LISTS: u32 = 8;
+/// The port that twemproxy leaves out of a name.
+const KETAMA_PORT: u16 = 11_211;
+const LIMIT: Duration = Duration::from_secs(20);
