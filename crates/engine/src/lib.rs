@@ -21,6 +21,7 @@ mod monitor;
 mod pinned;
 mod pool;
 mod pubsub;
+mod queue;
 mod redirect;
 mod replies;
 mod requests;

@@ -345,7 +345,10 @@ impl Engine {
         let reads = command.retry == Retry::Read;
         match command.answer {
             Answer::Alone if matches!(id, id::WAIT | id::WAITAOF) => self.place_wait(key, &request),
-            _ if alone => self.place_alone(key, bytes, reads, Pins::ONCE, may_wait(id)),
+            _ if alone && may_wait(id) => self.place_waiting(key, &request, |engine| {
+                engine.place_alone(key, bytes, reads, Pins::ONCE, true)
+            }),
+            _ if alone => self.place_alone(key, bytes, reads, Pins::ONCE, false),
             Answer::Conditional(Condition::Script) => self.place_script(key, &request),
             Answer::Conditional(Condition::Count) => self.place_counted(key, &request),
             _ => self.place_on_link(key, bytes, reads, None),

@@ -331,6 +331,8 @@ pub(crate) struct Rare {
     /// What is left of its last request, and whether that gets no reply.
     pub(crate) steps: VecDeque<Step>,
     pub(crate) steps_silent: bool,
+    /// It waits for a link to wait on, until then.
+    pub(crate) gives_up_at: Option<Time>,
     /// Within an EXEC: what the session is there.
     pub(crate) within: Option<Within>,
 }

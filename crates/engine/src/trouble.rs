@@ -341,6 +341,7 @@ impl Engine {
         self.ticking = keys;
         self.tick_questions();
         self.tick_lessons();
+        self.tick_waiters();
         // Whoever was offered a link may have gone without it.
         self.next_pinned();
         self.next_streaming();

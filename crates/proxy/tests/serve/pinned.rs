@@ -237,6 +237,34 @@ fn links_of_waiters_are_used_again_and_have_a_bound_that_makes_others_wait() {
     }
 }
 
+/// The time for which a command may wait runs also while it waits for a link to wait on.
+#[test]
+fn who_waits_for_a_link_waits_no_longer_than_for_what_it_asked() {
+    let options = Options::with(&["--threads=1", "--pinned-links-max=1"]);
+    before_every_server(&options, |target| {
+        let mut first = target.client();
+        first.send(&words("BLPOP first 0"));
+        wait_until("it waits", Duration::from_secs(10), || waiting(target) == 1);
+        let mut client = target.client();
+        for (asked, nothing) in [
+            ("BLPOP list 0.2", "*-1\r\n"),
+            ("BRPOPLPUSH list other 0.2", "$-1\r\n"),
+            ("XREAD BLOCK 200 STREAMS s 0", "*-1\r\n"),
+        ] {
+            client.send(&words(asked));
+            assert_eq!(String::from_utf8_lossy(&client.reply_bytes()), nothing);
+        }
+        assert_eq!(waiting(target), 1, "none of them came to the server");
+        client.send(&words("BLPOP list 30"));
+        assert!(client.is_quiet(MOMENT));
+        let mut direct = target.direct_client();
+        direct.call("RPUSH list e");
+        direct.call("RPUSH first e");
+        assert_eq!(first.reply(), pair("first", "e"));
+        assert_eq!(client.reply(), pair("list", "e"));
+    });
+}
+
 #[test]
 fn at_the_bound_it_is_refused_if_so_configured() {
     let args = [
