@@ -12,8 +12,11 @@
 //! - Requests of different sessions that were gathered at one moment may run in any order: none of them was
 //!   answered. Those of one session keep theirs: what is moved runs behind all others of the batch, first SETs, then
 //!   reads, then GETs; so it is moved only if its session has asked for nothing behind it that would run before.
-//! - A read takes the answer of an equal one only if nothing that its session asked before runs later. Among
-//!   what is moved nothing writes behind a read, so no write comes in between.
+//! - A read takes the answer of an equal one that is in the same batch. Among what is moved nothing writes behind a read,
+//!   so no write comes in between. What a session reads of one key it reads in its order: so whoever reads in more than one
+//!   way (GET and STRLEN) takes an answer only if nothing that it asked before runs later. Whoever only GETs may be
+//!   answered for one key as of a moment before that of the key it asked for first: both lie within the batch. That order is
+//!   kept where it costs nothing, within an MGET.
 //! - A session that has parts, or takes another's answer, is not asked for more until all of it is answered. So
 //!   whatever has to be asked again can be asked again as if it had never been sent.
 //! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, as a GET, and so is everything that its
@@ -155,6 +158,7 @@ impl Engine {
                 session.batch = batch;
                 session.behind = Move::Get;
                 session.block = 0;
+                session.reads_in_order = false;
             }
             let levels = Levels::of(&self.levels, session.listener);
             let may = |to: Move| session.behind <= to && !entry.duty;
@@ -180,6 +184,7 @@ impl Engine {
                 _ => Move::Not,
             };
             session.behind = to;
+            session.reads_in_order |= to <= Move::Read && !request.starts_with(GET);
             work.plan.push(to);
             if let Some(count) = counts.get_mut(to as usize) {
                 *count += 1;
@@ -309,12 +314,11 @@ fn choose(
         let collapses = collapses.is_some_and(|set| Levels::of(set, session.listener).collapse);
         let place = collapses.then(|| twins.find(own, |other| arguments(&parts[other]) == own));
         let leader = place.and_then(|place| place.leader);
-        // What its session has asked before it may not run later.
         if let Some(leader) = leader
             && let Some(block) = twins.block_of(leader)
-            && block >= session.block
+            && (block >= session.block || !session.reads_in_order)
         {
-            session.block = block;
+            session.block = session.block.max(block);
             session.flags |= Flags::FUSED;
             twins.follow(leader);
             same += 1;

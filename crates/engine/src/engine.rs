@@ -409,6 +409,7 @@ impl Engine {
             batch: 0,
             behind: Move::default(),
             block: 0,
+            reads_in_order: false,
             link: Key::NOBODY,
             next_seq: 0,
             head_seq: 0,

@@ -280,6 +280,8 @@ pub(crate) struct Session {
     pub(crate) batch: u32,
     pub(crate) behind: Move,
     pub(crate) block: u32,
+    /// In that batch it reads otherwise than by plain GETs.
+    pub(crate) reads_in_order: bool,
 
     pub(crate) db: u32,
     pub(crate) pool: u16,

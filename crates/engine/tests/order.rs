@@ -1,5 +1,6 @@
 //! Whatever leaves together: every client sees one server that executed its requests one by one, in the order in
-//! which it asked them, each at some moment between asking and answer.
+//! which it asked them, each at some moment between asking and answer. Where reads that are the same are sent once,
+//! a client sees what it reads of one key in that order, and every read behind all that it wrote before.
 
 mod world;
 
@@ -155,15 +156,21 @@ impl Client {
     }
 
     /// Finds for each answer the earliest moment at which the server, asked then, would have given it.
-    fn check(&self, server: &Server) -> Result<(), TestCaseError> {
+    fn check(&self, server: &Server, collapse: bool) -> Result<(), TestCaseError> {
         prop_assert_eq!(self.answers.len(), self.asked.len());
         let (mut before, mut from) = (0, 0);
+        let mut wrote = 0;
+        let mut of_key: HashMap<&str, usize> = HashMap::new();
         for ((request, asked), (to, answered)) in self.asked.iter().zip(&self.answers) {
             let answer_got = &self.got[from..*to];
             from = *to;
             let words: Vec<&str> = request.split(' ').collect();
-            let earliest = before.max(*asked);
-            before = match words[..] {
+            let earliest = match words[..] {
+                [_, key] if collapse => wrote.max(of_key.get(key).copied().unwrap_or_default()),
+                _ => before,
+            };
+            let earliest = earliest.max(*asked);
+            let found = match words[..] {
                 [_, _, unique] => {
                     let at = server.writes[unique];
                     prop_assert!(
@@ -195,6 +202,11 @@ impl Client {
                 }
                 _ => unreachable!("two words or three"),
             };
+            before = before.max(found);
+            of_key.insert(words[1], found);
+            if words.len() == 3 {
+                wrote = found;
+            }
         }
         Ok(())
     }
@@ -287,7 +299,7 @@ proptest! {
             server.take(sent.as_bytes());
         }
         for client in &clients {
-            client.check(&server)?;
+            client.check(&server, collapse)?;
         }
     }
 }

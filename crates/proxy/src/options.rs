@@ -597,7 +597,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
         kind: Kind::Switch(|values| &mut values.flush.collapse),
         brief: "Send reads of a batch that are the same once",
         more: "Each client gets the answer. Reads of one key whose answer follows from the data alone, and only \
-               where nothing writes in between.",
+               where nothing writes in between. Who reads different keys in one write and needs them read in \
+               that order, while others write, is better off without.",
         example: "false",
         ..OPTION
     },
