@@ -77,7 +77,7 @@ impl Engine {
 fn timeout_ms(request: &Request<'_>) -> Option<u32> {
     let argc = request.spans.len();
     let number = |at: usize| -> Option<f64> {
-        let text = std::str::from_utf8(request.arg(at)).ok()?;
+        let text = std::str::from_utf8(request.args().nth(at)?).ok()?;
         text.parse().ok()
     };
     let ms = match request.id {
@@ -123,6 +123,11 @@ mod tests {
         assert_eq!(timeout("BZMPOP 0.5 1 z MIN COUNT 3"), Some(500));
         assert_eq!(timeout("XREAD COUNT 1 BLOCK 70 STREAMS s 0"), Some(70));
         for forever_or_wrong in [
+            "BLPOP",
+            "BLMPOP",
+            "BZMPOP",
+            "XREAD",
+            "XREAD BLOCK",
             "BLPOP a 0",
             "BLPOP a -1",
             "BLPOP a x",

@@ -255,6 +255,9 @@ fn who_waits_for_a_link_waits_no_longer_than_for_what_it_asked() {
             assert_eq!(String::from_utf8_lossy(&client.reply_bytes()), nothing);
         }
         assert_eq!(waiting(target), 1, "none of them came to the server");
+        // What is wrong is the server's to say, and has to wait for it.
+        let mut wrong = target.client();
+        wrong.send(&words("BLMPOP"));
         client.send(&words("BLPOP list 30"));
         assert!(client.is_quiet(MOMENT));
         let mut direct = target.direct_client();
@@ -262,6 +265,7 @@ fn who_waits_for_a_link_waits_no_longer_than_for_what_it_asked() {
         direct.call("RPUSH first e");
         assert_eq!(first.reply(), pair("first", "e"));
         assert_eq!(client.reply(), pair("list", "e"));
+        assert!(wrong.reply().error().is_some());
     });
 }
 
