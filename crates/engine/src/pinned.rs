@@ -94,7 +94,7 @@ impl Engine {
 
     /// Links that serve one session each have a bound: at it, the session waits or is refused.
     pub(crate) fn wait_for_room(&mut self, key: Key) -> Result<(), Blocked> {
-        if self.pinned_links < self.settings.limits.pinned_links_max {
+        if self.has_room_for_own_link() {
             return Ok(());
         }
         if self.settings.pinned_links_full == WhenFull::Refuse {
@@ -103,6 +103,11 @@ impl Engine {
         self.pinned_waiters.push_back(key);
         self.hold(key, Flags::HOLD_ROOM);
         Err(Blocked::Wait)
+    }
+
+    /// Whether one more link may serve one session alone.
+    pub(crate) fn has_room_for_own_link(&self) -> bool {
+        self.pinned_links < self.settings.limits.pinned_links_max
     }
 
     /// A link that was given back is a connection of the server like any other.

@@ -161,12 +161,11 @@ impl Engine {
         let link = match found {
             Some(link) => link,
             None => {
-                let is_full = self.pinned_links >= self.settings.limits.pinned_links_max;
                 let has_one = self
                     .sessions
                     .get(key)
                     .is_some_and(|own| !own.pins.is_empty());
-                if is_full && has_one {
+                if has_one && !self.has_room_for_own_link() {
                     return Err(Blocked::Refused(bound_reply("pinned_links_max")));
                 }
                 self.wait_for_room(key)?;

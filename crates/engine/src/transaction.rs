@@ -572,7 +572,7 @@ impl Engine {
             return Some(LOST_REDIRECT.to_vec());
         }
         // Who holds one of the links that have a bound must not wait for another: others may do the same.
-        let full = self.pinned_links >= self.settings.limits.pinned_links_max;
+        let full = !self.has_room_for_own_link();
         (full && !needs_none && session.pins.is_empty()).then(|| bound_reply("pinned_links_max"))
     }
 
