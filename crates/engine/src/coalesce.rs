@@ -42,11 +42,13 @@ use crate::twins::Twins;
 /// Where a batch is put into its new order; kept for the next one.
 #[derive(Default)]
 pub(crate) struct Coalescing {
-    /// What becomes of each request of the batch, from its end on.
-    plan: Vec<Move>,
-    /// The requests that are moved, and which of them are the same.
-    parts: [Vec<Part>; 3],
+    /// The batch as it was gathered.
+    entries: Vec<Entry>,
+    /// Its requests by what becomes of them ([`Move`]), from its end on.
+    parts: [Vec<Part>; 4],
+    /// Of those that are looked at: which are the same, and how they are sent.
     twins: Twins,
+    blocks: Blocks,
     order: Order,
 }
 
@@ -57,16 +59,31 @@ struct Order {
     entries: Vec<Entry>,
 }
 
-/// A request of the batch, and where its bytes begin.
+/// A request of the batch: its place there, and that of its bytes.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    entry: Entry,
-    at: usize,
+    index: u32,
+    at: u32,
 }
 
-impl Part {
-    fn bytes<'a>(&self, batch: &'a [u8]) -> &'a [u8] {
-        &batch[self.at..self.at + self.entry.len as usize]
+/// The batch as it was gathered.
+#[derive(Clone, Copy)]
+struct Gathered<'a> {
+    entries: &'a [Entry],
+    bytes: &'a [u8],
+}
+
+impl<'a> Gathered<'a> {
+    #[inline]
+    fn entry(&self, part: Part) -> &'a Entry {
+        &self.entries[part.index as usize]
+    }
+
+    /// The bytes of a request, but for so many at their beginning.
+    #[inline]
+    fn bytes(&self, part: Part, from: usize) -> &'a [u8] {
+        let at = part.at as usize;
+        &self.bytes[at + from..at + self.entry(part).len as usize]
     }
 }
 
@@ -85,6 +102,7 @@ pub(crate) enum Move {
 }
 
 /// How what is moved is sent.
+#[derive(Clone, Copy)]
 struct Section {
     /// As parts of such a request; `None`: each for itself.
     whole: Option<(Class, &'static [u8])>,
@@ -93,6 +111,9 @@ struct Section {
     args: usize,
     /// Whether parts that are the same are sent once.
     collapses: bool,
+    /// What a part is that has no other to leave with. A read is still one that was moved: its answer may have to wait for
+    /// what its session asked before.
+    alone: Class,
 }
 
 /// By [`Move`].
@@ -102,20 +123,38 @@ const SECTIONS: [Section; 3] = [
         part: Class::OfGets,
         args: 1,
         collapses: true,
+        alone: Class::Moved,
     },
     Section {
         whole: None,
         part: Class::Moved,
         args: 0,
         collapses: true,
+        alone: Class::Moved,
     },
     Section {
         whole: Some((Class::Sets, b"\r\n$4\r\nMSET\r\n")),
         part: Class::OfSets,
         args: 2,
         collapses: false,
+        alone: Class::Set,
     },
 ];
+
+impl Section {
+    /// How so many parts are sent.
+    fn of(self, count: usize) -> Section {
+        if count > 1 {
+            return self;
+        }
+        Section {
+            whole: None,
+            part: self.alone,
+            collapses: false,
+            ..self
+        }
+    }
+}
 
 impl Engine {
     /// A batch is about to leave: what can leave together does.
@@ -142,27 +181,41 @@ impl Engine {
         self.batch = self.batch.wrapping_add(1);
         let batch = self.batch;
         let mut work = std::mem::take(&mut self.coalescing);
-        work.plan.clear();
-        let (entries, bytes) = link.open_batch_of();
-        let mut counts = [0_usize; 3];
+        work.parts.iter_mut().for_each(Vec::clear);
+        link.copy_gathered(&mut work.entries);
+        let bytes = link.gathered_bytes();
         let mut at = bytes.len();
+        // Most come one behind the other: a session is looked up once for all that it has asked in one piece.
+        let mut of = Key::NOBODY;
+        let mut session: Option<&mut Session> = None;
+        let mut levels = Levels::ALL;
         // From the end on: what a session asks later is known when it is decided what becomes of what it asks.
-        for (index, entry) in entries.enumerate().rev() {
+        for (index, entry) in work.entries.iter().enumerate().rev() {
+            let behind = at;
             at -= entry.len as usize;
-            let request = &bytes[at..at + entry.len as usize];
-            let Some(session) = self.sessions.get_mut(entry.session) else {
-                work.plan.push(Move::Not);
+            let part = Part {
+                index: index as u32,
+                at: at as u32,
+            };
+            if entry.session != of {
+                of = entry.session;
+                session = self.sessions.get_mut(of);
+                if let Some(session) = &mut session {
+                    levels = Levels::of(&self.levels, session.listener);
+                    if session.batch != batch {
+                        session.batch = batch;
+                        session.behind = Move::Get;
+                        session.block = 0;
+                        session.reads_in_order = false;
+                    }
+                }
+            }
+            let Some(session) = &mut session else {
+                work.parts[Move::Not as usize].push(part);
                 continue;
             };
-            if session.batch != batch {
-                session.batch = batch;
-                session.behind = Move::Get;
-                session.block = 0;
-                session.reads_in_order = false;
-            }
-            let levels = Levels::of(&self.levels, session.listener);
+            let request = &bytes[at..behind];
             let may = |to: Move| session.behind <= to && !entry.duty;
-            let (may_fuse, collapse) = (levels.fuse, collapse && levels.collapse);
             let to = match entry.class {
                 Class::Get if try_get && !entry.duty => {
                     try_get = false;
@@ -174,87 +227,84 @@ impl Engine {
                     tries[1] = Some(index);
                     Move::Not
                 }
-                Class::Get if fuse_gets && may_fuse && may(Move::Get) && is_plain(request, GET) => {
+                Class::Get
+                    if fuse_gets && levels.fuse && may(Move::Get) && is_plain(request, GET) =>
+                {
                     Move::Get
                 }
-                Class::Get | Class::Pure if collapse && may(Move::Read) => Move::Read,
-                Class::Set if fuse_sets && may_fuse && may(Move::Set) && is_plain(request, SET) => {
+                Class::Get | Class::Pure if collapse && levels.collapse && may(Move::Read) => {
+                    session.reads_in_order |= !request.starts_with(GET);
+                    Move::Read
+                }
+                Class::Set
+                    if fuse_sets && levels.fuse && may(Move::Set) && is_plain(request, SET) =>
+                {
                     Move::Set
                 }
                 _ => Move::Not,
             };
             session.behind = to;
-            session.reads_in_order |= to <= Move::Read && !request.starts_with(GET);
-            work.plan.push(to);
-            if let Some(count) = counts.get_mut(to as usize) {
-                *count += 1;
-            }
+            work.parts[to as usize].push(part);
         }
-        tries
-            .into_iter()
-            .flatten()
-            .for_each(|index| link.try_right(index));
-        if counts.iter().any(|count| *count > 1) {
-            self.rearrange(key, &mut work, counts, collapse);
+        for index in tries.into_iter().flatten() {
+            work.entries[index] = link.try_right(index);
+        }
+        let moved = &work.parts[..Move::Not as usize];
+        if moved.iter().any(|parts| parts.len() > 1) {
+            self.rearrange(key, &mut work, collapse);
         }
         self.coalescing = work;
     }
 
     /// Puts the batch into its new order.
-    fn rearrange(&mut self, key: Key, work: &mut Coalescing, counts: [usize; 3], collapse: bool) {
+    fn rearrange(&mut self, key: Key, work: &mut Coalescing, collapse: bool) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
         let Coalescing {
-            plan,
-            parts: all,
+            entries,
+            parts: [moved @ .., stay],
             twins,
+            blocks,
             order,
         } = work;
-        order.bytes.clear();
-        order.entries.clear();
-        all.iter_mut().for_each(Vec::clear);
-        let (entries, batch) = link.open_batch_of();
-        let mut at = 0;
-        for (entry, to) in entries.zip(plan.iter().rev()) {
-            let part = Part { entry: *entry, at };
-            at += entry.len as usize;
-            match to {
-                // Alone, they stay themselves: nothing of the others that are moved has to run before them.
-                Move::Get if counts[0] == 1 => all[Move::Read as usize].push(part),
-                Move::Set if counts[2] == 1 => order.keep(part, batch),
-                Move::Not => order.keep(part, batch),
-                _ => all[*to as usize].push(part),
-            }
-        }
-        let mut blocks = Blocks::default();
-        let mut same = 0;
-        for (section, parts) in SECTIONS.iter().zip(&*all).rev() {
-            let collapses = section.collapses && collapse;
-            same += choose(
-                section,
+        let bytes = link.gathered_bytes();
+        let batch = Gathered { entries, bytes };
+        order.begin(stay, batch);
+        blocks.last = 0;
+        let (mut candidates, mut same, mut saved) = (0, 0, 0);
+        for (section, parts) in SECTIONS.iter().zip(moved).rev() {
+            parts.reverse();
+            let mut section = section.of(parts.len());
+            section.collapses &= collapse;
+            let sessions = &mut self.sessions;
+            choose(
+                &section,
                 parts,
                 batch,
                 twins,
-                collapses.then_some(&self.levels),
-                &mut blocks,
-                &mut self.sessions,
+                blocks,
+                &self.levels,
+                sessions,
             );
-            order.write(section, parts, batch, twins);
+            order.write(&section, parts, batch, twins, blocks);
+            if section.collapses {
+                candidates += parts.len();
+                same += parts.len() - twins.leaders().len();
+            }
+            saved += parts.len() - blocks.of_section.len();
+            let counters = &mut self.counters;
+            if section.whole.is_some() {
+                counters.fused_batches += blocks.of_section.len() as u64;
+                match section.part {
+                    Class::OfGets => counters.fused_gets += parts.len() as u64,
+                    _ => counters.fused_sets += parts.len() as u64,
+                }
+            }
         }
-        let counters = &mut self.counters;
-        counters.fused_gets += all[Move::Get as usize].len() as u64;
-        counters.fused_sets += all[Move::Set as usize].len() as u64;
-        counters.collapsed += same as u64;
-        let (mut wholes, mut sent) = (0, 0);
-        for entry in &order.entries {
-            wholes += u64::from(entry.class.is_whole());
-            sent += u64::from(!entry.class.is_part());
-        }
-        counters.fused_batches += wholes;
-        counters.commands_saved += plan.len() as u64 - sent;
+        self.counters.collapsed += same as u64;
+        self.counters.commands_saved += saved as u64;
         if collapse {
-            let candidates = all[Move::Get as usize].len() + all[Move::Read as usize].len();
             link.collapsing.waste((candidates - same) as u32);
             link.collapsing.note(candidates as u32);
         }
@@ -266,113 +316,140 @@ impl Engine {
 #[derive(Default)]
 struct Blocks {
     last: u32,
-    /// Parts in the last one, and their bytes.
-    parts: usize,
+    of_section: Vec<Block>,
+    /// Bytes in the last one.
     bytes: usize,
 }
 
-impl Blocks {
-    fn next(&mut self) {
-        self.last += 1;
-        self.parts = 0;
-        self.bytes = 0;
-    }
+/// The leaders of a section that are sent in one request.
+struct Block {
+    first: usize,
+    count: usize,
+}
 
-    /// The block of another part of a section, with so many bytes.
-    fn take(&mut self, section: &Section, bytes: usize) -> u32 {
-        let full = self.parts == FUSED_KEYS_MAX || self.bytes + bytes > FUSED_BYTES_MAX;
-        if self.parts > 0 && (full || section.whole.is_none()) {
-            self.next();
+impl Blocks {
+    /// The block of this leader, the next one of a section, with so many bytes.
+    #[inline]
+    fn take(&mut self, section: &Section, leader: usize, bytes: usize) -> u32 {
+        let fits = section.whole.is_some() && self.bytes + bytes <= FUSED_BYTES_MAX;
+        match self.of_section.last_mut() {
+            Some(block) if fits && block.count < FUSED_KEYS_MAX => {
+                block.count += 1;
+                self.bytes += bytes;
+            }
+            _ => {
+                self.of_section.push(Block {
+                    first: leader,
+                    count: 1,
+                });
+                self.bytes = bytes;
+                self.last += 1;
+            }
         }
-        self.parts += 1;
-        self.bytes += bytes;
         self.last
     }
 }
 
-/// Decides which parts of a section are sent, and in which blocks. Returns how many are not, for the answer to an
-/// earlier one is theirs, too.
+/// Decides which parts of a section are sent, and in which blocks; to the others the answer to an earlier one is theirs,
+/// too.
+// Not inlined, nor is `write`: registers are few.
+#[inline(never)]
 fn choose(
     section: &Section,
     parts: &[Part],
-    batch: &[u8],
+    batch: Gathered<'_>,
     twins: &mut Twins,
-    collapses: Option<&[Levels]>,
     blocks: &mut Blocks,
+    levels: &[Levels],
     sessions: &mut Slots<Session>,
-) -> usize {
-    blocks.next();
-    twins.clear(collapses.map_or(0, |_| parts.len()));
+) {
+    blocks.of_section.clear();
+    twins.clear(if section.collapses { parts.len() } else { 0 });
     let from = section.part.beginning().len();
-    let arguments = |part: &Part| &batch[part.at + from..part.at + part.entry.len as usize];
-    let mut same = 0;
-    for part in parts {
-        let Some(session) = sessions.get_mut(part.entry.session) else {
+    let mut of = Key::NOBODY;
+    let mut session: Option<&mut Session> = None;
+    let mut collapses = false;
+    for (index, part) in parts.iter().enumerate() {
+        let entry = batch.entry(*part);
+        if entry.session != of {
+            of = entry.session;
+            session = sessions.get_mut(of);
+            if let Some(session) = &mut session {
+                collapses = section.collapses && Levels::of(levels, session.listener).collapse;
+                if section.whole.is_some() {
+                    session.flags |= Flags::FUSED;
+                }
+            }
+        }
+        let Some(session) = &mut session else {
             unreachable!("what is moved was found to have a session");
         };
-        let own = arguments(part);
-        let collapses = collapses.is_some_and(|set| Levels::of(set, session.listener).collapse);
-        let place = collapses.then(|| twins.find(own, |other| arguments(&parts[other]) == own));
-        let leader = place.and_then(|place| place.leader);
-        if let Some(leader) = leader
-            && let Some(block) = twins.block_of(leader)
-            && (block >= session.block || !session.reads_in_order)
-        {
-            session.block = session.block.max(block);
-            session.flags |= Flags::FUSED;
-            twins.follow(leader);
-            same += 1;
-            continue;
+        let place = collapses.then(|| {
+            let own = batch.bytes(*part, from);
+            twins.find(own, |other| batch.bytes(parts[other as usize], from) == own)
+        });
+        if let Some(leader) = place.and_then(|place| place.leader) {
+            let block = twins.leaders()[leader].block;
+            if block >= session.block || !session.reads_in_order {
+                session.block = session.block.max(block);
+                session.flags |= Flags::FUSED;
+                twins.follow(leader, index as u32);
+                continue;
+            }
         }
-        session.block = blocks.take(section, own.len());
-        if section.whole.is_some() {
-            session.flags |= Flags::FUSED;
-        }
-        twins.lead(place, session.block);
+        session.block = blocks.take(section, twins.leaders().len(), entry.len as usize);
+        twins.lead(place, index as u32, session.block);
     }
-    same
 }
 
 impl Order {
-    /// One that is not moved.
-    fn keep(&mut self, part: Part, batch: &[u8]) {
-        self.bytes.extend_from_slice(part.bytes(batch));
-        self.entries.push(part.entry);
+    /// With what stays where it is.
+    fn begin(&mut self, stay: &[Part], batch: Gathered<'_>) {
+        self.bytes.clear();
+        self.entries.clear();
+        for part in stay.iter().rev() {
+            self.bytes.extend_from_slice(batch.bytes(*part, 0));
+            self.entries.push(*batch.entry(*part));
+        }
     }
 
     /// What is sent of a section, and the entries of all of it.
-    fn write(&mut self, section: &Section, parts: &[Part], batch: &[u8], twins: &Twins) {
+    #[inline(never)]
+    fn write(
+        &mut self,
+        section: &Section,
+        parts: &[Part],
+        batch: Gathered<'_>,
+        twins: &Twins,
+        blocks: &Blocks,
+    ) {
         let Order { bytes, entries } = self;
         let from = section.part.beginning().len();
-        let mut leaders = twins.leaders().peekable();
-        while let Some((first, block)) = leaders.peek().copied() {
+        for block in &blocks.of_section {
+            let leaders = &twins.leaders()[block.first..block.first + block.count];
             if let Some((class, name)) = section.whole {
-                let count = leaders
-                    .clone()
-                    .take_while(|(_, other)| *other == block)
-                    .count();
                 let start = bytes.len();
                 bytes.push(b'*');
-                number::append(bytes, (1 + count * section.args) as i64);
+                number::append(bytes, (1 + block.count * section.args) as i64);
                 bytes.extend_from_slice(name);
+                let first = batch.entry(parts[leaders[0].string as usize]);
                 entries.push(Entry {
                     class,
                     len: (bytes.len() - start) as u32,
-                    ..Entry::of(Key::NOBODY, count as u32, parts[first].entry.at_ms)
+                    ..Entry::of(Key::NOBODY, block.count as u32, first.at_ms)
                 });
             }
-            while let Some((leader, _)) = leaders.next_if(|(_, other)| *other == block) {
-                let Part { entry, at } = parts[leader];
-                bytes.extend_from_slice(&batch[at + from..at + entry.len as usize]);
-                entries.push(Entry {
-                    class: section.part,
-                    len: entry.len - from as u32,
-                    ..entry
-                });
+            for leader in leaders {
+                let part = parts[leader.string as usize];
+                bytes.extend_from_slice(batch.bytes(part, from));
+                let mut entry = *batch.entry(part);
+                entry.class = section.part;
+                entry.len -= from as u32;
+                entries.push(entry);
                 entries.extend(twins.followers(leader).map(|follower| Entry {
                     class: Class::Same,
                     len: 0,
-                    ..parts[follower].entry
+                    ..*batch.entry(parts[follower as usize])
                 }));
             }
         }

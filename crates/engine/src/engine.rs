@@ -984,7 +984,7 @@ impl Engine {
             && !link.listed
         {
             link.listed = true;
-            link.open_batch(self.now);
+            link.begin_batch(self.now);
             self.open_links.push(key);
         }
     }

@@ -609,7 +609,7 @@ impl Link {
     }
 
     /// The open batch got its first request in the turn at `now`.
-    pub(crate) fn open_batch(&mut self, now: Time) {
+    pub(crate) fn begin_batch(&mut self, now: Time) {
         self.open_since = now;
     }
 
@@ -622,7 +622,7 @@ impl Link {
         if !rule.hold || self.role != Role::Shared {
             return Decision::Flush(Why::Idle);
         }
-        if self.out.unwritten().len() - self.allowed >= BATCH_BYTES_MAX {
+        if self.open_bytes() >= BATCH_BYTES_MAX {
             return Decision::Flush(Why::Full);
         }
         if self.in_flight() == 0 && !self.returns.worth_waiting(now, self.open) {
@@ -651,13 +651,8 @@ impl Link {
 
     /// Puts the open batch into another order: these bytes, and entries to go with them.
     pub(crate) fn rearrange(&mut self, bytes: &[u8], entries: &[Entry]) {
-        let first = self.ledger.len() - self.open as usize;
-        let len = self
-            .ledger
-            .range(first..)
-            .map(|entry| entry.len as usize)
-            .sum();
-        self.out.take_back(len);
+        let first = self.in_flight();
+        self.out.take_back(self.open_bytes());
         self.out.append(bytes);
         self.ledger.truncate(first);
         self.ledger.extend(entries);
@@ -666,29 +661,37 @@ impl Link {
         self.open = entries.len() as u32;
     }
 
-    /// The requests of the open batch, and their bytes, one behind the other.
-    pub(crate) fn open_batch_of(
-        &self,
-    ) -> (
-        impl DoubleEndedIterator<Item = &Entry> + ExactSizeIterator,
-        &[u8],
-    ) {
-        let first = self.ledger.len() - self.open as usize;
-        let entries = self.ledger.range(first..);
-        let len: usize = entries.clone().map(|entry| entry.len as usize).sum();
-        let bytes = self.out.bytes();
-        (entries, &bytes[bytes.len() - len..])
+    /// The requests of the open batch, in one piece.
+    pub(crate) fn copy_gathered(&self, entries: &mut Vec<Entry>) {
+        let (front, back) = self.ledger.as_slices();
+        let first = self.in_flight();
+        entries.clear();
+        entries.extend_from_slice(front.get(first..).unwrap_or_default());
+        entries.extend_from_slice(&back[first.saturating_sub(front.len())..]);
+        let len = entries.iter().map(|entry| entry.len as usize).sum();
+        debug_assert_eq!(self.open_bytes(), len);
+    }
+
+    /// Their bytes, one behind the other.
+    pub(crate) fn gathered_bytes(&self) -> &[u8] {
+        &self.out.unwritten()[self.allowed..]
+    }
+
+    /// Bytes of the open batch.
+    fn open_bytes(&self) -> usize {
+        self.out.unwritten().len() - self.allowed
     }
 
     /// The reply to this request of the open batch tells whether its user may do such.
-    pub(crate) fn try_right(&mut self, index: usize) {
-        let first = self.ledger.len() - self.open as usize;
+    pub(crate) fn try_right(&mut self, index: usize) -> Entry {
+        let first = self.in_flight();
         let entry = &mut self.ledger[first + index];
         entry.class = match entry.class {
             Class::Get => Class::TriesGet,
             Class::Set => Class::TriesSet,
             other => other,
         };
+        *entry
     }
 
     /// From now on bytes are cut through. No request may be put on the link until they are all written: which
@@ -1083,7 +1086,7 @@ mod tests {
         for seq in 0..5 {
             push(&mut link, seq, 10);
         }
-        link.open_batch(Time(300));
+        link.begin_batch(Time(300));
         assert_eq!(
             link.decide(&RULE, Time(300)),
             Decision::HoldUntil(Time(500))
@@ -1092,7 +1095,7 @@ mod tests {
         assert_eq!(link.decide(&RULE, Time(310)), Decision::Flush(Why::Full));
         link.flush(Time(310));
         push(&mut link, 6, 10);
-        link.open_batch(Time(320));
+        link.begin_batch(Time(320));
         // Fewer requests than the batch before it had when its wait began.
         assert_eq!(link.decide(&RULE, Time(520)), Decision::Flush(Why::Late));
     }
@@ -1104,13 +1107,13 @@ mod tests {
         assert_eq!(link.decide(&RULE, Time(0)), Decision::Flush(Why::Idle));
         link.flush(Time(0));
         link.written(10);
-        link.open_batch(Time(50));
+        link.begin_batch(Time(50));
         push(&mut link, 1, 10);
         assert_eq!(link.decide(&RULE, Time(60)), Decision::HoldUntil(Time(250)));
         assert_eq!(link.decide(&RULE, Time(250)), Decision::Flush(Why::Late));
         link.ledger.pop_front();
         assert_eq!(link.decide(&RULE, Time(250)), Decision::Flush(Why::Idle));
-        link.open_batch(Time(300));
+        link.begin_batch(Time(300));
         link.returns.expect(Time(300), 0);
         assert_eq!(
             link.decide(&RULE, Time(310)),

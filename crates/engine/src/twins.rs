@@ -1,20 +1,28 @@
 //! Which of many byte strings are the same: found as they come, each looked at once.
 
-/// Strings by their order, and who of them is the same as an earlier one.
+/// Strings by their numbers, and who of them is the same as an earlier one.
 #[derive(Default)]
 pub(crate) struct Twins {
     /// Leaders by their hash, plus one; 0: none. Its length is a power of two.
     table: Vec<u32>,
-    strings: Vec<Twin>,
+    leaders: Vec<Leader>,
+    followers: Vec<Follower>,
+}
+
+/// The first of some that are the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leader {
+    pub(crate) string: u32,
+    pub(crate) block: u32,
+    /// Followers, plus one; 0: none.
+    first: u32,
+    last: u32,
 }
 
 #[derive(Clone, Copy)]
-struct Twin {
-    /// `None`: it follows another one.
-    block: Option<u32>,
-    /// Of a leader: the last of those that follow it, or itself.
-    last: u32,
-    /// The next one that follows the same leader, or 0.
+struct Follower {
+    string: u32,
+    /// The same leader's next one, plus one; 0: none.
     next: u32,
 }
 
@@ -30,75 +38,70 @@ pub(crate) struct Place {
 const PROBES_MAX: usize = 8;
 
 impl Twins {
-    /// Begins anew, for so many strings.
+    /// Begins anew, for so many strings that are looked for.
     pub(crate) fn clear(&mut self, count: usize) {
-        self.strings.clear();
+        self.leaders.clear();
+        self.followers.clear();
         self.table.clear();
         self.table.resize((2 * count).next_power_of_two(), 0);
     }
 
-    /// Looks for a leader that is the same as the next string.
-    pub(crate) fn find(&self, string: &[u8], same: impl Fn(usize) -> bool) -> Place {
+    /// Looks for a leader that is the same as this string; `same` is asked by the number of the leader's.
+    #[inline]
+    pub(crate) fn find(&self, string: &[u8], same: impl Fn(u32) -> bool) -> Place {
         let mask = self.table.len() - 1;
         let hash = hash(string) as usize;
         for probe in 0..PROBES_MAX {
             let slot = (hash + probe) & mask;
-            match self.table[slot] {
+            let leader = match self.table[slot] {
                 0 => return Place { slot, leader: None },
-                leader if same(leader as usize - 1) => {
-                    let leader = Some(leader as usize - 1);
-                    return Place { slot, leader };
-                }
-                _ => {}
+                leader => leader as usize - 1,
+            };
+            if same(self.leaders[leader].string) {
+                let leader = Some(leader);
+                return Place { slot, leader };
             }
         }
         let slot = hash & mask;
         Place { slot, leader: None }
     }
 
-    /// The next string leads: those that come and are the same may follow it, if it has a place.
-    pub(crate) fn lead(&mut self, place: Option<Place>, block: u32) {
-        let index = self.strings.len() as u32;
-        if let Some(place) = place {
-            self.table[place.slot] = index + 1;
-        }
-        self.push(Some(block));
-    }
-
-    /// The next string follows a leader.
-    pub(crate) fn follow(&mut self, leader: usize) {
-        let index = self.strings.len() as u32;
-        self.push(None);
-        let last = std::mem::replace(&mut self.strings[leader].last, index);
-        self.strings[last as usize].next = index;
-    }
-
-    fn push(&mut self, block: Option<u32>) {
-        let last = self.strings.len() as u32;
-        self.strings.push(Twin {
+    /// This string leads: those that come and are the same may follow it, if it has a place.
+    #[inline]
+    pub(crate) fn lead(&mut self, place: Option<Place>, string: u32, block: u32) {
+        self.leaders.push(Leader {
+            string,
             block,
-            last,
-            next: 0,
+            first: 0,
+            last: 0,
         });
+        if let Some(place) = place {
+            self.table[place.slot] = self.leaders.len() as u32;
+        }
     }
 
-    pub(crate) fn block_of(&self, leader: usize) -> Option<u32> {
-        self.strings[leader].block
+    /// This string follows a leader.
+    pub(crate) fn follow(&mut self, leader: usize, string: u32) {
+        self.followers.push(Follower { string, next: 0 });
+        let own = self.followers.len() as u32;
+        let leader = &mut self.leaders[leader];
+        match std::mem::replace(&mut leader.last, own) {
+            0 => leader.first = own,
+            last => self.followers[last as usize - 1].next = own,
+        }
     }
 
-    /// The leaders in their order, with their blocks.
-    pub(crate) fn leaders(&self) -> impl Iterator<Item = (usize, u32)> + Clone {
-        let strings = self.strings.iter().enumerate();
-        strings.filter_map(|(index, twin)| Some((index, twin.block?)))
+    /// In their order.
+    pub(crate) fn leaders(&self) -> &[Leader] {
+        &self.leaders
     }
 
     /// Those that follow a leader, in their order.
-    pub(crate) fn followers(&self, leader: usize) -> impl Iterator<Item = usize> {
-        let next = |index: &usize| match self.strings[*index].next {
-            0 => None,
-            next => Some(next as usize),
-        };
-        std::iter::successors(Some(leader), next).skip(1)
+    #[inline]
+    pub(crate) fn followers(&self, leader: &Leader) -> impl Iterator<Item = u32> {
+        let at = |own: u32| Some(self.followers[own.checked_sub(1)? as usize]);
+        let all = std::iter::successors(at(leader.first), move |follower| at(follower.next));
+        all.map(|follower| follower.string)
     }
 }
 
@@ -109,14 +112,21 @@ fn hash(string: &[u8]) -> u64 {
         let product = u128::from(hash ^ word) * u128::from(SEED);
         product as u64 ^ (product >> 64) as u64
     };
+    let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
     let (words, rest) = string.as_chunks::<8>();
-    let mut hash = words.iter().fold(string.len() as u64, |hash, word| {
-        mix(hash, u64::from_le_bytes(*word))
-    });
-    for byte in rest {
-        hash = mix(hash, u64::from(*byte));
+    let length = string.len() as u64;
+    match string.last_chunk::<8>() {
+        // The last word, which may have bytes of the one before it.
+        Some(last) => {
+            let mixed = words
+                .iter()
+                .fold(length, |hash, bytes| mix(hash, word(bytes)));
+            mix(mixed, word(last))
+        }
+        None => rest
+            .iter()
+            .fold(length, |hash, byte| mix(hash, u64::from(*byte))),
     }
-    hash
 }
 
 #[cfg(test)]
@@ -131,23 +141,26 @@ mod tests {
             let mut twins = Twins::default();
             twins.clear(strings.len());
             for (index, string) in strings.iter().enumerate() {
-                let place = twins.find(string.as_bytes(), |other| strings[other] == *string);
+                let (number, bytes) = (index as u32, string.as_bytes());
+                let place = twins.find(bytes, |other| strings[other as usize] == *string);
                 match place.leader {
                     Some(leader) => {
-                        prop_assert_eq!(&strings[leader], string);
-                        twins.follow(leader);
+                        prop_assert_eq!(&strings[twins.leaders()[leader].string as usize], string);
+                        twins.follow(leader, number);
                     }
-                    None => twins.lead(Some(place), index as u32),
+                    None => twins.lead(Some(place), number, 7 * number),
                 }
             }
             let mut seen = vec![false; strings.len()];
-            for (leader, block) in twins.leaders() {
-                prop_assert_eq!(leader as u32, block);
-                seen[leader] = true;
-                let mut before = leader;
+            for leader in twins.leaders() {
+                prop_assert_eq!(7 * leader.string, leader.block);
+                let first = leader.string as usize;
+                prop_assert!(!std::mem::replace(&mut seen[first], true));
+                let mut before = first;
                 for follower in twins.followers(leader) {
+                    let follower = follower as usize;
                     prop_assert!(follower > before && !seen[follower]);
-                    prop_assert_eq!(&strings[leader], &strings[follower]);
+                    prop_assert_eq!(&strings[first], &strings[follower]);
                     seen[follower] = true;
                     before = follower;
                 }
@@ -163,13 +176,14 @@ mod tests {
             .collect();
         let mut twins = Twins::default();
         twins.clear(strings.len());
-        for string in &strings {
-            let place = twins.find(string.as_bytes(), |other| strings[other] == *string);
+        for (index, string) in strings.iter().enumerate() {
+            let bytes = string.as_bytes();
+            let place = twins.find(bytes, |other| strings[other as usize] == *string);
             match place.leader {
-                Some(leader) => twins.follow(leader),
-                None => twins.lead(Some(place), 0),
+                Some(leader) => twins.follow(leader, index as u32),
+                None => twins.lead(Some(place), index as u32, 0),
             }
         }
-        assert_eq!(twins.leaders().count(), 100);
+        assert_eq!(twins.leaders().len(), 100);
     }
 }

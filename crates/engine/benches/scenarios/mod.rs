@@ -63,7 +63,7 @@ pub(crate) struct Scenario {
 
 /// Everything that is measured.
 pub(crate) fn all() -> Vec<Scenario> {
-    vec![
+    let mut all = vec![
         scan_of_requests("request scan: GET, 1 in a buffer", Verb::Get, 1),
         scan_of_requests("request scan: GET, 20 in a buffer", Verb::Get, 20),
         scan_of_requests("request scan: SET, 1 in a buffer", Verb::Set, 1),
@@ -73,12 +73,22 @@ pub(crate) fn all() -> Vec<Scenario> {
         scan_of_replies("reply scan: OK, 20 in a buffer", Verb::Set, 20),
         look_up_of_names("command by its name"),
         hash_of_keys("slot of a key"),
-        turns("turn: 1 client, 1 GET", 1, Verb::Get, 1),
-        turns("turn: 50 clients, 1 GET each", 50, Verb::Get, 1),
-        turns("turn: 50 clients, 20 GET each", 50, Verb::Get, 20),
-        turns("turn: 50 clients, 20 SET each", 50, Verb::Set, 20),
-    ]
+    ];
+    all.extend(TURNS.map(turns));
+    all
 }
+
+const TURNS: [Turn; 9] = [
+    Turn::of("turn: 1 client, 1 GET", 1, 1, Verb::Get),
+    Turn::of("turn: 50 clients, 1 GET each", 50, 1, Verb::Get),
+    Turn::of("turn: 50 clients, 20 GET each", 50, 20, Verb::Get),
+    Turn::of("turn: 50 clients, 20 SET each", 50, 20, Verb::Set),
+    Turn::of("joined: 1 client, 1 GET", 1, 1, Verb::Get).joined(),
+    Turn::of("joined: 50 clients, 1 GET each", 50, 1, Verb::Get).joined(),
+    Turn::of("joined: 50 clients, 20 GET each", 50, 20, Verb::Get).joined(),
+    Turn::of("joined: the same, of 700 keys", 50, 20, Verb::GetOf700).joined(),
+    Turn::of("joined: 50 clients, 20 SET each", 50, 20, Verb::Set).joined(),
+];
 
 // --- pieces ---
 
@@ -205,15 +215,45 @@ fn hash_keys(keys: &[String]) -> u32 {
 // --- whole turns ---
 
 /// Every client sends its requests in one turn, and all replies come in another.
-fn turns(name: &'static str, clients: u32, verb: Verb, depth: u32) -> Scenario {
-    let per_round = clients * depth;
+#[derive(Clone, Copy)]
+struct Turn {
+    name: &'static str,
+    clients: u32,
+    /// Requests of each.
+    depth: u32,
+    verb: Verb,
+    /// Whether requests are fused and equal reads sent once, as is the default.
+    joins: bool,
+}
+
+impl Turn {
+    const fn of(name: &'static str, clients: u32, depth: u32, verb: Verb) -> Turn {
+        Turn {
+            name,
+            clients,
+            depth,
+            verb,
+            joins: false,
+        }
+    }
+
+    const fn joined(self) -> Turn {
+        Turn {
+            joins: true,
+            ..self
+        }
+    }
+}
+
+fn turns(turn: Turn) -> Scenario {
+    let per_round = turn.clients * turn.depth;
     Scenario {
-        name,
+        name: turn.name,
         per_round,
         rounds: (100_000 / per_round).min(20_000),
         parts: &[Part::Requests, Part::Replies],
         prepare: Box::new(move |to_count| {
-            let mut crowd = Crowd::new(clients, verb, depth, to_count);
+            let mut crowd = Crowd::new(turn, to_count);
             crowd.round_looked_at();
             Box::new(move || crowd.round())
         }),
@@ -248,9 +288,18 @@ struct Client {
 }
 
 impl Crowd {
-    fn new(clients: u32, verb: Verb, depth: u32, to_count: Part) -> Crowd {
-        let settings = Arc::new(world::settings());
-        let mut engine = Engine::new(settings, world::worker(0, 1), Time(0));
+    fn new(turn: Turn, to_count: Part) -> Crowd {
+        let Turn {
+            clients,
+            depth,
+            verb,
+            joins,
+            ..
+        } = turn;
+        let mut settings = world::settings();
+        settings.flush.fuse = joins;
+        settings.flush.collapse = joins;
+        let mut engine = Engine::new(Arc::new(settings), world::worker(0, 1), Time(0));
         let Some(Action::Connect { link, .. }) = engine.poll_action() else {
             panic!("an engine connects to its server first");
         };
@@ -427,16 +476,20 @@ fn replies_to(requests: &[u8]) -> Vec<u8> {
 #[derive(Clone, Copy)]
 enum Verb {
     Get,
+    /// Of so many keys in all.
+    GetOf700,
     Set,
 }
 
 impl Verb {
-    /// Requests with keys of their own, and values as long as those of `respool-lab eight`.
+    /// Requests with values as long as those of `respool-lab eight`.
     fn requests(self, first: u32, count: u32) -> Vec<u8> {
         let mut out = Vec::new();
-        for key in (first..first + count).map(key) {
+        for key in self.keys(first, count) {
             match self {
-                Verb::Get => encode::request(&mut out, &[b"GET", key.as_bytes()]),
+                Verb::Get | Verb::GetOf700 => {
+                    encode::request(&mut out, &[b"GET", key.as_bytes()]);
+                }
                 Verb::Set => {
                     let value = value_of(key.as_bytes());
                     encode::request(&mut out, &[b"SET", key.as_bytes(), value]);
@@ -448,13 +501,22 @@ impl Verb {
 
     fn replies(self, first: u32, count: u32) -> Vec<u8> {
         let mut out = Vec::new();
-        for key in (first..first + count).map(key) {
+        for key in self.keys(first, count) {
             match self {
-                Verb::Get => encode::bulk(&mut out, value_of(key.as_bytes())),
+                Verb::Get | Verb::GetOf700 => encode::bulk(&mut out, value_of(key.as_bytes())),
                 Verb::Set => encode::status(&mut out, "OK"),
             }
         }
         out
+    }
+
+    /// Of each request its own, if there are enough.
+    fn keys(self, first: u32, count: u32) -> impl Iterator<Item = String> {
+        let keys = match self {
+            Verb::Get | Verb::Set => u32::MAX,
+            Verb::GetOf700 => 700,
+        };
+        (first..first + count).map(move |number| key(number % keys))
     }
 }
 
