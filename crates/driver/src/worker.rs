@@ -756,6 +756,15 @@ impl Worker {
                     *slot = None;
                 }
             }
+            Action::EndLink(id) => {
+                if let Some(Some(link)) = self.links.get_mut(id.index())
+                    && link.id == id
+                    && let Some(socket) = link.socket()
+                    && let Err(error) = net::shutdown(&socket.fd, Shutdown::Write)
+                {
+                    self.link_lost(id, &describe(error.into()));
+                }
+            }
             Action::ReadLink(id, on) => {
                 let Some(Some(link)) = self.links.get_mut(id.index()) else {
                     return;

@@ -682,7 +682,8 @@ impl Engine {
 
 /// Whether an error says that this user may not give such a command, or that there is none; not that a key is not its.
 fn refuses_command(error: &[u8]) -> bool {
-    let of_a_key = || error.windows(4).any(|word| word == b" key");
+    const ACCESS: &[u8] = b"permissions to access";
+    let of_a_key = || error.windows(ACCESS.len()).any(|words| words == ACCESS);
     let of_user = error.starts_with(b"NOPERM") && !of_a_key();
     of_user || error.starts_with(b"NOAUTH") || error.starts_with(b"ERR unknown command")
 }
@@ -694,4 +695,27 @@ const HEAD_BYTES_MAX: usize = 4 << 10;
 #[inline]
 pub(crate) fn is_nil(element: &[u8]) -> bool {
     matches!(element, b"$-1\r\n" | b"_\r\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refuses_command;
+
+    #[test]
+    fn what_is_refused_is_a_command_or_a_key() {
+        for command in [
+            "NOPERM User keymaster has no permissions to run the 'mget' command",
+            "NOPERM this user has no permissions to run the 'mget' command or its subcommand",
+            "ERR unknown command 'MGET', with args beginning with: 'a'",
+        ] {
+            assert!(refuses_command(command.as_bytes()), "{command}");
+        }
+        for other in [
+            "NOPERM this user has no permissions to access one of the keys used as arguments",
+            "NOPERM No permissions to access a key",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+        ] {
+            assert!(!refuses_command(other.as_bytes()), "{other}");
+        }
+    }
 }

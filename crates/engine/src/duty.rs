@@ -15,7 +15,6 @@ use crate::pinned::Switch;
 use crate::redirect::Redirect;
 use crate::slots::Key;
 use crate::subscriptions::Kind;
-use crate::time::Time;
 use crate::transaction::Exec;
 use crate::unknown::Subject;
 
@@ -24,19 +23,17 @@ use crate::unknown::Subject;
 pub(crate) enum Duty {
     /// It is passed on, unless the session wants no replies.
     Pass,
-    /// The entry's bytes are several requests: `before` replies are dropped, the next one is the
-    /// session's, and `after` more are dropped.
+    /// The entry's bytes are several requests: `before` replies are dropped, the last one is the session's.
     Block {
         before: u32,
-        after: u32,
         exec: Option<Box<Exec>>,
         /// The next of these replies is to MULTI, without which the rest was no block.
         opens: bool,
     },
     /// MULTI and EXEC, to see whether that is possible: nobody's; and what the server said to the first.
     Probe(Option<Vec<u8>>),
-    /// The session gets this, whatever the server says.
-    Instead(Vec<u8>),
+    /// UNWATCH, on the session's own link. The session gets this, whatever the server says.
+    Unwatch { instead: Option<Vec<u8>> },
     /// INFO: our own section is added.
     Info,
     /// The session keeps a link of its own as long as this is on, and `had` one for it before.
@@ -56,11 +53,8 @@ pub(crate) enum Duty {
     Script { body_at: usize },
     /// EVALSHA whose script we know.
     Evalsha,
-    /// The last one that a client asked before it left: it may have waited for that, and the server was or is to be
-    /// asked, as of this moment, to end the wait. If it did, nobody wants to know.
-    EndedWait { ask_at: Time },
-    /// CLIENT UNBLOCK of this link of ours, for that: nobody's.
-    EndWait { link: Key },
+    /// WAIT and WAITAOF: what the server said to what is written in front of them.
+    Wait { written: Option<Vec<u8>> },
     /// CLIENT UNBLOCK of a link of ours: an answer to that worker's question of that ticket.
     Unblock { to: usize, ticket: u64 },
     /// A hub asked it: nobody's.
@@ -80,7 +74,6 @@ impl Duty {
     pub(crate) fn behind(before: u32) -> Duty {
         Duty::Block {
             before,
-            after: 0,
             exec: None,
             opens: false,
         }
@@ -98,16 +91,28 @@ impl Duty {
             .chain(exec.into_iter().flat_map(Exec::logins))
     }
 
+    /// Whether it makes of its link, and here of its session, another user's, or one of another version.
+    pub(crate) fn changes_identity(&self) -> bool {
+        match self {
+            Duty::Block { exec, .. } => exec.as_deref().is_some_and(Exec::changes_identity),
+            _ => false,
+        }
+    }
+
     /// Whether the next reply must be whole before anything can be done with it.
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
-            Duty::Pass | Duty::Script { .. } | Duty::EndedWait { .. } => false,
+            Duty::Pass | Duty::Script { .. } => false,
             Duty::Block { before, exec, .. } => *before > 0 || exec.is_some(),
             _ => true,
         }
     }
 }
 
+/// To a WAIT that could not be told what to wait for; what the server said follows.
+const WAITED_FOR_NOTHING: &[u8] =
+    b"-ERR respool: to wait for what others' connections wrote takes the right to \
+    SPUBLISH on the channel respool:wait; the server says: ";
 /// To a block that the server did not take for one.
 const NOT_OPENED: &[u8] =
     b"-UNKNOWN respool: the commands were sent and may have been executed, but not as a \
@@ -125,18 +130,12 @@ impl Engine {
             return;
         };
         match link.duties.front_mut() {
-            Some(Duty::Block {
-                before,
-                after,
-                opens,
-                ..
-            }) if *before > 0 => {
+            Some(Duty::Block { before, opens, .. }) if *before > 0 => {
                 *before -= 1;
                 let failed = std::mem::take(opens) && reply.starts_with(b"-");
-                let replies = *before + 1 + *after;
                 if failed {
                     // What follows is not queued but executed: whatever comes of it, it is no transaction.
-                    link.duties[0] = Duty::behind(replies - 1);
+                    link.duties[0] = Duty::behind(*before);
                     link.ledger[0].session = Key::NOBODY;
                     self.doubt_rights(key);
                     return self.pass_on(entry, NOT_OPENED);
@@ -147,13 +146,11 @@ impl Engine {
                 *opened = Some(reply.to_vec());
                 return;
             }
-            Some(Duty::Block { after, exec, .. }) if *after > 0 => {
-                // The reply is the session's; what comes behind it is nobody's.
-                let exec = exec.take();
-                let before = *after - 1;
-                link.duties[0] = Duty::behind(before);
-                link.ledger[0].session = Key::NOBODY;
-                return self.settle_block(key, entry, exec, reply, cut);
+            Some(Duty::Wait {
+                written: written @ None,
+            }) => {
+                *written = Some(reply.to_vec());
+                return;
             }
             _ => {}
         }
@@ -177,12 +174,14 @@ impl Engine {
                 self.pass_on(entry, reply);
             }
             _ if cut => self.pass_on(entry, reply),
-            Duty::EndedWait { .. } if reply.starts_with(b"-UNBLOCKED ") => {
-                self.close(entry.session, false);
-            }
-            Duty::EndedWait { .. } => self.pass_on(entry, reply),
-            Duty::EndWait { link } => self.wait_ended(link, reply),
             Duty::Pass => self.pass_on(entry, reply),
+            Duty::Wait { written } => match written.as_deref() {
+                Some([b'-', why @ ..]) => {
+                    let error = [WAITED_FOR_NOTHING, why].concat();
+                    self.pass_on(entry, &error);
+                }
+                _ => self.pass_on(entry, reply),
+            },
             Duty::Control(control) => self.settle_control(entry, *control, reply),
             Duty::Ask => self.settle_ask(key, reply),
             Duty::Receivers(_) | Duty::Subscribers(_) => {
@@ -193,7 +192,15 @@ impl Engine {
                 self.pass_on(entry, &reply);
             }
             Duty::Block { exec, .. } => self.settle_block(key, entry, exec, reply, cut),
-            Duty::Instead(text) => self.pass_on(entry, &text),
+            Duty::Unwatch { instead } => {
+                if let Some(link) = self.links.get_mut(key)
+                    && reply.starts_with(b"-")
+                {
+                    // It watches still.
+                    link.tainted = true;
+                }
+                self.pass_on(entry, instead.as_deref().unwrap_or(reply));
+            }
             Duty::Info => {
                 let reply = self.with_our_section(entry.session, reply);
                 self.pass_on(entry, &reply);

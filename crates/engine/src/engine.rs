@@ -74,6 +74,8 @@ pub enum Action {
     },
     /// Close the link's socket, connected or not. The engine knows already.
     CloseLink(LinkId),
+    /// Nothing more will be written on the link: say so to the server, and go on reading.
+    EndLink(LinkId),
     /// Read the link's socket, or leave it alone until told otherwise.
     ReadLink(LinkId, bool),
     /// Close the session's socket. The engine has forgotten it already.
@@ -578,6 +580,7 @@ impl Engine {
         }
         self.counters.link_bytes_out += count as u64;
         if !state.takes || !state.waiters.is_empty() {
+            self.end_sending(link.0);
             self.reopen(link.0);
         }
     }
@@ -754,7 +757,7 @@ impl Engine {
         }
     }
 
-    fn reading_changed(&mut self, key: Key) {
+    pub(crate) fn reading_changed(&mut self, key: Key) {
         self.reading.push(key);
     }
 

@@ -96,6 +96,16 @@ pub(crate) enum Streaming {
     Ending,
 }
 
+/// Whether more is sent on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sends {
+    More,
+    /// Its session has left: what it asked before, and then nothing.
+    Rest,
+    /// The server is told that nothing more comes.
+    Nothing,
+}
+
 /// How far the connection is.
 #[derive(Debug)]
 pub(crate) enum State {
@@ -382,6 +392,7 @@ pub(crate) struct Link {
     pub(crate) paused_us: u64,
     /// Whether what is written is of no request in the ledger.
     pub(crate) streaming: Streaming,
+    pub(crate) sends: Sends,
     /// Requests of the open batch that may leave together.
     pub(crate) movable: u32,
     /// MGETs of ours in the ledger.
@@ -461,6 +472,7 @@ impl Link {
             paused: None,
             paused_us: 0,
             streaming: Streaming::No,
+            sends: Sends::More,
             movable: 0,
             heads: 0,
             asks_again: false,
@@ -716,7 +728,7 @@ impl Link {
 
     /// Whether requests may be put on it, as far as it is up to the link.
     pub(crate) fn may_take(&self) -> bool {
-        self.role.takes_requests() && self.streaming == Streaming::No
+        self.role.takes_requests() && self.streaming == Streaming::No && self.sends == Sends::More
     }
 
     /// Appends a part of a request that is cut through; it may be written at once.

@@ -9,13 +9,13 @@ use respool_protocol::commands::id;
 use respool_protocol::encode;
 
 use crate::duty::Duty;
-use crate::engine::Engine;
+use crate::engine::{Action, Engine, LinkId};
 use crate::failure::{Cause, Fate};
-use crate::link::{Entry, Link, LinkKey, Role, State};
+use crate::link::{Entry, Link, LinkKey, Role, Sends};
 use crate::monitor::Tunnel;
 use crate::redirect::Redirect;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
-use crate::session::{Flags, Pins};
+use crate::session::{Flags, Pins, Session};
 use crate::settings::WhenFull;
 use crate::slots::Key;
 
@@ -231,7 +231,9 @@ impl Engine {
     /// may have changed, so its transaction will fail as if they had; whatever else it was, only a new
     /// connection of the client can bring it back.
     pub(crate) fn lose_pins(&mut self, by: Key, link: Key, was_up: bool, lost: Cause<'_>) {
-        let quitting = |link: &Link| link.tunnel == Some(Tunnel::Quitting);
+        // The server was told that no more comes, or said it itself.
+        let quitting =
+            |link: &Link| link.tunnel == Some(Tunnel::Quitting) || link.sends == Sends::Nothing;
         let quitting = self.links.get(link).is_some_and(quitting);
         if let Some(session) = self.sessions.get_mut(by)
             && session.link == link
@@ -265,14 +267,14 @@ impl Engine {
         &mut self,
         key: Key,
         bytes: &[u8],
-        reads: bool,
+        (reads, duty): (bool, Option<Duty>),
         pins: Pins,
         waits: bool,
     ) -> Placed {
         if let Err(blocked) = self.pin(key, pins) {
             return self.blocked(key, blocked);
         }
-        let placed = self.place_on_link(key, bytes, reads, None);
+        let placed = self.place_on_link(key, bytes, reads, duty);
         if placed == Placed::Done {
             let link = self
                 .sessions
@@ -282,87 +284,69 @@ impl Engine {
                 link.waits = waits;
             }
             self.unpin(key, pins);
+            let has_ended = |session: &Session| session.flags.any(Flags::ENDED);
+            if waits && self.sessions.get(key).is_some_and(has_ended) {
+                self.end_wait(key);
+            }
         }
         placed
     }
 
-    /// A client has left, and as far as is known here the server makes it wait. Redis keeps an element from a
-    /// client that is gone, and what it did before it found that out, it did: so it is asked to end the wait,
-    /// and what it says is the answer, or that there was none until then.
+    /// A client has said its last, and as far as is known here the server makes it wait. On its link we say no more
+    /// either: what the server has for it still comes, and a wait the server ends as that of any client that has left,
+    /// without an element that nobody would get. Then it closes the link.
     pub(crate) fn end_wait(&mut self, key: Key) {
-        let Some(link) = self.sessions.get(key).map(|session| session.link) else {
-            return;
+        let own = self.sessions.get(key).map(|session| session.link);
+        let link = own.and_then(|own| self.links.get_mut(own));
+        let Some(link) = link.filter(|link| link.tunnel.is_none()) else {
+            return self.close(key, false);
         };
-        if !self.asks_to_end_wait(key, link) {
-            self.close(key, false);
+        if link.sends == Sends::More {
+            link.sends = Sends::Rest;
+            link.tainted = true;
+            link.admit(false, false);
+        }
+        self.reading_changed(key);
+        if let Some(own) = own {
+            self.end_sending(own);
         }
     }
 
-    fn asks_to_end_wait(&mut self, key: Key, own: Key) -> bool {
+    /// The last bytes of a link may have been written.
+    pub(crate) fn end_sending(&mut self, own: Key) {
         let now = self.now;
-        let Some(link) = self.links.get_mut(own) else {
-            return false;
-        };
-        let Some(entry) = link.ledger.back_mut() else {
-            return false;
-        };
-        if entry.session != key || link.tunnel.is_some() {
-            return false;
-        }
-        if !entry.duty {
-            entry.duty = true;
-            link.duties.push_back(Duty::Pass);
-        }
-        if let Some(duty @ Duty::Pass) = link.duties.back_mut() {
-            *duty = Duty::EndedWait { ask_at: now };
-        }
-        // It is named at the server, and must not be another session's when that hears of it.
-        link.tainted = true;
-        match link.duties.back_mut() {
-            Some(Duty::EndedWait { ask_at })
-                if *ask_at <= now && matches!(link.state, State::Up) =>
-            {
-                *ask_at = now.plus_ms(END_WAIT_AGAIN_MS);
-            }
-            Some(Duty::EndedWait { .. }) => return true,
-            _ => return false,
-        }
-        let (server, client_id) = (link.key.server, link.client_id);
-        let duty = Duty::EndWait { link: own };
-        self.ask_to_unblock(server, client_id, "ERROR", duty)
-    }
-
-    /// What the server said to that.
-    pub(crate) fn wait_ended(&mut self, own: Key, reply: &[u8]) {
-        let now = self.now;
-        let Some(link) = self.links.get_mut(own) else {
-            return;
-        };
-        match (reply, link.duties.back_mut()) {
-            // It was not waiting: not yet, or not any more.
-            (b":0\r\n", Some(Duty::EndedWait { ask_at })) => *ask_at = now,
-            (b":1\r\n", _) => {}
-            (_, Some(Duty::EndedWait { .. })) => {
-                let by = link.role.captor();
-                self.close(by, false);
-            }
-            _ => {}
+        if let Some(link) = self.links.get_mut(own)
+            && link.sends == Sends::Rest
+            && link.is_up()
+            && link.out.unwritten().is_empty()
+        {
+            link.sends = Sends::Nothing;
+            // From now on the server is late if nothing comes.
+            link.waits = false;
+            link.progress = now;
+            self.act(Action::EndLink(LinkId(own)));
         }
     }
 
-    /// WAIT and WAITAOF wait for what their own connection has written. A connection has, to a server,
-    /// written all that anybody has until its last command: so a PING in front makes it wait for everything,
-    /// and what the session wrote is part of that.
+    /// WAIT and WAITAOF wait for what their own connection has written last, and that of all that was written until
+    /// then. So something is written in front of it that nobody sees: an empty message on a sharded channel goes to the
+    /// replicas and, unless they subscribe to just that one, to no client. Before Redis 7.2 any command does.
     pub(crate) fn place_wait(&mut self, key: Key, request: &Request<'_>) -> Placed {
         if let Err(blocked) = self.pin(key, Pins::ONCE) {
             return self.blocked(key, blocked);
         }
-        let mut ping = Vec::new();
-        encode::request(&mut ping, &["PING"]);
-        match self.ask_for_ourselves(key, &ping, Duty::Pass) {
-            Ok(_) => self.place_alone(key, request.bytes, false, Pins::ONCE, true),
-            Err(blocked) => self.blocked(key, blocked),
+        let mut bytes = Vec::new();
+        match self.is_redis_before(key, (7, 2)) {
+            true => {
+                let version = self.sessions.get(key).map(|session| session.version);
+                let version = version.unwrap_or_default().number().to_string();
+                encode::request(&mut bytes, &["HELLO", &version]);
+            }
+            false => encode::request(&mut bytes, &["SPUBLISH", "respool:wait", ""]),
         }
+        bytes.extend_from_slice(request.bytes);
+        let duty = Duty::Wait { written: None };
+        self.place_alone(key, &bytes, (false, Some(duty)), Pins::ONCE, true)
     }
 
     /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of its own.
@@ -422,9 +406,6 @@ impl Engine {
         session.is_some_and(|session| session.pins.any(pins))
     }
 }
-
-/// When a server is asked once more to end a wait, if it has not answered.
-const END_WAIT_AGAIN_MS: u32 = 1_000;
 
 /// What a command of [`Engine::switch`] asks for.
 #[derive(Clone, Copy, Debug)]

@@ -5,6 +5,7 @@
 
 use respool_protocol::commands::id;
 use respool_protocol::encode;
+use respool_protocol::number;
 
 use crate::engine::Engine;
 use crate::requests::{Placed, Request};
@@ -20,24 +21,46 @@ impl Engine {
         request: &Request<'_>,
         place: impl FnOnce(&mut Engine) -> Placed,
     ) -> Placed {
-        let gives_up_at = |engine: &Engine| engine.sessions.get(key)?.rare.as_ref()?.gives_up_at;
+        let gives_up_at = |engine: &Engine| {
+            let session = engine.sessions.get(key)?;
+            let (seq, at) = session.rare.as_ref()?.gives_up_at?;
+            // Not that of a request before this one.
+            (seq == session.next_seq).then_some(at)
+        };
         if gives_up_at(self).is_some_and(|at| self.now >= at) {
             self.set_gives_up_at(key, None);
             return self.answer_with(key, |out, session| match request.id {
-                id::BLMOVE | id::BRPOPLPUSH => encode::null(out, session.version),
+                // So many servers are known to have it.
+                id::WAIT => encode::integer(out, 0),
+                id::WAITAOF => {
+                    encode::array(out, 2);
+                    encode::integer(out, 0);
+                    encode::integer(out, 0);
+                }
                 _ => encode::null_array(out, session.version),
             });
         }
+        let patience = Patience::of(request);
+        if patience == Patience::Wrong && !self.has_room_for_own_link() {
+            // The server says what is wrong, and nothing waits for that.
+            return self.place_on_link(key, request.bytes, false, None);
+        }
         let placed = place(self);
-        let waits = self
-            .sessions
-            .get(key)
-            .is_some_and(|session| session.flags.any(Flags::HOLD_ROOM));
+        let Some(session) = self.sessions.get(key) else {
+            return placed;
+        };
+        let waits = session.flags.any(Flags::HOLD_ROOM);
+        if waits && session.flags.any(Flags::ENDED) {
+            // Nobody should get any more what comes there.
+            self.close_when_answered(key);
+            return placed;
+        }
         match (placed, waits) {
             (Placed::Done, _) => self.set_gives_up_at(key, None),
             (Placed::Wait, true) if gives_up_at(self).is_none() => {
-                let at = timeout_ms(request).map(|ms| self.now.plus_ms(ms));
-                self.set_gives_up_at(key, at);
+                if let Patience::Ms(ms) = patience {
+                    self.set_gives_up_at(key, Some(self.now.plus_ms(ms)));
+                }
             }
             (Placed::Wait, _) => {}
         }
@@ -48,7 +71,8 @@ impl Engine {
         if let Some(session) = self.sessions.get_mut(key)
             && (at.is_some() || session.rare.is_some())
         {
-            session.rare().gives_up_at = at;
+            let seq = session.next_seq;
+            session.rare().gives_up_at = at.map(|at| (seq, at));
         }
     }
 
@@ -58,7 +82,7 @@ impl Engine {
         let is_late = |key: &Key| {
             let rare = sessions.get(*key).and_then(|session| session.rare.as_ref());
             rare.and_then(|rare| rare.gives_up_at)
-                .is_some_and(|at| now >= at)
+                .is_some_and(|(_, at)| now >= at)
         };
         let late: Vec<Key> = self
             .pinned_waiters
@@ -66,29 +90,86 @@ impl Engine {
             .copied()
             .filter(is_late)
             .collect();
-        self.pinned_waiters.retain(|key| !is_late(key));
+        // Those that left are found here, too.
+        self.pinned_waiters
+            .retain(|key| sessions.get(*key).is_some() && !is_late(key));
+        self.streaming_waiters
+            .retain(|key| sessions.get(*key).is_some());
         for key in late {
             self.release(key, Flags::HOLD_ROOM);
         }
     }
 }
 
-/// How long a request may wait, milliseconds. `None`: for ever, or it is wrong, which the server says best.
-fn timeout_ms(request: &Request<'_>) -> Option<u32> {
-    let argc = request.spans.len();
-    let number = |at: usize| -> Option<f64> {
-        let text = std::str::from_utf8(request.args().nth(at)?).ok()?;
-        text.parse().ok()
-    };
-    let ms = match request.id {
-        id::BLMPOP | id::BZMPOP => number(1)? * 1_000.0,
-        id::XREAD | id::XREADGROUP => {
-            let is_block = |at: &usize| request.arg(*at).eq_ignore_ascii_case(b"BLOCK");
-            number((1..argc - 1).find(is_block)? + 1)?
+/// How long a request waits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Patience {
+    /// Milliseconds.
+    Ms(u32),
+    /// For ever, or longer than anybody looks.
+    Endless,
+    /// It is no time to any server.
+    Wrong,
+}
+
+impl Patience {
+    fn of(request: &Request<'_>) -> Patience {
+        let argc = request.spans.len();
+        match request.id {
+            id::BLMPOP | id::BZMPOP => Patience::of_seconds(request, 1),
+            id::WAIT | id::WAITAOF => Patience::of_ms(request, argc - 1),
+            id::XREAD | id::XREADGROUP => match block_at(request) {
+                Some(at) => Patience::of_ms(request, at),
+                None => Patience::Endless,
+            },
+            _ => Patience::of_seconds(request, argc - 1),
         }
-        _ => number(argc - 1)? * 1_000.0,
-    };
-    (ms > 0.0 && ms <= f64::from(u32::MAX)).then_some(ms.ceil() as u32)
+    }
+
+    fn of_ms(request: &Request<'_>, at: usize) -> Patience {
+        let text = request.args().nth(at).unwrap_or_default();
+        match number::parse(text) {
+            Some(0) => Patience::Endless,
+            Some(ms) if ms > 0 => u32::try_from(ms).map_or(Patience::Endless, Patience::Ms),
+            _ => Patience::Wrong,
+        }
+    }
+
+    fn of_seconds(request: &Request<'_>, at: usize) -> Patience {
+        let text = request.args().nth(at).unwrap_or_default();
+        let text = std::str::from_utf8(text).unwrap_or_default();
+        match text.parse::<f64>() {
+            Ok(0.0) => Patience::Endless,
+            Ok(seconds) if seconds > 0.0 && seconds * 1_000.0 < i64::MAX as f64 => {
+                let ms = (seconds * 1_000.0).ceil();
+                match ms <= f64::from(u32::MAX) {
+                    true => Patience::Ms(ms as u32),
+                    false => Patience::Endless,
+                }
+            }
+            Ok(_) => Patience::Wrong,
+            // C reads hexadecimal numbers, too.
+            Err(_) if text.contains(['x', 'X']) => Patience::Endless,
+            Err(_) => Patience::Wrong,
+        }
+    }
+}
+
+/// Where an XREAD or XREADGROUP says how long it blocks.
+fn block_at(request: &Request<'_>) -> Option<usize> {
+    let mut at = if request.id == id::XREADGROUP { 4 } else { 1 };
+    loop {
+        let word = request.args().nth(at)?;
+        if word.eq_ignore_ascii_case(b"BLOCK") {
+            return Some(at + 1);
+        } else if word.eq_ignore_ascii_case(b"COUNT") {
+            at += 2;
+        } else if word.eq_ignore_ascii_case(b"NOACK") {
+            at += 1;
+        } else {
+            return None;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -97,7 +178,7 @@ mod tests {
     use respool_protocol::commands;
     use respool_protocol::request::{Found, Scanner};
 
-    fn timeout(words: &str) -> Option<u32> {
+    fn patience(words: &str) -> Patience {
         let words: Vec<&str> = words.split(' ').collect();
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);
@@ -107,7 +188,7 @@ mod tests {
             Ok(Found::Request { .. })
         ));
         let id = commands::lookup(words[0].as_bytes()).expect("a command");
-        timeout_ms(&Request {
+        Patience::of(&Request {
             bytes: &bytes,
             spans: scanner.spans(),
             id,
@@ -117,24 +198,44 @@ mod tests {
 
     #[test]
     fn a_time_is_read_where_each_command_has_it() {
-        assert_eq!(timeout("BLPOP a b 1.5"), Some(1_500));
-        assert_eq!(timeout("BLMOVE a b LEFT RIGHT 0.01"), Some(10));
-        assert_eq!(timeout("BLMPOP 2 1 l LEFT"), Some(2_000));
-        assert_eq!(timeout("BZMPOP 0.5 1 z MIN COUNT 3"), Some(500));
-        assert_eq!(timeout("XREAD COUNT 1 BLOCK 70 STREAMS s 0"), Some(70));
-        for forever_or_wrong in [
+        for (request, ms) in [
+            ("BLPOP a b 1.5", 1_500),
+            ("BLMOVE a b LEFT RIGHT 0.01", 10),
+            ("BLMPOP 2 1 l LEFT", 2_000),
+            ("BZMPOP 0.5 1 z MIN COUNT 3", 500),
+            ("XREAD COUNT 1 BLOCK 70 STREAMS s 0", 70),
+            ("XREADGROUP GROUP block c BLOCK 500 STREAMS s 0", 500),
+            ("XREADGROUP GROUP g c NOACK COUNT 2 BLOCK 5 STREAMS s 0", 5),
+            ("WAIT 1 500", 500),
+            ("WAITAOF 1 0 20", 20),
+        ] {
+            assert_eq!(patience(request), Patience::Ms(ms), "{request}");
+        }
+        for endless in [
+            "BLPOP a 0",
+            "BLPOP a -0",
+            "BLPOP a 0x1",
+            "BLPOP a 1e15",
+            "XREAD BLOCK 0 STREAMS s 0",
+            "XREAD STREAMS BLOCK 5",
+            "WAIT 1 0",
+        ] {
+            assert_eq!(patience(endless), Patience::Endless, "{endless}");
+        }
+        for wrong in [
             "BLPOP",
             "BLMPOP",
-            "BZMPOP",
-            "XREAD",
-            "XREAD BLOCK",
-            "BLPOP a 0",
             "BLPOP a -1",
-            "BLPOP a x",
+            "BLPOP a y",
             "BLPOP a inf",
             "BLPOP a nan",
+            "BLPOP a 1e30",
+            "XREAD BLOCK",
+            "XREAD BLOCK -1 STREAMS s 0",
+            "XREAD BLOCK 1.5 STREAMS s 0",
+            "WAIT",
         ] {
-            assert_eq!(timeout(forever_or_wrong), None, "{forever_or_wrong}");
+            assert_eq!(patience(wrong), Patience::Wrong, "{wrong}");
         }
     }
 }

@@ -331,7 +331,7 @@ impl Engine {
         if is_itselfs && names_no_subcommand(&request) {
             // The server will refuse it, unless it is one that knows more than others of its age.
             let pins = Pins::ONCE.with(Pins::UNKNOWN);
-            return self.place_alone(key, bytes, false, pins, false);
+            return self.place_alone(key, bytes, (false, None), pins, false);
         }
         if is_itselfs || looked_into && !command.arity_ok(spans.len()) {
             return self.place_on_link(key, bytes, false, None);
@@ -344,11 +344,13 @@ impl Engine {
         };
         let reads = command.retry == Retry::Read;
         match command.answer {
-            Answer::Alone if matches!(id, id::WAIT | id::WAITAOF) => self.place_wait(key, &request),
+            Answer::Alone if matches!(id, id::WAIT | id::WAITAOF) => {
+                self.place_waiting(key, &request, |engine| engine.place_wait(key, &request))
+            }
             _ if alone && may_wait(id) => self.place_waiting(key, &request, |engine| {
-                engine.place_alone(key, bytes, reads, Pins::ONCE, true)
+                engine.place_alone(key, bytes, (reads, None), Pins::ONCE, true)
             }),
-            _ if alone => self.place_alone(key, bytes, reads, Pins::ONCE, false),
+            _ if alone => self.place_alone(key, bytes, (reads, None), Pins::ONCE, false),
             Answer::Conditional(Condition::Script) => self.place_script(key, &request),
             Answer::Conditional(Condition::Count) => self.place_counted(key, &request),
             _ => self.place_on_link(key, bytes, reads, None),

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use respool_protocol::commands::{CommandId, Flags as CommandFlags, id};
 use respool_protocol::encode;
 
-use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::link::LinkKey;
 use crate::requests::{Blocked, Request};
+use crate::session::Session;
 use crate::slots::Key;
 use crate::time::Time;
 use crate::unknown::{Subject, Whose};
@@ -29,6 +29,8 @@ struct Right {
 
 /// How long a right is believed in: a server does not tell when its rules change.
 const RIGHT_MS: u64 = 1_000;
+/// As Redis says it to a command that could be queued and may not be executed (`execCommand`).
+const CHANGED: &[u8] = b"NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer allowed for the following reason: no permission to execute the command or subcommand";
 /// Nobody has said yet what may be asked by whom, and others could be harmed by it.
 const NOT_TOLD: &[u8] =
     b"NOPERM respool: the server did not say whether this user may do that; try again";
@@ -85,12 +87,43 @@ impl Engine {
         }
         // It does not say: what it said last holds.
         let known = self.learned.rights.known.get(&(whose, request.id));
-        let harms = request.command.flags.has(CommandFlags::ADMIN) && whose.1 != CONFIGURED;
         Some(match known {
             Some(right) => right.refusal.clone(),
-            None => harms.then(|| NOT_TOLD.to_vec()),
+            None => untold(request),
         })
     }
+
+    /// The same for a request that is executed within an EXEC, when the session was this user.
+    pub(crate) fn refusal_within(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        user: u16,
+    ) -> Option<Option<Vec<u8>>> {
+        let is_still = |session: &Session| session.user == user;
+        let refusal = if self.sessions.get(key).is_some_and(is_still) {
+            self.refusal_of_right(key, request)?
+        } else {
+            // It was asked for when this was queued, unless the session became this user behind that.
+            let whose = self.whose(key).map(|(server, _)| (server, user));
+            let known = whose.and_then(|whose| self.learned.rights.known.get(&(whose, request.id)));
+            match (harmless(request), known) {
+                (None, _) => None,
+                (_, Some(right)) => right.refusal.clone(),
+                (_, None) => untold(request),
+            }
+        };
+        Some(refusal.map(|refusal| match &refusal[..] {
+            NOT_TOLD => refusal,
+            _ => CHANGED.to_vec(),
+        }))
+    }
+}
+
+/// What is said to who could harm others, where nobody has said that it may.
+fn untold(request: &Request<'_>) -> Option<Vec<u8>> {
+    let harms = request.command.flags.has(CommandFlags::ADMIN);
+    harms.then(|| NOT_TOLD.to_vec())
 }
 
 /// The same request with arguments with which it does nothing on our link. `None`: the server itself gets it anyway, or

@@ -334,7 +334,7 @@ pub(crate) struct Rare {
     pub(crate) steps: VecDeque<Step>,
     pub(crate) steps_silent: bool,
     /// It waits for a link to wait on, until then.
-    pub(crate) gives_up_at: Option<Time>,
+    pub(crate) gives_up_at: Option<(u32, Time)>,
     /// Within an EXEC: what the session is there.
     pub(crate) within: Option<Within>,
 }

@@ -98,7 +98,7 @@ impl Engine {
                 }
                 Step::Request { request, within } => {
                     session.rare().within = within;
-                    let placed = self.answer_step(key, &request);
+                    let placed = self.answer_step(key, &request, within);
                     if placed == Placed::Wait
                         && let Some(session) = self.sessions.get_mut(key)
                     {
@@ -126,7 +126,7 @@ impl Engine {
 
     /// As its server would execute it behind EXEC: what only the place in front of it forbids was looked at
     /// when it was queued.
-    fn answer_step(&mut self, key: Key, kept: &Kept) -> Placed {
+    fn answer_step(&mut self, key: Key, kept: &Kept, within: Option<Within>) -> Placed {
         let mut scanner = Scanner::default();
         let Ok(Found::Request { .. }) = scanner.scan(&kept.bytes, true) else {
             unreachable!("it was scanned before it became a step");
@@ -137,6 +137,13 @@ impl Engine {
             id: kept.id,
             command: kept.id.get(),
         };
+        if let Some(within) = within {
+            match self.refusal_within(key, &request, within.user) {
+                None => return Placed::Wait,
+                Some(Some(refusal)) => return self.answer_error(key, &refusal),
+                Some(None) => {}
+            }
+        }
         self.answer_here(key, &request)
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Transaction {
 /// A request in a transaction whose result is not simply the server's.
 #[derive(Debug)]
 enum Ours {
-    /// SELECT: the link must not stay there, and the session must go there.
+    /// SELECT: the session goes there.
     Select(u32),
     /// About the session: not in the block, and executed here when the server has executed that.
     Here(Kept),
@@ -90,9 +90,10 @@ impl Ours {
         }
     }
 
-    /// Whether it may change the version of the protocol for what follows.
-    fn changes_version(&self) -> bool {
-        matches!(self, Ours::Hello(_) | Ours::Login { hello: Some(_), .. })
+    /// Whether what it does to its connection could not be undone for certain: that is to be the session's own, and nobody's
+    /// thereafter. Behind EXEC a server may refuse what would undo it.
+    fn leaves_trace(&self) -> bool {
+        matches!(self, Ours::Select(_) | Ours::Hello(_) | Ours::Login { .. })
     }
 
     /// Whether it changes or shows the session: then it is executed between what was asked before and what is
@@ -118,11 +119,15 @@ pub(crate) struct Exec {
     /// Requests that the client queued.
     count: u32,
     ours: Vec<(u32, Ours)>,
-    /// The link is the session's own, before and after.
-    stays: bool,
 }
 
 impl Exec {
+    /// See [`Duty::changes_identity`].
+    pub(crate) fn changes_identity(&self) -> bool {
+        let changes = |ours: &Ours| matches!(ours, Ours::Hello(_) | Ours::Login { .. });
+        self.ours.iter().any(|(_, ours)| changes(ours))
+    }
+
     /// The users that its session may be when it is executed.
     pub(crate) fn logins(&self) -> impl Iterator<Item = u16> {
         logins_of(&self.ours)
@@ -187,7 +192,10 @@ impl Engine {
             },
             id::UNWATCH => {
                 self.forget_lost_watch(key);
-                self.unwatch(key, b"+OK\r\n")
+                match self.watches(key) {
+                    true => self.unwatch(key, request.bytes, None),
+                    false => self.place_on_link(key, request.bytes, false, None),
+                }
             }
             id::DISCARD if !in_multi => self.answer_error(key, b"ERR DISCARD without MULTI"),
             id::DISCARD => self.leave_transaction(key, b"+OK\r\n"),
@@ -225,20 +233,19 @@ impl Engine {
         })
     }
 
-    /// Ends the watch that a session may have at the server, and says `reply`.
-    fn unwatch(&mut self, key: Key, reply: &[u8]) -> Placed {
-        let watches = |session: &crate::session::Session| session.pins.any(Pins::WATCH);
-        if !self.sessions.get(key).is_some_and(watches) {
-            return self.answer_reply(key, reply);
-        }
-        let mut request = Vec::new();
-        encode::request(&mut request, &["UNWATCH"]);
-        let duty = Duty::Instead(reply.to_vec());
-        let placed = self.place_on_link(key, &request, false, Some(duty));
+    /// Ends the watch that a session has at the server, and says `instead` or what the server does.
+    fn unwatch(&mut self, key: Key, request: &[u8], instead: Option<&[u8]>) -> Placed {
+        let instead = instead.map(<[u8]>::to_vec);
+        let placed = self.place_on_link(key, request, false, Some(Duty::Unwatch { instead }));
         if placed == Placed::Done {
             self.unpin(key, Pins::WATCH);
         }
         placed
+    }
+
+    fn watches(&self, key: Key) -> bool {
+        let session = self.sessions.get(key);
+        session.is_some_and(|session| session.pins.any(Pins::WATCH))
     }
 
     fn has_lost_watch(&self, key: Key) -> bool {
@@ -257,7 +264,12 @@ impl Engine {
 
     /// A transaction ends without having been sent; its client gets this reply.
     fn leave_transaction(&mut self, key: Key, reply: &[u8]) -> Placed {
-        let placed = self.unwatch(key, reply);
+        let mut unwatch = Vec::new();
+        encode::request(&mut unwatch, &["UNWATCH"]);
+        let placed = match self.watches(key) {
+            true => self.unwatch(key, &unwatch, Some(reply)),
+            false => self.answer_reply(key, reply),
+        };
         if placed == Placed::Done {
             self.forget_lost_watch(key);
             self.end_transaction(key);
@@ -494,7 +506,7 @@ impl Engine {
         }
         let ours = || transaction.ours.iter().map(|(_, ours)| ours);
         let about_session = ours().any(Ours::is_about_session);
-        let taints = transaction.taints || ours().any(|ours| matches!(ours, Ours::Login { .. }));
+        let taints = transaction.taints || ours().any(Ours::leaves_trace);
         let pins = ours().filter_map(Ours::pins);
         let pins: Vec<Pins> = pins.chain(taints.then_some(Pins::ONCE)).collect();
         if self.has_lost_watch(key) {
@@ -581,33 +593,19 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             unreachable!("it is the session's own request");
         };
-        let (version, db) = (session.version, session.db);
-        let stays = !session.pins.without(Pins::WATCH).is_empty();
         let rare = session.rare.as_mut();
         let Some(transaction) = rare.and_then(|rare| rare.transaction.as_mut()) else {
             unreachable!("a session in MULTI has a transaction");
         };
         let (count, ours) = (transaction.count, std::mem::take(&mut transaction.ours));
-        let has = |what: fn(&Ours) -> bool| ours.iter().any(|(_, ours)| what(ours));
         let mut block = Vec::with_capacity(transaction.held_bytes() + 64);
         block.extend_from_slice(&transaction.opening);
         block.extend_from_slice(&transaction.requests);
         block.extend_from_slice(closing);
-        // A shared link is left as it was found.
-        let mut after = 0;
-        if has(|ours| matches!(ours, Ours::Select(_))) && !stays {
-            encode::request(&mut block, &["SELECT", &db.to_string()]);
-            after += 1;
-        }
-        if has(Ours::changes_version) {
-            encode::request(&mut block, &["HELLO", &version.number().to_string()]);
-            after += 1;
-        }
         let in_block = count - left_out(&ours);
-        let exec = (!ours.is_empty()).then(|| Box::new(Exec { count, ours, stays }));
+        let exec = (!ours.is_empty()).then(|| Box::new(Exec { count, ours }));
         let duty = Duty::Block {
             before: 1 + in_block,
-            after,
             exec,
             opens: true,
         };
@@ -630,27 +628,21 @@ impl Engine {
                 return self.pass_on(entry, result);
             }
         };
-        let stays = exec.stays;
         let woven = self.weave(link, key, exec, elements);
         let given_up = entry.session == Key::NOBODY;
         let db = woven.within.db;
         if !woven.steps.is_empty() && !given_up {
             self.begin_steps(key, woven.steps, entry.silent);
         }
-        let mut moved = false;
-        if let Some(session) = self.sessions.get_mut(key)
-            && (stays || !given_up)
+        let session = self.sessions.get_mut(key);
+        if let Some(session) = session.filter(|session| session.db != db)
+            && let Some(link) = self.links.get_mut(link)
         {
-            moved = session.db != db;
+            // The link is the session's own.
             session.db = db;
-        }
-        if let (true, Some(link)) = (stays, self.links.get_mut(link)) {
             link.key.db = db;
         }
         self.pass_on(entry, &woven.first);
-        if moved && !stays {
-            self.ride_shared(key);
-        }
     }
 
     /// Puts what the server has executed and what is ours into the order in which it was queued.
@@ -694,7 +686,9 @@ impl Engine {
                     woven.say(element);
                 }
                 Some(Ours::Here(request) | Ours::Hello(request)) => woven.ask(request),
-                Some(Ours::Login { .. }) if element.starts_with(b"-") => woven.say(element),
+                Some(Ours::Login { ref hello, .. }) if !agrees(hello.is_some(), element) => {
+                    woven.say(element);
+                }
                 Some(Ours::Login { user, hello }) => {
                     self.become_user(key, link, user);
                     woven.within.user = user;
@@ -746,7 +740,16 @@ const NO_SSUBSCRIBE: &[u8] = b"-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING
 const LOST_REDIRECT: &[u8] = b"-NOTSENT respool: the command was not executed; the connection that stood for the client to redirect to was lost\r\n";
 const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
 
-/// The elements of an array, each with its bytes. `None` if it is none.
+/// Whether that is the reply to an AUTH, or to a HELLO with one, that was right.
+fn agrees(in_hello: bool, element: &[u8]) -> bool {
+    match in_hello {
+        true => matches!(element.first(), Some(b'*' | b'%')),
+        false => element == b"+OK\r\n",
+    }
+}
+
+/// The elements of an array, each with its bytes. `None` if it is none: a message in it is none of them, and was sent because
+/// one did not come.
 fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
     let header = array.windows(2).position(|end| end == b"\r\n")?;
     let (b'*', count) = array
@@ -762,6 +765,9 @@ fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
         let Ok(Scanned::Whole(len)) = reply::Scanner::default().scan(rest) else {
             return None;
         };
+        if rest[0] == b'>' {
+            return None;
+        }
         elements.push(&rest[..len]);
         rest = &rest[len..];
     }
@@ -780,6 +786,7 @@ mod tests {
         assert_eq!(elements_of(b"*0\r\n"), Some(vec![]));
         for other in [
             &b"*-1\r\n"[..],
+            b"*1\r\n>1\r\n:1\r\n",
             b"_\r\n",
             b"-EXECABORT x\r\n",
             b"*2\r\n:1\r\n",

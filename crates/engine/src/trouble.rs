@@ -9,7 +9,7 @@ use crate::duty::Duty;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
 use crate::limits::LINK_UNUSED_MS;
-use crate::link::{Entry, Greeted, Link, Role, State, Streaming};
+use crate::link::{Entry, Greeted, Link, Role, Sends, State, Streaming};
 use crate::requests::{NOAUTH, wants_password};
 use crate::session::Flags;
 use crate::slots::Key;
@@ -89,6 +89,10 @@ impl Engine {
         let was_up = link.is_up();
         if was_up && role == Role::Shared {
             self.learned.doubt_server(link.key.server);
+        }
+        if link.sends == Sends::Nothing {
+            // Who has left is told nothing of it.
+            link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
         let gone = link.disconnect(stable && role == Role::Shared);
         // What stays waits for the next connection; only a shared link gets one.
@@ -404,7 +408,6 @@ impl Engine {
         self.tick_requests(key, timeouts.request_ms);
         self.tick_paused(key);
         self.tick_upload(key);
-        self.tick_waiting(key);
         let Some(link) = self.links.get(key) else {
             return;
         };
@@ -469,8 +472,14 @@ impl Engine {
                 entry.session = Key::NOBODY;
             }
         }
+        // What has become of the link can only be told from the answer. And a server may lose the reply to an AUTH that
+        // fails within an EXEC: then every later one would be taken for another's.
+        let uncertain = !late.is_empty() && link.duties.iter().any(Duty::changes_identity);
         for entry in late {
             self.give_up(key, entry, Fate::Unknown);
+        }
+        if uncertain && self.links.get(key).is_some() {
+            self.lose_link(key, "an EXEC with AUTH or HELLO was not answered in time");
         }
     }
 
@@ -515,22 +524,6 @@ impl Engine {
                 limits.session_stall_ms
             );
             self.close_for(captor, reason);
-        }
-    }
-
-    /// A request that began to wait when its client had already said its last, or whose wait did not end yet.
-    fn tick_waiting(&mut self, key: Key) {
-        let Some(link) = self.links.get(key) else {
-            return;
-        };
-        let by = link.role.captor();
-        let is_asked = matches!(link.duties.back(), Some(Duty::EndedWait { .. }));
-        if let Some(session) = self.sessions.get(by)
-            && session.link == key
-            && self.waits_at_server(by)
-            && (is_asked || session.flags.any(Flags::ENDED))
-        {
-            self.end_wait(by);
         }
     }
 

@@ -240,7 +240,7 @@ impl Engine {
             Lesson::Alone | Lesson::Unsaid { .. } => {
                 let mut pins = Pins::ONCE;
                 pins.add(Pins::UNKNOWN);
-                self.place_alone(key, bytes, false, pins, true)
+                self.place_alone(key, bytes, (false, None), pins, true)
             }
         }
     }
@@ -307,14 +307,21 @@ impl Engine {
             return;
         };
         self.learned.asking.remove(&(whose, Subject::Opening));
+        // What else may be wrong passes.
+        let is_lasting = |said: &Vec<u8>| {
+            let lasting = [&b"-NOPERM"[..], b"-ERR unknown command"];
+            lasting.iter().any(|beginning| said.starts_with(beginning))
+        };
         let refusal = [opened.as_slice(), executed]
+            .map(of_its_own)
             .into_iter()
-            .find(|said| said.starts_with(b"-"));
-        if !opened.starts_with(b"-") && executed.starts_with(b"-") {
+            .find(is_lasting);
+        let has_ended = executed.starts_with(b"*") || executed.starts_with(b"-EXECABORT");
+        if !opened.starts_with(b"-") && !has_ended {
             self.lose_link(link, "it opens transactions and does not execute them");
         }
         // Behind that: a lost link puts in doubt what was known before.
-        self.learned.unopened.insert(whose, refusal.map(of_its_own));
+        self.learned.unopened.insert(whose, refusal);
         self.wake_waiters(link);
     }
 
@@ -345,6 +352,9 @@ impl Engine {
             || names_no_subcommand(request);
         let has_rights = row.arity_ok(request.spans.len())
             && !flags.any(Flags::UNAUTHENTICATED | Flags::RESTRICTED);
+        // To ask for that one is to do it: it is asked for at EXEC.
+        let has_rights =
+            has_rights && !(request.id == id::CLIENT_UNPAUSE && flags.any(Flags::IN_MULTI));
         // Asked at once: a server that is slow to say is waited for once.
         let refusal = match has_rights {
             true => self.refusal_of_right(key, request),

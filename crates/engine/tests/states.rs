@@ -4,13 +4,13 @@ mod world;
 
 use respool_engine::settings::WhenFull;
 use respool_engine::{Action, Answer, LinkId, SessionId};
-use world::{World, request, settings, worker};
+use world::{HELLO, World, request, requests, settings, worker};
 
 /// A server answers COMMAND, and MULTI and EXEC, which it is asked before the first transaction. It does not say
 /// what it has: the table is believed.
 fn probed(world: &mut World, link: LinkId) {
     world.says(link, "-ERR no\r\n");
-    world.says(link, "+OK\r\n+OK\r\n");
+    world.says(link, "+OK\r\n*0\r\n");
 }
 
 const NOBODY_TO_TELL: &str = "-ERR The client ID you want redirect to does not exist\r\n";
@@ -105,8 +105,13 @@ fn a_transaction_that_selects_waits_for_the_answers_before_it() {
     });
     let ticket = asked.expect("the other worker is asked for its list");
     world.turn(|engine| engine.handle_answer(ticket, Answer::Lines(Vec::new())));
-    assert!(world.sent(link).contains("SELECT"));
-    world.says(link, "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n+OK\r\n");
+    let own = world.connect();
+    assert!(
+        world.sent(own).contains("SELECT"),
+        "what cannot be undone for certain is not done where everybody rides"
+    );
+    world.says(own, "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
+    assert_eq!(world.closed_links(), [own]);
     let got = world.got(session);
     assert!(got.ends_with("+QUEUED\r\n*1\r\n+OK\r\n"), "{got}");
 }
@@ -409,4 +414,209 @@ fn a_link_that_stands_for_somebody_stays_as_long_as_a_transaction_names_it() {
     world.asks(reader, &["DISCARD"]);
     quiet(&mut world);
     assert_eq!(world.closed_links(), [stands_for_it]);
+}
+
+/// As the server would see it of the client itself: what it has is delivered, and a wait is over.
+#[test]
+fn who_leaves_while_it_waits_is_seen_to_leave_by_the_server() {
+    let mut world = World::new(settings());
+    let ended = |world: &World| {
+        let ended = |action: &&Action| matches!(action, Action::EndLink(_));
+        world.actions.iter().filter(ended).count()
+    };
+    for reply in ["*2\r\n$1\r\nq\r\n$1\r\ne\r\n", ""] {
+        world.actions.clear();
+        let session = world.accept();
+        world.asks(session, &["BLPOP q 0"]);
+        let [own] = world.connecting()[..] else {
+            panic!("it waits on a link of its own");
+        };
+        world.turn(|engine| engine.handle_session_end(session));
+        assert_eq!(ended(&world), 0, "the request is to be sent first");
+        world.up(own);
+        world.wait_ms(500);
+        world.turn(|engine| engine.handle_session_hangup(session));
+        assert!(world.sent(own).contains("BLPOP"));
+        assert_eq!(ended(&world), 1, "that nothing more comes is said once");
+        let unread = Action::ReadSession(session, false);
+        assert!(world.actions.contains(&unread), "its end is read once");
+        if reply.is_empty() {
+            world.lose(own);
+        } else {
+            world.says(own, reply);
+            assert_eq!(world.closed_links(), [own]);
+        }
+        world.turn(|_| {});
+        assert_eq!(world.got(session), reply, "and nothing else");
+        assert_eq!(world.closed_sessions(), [session]);
+    }
+}
+
+/// A server that says nothing to that is as good as gone.
+#[test]
+fn who_has_left_does_not_wait_for_a_server_that_says_nothing() {
+    let settings = settings();
+    let stall_ms = settings.timeouts.link_stall_ms;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.asks(session, &["BLPOP q 0"]);
+    world.connect();
+    world.wait_ms(2 * stall_ms);
+    assert_eq!(world.closed_sessions(), []);
+    world.turn(|engine| engine.handle_session_end(session));
+    world.wait_ms(stall_ms + 1_000);
+    assert_eq!(world.closed_sessions(), [session]);
+}
+
+#[test]
+fn what_a_server_refuses_for_a_while_is_no_right() {
+    let mut world = World::new(settings());
+    let link = world.shared;
+    let session = world.accept();
+    world.asks(session, &["MULTI"]);
+    world.says(link, "-ERR no\r\n");
+    world.says(
+        link,
+        "+OK\r\n-EXECABORT Transaction discarded because of: BUSY wait\r\n",
+    );
+    assert_eq!(world.got(session), "+OK\r\n");
+    assert_eq!(world.closed_links(), []);
+}
+
+#[test]
+fn what_was_asked_before_a_wait_for_copies_counts_whatever_the_rules() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    world.asks(session, &["WAIT 1 500"]);
+    let own = world.connect();
+    world.turn(|_| {});
+    // This is a Redis before 7.2.
+    let asked = requests(&["HELLO 2", "WAIT 1 500"]);
+    assert!(world.sent(own).as_bytes().ends_with(&asked));
+    world.says(own, [HELLO, ":1\r\n"].concat());
+    assert_eq!(world.got(session), ":1\r\n");
+    // It would count who has nothing of it.
+    world.asks(session, &["WAIT 1 500"]);
+    world.says(own, "-NOPERM no\r\n:1\r\n");
+    let got = world.got(session);
+    assert!(
+        got.starts_with("-ERR respool:") && got.ends_with("NOPERM no\r\n"),
+        "{got}"
+    );
+}
+
+#[test]
+fn a_link_that_still_watches_is_given_to_nobody() {
+    for ends in [&["UNWATCH"][..], &["MULTI", "DISCARD"]] {
+        let mut world = World::new(settings());
+        let link = world.shared;
+        let session = world.accept();
+        let own = watches(&mut world, session);
+        world.got(session);
+        world.asks(session, ends);
+        if ends.len() > 1 {
+            probed(&mut world, link);
+        }
+        assert!(world.sent(own).contains("UNWATCH"));
+        world.says(own, "-NOPERM no\r\n");
+        world.turn(|_| {});
+        let told = if ends.len() > 1 {
+            "+OK\r\n+OK\r\n"
+        } else {
+            "-NOPERM no\r\n"
+        };
+        assert_eq!(world.got(session), told);
+        assert_eq!(world.closed_links(), [own]);
+    }
+}
+
+/// Redis 8.2 loses the reply to an AUTH that fails there.
+#[test]
+fn an_exec_with_auth_that_is_not_answered_ends_its_link() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 100;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.asks(session, &["CLIENT TRACKING ON"]);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    world.asks(session, &["MULTI"]);
+    let link = world.shared;
+    probed(&mut world, link);
+    world.asks(session, &["AUTH bob pw", "EXEC"]);
+    world.says(own, "+OK\r\n+QUEUED\r\n*1\r\n");
+    world.wait_ms(300);
+    assert_eq!(
+        world.closed_links(),
+        [own],
+        "its next reply would be taken for the element"
+    );
+    assert_eq!(world.closed_sessions(), [session], "it tracked there");
+}
+
+/// A Redis 8.2 says nothing to an AUTH that fails within an EXEC: the result is one short, and whatever comes next
+/// would complete it.
+#[test]
+fn an_auth_that_was_not_answered_was_not_right() {
+    for (asked, short) in [
+        (
+            &["HELLO 3", "AUTH bob old"][..],
+            "+QUEUED\r\n+QUEUED\r\n*2\r\n%0\r\n",
+        ),
+        (
+            &["AUTH bob old", "SET a 1"],
+            "+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n",
+        ),
+    ] {
+        let mut world = World::new(settings());
+        let [bob, session] = [world.accept(), world.accept()];
+        world.asks(bob, &["AUTH bob old"]);
+        let bobs = world.connect();
+        world.says(bobs, "+OK\r\n");
+        world.sent(bobs);
+        world.asks(session, &["MULTI"]);
+        let link = world.shared;
+        probed(&mut world, link);
+        world.asks(session, asked);
+        world.asks(session, &["EXEC"]);
+        let own = world.connect();
+        world.turn(|_| {});
+        let sent = world.sent(own);
+        assert!(
+            sent.ends_with("EXEC\r\n"),
+            "nothing of ours stands behind it: {sent}"
+        );
+        world.says(
+            own,
+            ["+OK\r\n", short, ">2\r\n+invalidate\r\n*0\r\n"].concat(),
+        );
+        world.asks(session, &["GET secret"]);
+        world.turn(|_| {});
+        assert!(!world.sent(bobs).contains("secret"), "it rides as bob");
+    }
+}
+
+#[test]
+fn nobody_harms_others_before_a_server_has_said_that_it_may() {
+    let mut world = World::new(settings());
+    let [victim, session] = [world.accept(), world.accept()];
+    world.asks(victim, &["EVAL long 0"]);
+    world.asks(session, &["CLIENT KILL TYPE normal"]);
+    world.wait_ms(1_200);
+    let got = world.got(session);
+    assert!(got.starts_with("-NOPERM respool:"), "{got}");
+    assert_eq!(world.closed_sessions(), []);
+}
+
+#[test]
+fn what_is_discarded_was_not_asked_of_the_server_either() {
+    let mut world = World::new(settings());
+    let link = world.shared;
+    let session = world.accept();
+    world.asks(session, &["MULTI"]);
+    probed(&mut world, link);
+    world.sent(link);
+    world.asks(session, &["CLIENT UNPAUSE", "DISCARD"]);
+    assert_eq!(world.got(session), "+OK\r\n+QUEUED\r\n+OK\r\n");
+    assert_eq!(world.sent(link), "");
 }

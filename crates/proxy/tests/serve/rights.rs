@@ -99,3 +99,35 @@ fn who_may_not_harm_others_does_not_and_who_gets_the_right_can() {
         });
     });
 }
+
+/// What is executed here within an EXEC is executed as who its session is at that place.
+#[test]
+fn behind_an_auth_in_a_transaction_the_rights_are_the_new_ones() {
+    for binary in installed() {
+        let said = [
+            Target::direct(&binary, &Options::default()),
+            Target::proxied(&binary, &Options::with(&["--threads", "2"])),
+        ]
+        .map(|target| {
+            let rules = "ACL SETUSER low on >low ~* &* +@all -@dangerous -@admin";
+            assert_eq!(target.direct_client().call(rules), Value::ok());
+            let mut victim = target.client();
+            victim.call("GET k");
+            let mut client = target.client();
+            for asked in [
+                "MULTI",
+                "CLIENT UNBLOCK 1",
+                "AUTH low low",
+                "CLIENT KILL TYPE normal SKIPME yes",
+                "CLIENT PAUSE 100000",
+            ] {
+                client.call(asked);
+            }
+            let executed = client.call("EXEC");
+            assert_eq!(victim.call("SET k v"), Value::ok());
+            (executed, client.call("ACL WHOAMI"))
+        });
+        let [direct, through] = said;
+        assert_eq!(direct, through, "{}", binary.display());
+    }
+}
