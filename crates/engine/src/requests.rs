@@ -367,7 +367,7 @@ impl Engine {
             return Err(NOAUTH.to_vec());
         }
         if command.is_container() && argc > 1 && command.answer == Answer::Session {
-            return Err(unknown_subcommand(command, arg(1)));
+            return Err(unknown_subcommand(arg(0), arg(1)));
         }
         // The server says that best, in the words of its version; and what the table finds wrong, a newer
         // server may find right. Of what the server does not get, see `verdict`.
@@ -1012,11 +1012,21 @@ pub(crate) fn unknown_command(args: &[&[u8]], before_7: bool) -> Vec<u8> {
     .concat()
 }
 
-/// Redis's text (`commandCheckExistence`, 7.0).
-pub(crate) fn unknown_subcommand(container: &Command, sub: &[u8]) -> Vec<u8> {
+/// Redis's text (`commandCheckExistence`, 7.0). `container`: as the client calls it, which the server may have renamed.
+pub(crate) fn unknown_subcommand(container: &[u8], sub: &[u8]) -> Vec<u8> {
+    wrong_subcommand(b"ERR unknown subcommand '", container, sub)
+}
+
+/// Redis's text (`addReplySubcommandSyntaxError`, 7.0).
+pub(crate) fn malformed_subcommand(request: &Request<'_>) -> Vec<u8> {
+    let what = b"ERR unknown subcommand or wrong number of arguments for '";
+    wrong_subcommand(what, request.arg(0), request.arg(1))
+}
+
+fn wrong_subcommand(what: &[u8], container: &[u8], sub: &[u8]) -> Vec<u8> {
     let sub = &c_string(sub)[..c_string(sub).len().min(128)];
-    let help = format!("'. Try {} HELP.", container.name.to_uppercase());
-    [b"ERR unknown subcommand '", sub, help.as_bytes()].concat()
+    let container = c_string(container).to_ascii_uppercase();
+    [what, sub, b"'. Try ", &container, b" HELP."].concat()
 }
 
 /// To Redis's error texts an argument is a C string.

@@ -408,7 +408,7 @@ impl Engine {
         let arity = match arity_of(request.id) {
             Some(Some(arity)) if is_sub || !names_sub => arity,
             Some(_) if known.is_some_and(|known| known.subcommands) => {
-                return Verdict::Refused(unknown_subcommand(container.get(), request.arg(1)));
+                return Verdict::Refused(unknown_subcommand(request.arg(0), request.arg(1)));
             }
             _ => return Verdict::Unsaid,
         };

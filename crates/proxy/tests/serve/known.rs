@@ -119,12 +119,34 @@ fn ask(target: &Target, state: &[&str], request: &str) -> Vec<Value> {
 
 #[test]
 fn what_a_server_does_not_know_or_finds_wrong_is_answered_in_its_own_words_in_every_state() {
+    all_is_answered_as_by(&[], REQUESTS);
+}
+
+#[test]
+fn what_is_wrong_with_a_renamed_command_is_said_of_it_by_its_name() {
+    let requests = [
+        "CLI",
+        "CLI NOSUCH",
+        "cli noSuch a",
+        "CLI ID a",
+        "CLI PAUSE 0 WRITE a",
+        "cli unblock 999 error a",
+    ];
+    all_is_answered_as_by(&["--rename-command", "CLIENT", "CLI"], &requests);
+}
+
+/// By servers that are started with these arguments.
+fn all_is_answered_as_by(arguments: &[&str], requests: &[&str]) {
+    let options = Options {
+        server: arguments.iter().map(|&arg| arg.to_owned()).collect(),
+        ..Options::default()
+    };
     for binary in installed() {
-        let direct = Target::direct(&binary, &Options::default());
-        let proxied = Target::proxied(&binary, &Options::default());
+        let direct = Target::direct(&binary, &options);
+        let proxied = Target::proxied(&binary, &options);
         let mut differences = Vec::new();
         for (state, before) in STATES {
-            for request in REQUESTS {
+            for request in requests {
                 let (said, other) = (
                     ask(&direct, before, request),
                     ask(&proxied, before, request),
