@@ -660,6 +660,15 @@ impl Engine {
         let within = rare.and_then(|rare| rare.within);
         let queued = within.map(|within| within.count);
         let queued = queued.or(transaction.map(|transaction| transaction.count));
+        // Valkey 8.1 and newer make room for what is queued at the first MULTI or WATCH, and keep it.
+        let keeps_room = || {
+            let release = self.release_of(key);
+            release.is_some_and(|(server, its)| server == "valkey" && its >= (8, 1))
+        };
+        let none_queued = match session.flags.any(Flags::HAS_QUEUED) && keeps_room() {
+            true => 0,
+            false => -1,
+        };
         let held = session.held_bytes();
         let unsent = session.out.len();
         let [sub, psub, ssub] = session.subscriptions();
@@ -684,7 +693,7 @@ impl Engine {
              rbs=0 rbp=0 obl={unsent} oll=0 omem=0 tot-mem={} events={} cmd={} user={} redir={} resp={} \
              lib-name={} lib-ver={}",
             within.map_or(session.db, |within| within.db),
-            queued.map_or(-1, i64::from),
+            queued.map_or(none_queued, i64::from),
             // How many keys, the server knows.
             u8::from(session.pins.any(Pins::WATCH)),
             session.held.len(),

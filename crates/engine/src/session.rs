@@ -134,6 +134,8 @@ impl Flags {
     pub(crate) const FUSED: Flags = Flags(1 << 25);
     /// Something of that is, and so is all behind it.
     pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 26);
+    /// It has queued or watched before.
+    pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
 
     /// Any reason to leave its bytes alone for now.
     pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT

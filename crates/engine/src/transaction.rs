@@ -168,7 +168,7 @@ impl Engine {
                     return self.answer_reply(key, &refusal);
                 }
                 if let Some(session) = self.sessions.get_mut(key) {
-                    session.flags |= Flags::IN_MULTI;
+                    session.flags |= Flags::IN_MULTI | Flags::HAS_QUEUED;
                     session.rare().transaction = Some(Transaction {
                         opening: request.bytes.to_vec(),
                         held: request.bytes.len(),
@@ -182,7 +182,12 @@ impl Engine {
                 self.refuse_nested(key, request, "WATCH inside MULTI is not allowed")
             }
             id::WATCH => match self.pin(key, Pins::WATCH) {
-                Ok(()) => self.place_on_link(key, request.bytes, false, None),
+                Ok(()) => {
+                    if let Some(session) = self.sessions.get_mut(key) {
+                        session.flags |= Flags::HAS_QUEUED;
+                    }
+                    self.place_on_link(key, request.bytes, false, None)
+                }
                 Err(blocked) => self.blocked(key, blocked),
             },
             id::UNWATCH => {
