@@ -135,6 +135,32 @@ fn what_is_wrong_with_a_renamed_command_is_said_of_it_by_its_name() {
     all_is_answered_as_by(&["--rename-command", "CLIENT", "CLI"], &requests);
 }
 
+/// Before it is known which commands the server has, and again when it is: what the last two and the transactions make us
+/// ask.
+#[test]
+fn what_was_renamed_or_removed_is_unknown_by_its_old_name_whatever_was_asked_before() {
+    let requests = [
+        "CLIENT ID",
+        "client Id",
+        "CLIENT GETNAME",
+        "CLIENT SETNAME a",
+        "CLIENT INFO",
+        "CLIENT LIST",
+        "CLIENT KILL TYPE normal SKIPME yes",
+        "CLIENT PAUSE 1",
+        "CLIENT UNPAUSE",
+        "CLIENT UNBLOCK 1",
+        "CLIENT REPLY ON",
+        "CLIENT NO-EVICT ON",
+        "CLIENT SETINFO LIB-NAME a",
+        "CLIENT NOSUCH a",
+        "CLIENT",
+    ];
+    for name in ["", "CLI"] {
+        all_is_answered_as_by(&["--rename-command", "CLIENT", name], &requests);
+    }
+}
+
 /// By servers that are started with these arguments.
 fn all_is_answered_as_by(arguments: &[&str], requests: &[&str]) {
     let options = Options {
