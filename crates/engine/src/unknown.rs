@@ -339,7 +339,8 @@ impl Engine {
         let may_ask = !flags.any(Flags::IN_MULTI | Flags::UNAUTHENTICATED);
         let is_refused_here = flags.any(Flags::RESTRICTED) && !allowed_in_subscription(request.id);
         let matters = is_refused_here
-            || request.id == id::MULTI
+            || matches!(request.id, id::MULTI | id::DISCARD | id::RESET)
+            || matches!(request.id, id::READONLY | id::READWRITE | id::ASKING)
             || is_since_7(request.id)
             || !row.arity_ok(request.spans.len())
             || names_no_subcommand(request);

@@ -159,6 +159,9 @@ fn what_was_renamed_or_removed_is_unknown_by_its_old_name_whatever_was_asked_bef
     for name in ["", "CLI"] {
         all_is_answered_as_by(&["--rename-command", "CLIENT", name], &requests);
     }
+    for name in ["DISCARD", "RESET", "READONLY", "READWRITE", "ASKING"] {
+        all_is_answered_as_by(&["--rename-command", name, ""], &[name, "CLIENT", name]);
+    }
 }
 
 /// By servers that are started with these arguments.
