@@ -328,11 +328,6 @@ impl Engine {
             };
         }
         let looked_into = matches!(command.answer, Answer::Conditional(_));
-        if is_itselfs && names_no_subcommand(&request) {
-            // The server will refuse it, unless it is one that knows more than others of its age.
-            let pins = Pins::ONCE.with(Pins::UNKNOWN);
-            return self.place_alone(key, bytes, false, pins, false);
-        }
         if is_itselfs || looked_into && !command.arity_ok(spans.len()) {
             return self.place_on_link(key, bytes, false, None);
         }
@@ -1014,17 +1009,23 @@ pub(crate) fn unknown_command(args: &[&[u8]], before_7: bool) -> Vec<u8> {
 
 /// Redis's text (`commandCheckExistence`, 7.0). `container`: as the client calls it, which the server may have renamed.
 pub(crate) fn unknown_subcommand(container: &[u8], sub: &[u8]) -> Vec<u8> {
-    wrong_subcommand(b"ERR unknown subcommand '", container, sub)
+    wrong_subcommand(b"ERR unknown subcommand '", container, sub, 128)
 }
 
 /// Redis's text (`addReplySubcommandSyntaxError`, 7.0).
 pub(crate) fn malformed_subcommand(request: &Request<'_>) -> Vec<u8> {
     let what = b"ERR unknown subcommand or wrong number of arguments for '";
-    wrong_subcommand(what, request.arg(0), request.arg(1))
+    wrong_subcommand(what, request.arg(0), request.arg(1), 128)
 }
 
-fn wrong_subcommand(what: &[u8], container: &[u8], sub: &[u8]) -> Vec<u8> {
-    let sub = &c_string(sub)[..c_string(sub).len().min(128)];
+/// The same in 6.2, of an unknown one, too.
+pub(crate) fn unknown_subcommand_before_7(request: &Request<'_>) -> Vec<u8> {
+    let what = b"ERR Unknown subcommand or wrong number of arguments for '";
+    wrong_subcommand(what, request.arg(0), request.arg(1), usize::MAX)
+}
+
+fn wrong_subcommand(what: &[u8], container: &[u8], sub: &[u8], shown: usize) -> Vec<u8> {
+    let sub = &c_string(sub)[..c_string(sub).len().min(shown)];
     let container = c_string(container).to_ascii_uppercase();
     [what, sub, b"'. Try ", &container, b" HELP."].concat()
 }

@@ -412,7 +412,12 @@ impl Engine {
                 && row.arity_ok(argc)
                 && !is_since_7(request.id)
                 && !(matches!(request.id, id::CLIENT_PAUSE | id::CLIENT_UNBLOCK) && argc > 4);
-            return if ours { Verdict::Fine } else { Verdict::Itself };
+            // What nobody knows of may do anything with our link: it is refused in the server's words.
+            let nobodys = request.id == id::CLIENT;
+            return match ours || nobodys {
+                true => Verdict::Fine,
+                false => Verdict::Itself,
+            };
         }
         let arity = match arity_of(request.id) {
             Some(Some(arity)) if is_sub || !names_sub => arity,

@@ -10,6 +10,11 @@ const REQUESTS: &[&str] = &[
     "CLIENT",
     "CLIENT NOSUCH",
     "CLIENT NOSUCH a b",
+    "CLIENT a\nb",
+    concat!(
+        "client a-name-of-which-Redis-7-shows-as-much-as-this-------------------------------------------",
+        "-------------------------------------------and-Redis-6-all"
+    ),
     "CLIENT CAPA redirect",
     "CLIENT CAPA",
     "CLIENT GETNAME",
@@ -193,6 +198,31 @@ fn all_is_answered_as_by(arguments: &[&str], requests: &[&str]) {
             differences.join("\n")
         );
     }
+}
+
+#[test]
+fn what_nobody_knows_is_refused_without_a_link_for_it() {
+    before_every_server(&Options::default(), |target| {
+        let mut clients: Vec<_> = (0..50).map(|_| target.client()).collect();
+        for client in &mut clients {
+            client.send(&words("CLIENT NOSUCH a"));
+            client.close_sending();
+        }
+        for mut client in clients {
+            let refused = client.reply();
+            let text = refused.error().expect("an error").to_lowercase();
+            assert!(text.starts_with("err unknown subcommand"), "{text}");
+            client.expect_closed();
+        }
+        let Value::Bulk(stats) = target.direct_client().call("INFO stats") else {
+            panic!("a text");
+        };
+        let stats = String::from_utf8_lossy(&stats).into_owned();
+        // Respool's one link, whoever looked whether the server is up, and who asks.
+        let count = stats.split("total_connections_received:").nth(1);
+        let count = count.and_then(|rest| rest.lines().next()?.trim().parse().ok());
+        assert!(count.is_some_and(|count: u32| count < 10), "{stats}");
+    });
 }
 
 #[test]
