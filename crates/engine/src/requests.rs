@@ -414,6 +414,11 @@ impl Engine {
             )
             .into_bytes());
         }
+        // A link is given its database by SELECT.
+        if id == id::SELECT && !is_select(arg(0)) {
+            self.counters.refused += 1;
+            return Err(RENAMED_SELECT.to_vec());
+        }
         // What is wrong in itself the server refuses.
         if let Some(why) = command
             .refusal(argc, arg)
@@ -957,6 +962,15 @@ pub(crate) fn wants_password(link: &Link) -> bool {
         .as_deref()
         .is_some_and(|text| text.starts_with(b"NOAUTH"))
 }
+
+/// Whether that is how SELECT is called, where it was not renamed.
+pub(crate) fn is_select(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"select")
+}
+
+/// To a SELECT by another name.
+const RENAMED_SELECT: &[u8] = b"ERR respool: the server calls SELECT otherwise (rename-command), but it is by SELECT \
+    that respool gives a link its database: give it its name back, or use only the database of --backend";
 
 /// Redis's text.
 pub(crate) const NOAUTH: &[u8] = b"NOAUTH Authentication required.";

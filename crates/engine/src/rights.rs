@@ -11,7 +11,7 @@ use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::link::LinkKey;
-use crate::requests::{Blocked, Request};
+use crate::requests::{Blocked, Request, is_select};
 use crate::slots::Key;
 use crate::time::Time;
 use crate::unknown::{Subject, Whose};
@@ -116,11 +116,14 @@ fn harmless(request: &Request<'_>) -> Option<Vec<u8>> {
         id::CLIENT_LIST | id::CLIENT_KILL => &[b"ID", b"respool"],
         id::CLIENT_UNBLOCK | id::CLIENT_PAUSE => &[b"respool"],
         id::CLIENT_NO_EVICT | id::CLIENT_REPLY | id::CLIENT_CAPA => &[b"respool"],
-        // Of no subcommand that the table has.
+        // A subcommand that the table does not have.
         id::CLIENT => &[b"respool"],
+        // What is no number is no database. By another name it is refused here; and a Redis 8 that has just seen that
+        // takes it by this one, too.
+        id::SELECT if is_select(request.arg(0)) => &[b"respool"],
         _ => return None,
     };
-    let named = if request.command.is_container() { 1 } else { 2 };
+    let named = request.command.name.split('|').count();
     // However the client writes it.
     let names = request.args().take(named).map(<[u8]>::to_ascii_uppercase);
     let words: Vec<Vec<u8>> = names
