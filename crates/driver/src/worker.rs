@@ -762,7 +762,7 @@ impl Worker {
                     && let Some(socket) = link.socket()
                     && let Err(error) = net::shutdown(&socket.fd, Shutdown::Write)
                 {
-                    self.link_lost(id, &describe(error.into()));
+                    self.link_lost(id, &describe(error));
                 }
             }
             Action::ReadLink(id, on) => {

@@ -64,12 +64,6 @@ pub(crate) struct Login {
     hello: Option<Kept>,
 }
 
-impl Login {
-    pub(crate) fn user(&self) -> u16 {
-        self.user
-    }
-}
-
 /// The name, if it has one, and the password of an AUTH. `None`: it has other arguments.
 pub(crate) fn auth_asked<'a>(request: &Request<'a>) -> Option<(Option<&'a [u8]>, &'a [u8])> {
     match request.spans.len() {
@@ -227,16 +221,13 @@ impl Engine {
             }
             for (_, session) in self.sessions.iter() {
                 used[usize::from(session.user)] = true;
-                for user in session.queued_logins() {
-                    used[usize::from(user)] = true;
-                }
             }
             for hub in &self.hubs {
                 used[usize::from(hub.user)] = true;
             }
             for duty in self.links.iter().flat_map(|(_, link)| &link.duties) {
-                for user in duty.logins() {
-                    used[usize::from(user)] = true;
+                if let Duty::Login(login) = duty {
+                    used[usize::from(login.user)] = true;
                 }
             }
             for (known, used) in self.logins.known.iter_mut().zip(&used[1..]) {

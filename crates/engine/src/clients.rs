@@ -17,7 +17,7 @@ use crate::fleet::{Answer, Form, Question};
 use crate::here::OK;
 use crate::link::Link;
 use crate::pool::ServerId;
-use crate::requests::{Placed, Request, c_string};
+use crate::requests::{Placed, Request, c_string, malformed_subcommand};
 use crate::session::{Flags, Local, Peer, Pins, Session};
 use crate::slots::Key;
 use crate::time::Time;
@@ -131,12 +131,12 @@ impl Engine {
             },
             id::CLIENT_PAUSE => match self.pause_asked(key, request) {
                 Ok(question) => self.ask(key, question, Form::Ok, None),
-                Err(text) => self.answer_error(key, text),
+                Err(text) => self.answer_error(key, &text),
             },
             id::CLIENT_UNPAUSE => self.ask(key, Question::Unpause, Form::Ok, None),
             id::CLIENT_UNBLOCK => match self.unblock_asked(key, request) {
                 Ok(question) => self.ask(key, question, Form::Sum, None),
-                Err(text) => self.answer_error(key, text),
+                Err(text) => self.answer_error(key, &text),
             },
             _ => self.client_no_evict(key, request),
         }
@@ -303,15 +303,15 @@ impl Engine {
         Ok(doubt)
     }
 
-    fn pause_asked(&self, key: Key, request: &Request<'_>) -> Result<Question, &'static [u8]> {
+    fn pause_asked(&self, key: Key, request: &Request<'_>) -> Result<Question, Vec<u8>> {
         let argc = request.spans.len();
         let all = match argc {
             4 if request.arg(3).eq_ignore_ascii_case(b"write") => false,
             4 if !request.arg(3).eq_ignore_ascii_case(b"all") => {
-                return Err(b"ERR CLIENT PAUSE mode must be WRITE or ALL");
+                return Err(b"ERR CLIENT PAUSE mode must be WRITE or ALL".to_vec());
             }
             5.. if self.dialect_of(key) == Dialect::Redis => {
-                return Err(b"ERR unknown subcommand or wrong number of arguments for 'PAUSE'. Try CLIENT HELP.");
+                return Err(malformed_subcommand(request));
             }
             _ => true,
         };
@@ -321,21 +321,21 @@ impl Engine {
         // The server's clock counts from 1970; what is too far for it is so here.
         let now_ms = self.worker.started_at * 1_000 + self.now.0 / 1_000;
         if ms > i64::MAX as u64 - now_ms {
-            return Err(b"ERR timeout is out of range");
+            return Err(b"ERR timeout is out of range".to_vec());
         }
         let until = Time(self.now.0.saturating_add(ms.saturating_mul(1_000)));
         Ok(Question::Pause { until, all })
     }
 
-    fn unblock_asked(&self, key: Key, request: &Request<'_>) -> Result<Question, &'static [u8]> {
+    fn unblock_asked(&self, key: Key, request: &Request<'_>) -> Result<Question, Vec<u8>> {
         let argc = request.spans.len();
         let how = match argc {
             4 if request.arg(3).eq_ignore_ascii_case(b"error") => Unblock::Error,
             4 if !request.arg(3).eq_ignore_ascii_case(b"timeout") => {
-                return Err(b"ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR");
+                return Err(b"ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".to_vec());
             }
             5.. if self.dialect_of(key) == Dialect::Redis => {
-                return Err(b"ERR unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT HELP.");
+                return Err(malformed_subcommand(request));
             }
             _ => Unblock::Timeout,
         };
@@ -660,6 +660,15 @@ impl Engine {
         let within = rare.and_then(|rare| rare.within);
         let queued = within.map(|within| within.count);
         let queued = queued.or(transaction.map(|transaction| transaction.count));
+        // Valkey 8.1 and newer make room for what is queued at the first MULTI or WATCH, and keep it.
+        let keeps_room = || {
+            let release = self.release_of(key);
+            release.is_some_and(|(server, its)| server == "valkey" && its >= (8, 1))
+        };
+        let none_queued = match session.flags.any(Flags::HAS_QUEUED) && keeps_room() {
+            true => 0,
+            false => -1,
+        };
         let held = session.held_bytes();
         let unsent = session.out.len();
         let [sub, psub, ssub] = session.subscriptions();
@@ -684,7 +693,7 @@ impl Engine {
              rbs=0 rbp=0 obl={unsent} oll=0 omem=0 tot-mem={} events={} cmd={} user={} redir={} resp={} \
              lib-name={} lib-ver={}",
             within.map_or(session.db, |within| within.db),
-            queued.map_or(-1, i64::from),
+            queued.map_or(none_queued, i64::from),
             // How many keys, the server knows.
             u8::from(session.pins.any(Pins::WATCH)),
             session.held.len(),

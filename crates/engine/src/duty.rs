@@ -79,18 +79,6 @@ impl Duty {
         }
     }
 
-    /// The users that sessions may be when it is settled.
-    pub(crate) fn logins(&self) -> impl Iterator<Item = u16> {
-        let (login, exec) = match self {
-            Duty::Login(login) => (Some(login.user()), None),
-            Duty::Block { exec, .. } => (None, exec.as_deref()),
-            _ => (None, None),
-        };
-        login
-            .into_iter()
-            .chain(exec.into_iter().flat_map(Exec::logins))
-    }
-
     /// Whether it makes of its link, and here of its session, another user's, or one of another version.
     pub(crate) fn changes_identity(&self) -> bool {
         match self {

@@ -13,7 +13,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::limits::NAME_BYTES_MAX;
 use crate::link::{LinkKey, Role, State};
-use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
+use crate::requests::{Blocked, Kept, Placed, Request, bound_reply, unknown_subcommand_before_7};
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 use crate::subscriptions::Kind;
@@ -72,6 +72,8 @@ impl Engine {
             }
             // What a client is capable of (to be redirected, say) is never asked of it here.
             id::CLIENT_CAPA => self.answer_reply(key, OK),
+            // A subcommand that nobody knows. Newer servers have said so by now.
+            id::CLIENT => self.answer_error(key, &unknown_subcommand_before_7(request)),
             id::CLIENT_INFO
             | id::CLIENT_LIST
             | id::CLIENT_KILL
@@ -255,7 +257,11 @@ impl Engine {
             .sessions
             .get(key)
             .and_then(|session| self.links.get(session.link));
-        let identity = link.and_then(|link| link.identity.as_ref());
+        let server_id = link.map(|link| link.key.server);
+        // Its own link may be on its way.
+        let identity = link
+            .and_then(|link| link.identity.as_ref())
+            .or_else(|| self.identity(server_id?));
         let modules = identity.map_or(Vec::new(), |identity| identity.modules.clone());
         self.answer_with(key, |out, session| {
             let version = session.version;

@@ -328,11 +328,6 @@ impl Engine {
             };
         }
         let looked_into = matches!(command.answer, Answer::Conditional(_));
-        if is_itselfs && names_no_subcommand(&request) {
-            // The server will refuse it, unless it is one that knows more than others of its age.
-            let pins = Pins::ONCE.with(Pins::UNKNOWN);
-            return self.place_alone(key, bytes, (false, None), pins, false);
-        }
         if is_itselfs || looked_into && !command.arity_ok(spans.len()) {
             return self.place_on_link(key, bytes, false, None);
         }
@@ -369,7 +364,7 @@ impl Engine {
             return Err(NOAUTH.to_vec());
         }
         if command.is_container() && argc > 1 && command.answer == Answer::Session {
-            return Err(unknown_subcommand(command, arg(1)));
+            return Err(unknown_subcommand(arg(0), arg(1)));
         }
         // The server says that best, in the words of its version; and what the table finds wrong, a newer
         // server may find right. Of what the server does not get, see `verdict`.
@@ -420,6 +415,11 @@ impl Engine {
                 command.name.replace('|', " ")
             )
             .into_bytes());
+        }
+        // A link is given its database by SELECT.
+        if id == id::SELECT && !is_select(arg(0)) {
+            self.counters.refused += 1;
+            return Err(RENAMED_SELECT.to_vec());
         }
         // What is wrong in itself the server refuses.
         if let Some(why) = command
@@ -965,6 +965,15 @@ pub(crate) fn wants_password(link: &Link) -> bool {
         .is_some_and(|text| text.starts_with(b"NOAUTH"))
 }
 
+/// Whether that is how SELECT is called, where it was not renamed.
+pub(crate) fn is_select(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"select")
+}
+
+/// To a SELECT by another name.
+const RENAMED_SELECT: &[u8] = b"ERR respool: the server calls SELECT otherwise (rename-command), but it is by SELECT \
+    that respool gives a link its database: give it its name back, or use only the database of --backend";
+
 /// Redis's text.
 pub(crate) const NOAUTH: &[u8] = b"NOAUTH Authentication required.";
 
@@ -1014,11 +1023,27 @@ pub(crate) fn unknown_command(args: &[&[u8]], before_7: bool) -> Vec<u8> {
     .concat()
 }
 
-/// Redis's text (`commandCheckExistence`, 7.0).
-pub(crate) fn unknown_subcommand(container: &Command, sub: &[u8]) -> Vec<u8> {
-    let sub = &c_string(sub)[..c_string(sub).len().min(128)];
-    let help = format!("'. Try {} HELP.", container.name.to_uppercase());
-    [b"ERR unknown subcommand '", sub, help.as_bytes()].concat()
+/// Redis's text (`commandCheckExistence`, 7.0). `container`: as the client calls it, which the server may have renamed.
+pub(crate) fn unknown_subcommand(container: &[u8], sub: &[u8]) -> Vec<u8> {
+    wrong_subcommand(b"ERR unknown subcommand '", container, sub, 128)
+}
+
+/// Redis's text (`addReplySubcommandSyntaxError`, 7.0).
+pub(crate) fn malformed_subcommand(request: &Request<'_>) -> Vec<u8> {
+    let what = b"ERR unknown subcommand or wrong number of arguments for '";
+    wrong_subcommand(what, request.arg(0), request.arg(1), 128)
+}
+
+/// The same in 6.2, of an unknown one, too.
+pub(crate) fn unknown_subcommand_before_7(request: &Request<'_>) -> Vec<u8> {
+    let what = b"ERR Unknown subcommand or wrong number of arguments for '";
+    wrong_subcommand(what, request.arg(0), request.arg(1), usize::MAX)
+}
+
+fn wrong_subcommand(what: &[u8], container: &[u8], sub: &[u8], shown: usize) -> Vec<u8> {
+    let sub = &c_string(sub)[..c_string(sub).len().min(shown)];
+    let container = c_string(container).to_ascii_uppercase();
+    [what, sub, b"'. Try ", &container, b" HELP."].concat()
 }
 
 /// To Redis's error texts an argument is a C string.

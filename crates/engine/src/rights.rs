@@ -1,30 +1,39 @@
-//! Whether a user may ask what is answered here. The server has the rules, so it is asked for the same, in a
-//! form that does nothing there: who may not is told so before anybody looks at the arguments.
+//! Whether a user may ask what is answered here, and whether the server knows it by that name at all. The server has
+//! the rules, so it is asked for the same, in a form that does nothing there: who may not is told so before anybody
+//! looks at the arguments.
 
 use std::collections::HashMap;
 
-use respool_protocol::commands::{CommandId, Flags as CommandFlags, id};
+use respool_protocol::commands::{Flags as CommandFlags, id};
 use respool_protocol::encode;
 
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::link::LinkKey;
-use crate::requests::{Blocked, Request};
+use crate::requests::{Blocked, Request, is_select};
 use crate::session::Session;
 use crate::slots::Key;
 use crate::time::Time;
 use crate::unknown::{Subject, Whose};
 
-/// What servers said of rights, as of a moment.
+/// What servers said of rights, as of a moment, by the bytes that they were asked.
 #[derive(Default)]
 pub(crate) struct Rights {
-    known: HashMap<(Whose, CommandId), Right>,
+    known: HashMap<(Whose, Vec<u8>), Right>,
 }
 
 struct Right {
     at: Time,
-    /// The server's error, if it is not allowed.
-    refusal: Option<Vec<u8>>,
+    refusal: Option<Refusal>,
+}
+
+/// Why a server does not look at the arguments of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It has no command of this name.
+    Unknown,
+    /// It is not allowed: its error.
+    Denied(Vec<u8>),
 }
 
 /// How long a right is believed in: a server does not tell when its rules change.
@@ -36,12 +45,15 @@ const NOT_TOLD: &[u8] =
     b"NOPERM respool: the server did not say whether this user may do that; try again";
 
 impl Rights {
-    pub(crate) fn learn(&mut self, whose: Whose, id: CommandId, reply: &[u8], at: Time) {
-        let error = reply
-            .strip_prefix(b"-")
-            .filter(|error| error.starts_with(b"NOPERM"));
-        let refusal = error.map(|error| error.trim_ascii_end().to_vec());
-        self.known.insert((whose, id), Right { at, refusal });
+    pub(crate) fn learn(&mut self, whose: Whose, probe: Vec<u8>, reply: &[u8], at: Time) {
+        let refusal = match reply {
+            [b'-', error @ ..] if error.starts_with(b"NOPERM") => {
+                Some(Refusal::Denied(error.trim_ascii_end().to_vec()))
+            }
+            _ if reply.starts_with(b"-ERR unknown command") => Some(Refusal::Unknown),
+            _ => None,
+        };
+        self.known.insert((whose, probe), Right { at, refusal });
     }
 
     pub(crate) fn doubt(&mut self, whose: Whose) {
@@ -50,17 +62,19 @@ impl Rights {
 }
 
 impl Engine {
-    /// The server's error to a session that may not ask this, if that is what it says. `None`: the session waits
-    /// until that is known.
+    /// Why the server would not look into this request of a session, if that is what it says. `None`: the session
+    /// waits until that is known. `queued`: it is not to be executed yet.
     pub(crate) fn refusal_of_right(
         &mut self,
         key: Key,
         request: &Request<'_>,
-    ) -> Option<Option<Vec<u8>>> {
-        let (Some(probe), Some(whose)) = (harmless(request), self.whose(key)) else {
+        queued: bool,
+    ) -> Option<Option<Refusal>> {
+        let (Some(probe), Some(whose)) = (harmless(request, queued), self.whose(key)) else {
             return Some(None);
         };
-        let known = self.learned.rights.known.get(&(whose, request.id));
+        let about = (whose, probe);
+        let known = self.learned.rights.known.get(&about);
         if let Some(right) = known
             && self.now.since_ms(right.at) < RIGHT_MS
         {
@@ -76,17 +90,15 @@ impl Engine {
                 ..self.first_link(own.server)
             },
         };
-        let subject = Subject::Right(request.id);
+        let subject = Subject::Right(about.1.clone());
         let asked = self.wait_for_lesson(key, kind, subject.clone(), |engine| {
-            let mut bytes = Vec::new();
-            encode::request(&mut bytes, &probe);
-            engine.ask_on_shared(kind, &bytes, Duty::Learn(subject))
+            engine.ask_on_shared(kind, &about.1, Duty::Learn(subject))
         });
         if matches!(asked, Err(Blocked::Wait)) {
             return None;
         }
         // It does not say: what it said last holds.
-        let known = self.learned.rights.known.get(&(whose, request.id));
+        let known = self.learned.rights.known.get(&about);
         Some(match known {
             Some(right) => right.refusal.clone(),
             None => untold(request),
@@ -102,35 +114,42 @@ impl Engine {
     ) -> Option<Option<Vec<u8>>> {
         let is_still = |session: &Session| session.user == user;
         let refusal = if self.sessions.get(key).is_some_and(is_still) {
-            self.refusal_of_right(key, request)?
+            self.refusal_of_right(key, request, false)?
         } else {
             // It was asked for when this was queued, unless the session became this user behind that.
             let whose = self.whose(key).map(|(server, _)| (server, user));
-            let known = whose.and_then(|whose| self.learned.rights.known.get(&(whose, request.id)));
-            match (harmless(request), known) {
-                (None, _) => None,
-                (_, Some(right)) => right.refusal.clone(),
-                (_, None) => untold(request),
+            match harmless(request, false).zip(whose) {
+                None => None,
+                Some((probe, whose)) => match self.learned.rights.known.get(&(whose, probe)) {
+                    Some(right) => right.refusal.clone(),
+                    None => untold(request),
+                },
             }
         };
-        Some(refusal.map(|refusal| match &refusal[..] {
-            NOT_TOLD => refusal,
-            _ => CHANGED.to_vec(),
-        }))
+        Some(match refusal {
+            Some(Refusal::Denied(text)) if text == NOT_TOLD => Some(text),
+            Some(Refusal::Denied(_)) => Some(CHANGED.to_vec()),
+            // It was known when it was queued.
+            Some(Refusal::Unknown) | None => None,
+        })
     }
 }
 
 /// What is said to who could harm others, where nobody has said that it may.
-fn untold(request: &Request<'_>) -> Option<Vec<u8>> {
+fn untold(request: &Request<'_>) -> Option<Refusal> {
     let harms = request.command.flags.has(CommandFlags::ADMIN);
-    harms.then(|| NOT_TOLD.to_vec())
+    harms.then(|| Refusal::Denied(NOT_TOLD.to_vec()))
 }
 
-/// The same request with arguments with which it does nothing on our link. `None`: the server itself gets it anyway, or
-/// everybody may ask it.
-fn harmless<'a>(request: &Request<'a>) -> Option<Vec<&'a [u8]>> {
+/// The same request, by the same name, with arguments with which it does nothing on our link. `None`: the server itself
+/// gets it anyway, or everybody may ask it.
+fn harmless(request: &Request<'_>, queued: bool) -> Option<Vec<u8>> {
     let arguments: &[&[u8]] = match request.id {
-        id::CLIENT_ID | id::CLIENT_GETNAME | id::CLIENT_INFO | id::CLIENT_UNPAUSE => &[],
+        id::CLIENT_ID | id::CLIENT_GETNAME | id::CLIENT_INFO => &[],
+        // To ask that is to do it. With an argument it is wrong, to newer servers whoever asks: so what is said of the
+        // right is said at EXEC.
+        id::CLIENT_UNPAUSE if queued => &[b"respool"],
+        id::CLIENT_UNPAUSE => &[],
         // As it is called already.
         id::CLIENT_SETNAME => &[b"respool"],
         id::CLIENT_SETINFO => &[b"respool", b"respool"],
@@ -138,13 +157,20 @@ fn harmless<'a>(request: &Request<'a>) -> Option<Vec<&'a [u8]>> {
         id::CLIENT_LIST | id::CLIENT_KILL => &[b"ID", b"respool"],
         id::CLIENT_UNBLOCK | id::CLIENT_PAUSE => &[b"respool"],
         id::CLIENT_NO_EVICT | id::CLIENT_REPLY | id::CLIENT_CAPA => &[b"respool"],
+        // A subcommand that the table does not have.
+        id::CLIENT => &[b"respool"],
+        // What is no number is no database. By another name it is refused here; and a Redis 8 that has just seen that
+        // takes it by this one, too.
+        id::SELECT if is_select(request.arg(0)) => &[b"respool"],
         _ => return None,
     };
-    Some(
-        request
-            .args()
-            .take(2)
-            .chain(arguments.iter().copied())
-            .collect(),
-    )
+    let named = request.command.name.split('|').count();
+    // However the client writes it.
+    let names = request.args().take(named).map(<[u8]>::to_ascii_uppercase);
+    let words: Vec<Vec<u8>> = names
+        .chain(arguments.iter().map(|argument| argument.to_vec()))
+        .collect();
+    let mut probe = Vec::new();
+    encode::request(&mut probe, &words);
+    Some(probe)
 }

@@ -134,6 +134,8 @@ impl Flags {
     pub(crate) const FUSED: Flags = Flags(1 << 25);
     /// Something of that is, and so is all behind it.
     pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 26);
+    /// It has queued or watched before.
+    pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
 
     /// Any reason to leave its bytes alone for now.
     pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT
@@ -400,13 +402,6 @@ impl Session {
     /// Whether it subscribes to anything.
     pub(crate) fn listens(&self) -> bool {
         self.subscriptions() != [0; 3]
-    }
-
-    /// The users that it may be when what it has queued is executed.
-    pub(crate) fn queued_logins(&self) -> impl Iterator<Item = u16> {
-        let rare = self.rare.as_ref();
-        let transaction = rare.and_then(|rare| rare.transaction.as_ref());
-        transaction.into_iter().flat_map(Transaction::logins)
     }
 
     /// The next place in the order of replies.

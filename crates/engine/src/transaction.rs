@@ -27,6 +27,7 @@ use crate::pinned::Switch;
 use crate::redirect::{Redirect, redirect_asked};
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Pins};
+use crate::settings::Credentials;
 use crate::slots::Key;
 use crate::steps::{Step, Within};
 
@@ -61,7 +62,10 @@ enum Ours {
     Hello(Kept),
     /// AUTH, alone or in a HELLO: the server executes what follows it as that user, on a link of the session's
     /// own, which is closed thereafter. The rest of the HELLO is executed here.
-    Login { user: u16, hello: Option<Kept> },
+    Login {
+        login: Credentials,
+        hello: Option<Kept>,
+    },
     /// The session keeps a link of its own as long as this is on, and `had` one for it before.
     Switch {
         switch: Switch,
@@ -105,7 +109,11 @@ impl Ours {
     fn held_bytes(&self) -> usize {
         let own = match self {
             Ours::Here(request) | Ours::Hello(request) => request.bytes.len(),
-            Ours::Login { hello, .. } => hello.as_ref().map_or(0, |rest| rest.bytes.len()),
+            Ours::Login { login, hello } => {
+                let name = login.user.as_ref().map_or(0, String::len);
+                let rest = hello.as_ref().map_or(0, |rest| rest.bytes.len());
+                name + login.password.len() + rest
+            }
             Ours::Counted(_, name) => name.len(),
             Ours::Select(_) | Ours::Switch { .. } | Ours::NameTold | Ours::Said(_) => 0,
         };
@@ -127,18 +135,6 @@ impl Exec {
         let changes = |ours: &Ours| matches!(ours, Ours::Hello(_) | Ours::Login { .. });
         self.ours.iter().any(|(_, ours)| changes(ours))
     }
-
-    /// The users that its session may be when it is executed.
-    pub(crate) fn logins(&self) -> impl Iterator<Item = u16> {
-        logins_of(&self.ours)
-    }
-}
-
-fn logins_of(ours: &[(u32, Ours)]) -> impl Iterator<Item = u16> {
-    ours.iter().filter_map(|(_, ours)| match ours {
-        Ours::Login { user, .. } => Some(*user),
-        _ => None,
-    })
 }
 
 /// How many of them are not in the block.
@@ -149,11 +145,6 @@ fn left_out(ours: &[(u32, Ours)]) -> u32 {
 impl Transaction {
     pub(crate) fn held_bytes(&self) -> usize {
         self.held
-    }
-
-    /// The users that its session may be when it is executed.
-    pub(crate) fn logins(&self) -> impl Iterator<Item = u16> {
-        logins_of(&self.ours)
     }
 }
 
@@ -173,7 +164,7 @@ impl Engine {
                     return self.answer_reply(key, &refusal);
                 }
                 if let Some(session) = self.sessions.get_mut(key) {
-                    session.flags |= Flags::IN_MULTI;
+                    session.flags |= Flags::IN_MULTI | Flags::HAS_QUEUED;
                     session.rare().transaction = Some(Transaction {
                         opening: request.bytes.to_vec(),
                         held: request.bytes.len(),
@@ -187,7 +178,12 @@ impl Engine {
                 self.refuse_nested(key, request, "WATCH inside MULTI is not allowed")
             }
             id::WATCH => match self.pin(key, Pins::WATCH) {
-                Ok(()) => self.place_on_link(key, request.bytes, false, None),
+                Ok(()) => {
+                    if let Some(session) = self.sessions.get_mut(key) {
+                        session.flags |= Flags::HAS_QUEUED;
+                    }
+                    self.place_on_link(key, request.bytes, false, None)
+                }
                 Err(blocked) => self.blocked(key, blocked),
             },
             id::UNWATCH => {
@@ -414,13 +410,7 @@ impl Engine {
         let Some(login) = credentials(name, password) else {
             return self.queue_here(key, request);
         };
-        match self.place_of_login(login) {
-            Some(user) => self.enqueue(key, asked, Some(Ours::Login { user, hello })),
-            None => {
-                self.abort_transaction(key);
-                self.answer_reply(key, &bound_reply("LOGINS_MAX"))
-            }
-        }
+        self.enqueue(key, asked, Some(Ours::Login { login, hello }))
     }
 
     fn queue_here(&mut self, key: Key, request: &Request<'_>) -> Placed {
@@ -689,7 +679,12 @@ impl Engine {
                 Some(Ours::Login { ref hello, .. }) if !agrees(hello.is_some(), element) => {
                     woven.say(element);
                 }
-                Some(Ours::Login { user, hello }) => {
+                Some(Ours::Login { login, hello }) => {
+                    // Not before it has proved right: who may name users is anybody.
+                    let Some(user) = self.place_of_login(login) else {
+                        self.close_for(key, String::from("LOGINS_MAX: it is a user too many"));
+                        return woven;
+                    };
                     self.become_user(key, link, user);
                     woven.within.user = user;
                     match hello {

@@ -19,7 +19,7 @@ use crate::requests::{
     Blocked, NOAUTH, Placed, Request, allowed_in_subscription, not_in_subscription,
     unknown_command, unknown_subcommand, wrong_arity,
 };
-use crate::rights::Rights;
+use crate::rights::{Refusal, Rights};
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
 use crate::time::Time;
@@ -52,8 +52,8 @@ pub(crate) enum Subject {
     Commands,
     /// Whether a transaction may be opened.
     Opening,
-    /// Whether this may be asked.
-    Right(CommandId),
+    /// Whether this, its bytes, may be asked.
+    Right(Vec<u8>),
 }
 
 /// The commands of the table that a server has.
@@ -346,22 +346,23 @@ impl Engine {
         let may_ask = !flags.any(Flags::IN_MULTI | Flags::UNAUTHENTICATED);
         let is_refused_here = flags.any(Flags::RESTRICTED) && !allowed_in_subscription(request.id);
         let matters = is_refused_here
-            || request.id == id::MULTI
+            || matches!(request.id, id::MULTI | id::DISCARD | id::RESET)
+            || matches!(request.id, id::READONLY | id::READWRITE | id::ASKING)
             || is_since_7(request.id)
             || !row.arity_ok(request.spans.len())
             || names_no_subcommand(request);
-        let has_rights = row.arity_ok(request.spans.len())
-            && !flags.any(Flags::UNAUTHENTICATED | Flags::RESTRICTED);
-        // To ask for that one is to do it: it is asked for at EXEC.
-        let has_rights =
-            has_rights && !(request.id == id::CLIENT_UNPAUSE && flags.any(Flags::IN_MULTI));
         // Asked at once: a server that is slow to say is waited for once.
-        let refusal = match has_rights {
-            true => self.refusal_of_right(key, request),
-            false => Some(None),
+        let refusal = match flags.any(Flags::UNAUTHENTICATED) {
+            true => Some(None),
+            false => self.refusal_of_right(key, request, flags.any(Flags::IN_MULTI)),
         };
         if may_ask && matters && !self.know_commands(key) {
             return None;
+        }
+        // First whether there is such a command, then what is wrong with it, then who may ask it.
+        let refusal = refusal?;
+        if refusal == Some(Refusal::Unknown) {
+            return Some(self.unknown(key, request));
         }
         let verdict = match self.known_verdict(key, request) {
             // What is answered here needs the arguments that the table says.
@@ -371,9 +372,10 @@ impl Engine {
             verdict @ (Verdict::Refused(_) | Verdict::Itself) => return Some(verdict),
             verdict => verdict,
         };
-        Some(match refusal? {
-            Some(refusal) => Verdict::Refused(refusal),
-            None => verdict,
+        let has_rights = row.arity_ok(request.spans.len()) && !flags.any(Flags::RESTRICTED);
+        Some(match refusal {
+            Some(Refusal::Denied(error)) if has_rights => Verdict::Refused(error),
+            _ => verdict,
         })
     }
 
@@ -386,6 +388,11 @@ impl Engine {
         for link in links.map(|(_, (link, _))| *link).collect::<Vec<_>>() {
             self.wake_waiters(link);
         }
+    }
+
+    fn unknown(&self, key: Key, request: &Request<'_>) -> Verdict {
+        let args: Vec<&[u8]> = request.args().collect();
+        Verdict::Refused(unknown_command(&args, self.is_before_7(key)))
     }
 
     fn known_verdict(&self, key: Key, request: &Request<'_>) -> Verdict {
@@ -404,8 +411,7 @@ impl Engine {
             return Verdict::Unsaid;
         }
         if arity_of(container) == Some(None) {
-            let args: Vec<&[u8]> = request.args().collect();
-            return Verdict::Refused(unknown_command(&args, self.is_before_7(key)));
+            return self.unknown(key, request);
         }
         if names_sub && self.is_before_7(key) {
             // A container looked into its subcommands itself, when it was executed.
@@ -413,12 +419,17 @@ impl Engine {
                 && row.arity_ok(argc)
                 && !is_since_7(request.id)
                 && !(matches!(request.id, id::CLIENT_PAUSE | id::CLIENT_UNBLOCK) && argc > 4);
-            return if ours { Verdict::Fine } else { Verdict::Itself };
+            // What nobody knows of may do anything with our link: it is refused in the server's words.
+            let nobodys = request.id == id::CLIENT;
+            return match ours || nobodys {
+                true => Verdict::Fine,
+                false => Verdict::Itself,
+            };
         }
         let arity = match arity_of(request.id) {
             Some(Some(arity)) if is_sub || !names_sub => arity,
             Some(_) if known.is_some_and(|known| known.subcommands) => {
-                return Verdict::Refused(unknown_subcommand(container.get(), request.arg(1)));
+                return Verdict::Refused(unknown_subcommand(request.arg(0), request.arg(1)));
             }
             _ => return Verdict::Unsaid,
         };
@@ -514,7 +525,9 @@ impl Engine {
                 let lesson = lesson(reply, self.now);
                 self.learned.commands.insert((whose, name), lesson);
             }
-            (whose, Subject::Right(id)) => self.learned.rights.learn(whose, id, reply, self.now),
+            (whose, Subject::Right(probe)) => {
+                self.learned.rights.learn(whose, probe, reply, self.now);
+            }
             (_, Subject::Opening) => unreachable!("a probe has a duty of its own"),
         }
         self.wake_waiters(link);

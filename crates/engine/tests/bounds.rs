@@ -26,8 +26,8 @@ fn ten_leave_with_a_reply_that_waits(world: &mut World) {
     }
 }
 
-/// What respool answers itself: SELECT of the database in which a session is.
-const SELECTED: &str = "+OK\r\n";
+/// What respool answers itself, to EXEC of who is in no transaction.
+const ANSWERED_HERE: &str = "-ERR EXEC without MULTI\r\n";
 
 #[test]
 fn replies_that_never_came_to_their_turn_are_given_back_with_their_session() {
@@ -44,8 +44,8 @@ fn nobody_is_closed_for_what_a_session_that_is_gone_once_held() {
     let mut world = World::new(settings);
     ten_leave_with_a_reply_that_waits(&mut world);
     let innocent = world.accept();
-    world.sends(innocent, b"SELECT 0\r\n");
-    assert_eq!(world.got(innocent), SELECTED);
+    world.sends(innocent, b"EXEC\r\n");
+    assert_eq!(world.got(innocent), ANSWERED_HERE);
 }
 
 #[test]
@@ -55,11 +55,11 @@ fn who_sends_no_more_gets_all_replies_though_it_was_held_in_between() {
     let mut world = World::new(settings);
     let session = world.accept();
     world.turn(|engine| {
-        engine.handle_session_bytes(session, &requests(&["SELECT one"]).repeat(50));
+        engine.handle_session_bytes(session, &requests(&["EXEC"]).repeat(50));
         engine.handle_session_end(session);
     });
     world.wait_ms(300);
-    let refused = "-ERR value is not an integer or out of range\r\n";
+    let refused = "-ERR EXEC without MULTI\r\n";
     assert_eq!(world.got(session), refused.repeat(50));
 }
 
@@ -89,6 +89,7 @@ fn a_large_request_at_the_bound_of_links_is_refused() {
     settings.limits.links_max = 2;
     let mut world = World::new(settings);
     let [large, other] = [world.accept(), world.accept()];
+    world.may_ask(other, &["SELECT none"]);
     world.asks(other, &["SELECT 1"]);
     world.connect();
     assert_eq!(world.got(other), "+OK\r\n");
@@ -185,12 +186,12 @@ fn who_ends_in_the_middle_of_a_request_gets_the_replies_to_those_before() {
     let mut world = World::new(settings());
     let session = world.accept();
     world.turn(|engine| {
-        let bytes = [requests(&["SELECT 0"]), head(300_000), b"abc".to_vec()].concat();
+        let bytes = [requests(&["EXEC"]), head(300_000), b"abc".to_vec()].concat();
         engine.handle_session_bytes(session, &bytes);
         engine.handle_session_end(session);
     });
     world.wait_ms(200);
-    assert_eq!(world.got(session), SELECTED);
+    assert_eq!(world.got(session), ANSWERED_HERE);
 }
 
 #[test]

@@ -215,14 +215,14 @@ fn who_is_paused_is_read_on_within_a_bound() {
     let (admin, writer) = (fleet.accept(0), fleet.accept(0));
     fleet.may_ask(admin, &["CLIENT PAUSE x"]);
     fleet.client_says(0, admin, &["CLIENT PAUSE 1000 ALL"]);
-    fleet.client_says(0, writer, &["SELECT 0"]);
+    fleet.client_says(0, writer, &["EXEC"]);
     fleet.turn();
     let reads = |fleet: &mut Fleet| std::mem::take(&mut fleet.workers[0].actions);
     assert_eq!(reads(&mut fleet), [], "it is read on");
     let mut sent = 0;
     while sent < bound {
-        fleet.client_says(0, writer, &["SELECT 0"].repeat(1_000));
-        sent += 1_000 * b"*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n".len();
+        fleet.client_says(0, writer, &["EXEC"].repeat(1_000));
+        sent += 1_000 * b"*1\r\n$4\r\nEXEC\r\n".len();
         fleet.turn();
     }
     assert_eq!(reads(&mut fleet), [Action::ReadSession(writer, false)]);

@@ -93,7 +93,7 @@ fn a_transaction_that_selects_waits_for_the_answers_before_it() {
     let session = world.accept();
     world.asks(session, &["MULTI"]);
     probed(&mut world, link);
-    world.may_ask(session, &["CLIENT LIST x"]);
+    world.may_ask(session, &["CLIENT LIST x", "SELECT none"]);
     world.asks(
         session,
         &["DISCARD", "CLIENT LIST", "MULTI", "SELECT 1", "EXEC"],
@@ -201,6 +201,9 @@ fn links_given_back_count_against_the_bound() {
     // Links of different databases are no use to each other.
     for db in 1..8 {
         let session = world.accept();
+        if db == 1 {
+            world.may_ask(session, &["SELECT none"]);
+        }
         world.asks(session, &[&format!("SELECT {db}")]);
         let shared = world.connect();
         let own = watches(&mut world, session);
@@ -299,6 +302,7 @@ fn where_an_exec_left_its_own_link_is_known_though_its_answer_came_too_late() {
     world.asks(session, &["CLIENT TRACKING ON"]);
     let own = world.connect();
     world.says(own, "+OK\r\n");
+    world.may_ask(session, &["SELECT none"]);
     world.asks(session, &["MULTI"]);
     let link = world.shared;
     probed(&mut world, link);
@@ -369,6 +373,7 @@ fn a_server_that_takes_fewer_arguments_changes_nothing_of_what_is_answered_here(
     world.asks(session, &["SELECT"]);
     let sent = world.sent(world.shared);
     assert!(sent.ends_with("$7\r\nCOMMAND\r\n"), "{sent}");
+    world.says(world.shared, "-ERR invalid DB index\r\n");
     world.says(world.shared, "*1\r\n*3\r\n$6\r\nselect\r\n:-1\r\n*0\r\n");
     assert_eq!(
         world.got(session),
@@ -617,6 +622,13 @@ fn what_is_discarded_was_not_asked_of_the_server_either() {
     probed(&mut world, link);
     world.sent(link);
     world.asks(session, &["CLIENT UNPAUSE", "DISCARD"]);
+    let asked = request(&["CLIENT", "UNPAUSE", "respool"]);
+    assert_eq!(
+        world.sent(link).as_bytes(),
+        asked,
+        "that is wrong everywhere"
+    );
+    world.says(link, "-ERR wrong number of arguments\r\n");
     assert_eq!(world.got(session), "+OK\r\n+QUEUED\r\n+OK\r\n");
     assert_eq!(world.sent(link), "");
 }

@@ -248,6 +248,44 @@ fn a_line_says_who_it_is_and_where_from() {
 }
 
 #[test]
+fn a_line_says_what_is_queued_as_the_server_does() {
+    let histories: [&[&str]; 9] = [
+        &[],
+        &["EXEC", "UNWATCH", "WATCH", "MULTI a"],
+        &["MULTI"],
+        &["MULTI", "SET a 1", "EXEC"],
+        &["MULTI", "NOSUCH", "EXEC", "HELLO 2"],
+        &["MULTI", "DISCARD", "RESET"],
+        &["WATCH a"],
+        &["WATCH a", "UNWATCH"],
+        &["WATCH a", "RESET"],
+    ];
+    for binary in installed() {
+        let targets = [Target::direct, Target::proxied].map(|by| by(&binary, &Options::default()));
+        for history in histories {
+            let said = targets.each_ref().map(|target| {
+                let mut client = target.client();
+                for asked in history {
+                    client.call(asked);
+                }
+                let reply = client.call("CLIENT INFO");
+                match client.call("EXEC") {
+                    Value::Array(results) => results.into_iter().next().map(text),
+                    _ => Some(text(reply)),
+                }
+            });
+            let [direct, through] =
+                said.map(|said| said.map(|info| lines(&info)[0]["multi"].clone()));
+            assert_eq!(
+                through, direct,
+                "{history:?} on {}: what is queued",
+                targets[0].name
+            );
+        }
+    }
+}
+
+#[test]
 fn every_worker_lists_the_clients_of_all_workers() {
     on_every_target(&Options::with(&["--threads=3"]), |target| {
         let mut clients: Vec<Client> = (0..30).map(|_| target.client()).collect();

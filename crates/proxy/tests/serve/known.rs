@@ -1,6 +1,6 @@
 //! What a server does not know is not answered as if it did, whatever respool knows; nor in other words than its own.
 
-use super::client::{Value, words};
+use super::client::{Client, Value, words};
 use super::target::{Options, Target, before_every_server, installed};
 
 /// What respool answers itself, or may not pass on as it is, each rightly and wrongly. In Redis 6.2, SETINFO, NO-EVICT,
@@ -10,6 +10,11 @@ const REQUESTS: &[&str] = &[
     "CLIENT",
     "CLIENT NOSUCH",
     "CLIENT NOSUCH a b",
+    "CLIENT a\nb",
+    concat!(
+        "client a-name-of-which-Redis-7-shows-as-much-as-this-------------------------------------------",
+        "-------------------------------------------and-Redis-6-all"
+    ),
     "CLIENT CAPA redirect",
     "CLIENT CAPA",
     "CLIENT GETNAME",
@@ -119,12 +124,118 @@ fn ask(target: &Target, state: &[&str], request: &str) -> Vec<Value> {
 
 #[test]
 fn what_a_server_does_not_know_or_finds_wrong_is_answered_in_its_own_words_in_every_state() {
+    all_is_answered_as_by(&[], REQUESTS);
+}
+
+#[test]
+fn what_is_wrong_with_a_renamed_command_is_said_of_it_by_its_name() {
+    let requests = [
+        "CLI",
+        "CLI NOSUCH",
+        "cli noSuch a",
+        "CLI ID a",
+        "CLI PAUSE 0 WRITE a",
+        "cli unblock 999 error a",
+    ];
+    all_is_answered_as_by(&["--rename-command", "CLIENT", "CLI"], &requests);
+}
+
+/// Before it is known which commands the server has, and again when it is: what the last two and the transactions make us
+/// ask.
+#[test]
+fn what_was_renamed_or_removed_is_unknown_by_its_old_name_whatever_was_asked_before() {
+    let requests = [
+        "CLIENT ID",
+        "client Id",
+        "CLIENT GETNAME",
+        "CLIENT SETNAME a",
+        "CLIENT INFO",
+        "CLIENT LIST",
+        "CLIENT KILL TYPE normal SKIPME yes",
+        "CLIENT PAUSE 1",
+        "CLIENT UNPAUSE",
+        "CLIENT UNBLOCK 1",
+        "CLIENT REPLY ON",
+        "CLIENT NO-EVICT ON",
+        "CLIENT SETINFO LIB-NAME a",
+        "CLIENT NOSUCH a",
+        "CLIENT",
+    ];
+    for name in ["", "CLI"] {
+        all_is_answered_as_by(&["--rename-command", "CLIENT", name], &requests);
+    }
+    for name in ["", "SEL"] {
+        let requests = [
+            "SELECT 1", "SELECT 0", "SELECT a", "CLIENT", "SELECT 1", "SELECT",
+        ];
+        all_is_answered_as_by(&["--rename-command", "SELECT", name], &requests);
+    }
+    for name in ["DISCARD", "RESET", "READONLY", "READWRITE", "ASKING"] {
+        all_is_answered_as_by(&["--rename-command", name, ""], &[name, "CLIENT", name]);
+    }
+}
+
+/// Respool needs it itself: who tries is told so, and costs no link.
+#[test]
+fn a_renamed_select_is_refused_with_what_to_do_and_costs_no_link() {
+    let options = Options {
+        server: ["--rename-command", "SELECT", "SEL"].map(Into::into).into(),
+        ..Options::default()
+    };
+    before_every_server(&options, |target| {
+        let refused = |client: &mut Client, asked: &str| {
+            let reply = client.call(asked);
+            let tells = |text: &str| text.contains("rename-command") && text.contains("--backend");
+            assert!(reply.error().is_some_and(tells), "{asked}: {reply:?}");
+        };
+        for _ in 0..10 {
+            let mut client = target.client();
+            for asked in ["SEL 1", "sel 0", "SEL 2"] {
+                refused(&mut client, asked);
+                let unknown = client.call("SELECT 1");
+                let is_unknown = |text: &str| text.starts_with("ERR unknown command");
+                assert!(unknown.error().is_some_and(is_unknown), "{unknown:?}");
+                assert_eq!(client.call("SET k v"), Value::ok());
+            }
+            assert_eq!(client.call("MULTI"), Value::ok());
+            refused(&mut client, "SEL 1");
+            client.call("SET k stranger");
+            let ended = client.call("EXEC");
+            let is_aborted = |text: &str| text.starts_with("EXECABORT");
+            assert!(ended.error().is_some_and(is_aborted), "{ended:?}");
+        }
+        assert!(connections(target) < 10);
+        let mut client = target.client();
+        assert_eq!(client.call("GET k"), Value::bulk("v"));
+        assert_eq!(client.call("WATCH k"), Value::ok());
+        refused(&mut client, "SEL 1");
+        assert_eq!(target.direct_client().call("DBSIZE"), Value::Integer(1));
+    });
+}
+
+/// How many the server has seen: respool's links, whoever looked whether it is up, and who asks.
+fn connections(target: &Target) -> u32 {
+    let Value::Bulk(stats) = target.direct_client().call("INFO stats") else {
+        panic!("a text");
+    };
+    let stats = String::from_utf8_lossy(&stats).into_owned();
+    let count = stats.split("total_connections_received:").nth(1);
+    let count = count.and_then(|rest| rest.lines().next()?.trim().parse().ok());
+    count.unwrap_or_else(|| panic!("no count in {stats}"))
+}
+
+/// By servers that are started with these arguments.
+fn all_is_answered_as_by(arguments: &[&str], requests: &[&str]) {
+    let options = Options {
+        server: arguments.iter().map(|&arg| arg.to_owned()).collect(),
+        ..Options::default()
+    };
     for binary in installed() {
-        let direct = Target::direct(&binary, &Options::default());
-        let proxied = Target::proxied(&binary, &Options::default());
+        let direct = Target::direct(&binary, &options);
+        let proxied = Target::proxied(&binary, &options);
         let mut differences = Vec::new();
         for (state, before) in STATES {
-            for request in REQUESTS {
+            for request in requests {
                 let (said, other) = (
                     ask(&direct, before, request),
                     ask(&proxied, before, request),
@@ -142,6 +253,24 @@ fn what_a_server_does_not_know_or_finds_wrong_is_answered_in_its_own_words_in_ev
             differences.join("\n")
         );
     }
+}
+
+#[test]
+fn what_nobody_knows_is_refused_without_a_link_for_it() {
+    before_every_server(&Options::default(), |target| {
+        let mut clients: Vec<_> = (0..50).map(|_| target.client()).collect();
+        for client in &mut clients {
+            client.send(&words("CLIENT NOSUCH a"));
+            client.close_sending();
+        }
+        for mut client in clients {
+            let refused = client.reply();
+            let text = refused.error().expect("an error").to_lowercase();
+            assert!(text.starts_with("err unknown subcommand"), "{text}");
+            client.expect_closed();
+        }
+        assert!(connections(target) < 10);
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::client::{Client, Value};
 use super::target::{Options, Target, before_every_server, installed};
 
 /// What is answered here, and what a user may be forbidden to do by it.
-const ASKED: [&str; 13] = [
+const ASKED: [&str; 14] = [
     "CLIENT ID",
     "CLIENT GETNAME",
     "CLIENT SETNAME me",
@@ -18,6 +18,7 @@ const ASKED: [&str; 13] = [
     "CLIENT NO-EVICT ON",
     "CLIENT REPLY ON",
     "CLIENT SETINFO LIB-NAME mine",
+    "SELECT 3",
 ];
 
 fn user(target: &Target, rules: &str) -> Client {
