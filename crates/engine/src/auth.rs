@@ -62,6 +62,21 @@ pub(crate) struct Login {
     user: u16,
     /// The rest of a HELLO: it is answered when the server has agreed.
     hello: Option<Kept>,
+    /// What the server said to the AUTH.
+    said: Option<Vec<u8>>,
+}
+
+impl Login {
+    /// Whether that is the reply to the AUTH, and that to the HELLO behind it is still to come. A Redis 7.2 and newer says
+    /// nothing to an AUTH that fails while other replies wait in front of it (`addAuthErrReply`): then the first reply is
+    /// that to HELLO, which no server refuses who has it.
+    pub(crate) fn is_answered_by(&mut self, reply: &[u8]) -> bool {
+        let is_auths = self.said.is_none() && matches!(reply.first(), Some(b'+' | b'-'));
+        if is_auths {
+            self.said = Some(reply.to_vec());
+        }
+        is_auths
+    }
 }
 
 /// The name, if it has one, and the password of an AUTH. `None`: it has other arguments.
@@ -162,7 +177,10 @@ impl Engine {
         let duty = Duty::Login(Box::new(Login {
             user,
             hello: hello.map(|(_, rest)| rest),
+            said: None,
         }));
+        // See `Login::is_answered_by`.
+        encode::request(&mut request, &["HELLO"]);
         // The session stays where it is until the server has agreed: nothing need be undone. Its own link is
         // somebody else's from now on, whether or not the answer comes in time.
         if let Some(state) = self.links.get_mut(link) {
@@ -239,10 +257,15 @@ impl Engine {
         self.logins.add(login)
     }
 
-    /// What the server says to an AUTH.
-    pub(crate) fn settle_login(&mut self, link: Key, entry: Entry, login: Login, reply: &[u8]) {
-        if !reply.starts_with(b"+") {
-            return self.pass_on(entry, reply);
+    /// What the server says to an AUTH is known.
+    pub(crate) fn settle_login(&mut self, link: Key, entry: Entry, login: Login) {
+        let said = login.said.unwrap_or_else(|| {
+            let mut wrong = Vec::new();
+            encode::error(&mut wrong, WRONG);
+            wrong
+        });
+        if !said.starts_with(b"+") {
+            return self.pass_on(entry, &said);
         }
         let Some(state) = self.links.get_mut(link) else {
             return;
@@ -261,7 +284,7 @@ impl Engine {
                 self.begin_steps(entry.session, steps, entry.silent);
                 self.pass_on(entry, b"");
             }
-            None => self.pass_on(entry, reply),
+            None => self.pass_on(entry, &said),
         }
         if !pinned
             && self

@@ -117,6 +117,11 @@ impl Engine {
         let Some(entry) = link.first_in_flight() else {
             return;
         };
+        if let Some(Duty::Login(login)) = link.duties.front_mut()
+            && login.is_answered_by(reply)
+        {
+            return;
+        }
         match link.duties.front_mut() {
             Some(Duty::Block { before, opens, .. }) if *before > 0 => {
                 *before -= 1;
@@ -207,7 +212,7 @@ impl Engine {
                 self.pass_on(entry, &self.name_told(owner, reply));
             }
             Duty::Select(db) => self.settle_select(key, entry, db, reply),
-            Duty::Login(login) => self.settle_login(key, entry, *login, reply),
+            Duty::Login(login) => self.settle_login(key, entry, *login),
             Duty::Evalsha => self.settle_evalsha(key, entry, &request, reply),
         }
     }

@@ -601,6 +601,33 @@ fn an_auth_that_was_not_answered_was_not_right() {
     }
 }
 
+/// A Redis 7.2 and newer says nothing to an AUTH that fails behind replies that are still to be sent.
+#[test]
+fn an_auth_that_is_refused_without_a_word_takes_nobodys_reply() {
+    for (said, told) in [
+        ("", "-WRONGPASS"),
+        ("-WRONGPASS no\r\n", "-WRONGPASS no\r\n"),
+        ("+OK\r\n", "+OK\r\n"),
+    ] {
+        let mut world = World::new(settings());
+        let [bob, other] = [world.accept(), world.accept()];
+        world.asks(bob, &["AUTH bob pw"]);
+        let bobs = world.connect();
+        world.turn(|_| {});
+        world.says(bobs, ["+OK\r\n", HELLO].concat());
+        assert_eq!(world.got(bob), "+OK\r\n");
+        world.asks(bob, &["GET a"]);
+        world.asks(other, &["AUTH bob pw"]);
+        world.asks(bob, &["GET b"]);
+        let replies = ["$1\r\na\r\n", said, HELLO, "$1\r\nb\r\n"].concat();
+        world.says(bobs, replies);
+        assert_eq!(world.got(bob), "$1\r\na\r\n$1\r\nb\r\n");
+        let got = world.got(other);
+        assert!(got.starts_with(told), "{got}");
+        assert_eq!(world.closed_links(), []);
+    }
+}
+
 #[test]
 fn nobody_harms_others_before_a_server_has_said_that_it_may() {
     let mut world = World::new(settings());

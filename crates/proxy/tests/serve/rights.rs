@@ -1,6 +1,6 @@
 //! What the server's rules forbid a user is forbidden, also where respool answers itself.
 
-use super::client::{Client, Value};
+use super::client::{Client, Value, words};
 use super::target::{Options, Target, before_every_server, installed};
 
 /// What is answered here, and what a user may be forbidden to do by it.
@@ -131,4 +131,31 @@ fn behind_an_auth_in_a_transaction_the_rights_are_the_new_ones() {
         let [direct, through] = said;
         assert_eq!(direct, through, "{}", binary.display());
     }
+}
+
+/// Who comes with an old password is refused, and those who came with it before go on undisturbed.
+#[test]
+fn a_password_that_was_changed_disturbs_nobody_who_is_there() {
+    before_every_server(&Options::with(&["--threads", "1"]), |target| {
+        let mut direct = target.direct_client();
+        direct.call("ACL SETUSER app on >old ~* &* +@all");
+        let mut busy: Vec<Client> = (0..8).map(|_| target.client()).collect();
+        for client in &mut busy {
+            assert_eq!(client.call("AUTH app old"), Value::ok());
+        }
+        direct.call("ACL SETUSER app resetpass >new");
+        let mut late = target.client();
+        for round in 0..30 {
+            for (index, client) in busy.iter_mut().enumerate() {
+                client.send(&words(&format!("ECHO {round}:{index}")).repeat(20));
+            }
+            let refused = late.call(["AUTH app old", "HELLO 3 AUTH app old"][round % 2]);
+            let refused = refused.error().unwrap_or_default().to_owned();
+            assert!(refused.starts_with("WRONGPASS"), "{refused}");
+            for (index, client) in busy.iter_mut().enumerate() {
+                let own = Value::bulk(&format!("{round}:{index}"));
+                assert_eq!(client.replies(20), vec![own; 20]);
+            }
+        }
+    });
 }
