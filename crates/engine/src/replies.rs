@@ -102,6 +102,9 @@ impl Engine {
                     let end = at + len;
                     if inside {
                         self.end_partial(key, &bytes[at..end]);
+                        if !self.links.get(key).is_some_and(Link::is_up) {
+                            return;
+                        }
                     } else if link.scanner.kind() == b'>' {
                         self.deliver_run(&mut run, &bytes[..at]);
                         self.take_push(key, &bytes[at..end]);

@@ -82,7 +82,7 @@ impl Engine {
         }
         let session = self.sessions.get(key)?;
         let own = self.kind_of(session);
-        // The link on which the session rides, or would if it had none of its own: none is opened for the question.
+        // The link on which the session rides, or would if it had none of its own.
         let kind = match session.pins.is_empty() {
             true => own,
             false => LinkKey {
