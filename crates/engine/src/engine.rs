@@ -30,7 +30,7 @@ use crate::directory::Directory;
 use crate::fleet::{Answer, Asked, Question, Settling};
 use crate::link::{Class, Decision, Identity, Link, LinkKey, Role, State, Streaming, Why};
 use crate::pool::{Pool, Server, ServerId};
-use crate::requests::may_wait;
+use crate::requests::{Alike, may_wait};
 use crate::returns::Expected;
 use crate::scripts::Scripts;
 use crate::session::{Flags, Origin, Pins, Session};
@@ -179,6 +179,7 @@ pub struct Engine {
     /// Of each command, if any request for it with the right number of arguments goes to a server, what it is to
     /// its batch.
     pub(crate) straight: Box<[Option<Class>]>,
+    pub(crate) alike: Alike,
     /// Scripts that were seen, and what servers said of commands that the table does not have.
     pub(crate) scripts: Scripts,
     pub(crate) learned: Learned,
@@ -331,6 +332,7 @@ impl Engine {
             pinned_waiters: VecDeque::new(),
             logins: Logins::default(),
             straight: straight(&settings),
+            alike: Alike::default(),
             scripts: Scripts::default(),
             learned: Learned::default(),
             levels: Vec::new(),

@@ -613,6 +613,19 @@ impl Link {
         self.movable += u32::from(entry.class.may_move());
     }
 
+    /// The same for several that one session asked one behind the other, and that are all as long.
+    #[inline]
+    pub(crate) fn push_alike(&mut self, first: Entry, count: u32, requests: &[u8]) {
+        debug_assert_eq!((first.len * count) as usize, requests.len());
+        self.out.append(requests);
+        self.ledger.extend((0..count).map(|index| Entry {
+            seq: first.seq.wrapping_add(index),
+            ..first
+        }));
+        self.open += count;
+        self.movable += count * u32::from(first.class.may_move());
+    }
+
     /// The same for a request whose reply has a duty.
     pub(crate) fn push_with(&mut self, entry: Entry, request: &[u8], duty: Duty) {
         debug_assert!(entry.duty, "an entry with a duty says so");

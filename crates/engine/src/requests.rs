@@ -3,6 +3,7 @@
 use respool_protocol::commands::{self, Answer, Command, CommandId, Condition, Refusal, Retry, id};
 use respool_protocol::encode;
 use respool_protocol::request::{self, Found, Scanner, Span, Violation};
+use respool_protocol::shape::Shape;
 
 use crate::control::is_control;
 use crate::duty::Duty;
@@ -60,6 +61,35 @@ pub(crate) enum Placed {
     Wait,
 }
 
+/// What the last requests that went the short way had in common.
+#[derive(Default)]
+pub(crate) struct Alike {
+    known: Option<Known>,
+    /// Bytes of the last one.
+    len: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    shape: Shape,
+    id: CommandId,
+    class: Class,
+}
+
+impl Alike {
+    /// This one was none of them. If it is as long as the one before, more such may come: where lengths change all
+    /// the time, nothing is learned or looked for.
+    #[inline]
+    fn learn(&mut self, bytes: &[u8], spans: &[Span], id: CommandId, class: Class) {
+        let len = std::mem::replace(&mut self.len, bytes.len());
+        if len == bytes.len() {
+            self.known = Shape::of(bytes, spans).map(|shape| Known { shape, id, class });
+        } else if self.known.is_some() {
+            self.known = None;
+        }
+    }
+}
+
 impl Engine {
     /// Takes requests from `input` until it ends or the session must wait; returns how many bytes
     /// are done with. The rest is to be given again, with more behind it.
@@ -96,6 +126,13 @@ impl Engine {
                     continue;
                 }
                 break;
+            }
+            if scanner.scanned() == 0 && !flags.any(Flags::OFF_PATH) {
+                let used = self.place_alike(key, &input[at..]);
+                if used > 0 {
+                    at += used;
+                    continue;
+                }
             }
             let trusted = !flags.any(Flags::UNAUTHENTICATED);
             match scanner.scan(&input[at..], trusted) {
@@ -216,9 +253,48 @@ impl Engine {
             if !link.listed {
                 self.list_link_of(key);
             }
+            self.alike.learn(bytes, spans, id, class);
             return Placed::Done;
         }
         self.place_slowly(key, bytes, spans)
+    }
+
+    /// Requests that look like the last ones that went the short way go after them, in one piece. Returns how many bytes
+    /// they are. Its session is on the short way.
+    #[inline]
+    fn place_alike(&mut self, key: Key, input: &[u8]) -> usize {
+        let Some(Known { shape, id, class }) = &self.alike.known else {
+            return 0;
+        };
+        if shape.fits(input)
+            && let Some(session) = self.sessions.get_mut(key)
+            && let Some(link) = self.links.get_mut(session.link)
+            && link.accepting
+        {
+            let len = shape.request_len();
+            let mut used = len;
+            let mut count = 1;
+            while shape.fits(&input[used..]) {
+                used += len;
+                count += 1;
+            }
+            session.asked = Some(*id);
+            let seq = session.next_seq;
+            session.next_seq = seq.wrapping_add(count);
+            let first = Entry {
+                len: len as u32,
+                class: *class,
+                ..Entry::of(key, seq, self.now_ms)
+            };
+            link.push_alike(first, count, &input[..used]);
+            self.counters.requests += u64::from(count);
+            self.counters.link_requests += u64::from(count);
+            if !link.listed {
+                self.list_link_of(key);
+            }
+            return used;
+        }
+        0
     }
 
     #[cold]

@@ -8,5 +8,6 @@ pub mod hashing;
 pub mod number;
 pub mod reply;
 pub mod request;
+pub mod shape;
 pub mod slot;
 pub mod value;

@@ -78,10 +78,16 @@ pub(crate) fn all() -> Vec<Scenario> {
     all
 }
 
-const TURNS: [Turn; 9] = [
+const TURNS: [Turn; 10] = [
     Turn::of("turn: 1 client, 1 GET", 1, 1, Verb::Get),
     Turn::of("turn: 50 clients, 1 GET each", 50, 1, Verb::Get),
     Turn::of("turn: 50 clients, 20 GET each", 50, 20, Verb::Get),
+    Turn::of(
+        "turn: the same, keys of other lengths",
+        50,
+        20,
+        Verb::GetOfAnyLength,
+    ),
     Turn::of("turn: 50 clients, 20 SET each", 50, 20, Verb::Set),
     Turn::of("joined: 1 client, 1 GET", 1, 1, Verb::Get).joined(),
     Turn::of("joined: 50 clients, 1 GET each", 50, 1, Verb::Get).joined(),
@@ -197,7 +203,7 @@ fn hash_of_keys(name: &'static str) -> Scenario {
         rounds: 1_000,
         parts: &[Part::Whole],
         prepare: Box::new(|to_count| {
-            let keys: Vec<String> = (0..KEYS).map(key).collect();
+            let keys: Vec<String> = (0..KEYS).map(|number| key(number, 12)).collect();
             Box::new(move || {
                 part(Part::Whole, to_count, || {
                     black_box(hash_keys(black_box(&keys)));
@@ -478,6 +484,8 @@ enum Verb {
     Get,
     /// Of so many keys in all.
     GetOf700,
+    /// Of keys of four to thirty-five bytes.
+    GetOfAnyLength,
     Set,
 }
 
@@ -487,7 +495,7 @@ impl Verb {
         let mut out = Vec::new();
         for key in self.keys(first, count) {
             match self {
-                Verb::Get | Verb::GetOf700 => {
+                Verb::Get | Verb::GetOf700 | Verb::GetOfAnyLength => {
                     encode::request(&mut out, &[b"GET", key.as_bytes()]);
                 }
                 Verb::Set => {
@@ -503,7 +511,9 @@ impl Verb {
         let mut out = Vec::new();
         for key in self.keys(first, count) {
             match self {
-                Verb::Get | Verb::GetOf700 => encode::bulk(&mut out, value_of(key.as_bytes())),
+                Verb::Get | Verb::GetOf700 | Verb::GetOfAnyLength => {
+                    encode::bulk(&mut out, value_of(key.as_bytes()))
+                }
                 Verb::Set => encode::status(&mut out, "OK"),
             }
         }
@@ -513,15 +523,19 @@ impl Verb {
     /// Of each request its own, if there are enough.
     fn keys(self, first: u32, count: u32) -> impl Iterator<Item = String> {
         let keys = match self {
-            Verb::Get | Verb::Set => u32::MAX,
+            Verb::Get | Verb::GetOfAnyLength | Verb::Set => u32::MAX,
             Verb::GetOf700 => 700,
         };
-        (first..first + count).map(move |number| key(number % keys))
+        let width = move |number: u32| match self {
+            Verb::GetOfAnyLength => number.wrapping_mul(2_654_435_761) >> 27,
+            Verb::Get | Verb::GetOf700 | Verb::Set => 12,
+        };
+        (first..first + count).map(move |number| key(number % keys, width(number)))
     }
 }
 
-fn key(number: u32) -> String {
-    format!("key:{number:012}")
+fn key(number: u32, width: u32) -> String {
+    format!("key:{number:0width$}", width = width as usize)
 }
 
 /// Two bytes, mostly of its own.
