@@ -15,7 +15,7 @@ use crate::duty::Duty;
 use crate::engine::{Engine, Event};
 use crate::fleet::{Answer, Form, Question};
 use crate::here::OK;
-use crate::link::Link;
+use crate::link::{Link, Role};
 use crate::pool::ServerId;
 use crate::requests::{Placed, Request, c_string, malformed_subcommand};
 use crate::session::{Flags, Local, Peer, Pins, Session};
@@ -521,12 +521,14 @@ impl Engine {
         how: &str,
         duty: Duty,
     ) -> bool {
-        let Some(link) = self.shared_link(self.first_link(server)) else {
+        // The configured user's, if it is let in: who asks was found to have the right.
+        let first = self.first_link(server);
+        let shared =
+            |link: &Link| link.role == Role::Shared && link.is_up() && link.key.server == server;
+        let links = self.links.iter().filter(|(_, link)| shared(link));
+        let Some((link, _)) = links.max_by_key(|(_, link)| link.key == first) else {
             return false;
         };
-        if !self.links.get(link).is_some_and(Link::is_up) {
-            return false;
-        }
         let client_id = client_id.to_string();
         let mut request = Vec::new();
         encode::request(&mut request, &["CLIENT", "UNBLOCK", &client_id, how]);

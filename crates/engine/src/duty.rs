@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::link::Entry;
 use crate::pinned::Switch;
 use crate::redirect::Redirect;
+use crate::session::Pins;
 use crate::slots::Key;
 use crate::subscriptions::Kind;
 use crate::transaction::Exec;
@@ -53,6 +54,8 @@ pub(crate) enum Duty {
     Script { body_at: usize },
     /// EVALSHA whose script we know.
     Evalsha,
+    /// EVAL in the place of one that was told this: who may not give a script gets that.
+    Healed { noscript: Vec<u8> },
     /// WAIT and WAITAOF: what the server said to what is written in front of them.
     Wait { written: Option<Vec<u8>> },
     /// CLIENT UNBLOCK of a link of ours: an answer to that worker's question of that ticket.
@@ -83,6 +86,7 @@ impl Duty {
     pub(crate) fn changes_identity(&self) -> bool {
         match self {
             Duty::Block { exec, .. } => exec.as_deref().is_some_and(Exec::changes_identity),
+            Duty::Login(_) => true,
             _ => false,
         }
     }
@@ -90,7 +94,7 @@ impl Duty {
     /// Whether the next reply must be whole before anything can be done with it.
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
-            Duty::Pass | Duty::Script { .. } => false,
+            Duty::Pass | Duty::Script { .. } | Duty::Healed { .. } => false,
             Duty::Block { before, exec, .. } => *before > 0 || exec.is_some(),
             _ => true,
         }
@@ -168,6 +172,10 @@ impl Engine {
             }
             _ if cut => self.pass_on(entry, reply),
             Duty::Pass => self.pass_on(entry, reply),
+            Duty::Healed { noscript } if reply.starts_with(b"-NOPERM") => {
+                self.pass_on(entry, &noscript);
+            }
+            Duty::Healed { .. } => self.pass_on(entry, reply),
             Duty::Wait { written } => match written.as_deref() {
                 Some([b'-', why @ ..]) => {
                     let error = [WAITED_FOR_NOTHING, why].concat();
@@ -186,11 +194,15 @@ impl Engine {
             }
             Duty::Block { exec, .. } => self.settle_block(key, entry, exec, reply, cut),
             Duty::Unwatch { instead } => {
-                if let Some(link) = self.links.get_mut(key)
-                    && reply.starts_with(b"-")
-                {
+                if reply.starts_with(b"-") {
                     // It watches still.
-                    link.tainted = true;
+                    let owner = self.owner_of(key, entry);
+                    self.taint_own_link(owner);
+                    if instead.is_none()
+                        && let Some(session) = self.sessions.get_mut(owner)
+                    {
+                        session.pins.add(Pins::WATCH);
+                    }
                 }
                 self.pass_on(entry, instead.as_deref().unwrap_or(reply));
             }

@@ -8,6 +8,7 @@
 use respool_protocol::commands::id;
 use respool_protocol::encode;
 
+use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::failure::{Cause, Fate};
@@ -15,6 +16,7 @@ use crate::link::{Entry, Link, LinkKey, Role, Sends};
 use crate::monitor::Tunnel;
 use crate::redirect::Redirect;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
+use crate::rights::Refusal;
 use crate::session::{Flags, Pins, Session};
 use crate::settings::WhenFull;
 use crate::slots::Key;
@@ -25,11 +27,18 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
-        if session.pins.is_empty() {
+        let kind = self.kind_of(session);
+        self.pin_to(kind, key, pins)
+    }
+
+    /// The same, with a link of this kind if it has none yet.
+    fn pin_to(&mut self, kind: LinkKey, key: Key, pins: Pins) -> Result<(), Blocked> {
+        let has_none = |session: &Session| session.pins.is_empty();
+        if self.sessions.get(key).is_some_and(has_none) {
             if self.hold_until_caught_up(key) {
                 return Err(Blocked::Wait);
             }
-            let link = self.own_link(key)?;
+            let link = self.own_link(kind, key)?;
             self.ride(key, link);
         }
         if let Some(session) = self.sessions.get_mut(key) {
@@ -70,11 +79,7 @@ impl Engine {
     }
 
     /// A link that only this session uses: one that was given back, or a new one.
-    fn own_link(&mut self, key: Key) -> Result<Key, Blocked> {
-        let Some(session) = self.sessions.get(key) else {
-            return Err(Blocked::Wait);
-        };
-        let kind = self.kind_of(session);
+    fn own_link(&mut self, kind: LinkKey, key: Key) -> Result<Key, Blocked> {
         self.wait_for_room(key)?;
         let role = Role::Pinned { by: key };
         let link = match self.take_spare(kind, role) {
@@ -284,10 +289,6 @@ impl Engine {
                 link.waits = waits;
             }
             self.unpin(key, pins);
-            let has_ended = |session: &Session| session.flags.any(Flags::ENDED);
-            if waits && self.sessions.get(key).is_some_and(has_ended) {
-                self.end_wait(key);
-            }
         }
         placed
     }
@@ -296,20 +297,38 @@ impl Engine {
     /// either: what the server has for it still comes, and a wait the server ends as that of any client that has left,
     /// without an element that nobody would get. Then it closes the link.
     pub(crate) fn end_wait(&mut self, key: Key) {
-        let own = self.sessions.get(key).map(|session| session.link);
-        let link = own.and_then(|own| self.links.get_mut(own));
+        self.reading_changed(key);
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let own = session.link;
+        let link = self.links.get_mut(own);
         let Some(link) = link.filter(|link| link.tunnel.is_none()) else {
             return self.close(key, false);
         };
+        let (server, client_id, is_up) = (link.key.server, link.client_id, link.is_up());
+        if self.draining && is_up {
+            // It is us who leave. A server drops what it has for one that has left: so its time is over, and that is
+            // the answer, or what came before it.
+            let asked = self.ask_to_unblock(server, client_id, "TIMEOUT", Duty::Pass);
+            if asked {
+                return;
+            }
+        }
+        let Some((session, link)) = self.sessions.get(key).zip(self.links.get_mut(own)) else {
+            return;
+        };
+        // What it sent behind that may be executed on this link alone: it is, if the server need not wait first.
+        let has_more = !session.held.is_empty() && !session.pins.is_empty();
+        if has_more && self.now.since_ms(session.active_at) < LAST_WORDS_MS {
+            return;
+        }
         if link.sends == Sends::More {
             link.sends = Sends::Rest;
             link.tainted = true;
             link.admit(false, false);
         }
-        self.reading_changed(key);
-        if let Some(own) = own {
-            self.end_sending(own);
-        }
+        self.end_sending(own);
     }
 
     /// The last bytes of a link may have been written.
@@ -332,7 +351,20 @@ impl Engine {
     /// then. So something is written in front of it that nobody sees: an empty message on a sharded channel goes to the
     /// replicas and, unless they subscribe to just that one, to no client. Before Redis 7.2 any command does.
     pub(crate) fn place_wait(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        if let Err(blocked) = self.pin(key, Pins::ONCE) {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let mut kind = self.kind_of(session);
+        let is_up = |link: &Link| link.key == self.first_link(kind.server) && link.is_up();
+        if kind.user != CONFIGURED && self.links.iter().any(|(_, link)| is_up(link)) {
+            // Hardly any other user may write to a channel. Who may not wait is told so all the same.
+            match self.refusal_of_right(key, request, false) {
+                None => return Placed::Wait,
+                Some(Some(Refusal::Denied(error))) => return self.answer_error(key, &error),
+                Some(_) => kind.user = CONFIGURED,
+            }
+        }
+        if let Err(blocked) = self.pin_to(kind, key, Pins::ONCE) {
             return self.blocked(key, blocked);
         }
         let mut bytes = Vec::new();
@@ -406,6 +438,9 @@ impl Engine {
         session.is_some_and(|session| session.pins.any(pins))
     }
 }
+
+/// How long the server has for what a client sent before it left, if that can be executed on its own link alone.
+const LAST_WORDS_MS: u64 = 1_000;
 
 /// What a command of [`Engine::switch`] asks for.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,6 @@
 
 use respool_protocol::commands::id;
 use respool_protocol::encode;
-use respool_protocol::number;
 
 use crate::engine::Engine;
 use crate::requests::{Placed, Request};
@@ -40,11 +39,6 @@ impl Engine {
                 _ => encode::null_array(out, session.version),
             });
         }
-        let patience = Patience::of(request);
-        if patience == Patience::Wrong && !self.has_room_for_own_link() {
-            // The server says what is wrong, and nothing waits for that.
-            return self.place_on_link(key, request.bytes, false, None);
-        }
         let placed = place(self);
         let Some(session) = self.sessions.get(key) else {
             return placed;
@@ -58,9 +52,8 @@ impl Engine {
         match (placed, waits) {
             (Placed::Done, _) => self.set_gives_up_at(key, None),
             (Placed::Wait, true) if gives_up_at(self).is_none() => {
-                if let Patience::Ms(ms) = patience {
-                    self.set_gives_up_at(key, Some(self.now.plus_ms(ms)));
-                }
+                let at = patience_ms(request).map(|ms| self.now.plus_ms(ms));
+                self.set_gives_up_at(key, at);
             }
             (Placed::Wait, _) => {}
         }
@@ -101,67 +94,33 @@ impl Engine {
     }
 }
 
-/// How long a request waits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Patience {
-    /// Milliseconds.
-    Ms(u32),
-    /// For ever, or longer than anybody looks.
-    Endless,
-    /// It is no time to any server.
-    Wrong,
-}
-
-impl Patience {
-    fn of(request: &Request<'_>) -> Patience {
-        let argc = request.spans.len();
-        match request.id {
-            id::BLMPOP | id::BZMPOP => Patience::of_seconds(request, 1),
-            id::WAIT | id::WAITAOF => Patience::of_ms(request, argc - 1),
-            id::XREAD | id::XREADGROUP => match block_at(request) {
-                Some(at) => Patience::of_ms(request, at),
-                None => Patience::Endless,
-            },
-            _ => Patience::of_seconds(request, argc - 1),
-        }
-    }
-
-    fn of_ms(request: &Request<'_>, at: usize) -> Patience {
-        let text = request.args().nth(at).unwrap_or_default();
-        match number::parse(text) {
-            Some(0) => Patience::Endless,
-            Some(ms) if ms > 0 => u32::try_from(ms).map_or(Patience::Endless, Patience::Ms),
-            _ => Patience::Wrong,
-        }
-    }
-
-    fn of_seconds(request: &Request<'_>, at: usize) -> Patience {
-        let text = request.args().nth(at).unwrap_or_default();
-        let text = std::str::from_utf8(text).unwrap_or_default();
-        match text.parse::<f64>() {
-            Ok(0.0) => Patience::Endless,
-            Ok(seconds) if seconds > 0.0 && seconds * 1_000.0 < i64::MAX as f64 => {
-                let ms = (seconds * 1_000.0).ceil();
-                match ms <= f64::from(u32::MAX) {
-                    true => Patience::Ms(ms as u32),
-                    false => Patience::Endless,
-                }
-            }
-            Ok(_) => Patience::Wrong,
-            // C reads hexadecimal numbers, too.
-            Err(_) if text.contains(['x', 'X']) => Patience::Endless,
-            Err(_) => Patience::Wrong,
-        }
-    }
+/// How long a request may wait, milliseconds. `None`: for ever, or for longer than anybody looks; or it is wrong, which the
+/// server says when there is a link for it. What would be wrong to which server is not guessed: who guessed wrong would
+/// have everybody wait.
+fn patience_ms(request: &Request<'_>) -> Option<u32> {
+    let argc = request.spans.len();
+    let text = |at: usize| std::str::from_utf8(request.args().nth(at)?).ok();
+    let of_seconds = |at| text(at)?.parse().ok().map(|seconds: f64| seconds * 1_000.0);
+    let of_ms = |at| text(at)?.parse().ok().map(|ms: i64| ms as f64);
+    let ms = match request.id {
+        id::BLMPOP | id::BZMPOP => of_seconds(1),
+        id::WAIT | id::WAITAOF => of_ms(argc - 1),
+        id::XREAD | id::XREADGROUP => of_ms(block_at(request)?),
+        _ => of_seconds(argc - 1),
+    };
+    let ms = ms.filter(|ms| *ms > 0.0 && *ms <= f64::from(u32::MAX));
+    ms.map(|ms| ms.ceil() as u32)
 }
 
 /// Where an XREAD or XREADGROUP says how long it blocks.
 fn block_at(request: &Request<'_>) -> Option<usize> {
-    let mut at = if request.id == id::XREADGROUP { 4 } else { 1 };
+    let mut at = 1;
     loop {
         let word = request.args().nth(at)?;
         if word.eq_ignore_ascii_case(b"BLOCK") {
             return Some(at + 1);
+        } else if word.eq_ignore_ascii_case(b"GROUP") {
+            at += 3;
         } else if word.eq_ignore_ascii_case(b"COUNT") {
             at += 2;
         } else if word.eq_ignore_ascii_case(b"NOACK") {
@@ -178,7 +137,7 @@ mod tests {
     use respool_protocol::commands;
     use respool_protocol::request::{Found, Scanner};
 
-    fn patience(words: &str) -> Patience {
+    fn patience(words: &str) -> Option<u32> {
         let words: Vec<&str> = words.split(' ').collect();
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);
@@ -188,7 +147,7 @@ mod tests {
             Ok(Found::Request { .. })
         ));
         let id = commands::lookup(words[0].as_bytes()).expect("a command");
-        Patience::of(&Request {
+        patience_ms(&Request {
             bytes: &bytes,
             spans: scanner.spans(),
             id,
@@ -205,37 +164,32 @@ mod tests {
             ("BZMPOP 0.5 1 z MIN COUNT 3", 500),
             ("XREAD COUNT 1 BLOCK 70 STREAMS s 0", 70),
             ("XREADGROUP GROUP block c BLOCK 500 STREAMS s 0", 500),
+            ("XREADGROUP BLOCK 6 GROUP BLOCK x STREAMS s >", 6),
             ("XREADGROUP GROUP g c NOACK COUNT 2 BLOCK 5 STREAMS s 0", 5),
             ("WAIT 1 500", 500),
             ("WAITAOF 1 0 20", 20),
         ] {
-            assert_eq!(patience(request), Patience::Ms(ms), "{request}");
+            assert_eq!(patience(request), Some(ms), "{request}");
         }
-        for endless in [
-            "BLPOP a 0",
-            "BLPOP a -0",
-            "BLPOP a 0x1",
-            "BLPOP a 1e15",
-            "XREAD BLOCK 0 STREAMS s 0",
-            "XREAD STREAMS BLOCK 5",
-            "WAIT 1 0",
-        ] {
-            assert_eq!(patience(endless), Patience::Endless, "{endless}");
-        }
-        for wrong in [
+        for forever_or_wrong in [
             "BLPOP",
             "BLMPOP",
+            "BLPOP a 0",
+            "BLPOP a -0.0001",
             "BLPOP a -1",
-            "BLPOP a y",
+            "BLPOP a x",
             "BLPOP a inf",
             "BLPOP a nan",
             "BLPOP a 1e30",
             "XREAD BLOCK",
+            "XREAD BLOCK 0 STREAMS s 0",
             "XREAD BLOCK -1 STREAMS s 0",
             "XREAD BLOCK 1.5 STREAMS s 0",
+            "XREAD STREAMS BLOCK 5",
             "WAIT",
+            "WAIT 1 0",
         ] {
-            assert_eq!(patience(wrong), Patience::Wrong, "{wrong}");
+            assert_eq!(patience(forever_or_wrong), None, "{forever_or_wrong}");
         }
     }
 }

@@ -97,12 +97,15 @@ impl Engine {
         if matches!(asked, Err(Blocked::Wait)) {
             return None;
         }
-        // It does not say: what it said last holds.
-        let known = self.learned.rights.known.get(&about);
-        Some(match known {
-            Some(right) => right.refusal.clone(),
-            None => untold(request),
-        })
+        Some(self.as_far_as_known(request, &about))
+    }
+
+    /// What was said last: a refusal holds until something else is said; a right that was had some time ago is none, where
+    /// others could be harmed by it.
+    fn as_far_as_known(&self, request: &Request<'_>, about: &(Whose, Vec<u8>)) -> Option<Refusal> {
+        let known = self.learned.rights.known.get(about);
+        let refusal = known.and_then(|right| right.refusal.clone());
+        refusal.or_else(|| untold(request))
     }
 
     /// The same for a request that is executed within an EXEC, when the session was this user.
@@ -112,7 +115,9 @@ impl Engine {
         request: &Request<'_>,
         user: u16,
     ) -> Option<Option<Vec<u8>>> {
-        let is_still = |session: &Session| session.user == user;
+        // To the server, users of our own are one.
+        let theirs = self.settings.users.is_empty();
+        let is_still = |session: &Session| session.user == user || !theirs;
         let refusal = if self.sessions.get(key).is_some_and(is_still) {
             self.refusal_of_right(key, request, false)?
         } else {
@@ -150,6 +155,9 @@ fn harmless(request: &Request<'_>, queued: bool) -> Option<Vec<u8>> {
         // right is said at EXEC.
         id::CLIENT_UNPAUSE if queued => &[b"respool"],
         id::CLIENT_UNPAUSE => &[],
+        // What is no number is nothing to wait for.
+        id::WAIT => &[b"respool", b"respool"],
+        id::WAITAOF => &[b"respool", b"respool", b"respool"],
         // As it is called already.
         id::CLIENT_SETNAME => &[b"respool"],
         id::CLIENT_SETINFO => &[b"respool", b"respool"],

@@ -99,14 +99,11 @@ impl Engine {
         if let Some(state) = self.links.get_mut(link) {
             let entry = Entry {
                 len: request.len() as u32,
-                duty: entry.silent,
+                duty: true,
                 ..entry
             };
-            if entry.silent {
-                state.push_with(entry, &request, Duty::Pass);
-            } else {
-                state.push(entry, &request);
-            }
+            let noscript = reply.to_vec();
+            state.push_with(entry, &request, Duty::Healed { noscript });
             self.counters.scripts_sent_along += 1;
             self.list_link(link);
         }

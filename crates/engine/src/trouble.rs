@@ -11,7 +11,7 @@ use crate::failure::{self, Cause, Fate};
 use crate::limits::LINK_UNUSED_MS;
 use crate::link::{Entry, Greeted, Link, Role, Sends, State, Streaming};
 use crate::requests::{NOAUTH, wants_password};
-use crate::session::Flags;
+use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::time::Time;
 
@@ -408,6 +408,7 @@ impl Engine {
         self.tick_requests(key, timeouts.request_ms);
         self.tick_paused(key);
         self.tick_upload(key);
+        self.tick_waiting(key);
         let Some(link) = self.links.get(key) else {
             return;
         };
@@ -474,12 +475,14 @@ impl Engine {
         }
         // What has become of the link can only be told from the answer. And a server may lose the reply to an AUTH that
         // fails within an EXEC: then every later one would be taken for another's.
-        let uncertain = !late.is_empty() && link.duties.iter().any(Duty::changes_identity);
+        let is_own = matches!(link.role, Role::Pinned { .. });
+        let uncertain =
+            is_own && !late.is_empty() && link.duties.iter().any(Duty::changes_identity);
         for entry in late {
             self.give_up(key, entry, Fate::Unknown);
         }
         if uncertain && self.links.get(key).is_some() {
-            self.lose_link(key, "an EXEC with AUTH or HELLO was not answered in time");
+            self.lose_link(key, "whose it is was not answered in time");
         }
     }
 
@@ -524,6 +527,18 @@ impl Engine {
                 limits.session_stall_ms
             );
             self.close_for(captor, reason);
+        }
+    }
+
+    /// A request that began to wait when its client had already said its last.
+    fn tick_waiting(&mut self, key: Key) {
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        let by = link.role.captor();
+        let has_left = |session: &Session| session.link == key && session.flags.any(Flags::ENDED);
+        if link.waits && self.sessions.get(by).is_some_and(has_left) {
+            self.end_wait(by);
         }
     }
 

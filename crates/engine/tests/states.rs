@@ -457,6 +457,30 @@ fn who_leaves_while_it_waits_is_seen_to_leave_by_the_server() {
     }
 }
 
+/// When it is respool that leaves, a server must not drop what it has for the client.
+#[test]
+fn at_the_end_a_wait_is_over_as_if_its_time_were() {
+    let mut world = World::new(settings());
+    let (shared, session) = (world.shared, world.accept());
+    world.asks(session, &["BLPOP q 0"]);
+    let own = world.connect();
+    world.turn(|_| {});
+    world.turn(|engine| engine.handle_drain());
+    let asked = world.sent(shared);
+    assert!(
+        asked.contains("UNBLOCK") && asked.contains("TIMEOUT"),
+        "{asked}"
+    );
+    assert!(!world.actions.contains(&Action::EndLink(own)));
+    // It was not heard of yet.
+    world.says(shared, ":0\r\n");
+    world.wait_ms(200);
+    assert!(world.sent(shared).contains("UNBLOCK"));
+    world.says(own, "*-1\r\n");
+    assert_eq!(world.got(session), "*-1\r\n");
+    assert_eq!(world.closed_sessions(), [session]);
+}
+
 /// A server that says nothing to that is as good as gone.
 #[test]
 fn who_has_left_does_not_wait_for_a_server_that_says_nothing() {
@@ -525,13 +549,17 @@ fn a_link_that_still_watches_is_given_to_nobody() {
         assert!(world.sent(own).contains("UNWATCH"));
         world.says(own, "-NOPERM no\r\n");
         world.turn(|_| {});
-        let told = if ends.len() > 1 {
-            "+OK\r\n+OK\r\n"
+        if ends.len() > 1 {
+            assert_eq!(world.got(session), "+OK\r\n+OK\r\n");
+            assert_eq!(world.closed_links(), [own]);
         } else {
-            "-NOPERM no\r\n"
-        };
-        assert_eq!(world.got(session), told);
-        assert_eq!(world.closed_links(), [own]);
+            assert_eq!(world.got(session), "-NOPERM no\r\n");
+            world.asks(session, &["GET k"]);
+            assert!(
+                world.sent(own).contains("GET"),
+                "it watches, as with the server"
+            );
+        }
     }
 }
 
@@ -638,6 +666,46 @@ fn nobody_harms_others_before_a_server_has_said_that_it_may() {
     let got = world.got(session);
     assert!(got.starts_with("-NOPERM respool:"), "{got}");
     assert_eq!(world.closed_sessions(), []);
+}
+
+/// Nor later than a moment after it has said so.
+#[test]
+fn a_right_that_was_had_once_is_none_while_the_server_says_nothing() {
+    let mut world = World::new(settings());
+    let [victim, session] = [world.accept(), world.accept()];
+    let kills = ["CLIENT KILL ID 99"];
+    world.may_ask(session, &kills);
+    world.asks(victim, &["EVAL long 0"]);
+    world.wait_ms(2_000);
+    world.asks(session, &["CLIENT KILL TYPE normal"]);
+    world.wait_ms(1_200);
+    let got = world.got(session);
+    assert!(got.starts_with("-NOPERM respool:"), "{got}");
+    assert_eq!(world.closed_sessions(), []);
+}
+
+/// What stands behind a wait that is over at once is executed, on the link that it needs; then the end is seen.
+#[test]
+fn who_leaves_has_executed_what_it_sent_behind_a_wait_that_was_none() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    let own = watches(&mut world, session);
+    world.got(session);
+    world.asks(session, &["BLPOP q 0", "ECHO behind"]);
+    world.turn(|engine| engine.handle_session_end(session));
+    world.says(own, "*2\r\n$1\r\nq\r\n$1\r\ne\r\n");
+    assert!(world.sent(own).contains("behind"));
+    world.says(own, "$6\r\nbehind\r\n");
+    assert!(world.got(session).ends_with("e\r\n$6\r\nbehind\r\n"));
+    assert_eq!(world.closed_sessions(), [session]);
+    // The server makes the next one wait.
+    world.actions.clear();
+    let session = world.accept();
+    let own = watches(&mut world, session);
+    world.asks(session, &["BLPOP q 0", "ECHO behind"]);
+    world.turn(|engine| engine.handle_session_end(session));
+    world.wait_ms(1_500);
+    assert!(world.actions.contains(&Action::EndLink(own)));
 }
 
 #[test]

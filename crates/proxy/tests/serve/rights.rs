@@ -153,7 +153,7 @@ fn a_password_that_was_changed_disturbs_nobody_who_is_there() {
             let refused = refused.error().unwrap_or_default().to_owned();
             assert!(refused.starts_with("WRONGPASS"), "{refused}");
             for (index, client) in busy.iter_mut().enumerate() {
-                let own = Value::bulk(&format!("{round}:{index}"));
+                let own = Value::bulk(format!("{round}:{index}"));
                 assert_eq!(client.replies(20), vec![own; 20]);
             }
         }
