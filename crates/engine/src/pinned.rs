@@ -340,8 +340,7 @@ impl Engine {
             && link.out.unwritten().is_empty()
         {
             link.sends = Sends::Nothing;
-            // From now on the server is late if nothing comes.
-            link.waits = false;
+            // From now on a server that does nothing is stalled.
             link.progress = now;
             self.act(Action::EndLink(LinkId(own)));
         }

@@ -391,7 +391,7 @@ impl Engine {
             State::Up
                 if (link.in_flight() > 0 || !link.out.unwritten().is_empty())
                     && link.paused.is_none()
-                    && !link.waits
+                    && (!link.waits || link.sends == Sends::Nothing)
                     && link.tunnel.is_none()
                     && over(now, link.progress, timeouts.link_stall_ms) =>
             {

@@ -493,6 +493,12 @@ fn who_has_left_does_not_wait_for_a_server_that_says_nothing() {
     world.wait_ms(2 * stall_ms);
     assert_eq!(world.closed_sessions(), []);
     world.turn(|engine| engine.handle_session_end(session));
+    // It has waited for longer than others may, and what comes now is its own all the same.
+    world.wait_ms(stall_ms / 2);
+    assert_eq!(
+        (world.got(session), world.closed_sessions()),
+        (String::new(), vec![])
+    );
     world.wait_ms(stall_ms + 1_000);
     assert_eq!(world.closed_sessions(), [session]);
 }
