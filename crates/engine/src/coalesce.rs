@@ -257,6 +257,8 @@ impl Engine {
     }
 
     /// Puts the batch into its new order.
+    // Not inlined, nor is what it calls: registers are few.
+    #[inline(never)]
     fn rearrange(&mut self, key: Key, work: &mut Coalescing, collapse: bool) {
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -316,32 +318,24 @@ impl Engine {
 #[derive(Default)]
 struct Blocks {
     last: u32,
-    of_section: Vec<Block>,
+    /// Of each of a section: how many parts are sent with it.
+    of_section: Vec<usize>,
     /// Bytes in the last one.
     bytes: usize,
 }
 
-/// The leaders of a section that are sent in one request.
-struct Block {
-    first: usize,
-    count: usize,
-}
-
 impl Blocks {
-    /// The block of this leader, the next one of a section, with so many bytes.
+    /// The block of the next part that is sent, with so many bytes.
     #[inline]
-    fn take(&mut self, section: &Section, leader: usize, bytes: usize) -> u32 {
+    fn take(&mut self, section: &Section, bytes: usize) -> u32 {
         let fits = section.whole.is_some() && self.bytes + bytes <= FUSED_BYTES_MAX;
         match self.of_section.last_mut() {
-            Some(block) if fits && block.count < FUSED_KEYS_MAX => {
-                block.count += 1;
+            Some(count) if fits && *count < FUSED_KEYS_MAX => {
+                *count += 1;
                 self.bytes += bytes;
             }
             _ => {
-                self.of_section.push(Block {
-                    first: leader,
-                    count: 1,
-                });
+                self.of_section.push(1);
                 self.bytes = bytes;
                 self.last += 1;
             }
@@ -352,7 +346,6 @@ impl Blocks {
 
 /// Decides which parts of a section are sent, and in which blocks; to the others the answer to an earlier one is theirs,
 /// too.
-// Not inlined, nor is `write`: registers are few.
 #[inline(never)]
 fn choose(
     section: &Section,
@@ -397,8 +390,10 @@ fn choose(
                 continue;
             }
         }
-        session.block = blocks.take(section, twins.leaders().len(), entry.len as usize);
-        twins.lead(place, index as u32, session.block);
+        session.block = blocks.take(section, entry.len as usize);
+        if section.collapses {
+            twins.lead(place, index as u32, session.block);
+        }
     }
 }
 
@@ -423,36 +418,60 @@ impl Order {
         twins: &Twins,
         blocks: &Blocks,
     ) {
-        let Order { bytes, entries } = self;
         let from = section.part.beginning().len();
-        for block in &blocks.of_section {
-            let leaders = &twins.leaders()[block.first..block.first + block.count];
-            if let Some((class, name)) = section.whole {
-                let start = bytes.len();
-                bytes.push(b'*');
-                number::append(bytes, (1 + block.count * section.args) as i64);
-                bytes.extend_from_slice(name);
-                let first = batch.entry(parts[leaders[0].string as usize]);
-                entries.push(Entry {
-                    class,
-                    len: (bytes.len() - start) as u32,
-                    ..Entry::of(Key::NOBODY, block.count as u32, first.at_ms)
-                });
-            }
-            for leader in leaders {
-                let part = parts[leader.string as usize];
-                bytes.extend_from_slice(batch.bytes(part, from));
-                let mut entry = *batch.entry(part);
-                entry.class = section.part;
-                entry.len -= from as u32;
-                entries.push(entry);
-                entries.extend(twins.followers(leader).map(|follower| Entry {
-                    class: Class::Same,
-                    len: 0,
-                    ..*batch.entry(parts[follower as usize])
-                }));
+        let sent = |part: Part| {
+            let mut entry = *batch.entry(part);
+            entry.class = section.part;
+            entry.len -= from as u32;
+            entry
+        };
+        let (mut parts_left, mut leaders_left) = (parts, twins.leaders());
+        for count in &blocks.of_section {
+            if section.collapses {
+                let (block, rest) = leaders_left.split_at(*count);
+                leaders_left = rest;
+                self.begin_block(
+                    section,
+                    *count,
+                    batch.entry(parts[block[0].string as usize]),
+                );
+                for leader in block {
+                    let part = parts[leader.string as usize];
+                    self.bytes.extend_from_slice(batch.bytes(part, from));
+                    self.entries.push(sent(part));
+                    self.entries
+                        .extend(twins.followers(leader).map(|follower| Entry {
+                            class: Class::Same,
+                            len: 0,
+                            ..*batch.entry(parts[follower as usize])
+                        }));
+                }
+            } else {
+                let (block, rest) = parts_left.split_at(*count);
+                parts_left = rest;
+                self.begin_block(section, *count, batch.entry(block[0]));
+                for part in block {
+                    self.bytes.extend_from_slice(batch.bytes(*part, from));
+                }
+                self.entries.extend(block.iter().map(|part| sent(*part)));
             }
         }
+    }
+
+    /// The head of so many parts, if they have one; as old as the first.
+    fn begin_block(&mut self, section: &Section, count: usize, first: &Entry) {
+        let Some((class, name)) = section.whole else {
+            return;
+        };
+        let start = self.bytes.len();
+        self.bytes.push(b'*');
+        number::append(&mut self.bytes, (1 + count * section.args) as i64);
+        self.bytes.extend_from_slice(name);
+        self.entries.push(Entry {
+            class,
+            len: (self.bytes.len() - start) as u32,
+            ..Entry::of(Key::NOBODY, count as u32, first.at_ms)
+        });
     }
 }
 
