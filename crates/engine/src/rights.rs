@@ -155,6 +155,8 @@ fn harmless(request: &Request<'_>, queued: bool) -> Option<Vec<u8>> {
         // right is said at EXEC.
         id::CLIENT_UNPAUSE if queued => &[b"respool"],
         id::CLIENT_UNPAUSE => &[],
+        // To a server that is a section which it does not have.
+        id::INFO => &[b"respool"],
         // What is no number is nothing to wait for.
         id::WAIT => &[b"respool", b"respool"],
         id::WAITAOF => &[b"respool", b"respool", b"respool"],

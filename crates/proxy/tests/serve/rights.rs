@@ -133,6 +133,17 @@ fn behind_an_auth_in_a_transaction_the_rights_are_the_new_ones() {
     }
 }
 
+#[test]
+fn what_respool_tells_of_itself_is_told_to_who_may_ask_for_info() {
+    before_every_server(&Options::with(&["--threads", "1"]), |target| {
+        let may_not = user(target, "+@all -info").call("INFO respool");
+        let refused = may_not.error().unwrap_or_default().to_owned();
+        assert!(refused.starts_with("NOPERM"), "{may_not:?}");
+        let told = target.client().call("INFO respool");
+        assert!(format!("{told:?}").contains("respool_version:"), "{told:?}");
+    });
+}
+
 /// Who comes with an old password is refused, and those who came with it before go on undisturbed.
 #[test]
 fn a_password_that_was_changed_disturbs_nobody_who_is_there() {
