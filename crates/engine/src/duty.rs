@@ -58,6 +58,8 @@ pub(crate) enum Duty {
     Healed { noscript: Vec<u8> },
     /// WAIT and WAITAOF: what the server said to what is written in front of them.
     Wait { written: Option<Vec<u8>> },
+    /// CLIENT UNBLOCK of this link of ours, because respool ends: nobody's.
+    Dismissal { of: Key },
     /// CLIENT UNBLOCK of a link of ours: an answer to that worker's question of that ticket.
     Unblock { to: usize, ticket: u64 },
     /// A hub asked it: nobody's.
@@ -171,6 +173,7 @@ impl Engine {
                 self.pass_on(entry, reply);
             }
             _ if cut => self.pass_on(entry, reply),
+            Duty::Dismissal { of } => self.dismissed(of, reply),
             Duty::Pass => self.pass_on(entry, reply),
             Duty::Healed { noscript } if reply.starts_with(b"-NOPERM") => {
                 self.pass_on(entry, &noscript);

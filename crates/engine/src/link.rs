@@ -393,6 +393,8 @@ pub(crate) struct Link {
     /// Whether what is written is of no request in the ledger.
     pub(crate) streaming: Streaming,
     pub(crate) sends: Sends,
+    /// How often the server was asked to end its session's wait, because respool ends.
+    pub(crate) dismissals: u8,
     /// Requests of the open batch that may leave together.
     pub(crate) movable: u32,
     /// MGETs of ours in the ledger.
@@ -473,6 +475,7 @@ impl Link {
             paused_us: 0,
             streaming: Streaming::No,
             sends: Sends::More,
+            dismissals: 0,
             movable: 0,
             heads: 0,
             asks_again: false,

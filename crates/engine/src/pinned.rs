@@ -306,29 +306,56 @@ impl Engine {
         let Some(link) = link.filter(|link| link.tunnel.is_none()) else {
             return self.close(key, false);
         };
-        let (server, client_id, is_up) = (link.key.server, link.client_id, link.is_up());
-        if self.draining && is_up {
-            // It is us who leave. A server drops what it has for one that has left: so its time is over, and that is
-            // the answer, or what came before it.
-            let asked = self.ask_to_unblock(server, client_id, "TIMEOUT", Duty::Pass);
-            if asked {
-                return;
+        if self.draining && link.is_up() && link.sends == Sends::More {
+            match link.dismissals {
+                0 => return self.dismiss(own),
+                // The answer to that is on its way.
+                _ => return,
             }
         }
-        let Some((session, link)) = self.sessions.get(key).zip(self.links.get_mut(own)) else {
-            return;
-        };
         // What it sent behind that may be executed on this link alone: it is, if the server need not wait first.
         let has_more = !session.held.is_empty() && !session.pins.is_empty();
         if has_more && self.now.since_ms(session.active_at) < LAST_WORDS_MS {
             return;
         }
-        if link.sends == Sends::More {
+        self.send_the_rest(own);
+    }
+
+    /// What is to be written on a link is, and then nothing more.
+    fn send_the_rest(&mut self, own: Key) {
+        if let Some(link) = self.links.get_mut(own)
+            && link.sends == Sends::More
+        {
             link.sends = Sends::Rest;
             link.tainted = true;
             link.admit(false, false);
         }
         self.end_sending(own);
+    }
+
+    /// A session waits, and it is respool that leaves. A server drops what it has for a client that has left; so it is
+    /// asked to end the wait: with an error, for some servers do not survive to end one with its time (Redis before 7.2, when
+    /// a pause has put it off).
+    fn dismiss(&mut self, own: Key) {
+        let Some(link) = self.links.get_mut(own) else {
+            return;
+        };
+        link.dismissals += 1;
+        let (server, client_id) = (link.key.server, link.client_id);
+        let duty = Duty::Dismissal { of: own };
+        if !self.ask_to_unblock(server, client_id, "ERROR", duty) {
+            self.send_the_rest(own);
+        }
+    }
+
+    /// What the server said to that. It may not have heard yet of what it is to end; once.
+    pub(crate) fn dismissed(&mut self, own: Key, reply: &[u8]) {
+        let asked = self.links.get(own).map_or(0, |link| link.dismissals);
+        match reply {
+            b":1\r\n" => {}
+            b":0\r\n" if asked == 1 => self.dismiss(own),
+            _ => self.send_the_rest(own),
+        }
     }
 
     /// The last bytes of a link may have been written.

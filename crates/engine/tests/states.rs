@@ -459,26 +459,38 @@ fn who_leaves_while_it_waits_is_seen_to_leave_by_the_server() {
 
 /// When it is respool that leaves, a server must not drop what it has for the client.
 #[test]
-fn at_the_end_a_wait_is_over_as_if_its_time_were() {
-    let mut world = World::new(settings());
-    let (shared, session) = (world.shared, world.accept());
-    world.asks(session, &["BLPOP q 0"]);
-    let own = world.connect();
-    world.turn(|_| {});
-    world.turn(|engine| engine.handle_drain());
-    let asked = world.sent(shared);
-    assert!(
-        asked.contains("UNBLOCK") && asked.contains("TIMEOUT"),
-        "{asked}"
-    );
-    assert!(!world.actions.contains(&Action::EndLink(own)));
-    // It was not heard of yet.
-    world.says(shared, ":0\r\n");
-    world.wait_ms(200);
-    assert!(world.sent(shared).contains("UNBLOCK"));
-    world.says(own, "*-1\r\n");
-    assert_eq!(world.got(session), "*-1\r\n");
-    assert_eq!(world.closed_sessions(), [session]);
+fn at_the_end_a_wait_is_ended_by_the_server_or_if_it_cannot_as_if_the_client_had_left() {
+    for (said, ends) in [
+        (&[":1\r\n"][..], false),
+        // It was not heard of yet.
+        (&[":0\r\n", ":1\r\n"], false),
+        (&[":0\r\n", ":0\r\n"], true),
+        (&["-NOPERM no\r\n"], true),
+    ] {
+        let mut world = World::new(settings());
+        let (shared, session) = (world.shared, world.accept());
+        world.asks(session, &["BLPOP q 0"]);
+        let own = world.connect();
+        world.turn(|_| {});
+        world.turn(|engine| engine.handle_drain());
+        for reply in said {
+            world.wait_ms(200);
+            let asked = world.sent(shared);
+            assert_eq!(asked.matches("UNBLOCK").count(), 1, "{asked}");
+            assert!(!world.actions.contains(&Action::EndLink(own)));
+            world.says(shared, reply);
+        }
+        world.wait_ms(200);
+        assert_eq!(world.sent(shared), "");
+        assert_eq!(
+            world.actions.contains(&Action::EndLink(own)),
+            ends,
+            "{said:?}"
+        );
+        world.says(own, "-UNBLOCKED now\r\n");
+        assert_eq!(world.got(session), "-UNBLOCKED now\r\n");
+        assert_eq!(world.closed_sessions(), [session]);
+    }
 }
 
 /// A server that says nothing to that is as good as gone.
