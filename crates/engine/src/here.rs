@@ -364,7 +364,7 @@ impl Engine {
         let link = self.shared_link(first).unwrap_or(Key::NOBODY);
         self.end_transaction(key);
         let own = self.sessions.get_mut(key).and_then(|session| {
-            let state = Flags::SILENT | Flags::SILENT_ONCE | Flags::TUNNEL | Flags::UNPINNING;
+            let state = Flags::SILENT | Flags::TUNNEL | Flags::UNPINNING;
             session.flags.remove(state);
             session.pins = Pins::default();
             let own = self.links.get(session.link)?.role == Role::Pinned { by: key };

@@ -106,6 +106,15 @@ pub(crate) enum Sends {
     Nothing,
 }
 
+/// How far a server is with ending a wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Dismissal {
+    /// How often it was asked to.
+    pub(crate) asked: u8,
+    /// How often it said that it did not.
+    pub(crate) denied: u8,
+}
+
 /// How far the connection is.
 #[derive(Debug)]
 pub(crate) enum State {
@@ -393,8 +402,8 @@ pub(crate) struct Link {
     /// Whether what is written is of no request in the ledger.
     pub(crate) streaming: Streaming,
     pub(crate) sends: Sends,
-    /// How often the server was asked to end its session's wait, because respool ends.
-    pub(crate) dismissals: u8,
+    /// Respool ends, and so is to end the wait of its session.
+    pub(crate) dismissal: Dismissal,
     /// Requests of the open batch that may leave together.
     pub(crate) movable: u32,
     /// MGETs of ours in the ledger.
@@ -475,7 +484,7 @@ impl Link {
             paused_us: 0,
             streaming: Streaming::No,
             sends: Sends::More,
-            dismissals: 0,
+            dismissal: Dismissal::default(),
             movable: 0,
             heads: 0,
             asks_again: false,

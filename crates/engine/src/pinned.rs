@@ -12,7 +12,7 @@ use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::failure::{Cause, Fate};
-use crate::link::{Entry, Link, LinkKey, Role, Sends};
+use crate::link::{Dismissal, Entry, Link, LinkKey, Role, Sends};
 use crate::monitor::Tunnel;
 use crate::redirect::Redirect;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
@@ -307,15 +307,12 @@ impl Engine {
             return self.close(key, false);
         };
         if self.draining && link.is_up() && link.sends == Sends::More {
-            match link.dismissals {
-                0 => return self.dismiss(own),
-                // The answer to that is on its way.
-                _ => return,
-            }
+            return self.dismiss(own);
         }
         // What it sent behind that may be executed on this link alone: it is, if the server need not wait first.
         let has_more = !session.held.is_empty() && !session.pins.is_empty();
-        if has_more && self.now.since_ms(session.active_at) < LAST_WORDS_MS {
+        let asked_at = link.ledger.back().map_or(0, |entry| entry.at_ms);
+        if has_more && self.now_ms.wrapping_sub(asked_at) < LAST_WORDS_MS {
             return;
         }
         self.send_the_rest(own);
@@ -335,26 +332,34 @@ impl Engine {
 
     /// A session waits, and it is respool that leaves. A server drops what it has for a client that has left; so it is
     /// asked to end the wait: with an error, for some servers do not survive to end one with its time (Redis before 7.2, when
-    /// a pause has put it off).
+    /// a pause has put it off). It may not have heard yet of what it is to end, or not wait any more.
     fn dismiss(&mut self, own: Key) {
         let Some(link) = self.links.get_mut(own) else {
             return;
         };
-        link.dismissals += 1;
+        let Dismissal { asked, denied } = link.dismissal;
+        let is_coming = link.scanner.is_inside() || !link.partial.is_empty();
+        if asked > denied || is_coming {
+            return;
+        }
+        link.dismissal.asked += 1;
         let (server, client_id) = (link.key.server, link.client_id);
         let duty = Duty::Dismissal { of: own };
-        if !self.ask_to_unblock(server, client_id, "ERROR", duty) {
+        if denied >= DISMISSALS_MAX || !self.ask_to_unblock(server, client_id, "ERROR", duty) {
             self.send_the_rest(own);
         }
     }
 
-    /// What the server said to that. It may not have heard yet of what it is to end; once.
+    /// What the server said to that.
     pub(crate) fn dismissed(&mut self, own: Key, reply: &[u8]) {
-        let asked = self.links.get(own).map_or(0, |link| link.dismissals);
-        match reply {
-            b":1\r\n" => {}
-            b":0\r\n" if asked == 1 => self.dismiss(own),
-            _ => self.send_the_rest(own),
+        if let Some(link) = self.links.get_mut(own) {
+            link.dismissal.denied += match reply {
+                b":1\r\n" => 0,
+                b":0\r\n" => 1,
+                _ => DISMISSALS_MAX,
+            };
+            let Dismissal { asked, denied } = link.dismissal;
+            link.dismissal.asked = asked.max(denied);
         }
     }
 
@@ -465,8 +470,11 @@ impl Engine {
     }
 }
 
-/// How long the server has for what a client sent before it left, if that can be executed on its own link alone.
-const LAST_WORDS_MS: u64 = 1_000;
+/// How often a server is asked to end a wait.
+const DISMISSALS_MAX: u8 = 2;
+
+/// A server that has not answered for so long waits: what its client sent behind that before it left is not executed.
+const LAST_WORDS_MS: u32 = 100;
 
 /// What a command of [`Engine::switch`] asks for.
 #[derive(Clone, Copy, Debug)]
