@@ -16,7 +16,6 @@ use crate::engine::{Engine, Event};
 use crate::fleet::{Answer, Form, Question};
 use crate::here::OK;
 use crate::link::{Link, Role};
-use crate::pool::ServerId;
 use crate::requests::{Placed, Request, c_string, malformed_subcommand};
 use crate::session::{Flags, Local, Peer, Pins, Session};
 use crate::slots::Key;
@@ -498,11 +497,9 @@ impl Engine {
         if let Some(link) = blocked.and_then(|link| self.links.get_mut(link)) {
             link.tainted |= link.waits;
         }
-        let blocked = blocked
-            .and_then(|link| self.links.get(link))
-            .filter(|link| link.waits && link.is_up() && !link.ledger.is_empty());
-        let Some((server, client_id)) = blocked.map(|link| (link.key.server, link.client_id))
-        else {
+        let waits = |link: &Link| link.waits && link.is_up() && !link.ledger.is_empty();
+        let waits = |link: &Key| self.links.get(*link).is_some_and(waits);
+        let Some(blocked) = blocked.filter(waits) else {
             return false;
         };
         let how = match how {
@@ -510,21 +507,22 @@ impl Engine {
             Unblock::Error => "ERROR",
         };
         let (to, ticket) = whose;
-        self.ask_to_unblock(server, client_id, how, Duty::Unblock { to, ticket })
+        self.ask_to_unblock(blocked, how, Duty::Unblock { to, ticket })
     }
 
-    /// Asks a server to end a wait on a link of ours: on another one. False if that is not up.
-    pub(crate) fn ask_to_unblock(
-        &mut self,
-        server: ServerId,
-        client_id: i64,
-        how: &str,
-        duty: Duty,
-    ) -> bool {
+    /// Asks a server to end a wait on a link of ours: on another one. False if there is none that has been up since
+    /// before: behind the same address may be another server by now, to which the name of the link is a stranger's.
+    pub(crate) fn ask_to_unblock(&mut self, blocked: Key, how: &str, duty: Duty) -> bool {
+        let Some(blocked) = self.links.get(blocked) else {
+            return false;
+        };
+        let (server, client_id) = (blocked.key.server, blocked.client_id);
         // The configured user's, if it is let in: who asks was found to have the right.
         let first = self.first_link(server);
-        let shared =
-            |link: &Link| link.role == Role::Shared && link.is_up() && link.key.server == server;
+        let shared = |link: &Link| {
+            let is_older = link.up_since <= blocked.up_since;
+            link.role == Role::Shared && link.is_up() && link.key.server == server && is_older
+        };
         let links = self.links.iter().filter(|(_, link)| shared(link));
         let Some((link, _)) = links.max_by_key(|(_, link)| link.key == first) else {
             return false;

@@ -109,8 +109,8 @@ pub(crate) enum Sends {
 /// How far a server is with ending a wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Dismissal {
-    /// How often it was asked to.
-    pub(crate) asked: u8,
+    /// Since when there is no answer.
+    pub(crate) at: Option<Time>,
     /// How often it said that it did not.
     pub(crate) denied: u8,
 }

@@ -334,18 +334,19 @@ impl Engine {
     /// asked to end the wait: with an error, for some servers do not survive to end one with its time (Redis before 7.2, when
     /// a pause has put it off). It may not have heard yet of what it is to end, or not wait any more.
     fn dismiss(&mut self, own: Key) {
+        let now = self.now;
         let Some(link) = self.links.get_mut(own) else {
             return;
         };
-        let Dismissal { asked, denied } = link.dismissal;
+        let Dismissal { at, denied } = link.dismissal;
         let is_coming = link.scanner.is_inside() || !link.partial.is_empty();
-        if asked > denied || is_coming {
+        let is_late = at.is_some_and(|at| now.since_ms(at) >= DISMISSAL_MS);
+        if is_coming || at.is_some() && !is_late {
             return;
         }
-        link.dismissal.asked += 1;
-        let (server, client_id) = (link.key.server, link.client_id);
+        link.dismissal.at = Some(now);
         let duty = Duty::Dismissal { of: own };
-        if denied >= DISMISSALS_MAX || !self.ask_to_unblock(server, client_id, "ERROR", duty) {
+        if is_late || denied >= DISMISSALS_MAX || !self.ask_to_unblock(own, "ERROR", duty) {
             self.send_the_rest(own);
         }
     }
@@ -354,12 +355,11 @@ impl Engine {
     pub(crate) fn dismissed(&mut self, own: Key, reply: &[u8]) {
         if let Some(link) = self.links.get_mut(own) {
             link.dismissal.denied += match reply {
-                b":1\r\n" => 0,
+                b":1\r\n" => return,
                 b":0\r\n" => 1,
                 _ => DISMISSALS_MAX,
             };
-            let Dismissal { asked, denied } = link.dismissal;
-            link.dismissal.asked = asked.max(denied);
+            link.dismissal.at = None;
         }
     }
 
@@ -470,8 +470,9 @@ impl Engine {
     }
 }
 
-/// How often a server is asked to end a wait.
+/// How often a server may say that it did not end a wait, and how long it may say nothing.
 const DISMISSALS_MAX: u8 = 2;
+const DISMISSAL_MS: u64 = 1_000;
 
 /// A server that has not answered for so long waits: what its client sent behind that before it left is not executed.
 const LAST_WORDS_MS: u32 = 100;
