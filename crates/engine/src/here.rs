@@ -14,7 +14,6 @@ use crate::engine::Engine;
 use crate::limits::NAME_BYTES_MAX;
 use crate::link::{LinkKey, Role, State};
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply, unknown_subcommand_before_7};
-use crate::rights::Refusal;
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 use crate::subscriptions::Kind;
@@ -445,10 +444,8 @@ impl Engine {
         let asked = || request.args().skip(1).map(<[u8]>::to_ascii_lowercase);
         let is_ours = |section: &Vec<u8>| section == b"respool";
         if request.spans.len() > 1 && asked().all(|section| is_ours(&section)) {
-            match self.refusal_of_right(key, request, false) {
-                None => return Placed::Wait,
-                Some(Some(Refusal::Denied(error))) => return self.answer_error(key, &error),
-                Some(_) => {}
+            if let Some(placed) = self.refused_by_right(key, request) {
+                return placed;
             }
             let text = self.our_section();
             return self.answer_with(key, |out, session| {

@@ -16,7 +16,6 @@ use crate::link::{Dismissal, Entry, Link, LinkKey, Role, Sends};
 use crate::monitor::Tunnel;
 use crate::redirect::Redirect;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
-use crate::rights::Refusal;
 use crate::session::{Flags, Pins, Session};
 use crate::settings::WhenFull;
 use crate::slots::Key;
@@ -389,11 +388,10 @@ impl Engine {
         let is_up = |link: &Link| link.key == self.first_link(kind.server) && link.is_up();
         if kind.user != CONFIGURED && self.links.iter().any(|(_, link)| is_up(link)) {
             // Hardly any other user may write to a channel. Who may not wait is told so all the same.
-            match self.refusal_of_right(key, request, false) {
-                None => return Placed::Wait,
-                Some(Some(Refusal::Denied(error))) => return self.answer_error(key, &error),
-                Some(_) => kind.user = CONFIGURED,
+            if let Some(placed) = self.refused_by_right(key, request) {
+                return placed;
             }
+            kind.user = CONFIGURED;
         }
         if let Err(blocked) = self.pin_to(kind, key, Pins::ONCE) {
             return self.blocked(key, blocked);

@@ -10,7 +10,7 @@ use respool_protocol::encode;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::link::LinkKey;
-use crate::requests::{Blocked, Request, is_select};
+use crate::requests::{Blocked, Placed, Request, is_select};
 use crate::session::Session;
 use crate::slots::Key;
 use crate::time::Time;
@@ -98,6 +98,15 @@ impl Engine {
             return None;
         }
         Some(self.as_far_as_known(request, &about))
+    }
+
+    /// Tells a session that may not ask this, or has it wait until that is known. `None`: it may.
+    pub(crate) fn refused_by_right(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
+        match self.refusal_of_right(key, request, false) {
+            None => Some(Placed::Wait),
+            Some(Some(Refusal::Denied(error))) => Some(self.answer_error(key, &error)),
+            Some(Some(Refusal::Unknown) | None) => None,
+        }
     }
 
     /// What was said last: a refusal holds until something else is said; a right that was had some time ago is none, where

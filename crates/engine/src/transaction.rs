@@ -97,7 +97,12 @@ impl Ours {
     /// Whether what it does to its connection could not be undone for certain: that is to be the session's own, and nobody's
     /// thereafter. Behind EXEC a server may refuse what would undo it.
     fn leaves_trace(&self) -> bool {
-        matches!(self, Ours::Select(_) | Ours::Hello(_) | Ours::Login { .. })
+        self.changes_identity() || matches!(self, Ours::Select(_))
+    }
+
+    /// See [`Duty::changes_identity`].
+    fn changes_identity(&self) -> bool {
+        matches!(self, Ours::Hello(_) | Ours::Login { .. })
     }
 
     /// Whether it changes or shows the session: then it is executed between what was asked before and what is
@@ -132,8 +137,7 @@ pub(crate) struct Exec {
 impl Exec {
     /// See [`Duty::changes_identity`].
     pub(crate) fn changes_identity(&self) -> bool {
-        let changes = |ours: &Ours| matches!(ours, Ours::Hello(_) | Ours::Login { .. });
-        self.ours.iter().any(|(_, ours)| changes(ours))
+        self.ours.iter().any(|(_, ours)| ours.changes_identity())
     }
 }
 

@@ -13,6 +13,13 @@ fn probed(world: &mut World, link: LinkId) {
     world.says(link, "+OK\r\n*0\r\n");
 }
 
+/// A request has a tenth of a second.
+fn impatient() -> World {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 100;
+    World::new(settings)
+}
+
 const NOBODY_TO_TELL: &str = "-ERR The client ID you want redirect to does not exist\r\n";
 
 /// A session watches a key, on a link of its own.
@@ -47,9 +54,7 @@ fn a_link_offered_to_somebody_who_is_gone_is_offered_to_the_next() {
 
 #[test]
 fn who_has_no_answer_to_its_auth_does_not_ride_as_that_user() {
-    let mut settings = settings();
-    settings.timeouts.request_ms = 100;
-    let mut world = World::new(settings);
+    let mut world = impatient();
     let session = world.accept();
     world.asks(session, &["AUTH bob old"]);
     let bob = world.connect();
@@ -66,9 +71,7 @@ fn who_has_no_answer_to_its_auth_does_not_ride_as_that_user() {
 
 #[test]
 fn a_link_on_which_somebody_else_logged_in_is_given_to_nobody() {
-    let mut settings = settings();
-    settings.timeouts.request_ms = 100;
-    let mut world = World::new(settings);
+    let mut world = impatient();
     let session = world.accept();
     let own = watches(&mut world, session);
     world.asks(session, &["AUTH bob pw"]);
@@ -174,9 +177,7 @@ fn who_came_before_the_server_asked_for_a_password_has_to_give_one_too() {
 
 #[test]
 fn a_late_reply_on_a_pinned_link_does_not_disturb_a_large_request() {
-    let mut settings = settings();
-    settings.timeouts.request_ms = 100;
-    let mut world = World::new(settings);
+    let mut world = impatient();
     let session = world.accept();
     let own = watches(&mut world, session);
     world.asks(session, &["GET x"]);
@@ -295,9 +296,7 @@ fn a_link_that_stands_for_nobody_who_tracks_is_closed() {
 
 #[test]
 fn where_an_exec_left_its_own_link_is_known_though_its_answer_came_too_late() {
-    let mut settings = settings();
-    settings.timeouts.request_ms = 100;
-    let mut world = World::new(settings);
+    let mut world = impatient();
     let session = world.accept();
     world.asks(session, &["CLIENT TRACKING ON"]);
     let own = world.connect();
@@ -584,9 +583,7 @@ fn a_link_that_still_watches_is_given_to_nobody() {
 /// Redis 8.2 loses the reply to an AUTH that fails there.
 #[test]
 fn an_exec_with_auth_that_is_not_answered_ends_its_link() {
-    let mut settings = settings();
-    settings.timeouts.request_ms = 100;
-    let mut world = World::new(settings);
+    let mut world = impatient();
     let session = world.accept();
     world.asks(session, &["CLIENT TRACKING ON"]);
     let own = world.connect();
