@@ -815,8 +815,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
         }),
         value: "COUNT",
         brief: "Links of one worker that one session each has for itself",
-        more: "A session has one while it waits in a blocking command, from WATCH to EXEC, and while \
-               CLIENT TRACKING, CLIENT NO-TOUCH or MONITOR is on; and one to stand for each client that a REDIRECT names.",
+        more: "A session has one while it waits in a blocking command, from WATCH to EXEC, for a transaction \
+               with SELECT, HELLO or AUTH in it, and while CLIENT TRACKING, CLIENT NO-TOUCH or MONITOR is on; and one to stand for each client that a REDIRECT names.",
         example: "4096",
         ..OPTION
     },
