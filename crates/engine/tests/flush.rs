@@ -1,0 +1,235 @@
+//! When a batch leaves, whatever clients ask and servers answer at whatever time: nobody waits longer than `max_delay`,
+//! who is alone never waits, and where nothing is held back nobody does.
+
+mod world;
+
+use proptest::prelude::*;
+use respool_engine::{SessionId, Time};
+use respool_protocol::encode;
+use respool_protocol::request::{Found, Scanner};
+use world::{World, request};
+
+const MAX_DELAY_US: u32 = 200;
+/// After so long nobody is expected who was answered before.
+const FORGOTTEN_US: u64 = 100_000;
+
+/// What happens, so many microseconds after what happened before it.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A client asks for so many things in one write.
+    Ask(usize, u8, usize),
+    /// The server answers so many of the requests that it was sent.
+    Answer(usize),
+}
+
+fn step(clients: usize) -> impl Strategy<Value = (u64, Step)> {
+    let gap = prop_oneof![Just(0_u64), 1..30_u64, 1..500_u64];
+    let what = prop_oneof![
+        3 => (0..clients, 0..4_u8, 1..6_usize).prop_map(|(client, verb, count)| Step::Ask(client, verb, count)),
+        2 => (1..30_usize).prop_map(Step::Answer),
+    ];
+    (gap, what)
+}
+
+/// Somebody who asks, and what became of the last that was asked.
+struct Client {
+    session: SessionId,
+    /// Replies that have not come.
+    owed: usize,
+}
+
+/// A request that was asked and not yet seen at the server.
+struct Waiting {
+    name: String,
+    since: Time,
+}
+
+struct Play {
+    world: World,
+    clients: Vec<Client>,
+    /// A client asks for more before it was answered.
+    is_impatient: bool,
+    asked: usize,
+    waiting: Vec<Waiting>,
+    /// The longest that a request waited since this was last set to nothing, microseconds.
+    longest_us: u64,
+    /// Replies of the server that were not sent yet, one for each request.
+    replies: Vec<Vec<u8>>,
+}
+
+impl Play {
+    fn new(hold: bool, joins: bool, clients: usize) -> Play {
+        let mut settings = world::settings();
+        settings.flush.hold = hold;
+        settings.flush.max_delay_us = MAX_DELAY_US;
+        settings.flush.fuse = joins;
+        settings.flush.collapse = joins;
+        let mut world = World::new(settings);
+        world.see_rights();
+        let clients = (0..clients)
+            .map(|_| Client {
+                session: world.accept(),
+                owed: 0,
+            })
+            .collect();
+        Play {
+            world,
+            clients,
+            // Who has asked for something that is joined is not read before it is answered: that is no wait for others.
+            is_impatient: !joins,
+            asked: 0,
+            waiting: Vec::new(),
+            longest_us: 0,
+            replies: Vec::new(),
+        }
+    }
+
+    /// Lets the time pass, with every turn that is due on the way.
+    fn pass(&mut self, us: u64) {
+        let then = Time(self.world.now.0 + us);
+        while let Some(due) = self.world.engine.deadline().filter(|due| *due <= then) {
+            self.world.turn_at(due.max(self.world.now), |_| {});
+            self.look();
+            let next = self.world.engine.deadline();
+            assert!(next.is_none_or(|next| next > due), "it is due once");
+        }
+        self.world.turn_at(then, |_| {});
+        self.look();
+    }
+
+    fn play(&mut self, (gap_us, step): (u64, Step)) {
+        self.pass(gap_us);
+        let now = self.world.now;
+        match step {
+            Step::Ask(client, verb, count) => {
+                let client = &mut self.clients[client];
+                if client.owed > 0 && !self.is_impatient {
+                    return;
+                }
+                let mut bytes = Vec::new();
+                for _ in 0..count {
+                    let name = format!("<{}>", self.asked);
+                    self.asked += 1;
+                    client.owed += 1;
+                    let args: &[&str] = match verb {
+                        0 => &["SET", &name, "v"],
+                        1 => &["INCR", &name],
+                        2 => &["STRLEN", &name],
+                        _ => &["GET", &name],
+                    };
+                    bytes.extend(request(args));
+                    self.waiting.push(Waiting { name, since: now });
+                }
+                let session = client.session;
+                let ask = |engine: &mut respool_engine::Engine| {
+                    engine.handle_session_bytes(session, &bytes);
+                };
+                self.world.turn_at(now, ask);
+            }
+            Step::Answer(count) => {
+                let count = count.min(self.replies.len());
+                let bytes: Vec<u8> = self.replies.drain(..count).flatten().collect();
+                let link = self.world.shared;
+                self.world
+                    .turn_at(now, |engine| engine.handle_link_bytes(link, &bytes));
+            }
+        }
+        self.look();
+    }
+
+    /// Sees what has come to the server, and what to the clients.
+    fn look(&mut self) {
+        let sent = self.world.sent(self.world.shared);
+        let now = self.world.now;
+        let longest_us = &mut self.longest_us;
+        self.waiting.retain(|waiting| {
+            let is_there = sent.contains(&waiting.name);
+            if is_there {
+                *longest_us = (*longest_us).max(now.0 - waiting.since.0);
+            }
+            !is_there
+        });
+        let mut scanner = Scanner::default();
+        let mut at = 0;
+        while let Ok(Found::Request { len }) = scanner.scan(&sent.as_bytes()[at..], true) {
+            let name = scanner.spans()[0].of(&sent.as_bytes()[at..]);
+            let mut reply = Vec::new();
+            match name {
+                b"MGET" => {
+                    let keys = scanner.spans().len() - 1;
+                    encode::array(&mut reply, keys);
+                    (0..keys).for_each(|_| encode::bulk(&mut reply, b"v"));
+                }
+                b"GET" => encode::bulk(&mut reply, b"v"),
+                b"MSET" | b"SET" => reply.extend_from_slice(b"+OK\r\n"),
+                _ => encode::integer(&mut reply, 1),
+            }
+            self.replies.push(reply);
+            at += len;
+        }
+        for client in &mut self.clients {
+            let got = self.world.got(client.session);
+            client.owed -= got.matches(['$', '+', ':']).count();
+        }
+    }
+
+    /// Everything is answered.
+    fn settle(&mut self) {
+        for _ in 0..100 {
+            self.play((u64::from(MAX_DELAY_US), Step::Answer(usize::MAX)));
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.waiting.is_empty() && self.clients.iter().all(|client| client.owed == 0)
+    }
+}
+
+proptest! {
+    #[test]
+    fn nobody_waits_longer_than_max_delay(
+        steps in prop::collection::vec(step(6), 1..120), hold: bool, joins: bool,
+    ) {
+        let mut play = Play::new(hold, joins, 6);
+        for step in steps {
+            play.play(step);
+        }
+        play.settle();
+        prop_assert!(play.is_settled());
+        let longest = if hold { MAX_DELAY_US } else { 0 };
+        prop_assert!(play.longest_us <= u64::from(longest), "{} µs", play.longest_us);
+    }
+
+    #[test]
+    fn who_is_alone_never_waits(
+        crowd in prop::collection::vec(step(6), 0..60), steps in prop::collection::vec(step(1), 1..60), joins: bool,
+    ) {
+        let mut play = Play::new(true, joins, 6);
+        for step in crowd {
+            play.play(step);
+        }
+        play.settle();
+        play.pass(FORGOTTEN_US);
+        prop_assert!(play.is_settled());
+        // What it asks for while it is not answered waits for the reply, as long as that may take.
+        play.is_impatient = false;
+        play.longest_us = 0;
+        for step in steps {
+            play.play(step);
+        }
+        play.settle();
+        prop_assert!(play.is_settled());
+        prop_assert_eq!(play.longest_us, 0);
+    }
+}
+
+/// A test of the test: what waits as long as it may is seen to.
+#[test]
+fn a_wait_is_seen() {
+    let mut play = Play::new(true, true, 2);
+    play.play((0, Step::Ask(0, 3, 1)));
+    play.play((10, Step::Ask(1, 3, 1)));
+    assert_eq!(play.longest_us, 0);
+    play.pass(1_000);
+    assert_eq!(play.longest_us, u64::from(MAX_DELAY_US));
+}
