@@ -32,7 +32,7 @@ use respool_protocol::number;
 
 use crate::control::Levels;
 use crate::engine::Engine;
-use crate::limits::{FUSED_BYTES_MAX, FUSED_KEYS_MAX, RIGHT_SEEN_MS};
+use crate::limits::{FUSED_BYTES_MAX, RIGHT_SEEN_MS};
 use crate::link::{Class, Entry, GET, Link, SET};
 use crate::session::{Flags, Session};
 use crate::slots::{Key, Slots};
@@ -182,6 +182,7 @@ impl Engine {
         let batch = self.batch;
         let mut work = std::mem::take(&mut self.coalescing);
         work.parts.iter_mut().for_each(Vec::clear);
+        work.blocks.keys_max = rule.fused_keys_max as usize;
         link.copy_gathered(&mut work.entries);
         let bytes = link.gathered_bytes();
         let mut at = bytes.len();
@@ -318,6 +319,8 @@ impl Engine {
 #[derive(Default)]
 struct Blocks {
     last: u32,
+    /// The most parts in one.
+    keys_max: usize,
     /// Of each of a section: how many parts are sent with it.
     of_section: Vec<usize>,
     /// Bytes in the last one.
@@ -330,7 +333,7 @@ impl Blocks {
     fn take(&mut self, section: &Section, bytes: usize) -> u32 {
         let fits = section.whole.is_some() && self.bytes + bytes <= FUSED_BYTES_MAX;
         match self.of_section.last_mut() {
-            Some(count) if fits && *count < FUSED_KEYS_MAX => {
+            Some(count) if fits && *count < self.keys_max => {
                 *count += 1;
                 self.bytes += bytes;
             }
@@ -569,14 +572,14 @@ impl Engine {
     }
 
     /// Nothing of it was executed: the parts go their own ways. For a user who may not do it, or a server that cannot,
-    /// it is not tried again on this connection: an ACL LOG would fill with it. That one of the keys is not the user's says
-    /// nothing of other keys.
+    /// it is not tried again on this connection: an ACL LOG would fill with it, and keys that come together are rarely of one
+    /// slot. That one of the keys is not the user's says nothing of other keys.
     fn part(&mut self, key: Key, head: Entry, error: &[u8]) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
         self.counters.link_replies += 1;
-        if refuses_command(error) {
+        if refuses_command(error) || error.starts_with(b"CROSSSLOT") {
             link.fusing.give_up_for_good();
         } else {
             link.fusing.give_up();

@@ -67,7 +67,7 @@ enum Kind {
 }
 
 /// Every name, in the order in which they are listed.
-const DIALS: [Dial; 6] = [
+const DIALS: [Dial; 7] = [
     Dial {
         name: "respool.hold",
         kind: Kind::Switch,
@@ -88,6 +88,15 @@ const DIALS: [Dial; 6] = [
         kind: Kind::Switch,
         get: |rule, _| rule.fuse.into(),
         set: |rule, _, value| rule.fuse = value != 0,
+    },
+    Dial {
+        name: "respool.fused-keys-max",
+        kind: Kind::Number {
+            min: FlushRule::FUSED_KEYS_MAX_MIN,
+            max: FlushRule::FUSED_KEYS_MAX_MAX,
+        },
+        get: |rule, _| rule.fused_keys_max,
+        set: |rule, _, value| rule.fused_keys_max = value,
     },
     Dial {
         name: "respool.collapse",

@@ -76,9 +76,8 @@ impl Default for Limits {
 /// The longest name that a client may give itself or its library: every session may keep three.
 pub const NAME_BYTES_MAX: usize = 1 << 10;
 
-/// Keys of one MGET or MSET that we make of many requests. At it: another one.
-pub const FUSED_KEYS_MAX: usize = 128;
-/// Bytes of one of them; the same.
+/// Bytes of one MGET or MSET that we make of many requests. At it: another one, as at
+/// [`FlushRule::fused_keys_max`](crate::settings::FlushRule::fused_keys_max).
 pub const FUSED_BYTES_MAX: usize = 8 << 10;
 /// How long ago a user may have been seen to have the right to GET, or to SET, milliseconds. Half of it later one request
 /// goes by itself to see it again; after all of it nothing is fused until it is seen.

@@ -1085,6 +1085,7 @@ mod tests {
         hold: true,
         max_delay_us: 200,
         fuse: false,
+        fused_keys_max: 2,
         collapse: false,
     };
 

@@ -78,6 +78,8 @@ pub struct FlushRule {
     pub max_delay_us: u32,
     /// Level 3: GETs of a batch leave as one MGET, and SETs without options as one MSET.
     pub fuse: bool,
+    /// The most keys in one of them. At it: another one.
+    pub fused_keys_max: u32,
     /// Level 4: of reads in a batch that are the same, one is sent.
     pub collapse: bool,
 }
@@ -87,6 +89,10 @@ impl FlushRule {
     pub const MAX_DELAY_US_MIN: u32 = 1;
     /// ... and the most.
     pub const MAX_DELAY_US_MAX: u32 = 1_000_000;
+    /// The least that [`FlushRule::fused_keys_max`] can be ...
+    pub const FUSED_KEYS_MAX_MIN: u32 = 2;
+    /// ... and the most: in so few bytes as one has at the most there is no room for more.
+    pub const FUSED_KEYS_MAX_MAX: u32 = 1_000;
 }
 
 impl Default for FlushRule {
@@ -95,6 +101,7 @@ impl Default for FlushRule {
             hold: true,
             max_delay_us: 200,
             fuse: true,
+            fused_keys_max: 128,
             collapse: true,
         }
     }

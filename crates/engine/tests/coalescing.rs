@@ -3,6 +3,7 @@
 mod world;
 
 use respool_engine::SessionId;
+use respool_engine::limits::FUSED_BYTES_MAX;
 use world::{World, request, requests};
 
 /// It was not seen yet that anybody may GET and SET.
@@ -341,6 +342,30 @@ fn a_reply_of_another_length_is_not_believed() {
         assert_eq!(world.closed_links(), [world.shared]);
         assert!(world.got(a).starts_with("-UNKNOWN"));
     }
+}
+
+#[test]
+fn no_mget_has_more_keys_or_bytes_than_it_may() {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    settings.flush.fused_keys_max = 2;
+    let mut world = World::new(settings);
+    world.see_rights();
+    let session = world.accept();
+    world.asks(session, &["GET a", "GET b", "GET c"]);
+    let sent = requests(&["MGET a b", "MGET c"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    world.says(
+        world.shared,
+        "*2\r\n$1\r\n1\r\n$1\r\n2\r\n*1\r\n$1\r\n3\r\n",
+    );
+    assert_eq!(world.got(session), "$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n");
+    let large = "x".repeat(FUSED_BYTES_MAX * 2 / 3);
+    let both = [format!("SET a {large}"), format!("SET b {large}")];
+    world.asks(session, &both.each_ref().map(String::as_str));
+    let alone = both.map(|set| set.replace("SET", "MSET"));
+    let sent = requests(&alone.each_ref().map(String::as_str));
+    assert!(world.sent(world.shared).as_bytes() == sent);
 }
 
 /// What is not written as everybody writes it goes as it is.

@@ -592,6 +592,22 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ..OPTION
     },
     Opt {
+        name: "fused-keys-max",
+        topic: Topic::Batching,
+        kind: number(
+            Unit::Count,
+            FlushRule::FUSED_KEYS_MAX_MIN as u64,
+            FlushRule::FUSED_KEYS_MAX_MAX as u64,
+            |values| &mut values.flush.fused_keys_max,
+        ),
+        value: "COUNT",
+        brief: "The most keys in such an MGET or MSET",
+        more: "More of them make each hardly cheaper, and the server answers nobody else meanwhile. One has at \
+               most 8 KiB, too.",
+        example: "64",
+        ..OPTION
+    },
+    Opt {
         name: "collapse",
         topic: Topic::Batching,
         kind: Kind::Switch(|values| &mut values.flush.collapse),
@@ -1270,6 +1286,7 @@ mod tests {
             hold: _,
             max_delay_us: _,
             fuse: _,
+            fused_keys_max: _,
             collapse: _,
         } = FlushRule::default();
 

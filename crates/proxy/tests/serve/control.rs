@@ -75,6 +75,7 @@ fn options_are_shown_as_a_server_shows_its_own() {
                 ("respool.hold", "yes"),
                 ("respool.max-delay-us", "300"),
                 ("respool.fuse", "yes"),
+                ("respool.fused-keys-max", "128"),
                 ("respool.collapse", "yes"),
                 ("respool.listener.fuse", "yes"),
                 ("respool.listener.collapse", "yes"),
