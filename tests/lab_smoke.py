@@ -16,8 +16,8 @@ SMALL = ["--rounds=1", "--seconds=0.3", "--warmup=0.1"]
 EXPERIMENTS = [
     (["eight"], 10),  # SET and GET, one by one and by 20, direct and proxied; and two with three threads
     (["mget", "--mget=1,100,5000"], 6),
-    (["skew", "--keys=20000", "--connections=20"], 2),
-    (["skew", "--keys=20000", "--connections=20", "--variant=held=--hold=true --max-delay-us=900"], 3),
+    (["skew", "--keys=20000", "--connections=20"], 5),
+    (["skew", "--keys=20000", "--connections=20", "--variant=held=--hold=true --max-delay-us=900"], 6),
     (["window", "--connections=1,20", "--rules=100,200"], 2 * 2 * 3),  # closed and open loop, under three rules
 ]
 

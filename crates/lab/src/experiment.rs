@@ -127,9 +127,11 @@ How much does it save to ask a server once for what several clients want at the 
 4 bytes; GETs by Zipf's law with the exponent 0.99, where the first key alone is one request in fifteen; 200 connections,
 20 requests at once on each. The server counts the commands that it executes and the keys that it looks up for
 them; clients count their requests. What is fewer was saved: commands by joining requests in whatever way (identical reads,
-or several keys in one MGET), look-ups by joining identical reads alone. --levels tells the two apart: each is measured
-by itself, beside both and neither.",
+or several keys in one MGET), look-ups by joining identical reads alone. To tell the two apart each is measured by itself,
+beside both and neither.",
     adapt: |options| {
+        options.is_without_respool = true;
+        options.variants = levels().collect();
         options.connections = vec![200];
         options.pipelines = vec![20];
         options.threads = vec![1];
@@ -548,9 +550,13 @@ pub const FLAGS: [&Flag<Options>; 24] = [
                sent once, GETs and SETs fused, and both.",
         set: |options, _| {
             options.is_without_respool = true;
-            LEVELS
-                .iter()
-                .try_for_each(|(name, words)| add_variant(options, Variant::new(name, words)))
+            // An experiment may compare them anyway.
+            let missing: Vec<Variant> = levels()
+                .filter(|level| !options.variants.contains(level))
+                .collect();
+            missing
+                .into_iter()
+                .try_for_each(|level| add_variant(options, level))
         },
     },
     &Flag {
@@ -622,6 +628,10 @@ const LEVELS: [(&str, &str); 4] = [
     ("fuse", "--collapse=false --fuse=true"),
     ("both", "--collapse=true --fuse=true"),
 ];
+
+fn levels() -> impl Iterator<Item = Variant> {
+    LEVELS.iter().map(|(name, words)| Variant::new(name, words))
+}
 
 /// Names that mean something else than a variant or a peer.
 const RESERVED: [&str; 6] = ["direct", "respool", "base", "twemproxy", "envoy", "floor"];
@@ -988,10 +998,6 @@ mod tests {
         assert_eq!(found[25], "mget-10000-p1-c1-respool-t1");
         assert!(mget.verbs.iter().all(|verb| verb.keys() <= mget.keys));
         let skew = options(&SKEW, &[]).unwrap();
-        assert_eq!(
-            ids(&skew),
-            ["get-p20-c200-direct", "get-p20-c200-respool-t1"]
-        );
         assert_eq!((skew.keys, skew.zipf), (1_000_000, Some(0.99)));
         // No two keys of either have the same value.
         for options in [mget, skew] {
@@ -1069,12 +1075,15 @@ mod tests {
             given.variants[0].options,
             ["--max-delay-us=900", "--hold=true"]
         );
-        let levels = options(&SKEW, &["--levels"]).unwrap();
-        assert_eq!(
-            ids(&levels),
-            ["direct", "none-t1", "collapse-t1", "fuse-t1", "both-t1"]
-                .map(|target| format!("get-p20-c200-{target}"))
-        );
+        for words in [&[][..], &["--levels"]] {
+            assert_eq!(
+                ids(&options(&SKEW, words).unwrap()),
+                ["direct", "none-t1", "collapse-t1", "fuse-t1", "both-t1"]
+                    .map(|target| format!("get-p20-c200-{target}"))
+            );
+        }
+        let lone = options(&LONE, &["--levels", "--verbs", "get"]).unwrap();
+        assert_eq!(ids(&lone).len(), 5);
         for wrong in ["slow", "=--hold=true", "slow=hold", "base=--hold=true"] {
             assert!(options(&LONE, &["--variant", wrong]).is_err(), "{wrong}");
         }
