@@ -9,6 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::client::{Client, Value, request, words};
+use super::failures::{Fate, fate};
+use super::relay::{Mode, Relay};
 use super::target::{Options, Target, installed, wait_until};
 
 /// Who asks, and what.
@@ -511,6 +513,38 @@ fn a_replica_and_a_primary_with_too_few_of_them_refuse_each_request_by_itself() 
 }
 
 #[test]
+fn a_node_of_a_cluster_answers_each_request_by_itself() {
+    on_every_pair(&["--cluster-enabled", "yes"], |pair| {
+        let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
+        pair.tell(&[&format!("CLUSTER ADDSLOTS {}", slots.join(" "))]);
+        for target in [&pair.direct, &pair.proxied] {
+            let mut client = target.direct_client();
+            wait_until("it serves its slots", Duration::from_secs(10), || {
+                client.call("SET there value") == Value::ok()
+            });
+        }
+        let all = callers(
+            RESP2,
+            &[
+                "SET a 1",
+                "GET there",
+                "SET b 2",
+                "SET c 3",
+                "GET nosuch",
+                "GET there",
+            ],
+        );
+        let saved = pair.ask(&all);
+        assert!(
+            saved.sets >= 3 && saved.gets >= 3 && saved.again >= 5,
+            "{saved:?}"
+        );
+        let saved = pair.ask(&all);
+        assert_eq!((saved.sets, saved.gets), (0, 0), "it is not tried again");
+    });
+}
+
+#[test]
 fn who_has_not_every_right_is_refused_what_it_has_no_right_to_and_nothing_else() {
     const FEW: &[&str] = &["AUTH few secret"];
     const FEW_3: &[&str] = &["HELLO 3 AUTH few secret"];
@@ -826,4 +860,92 @@ fn what_is_saved_is_counted() {
         ];
         assert_eq!(buckets.map(of).iter().sum::<u64>(), batches, "{sizes}");
     });
+}
+
+/// Some parts have left together when the connection is lost, and some have gathered behind them. Whether it came to
+/// that: batches wait for the clock, and tests may be slow.
+fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
+    let options = Options::with(&["--max-delay-us=150ms", "--request-timeout-ms=10s"]);
+    let target = Target::direct(binary, &options);
+    let relay = Relay::start(target.server.address(), Mode::Pass);
+    let target = target.behind(relay.address(), &options);
+    target.direct_client().call("MSET x 1 y 2");
+    // A connection that is younger than a second when it is lost is not replaced at once.
+    thread::sleep(Duration::from_millis(1_100));
+    // Nothing is fused before it is seen that such may be asked.
+    let tried = ["GET x", "GET x", "SET tried 1", "SET tried 1"].map(words);
+    target.client().exchange(tried.concat(), tried.len());
+    let count = |name: &str| counter(&mut target.client(), name);
+    let mut asked = count("link_requests");
+    let mut ask = |lines: &[&str]| -> Vec<Client> {
+        let ask = |line: &&str| {
+            let mut client = target.client();
+            client.send(&words(line));
+            client
+        };
+        let clients = lines.iter().map(ask).collect();
+        asked += lines.len() as u64;
+        wait_until("all have asked", Duration::from_secs(5), || {
+            count("link_requests") == asked
+        });
+        clients
+    };
+    target.server.stop();
+    let mut busy = ask(&["INCR busy"]);
+    let batches = count("batches");
+    let sent = ["SET a 1", "SET b 1", "GET x", "GET y", "GET x"];
+    let mut were_sent = ask(&sent);
+    wait_until("they have left", Duration::from_secs(5), || {
+        count("batches") == batches + 1
+    });
+    let not_sent = ["SET c 1", "SET d 1", "INCR n", "GET x", "GET x"];
+    let mut were_not_sent = ask(&not_sent);
+    // Before long one of each has to show again that it may be asked, and goes by itself.
+    let is_as_meant = (count("fused_sets"), count("fused_gets")) == (2, 3);
+    if !is_as_meant || count("batches") > batches + 1 {
+        return false;
+    }
+    if !comes_back {
+        relay.set(Mode::CloseOnAccept);
+    }
+    relay.reset_all();
+    target.server.cont();
+    assert_eq!(fate(&busy[0].reply()), Fate::Unknown);
+    for (line, client) in sent.iter().zip(&mut were_sent) {
+        let reply = client.reply();
+        match (line.starts_with("GET"), comes_back) {
+            (false, _) => assert_eq!(fate(&reply), Fate::Unknown, "{line}: {reply:?}"),
+            (true, true) => assert_eq!(fate(&reply), Fate::Replied, "{line}: {reply:?}"),
+            (true, false) => assert_ne!(fate(&reply), Fate::Replied, "{line}: {reply:?}"),
+        }
+    }
+    let expected = if comes_back {
+        Fate::Replied
+    } else {
+        Fate::NotExecuted
+    };
+    for (line, client) in not_sent.iter().zip(&mut were_not_sent) {
+        let reply = client.reply();
+        assert_eq!(fate(&reply), expected, "{line}: {reply:?}");
+    }
+    let held = if comes_back {
+        Value::bulk("1")
+    } else {
+        Value::Null
+    };
+    assert_eq!(
+        target.direct_client().call("MGET c d n"),
+        Value::Array(vec![held; 3])
+    );
+    true
+}
+
+#[test]
+fn when_the_connection_is_lost_each_part_is_told_what_became_of_it() {
+    for binary in installed() {
+        for comes_back in [false, true] {
+            let came_to_it = (0..10).any(|_| lose_what_was_joined(&binary, comes_back));
+            assert!(came_to_it, "ten times too slow");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use super::target::{Options, Random, Target, any_server, before_every_server, se
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub(crate) enum Fate {
     /// The server answered.
     Replied,
     /// Surely not executed: respool says so, or the server does.
@@ -22,7 +22,7 @@ enum Fate {
 }
 
 #[track_caller]
-fn fate(reply: &Value) -> Fate {
+pub(crate) fn fate(reply: &Value) -> Fate {
     match reply.error() {
         None => Fate::Replied,
         Some(text) if text.starts_with("NOTSENT respool: ") => Fate::NotExecuted,
