@@ -23,7 +23,6 @@ use respool_protocol::value::Value;
 use crate::buffer::Unanswered;
 use crate::duty::Duty;
 use crate::failure::Fate;
-use crate::limits::BATCH_BYTES_MAX;
 use crate::monitor::Tunnel;
 use crate::pool::ServerId;
 use crate::redirect::Stand;
@@ -659,7 +658,7 @@ impl Link {
         if !rule.hold || self.role != Role::Shared {
             return Decision::Flush(Why::Idle);
         }
-        if self.open_bytes() >= BATCH_BYTES_MAX {
+        if self.open_bytes() >= rule.batch_bytes_max() {
             return Decision::Flush(Why::Full);
         }
         if self.in_flight() == 0 && !self.returns.worth_waiting(now, self.open) {
@@ -1080,6 +1079,7 @@ const GREETING_BYTES_MAX: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::BATCH_BYTES_MAX;
 
     const RULE: FlushRule = FlushRule {
         hold: true,

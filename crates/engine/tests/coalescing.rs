@@ -4,6 +4,7 @@ mod world;
 
 use respool_engine::SessionId;
 use respool_engine::limits::FUSED_BYTES_MAX;
+use respool_protocol::request::{Found, Scanner, Span};
 use world::{World, request, requests};
 
 /// It was not seen yet that anybody may GET and SET.
@@ -532,4 +533,67 @@ fn the_end_of_a_large_value_is_no_nil() {
     assert_eq!(world.got(a), large);
     assert_eq!(world.got(b), "$1\r\n1\r\n");
     assert_eq!(world.sent(world.shared), "");
+}
+
+/// What a server says where these keys hold nothing and all others something.
+fn answer(sent: &str, missing: &str) -> String {
+    let mut replies = String::new();
+    let mut scanner = Scanner::default();
+    let mut at = 0;
+    while let Ok(Found::Request { len }) = scanner.scan(&sent.as_bytes()[at..], true) {
+        let arg =
+            |span: &Span| String::from_utf8_lossy(span.of(&sent.as_bytes()[at..])).into_owned();
+        let args: Vec<String> = scanner.spans().iter().map(arg).collect();
+        if args[0] == "MGET" {
+            replies += &format!("*{}\r\n", args.len() - 1);
+        }
+        for key in &args[1..] {
+            replies += if missing.contains(key) {
+                "$-1\r\n"
+            } else {
+                "$1\r\nv\r\n"
+            };
+        }
+        at += len;
+    }
+    replies
+}
+
+#[test]
+fn where_many_gets_find_nothing_they_are_left_alone_for_a_while() {
+    for missing in ["", "a", "abcd", "abcdefghijklmnop"] {
+        let mut world = fusing();
+        let clients = ('a'..='p').map(|key| (world.accept(), format!("GET {key}")));
+        let clients: Vec<_> = clients.collect();
+        let mut is_fused = Vec::new();
+        for _ in 0..360 {
+            world.turn(|engine| {
+                for (client, get) in &clients {
+                    engine.handle_session_bytes(*client, &requests(&[get]));
+                }
+            });
+            let mut sent = world.sent(world.shared);
+            is_fused.push(sent.contains("MGET"));
+            while !sent.is_empty() {
+                world.says(world.shared, answer(&sent, missing));
+                sent = world.sent(world.shared);
+            }
+            for (client, get) in &clients {
+                let expected = answer(&String::from_utf8_lossy(&requests(&[get])), missing);
+                assert_eq!(world.got(*client), expected);
+            }
+        }
+        let alone = is_fused.iter().filter(|is_fused| !**is_fused).count();
+        if missing.len() <= 1 {
+            assert_eq!(alone, 0, "one in sixteen is no loss");
+        } else {
+            assert!((200..300).contains(&alone), "{alone} for {missing:?}");
+            let first = is_fused.iter().position(|is_fused| !is_fused);
+            let last = is_fused.iter().rposition(|is_fused| !is_fused);
+            let between = first.zip(last).expect("some were left alone");
+            assert!(between.0 > 50, "it has to be seen first");
+            assert_eq!(between.1 - between.0 + 1, alone, "in one piece");
+            assert!(between.1 < is_fused.len() - 1, "then it is tried again");
+        }
+    }
 }

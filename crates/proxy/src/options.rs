@@ -916,7 +916,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         topic: Topic::Limits,
         kind: number(
             Unit::Bytes,
-            respool_engine::limits::BATCH_BYTES_MAX as u64,
+            respool_engine::limits::JOINED_BATCH_BYTES_MAX as u64,
             u32::MAX as u64,
             |values| &mut values.limits.link_unanswered_bytes_max,
         ),

@@ -17,10 +17,17 @@ fn no_client_can_tell_random_requests_through_respool_from_the_same_to_the_serve
         if servers::find(flavour).is_err() {
             continue;
         }
-        for threads in ["--threads=1", "--threads=3"] {
+        // What is the same as directly with requests joined and without is the same with them and without.
+        let all: [&[&str]; 3] = [
+            &["--threads=1"],
+            &["--threads=3"],
+            &["--hold=false", "--fuse=false", "--collapse=false"],
+        ];
+        for args in all {
             say(&format!(
-                "differ: {} {threads} --seed {seed}",
-                flavour.name()
+                "differ: {} {} --seed {seed}",
+                flavour.name(),
+                args.join(" ")
             ));
             let settings = Settings {
                 seed,
@@ -28,7 +35,7 @@ fn no_client_can_tell_random_requests_through_respool_from_the_same_to_the_serve
                 time_max: Some(Duration::from_secs(3)),
                 flavour,
                 respool: respool(),
-                respool_args: vec![threads.to_owned()],
+                respool_args: args.iter().map(|&arg| arg.to_owned()).collect(),
                 // INFO and the like are our own.
                 without: vec!["server".to_owned()],
                 accepts_refusals: true,
