@@ -65,6 +65,8 @@ pub(crate) struct Unanswered {
     bytes: Vec<u8>,
     answered: usize,
     written: usize,
+    /// Something was answered that had not been written whole.
+    overtaken: bool,
 }
 
 impl Unanswered {
@@ -96,11 +98,19 @@ impl Unanswered {
         debug_assert!(self.written <= self.bytes.len());
     }
 
-    /// The first `count` bytes were answered, or will never be asked.
+    /// Whether something was answered before it was asked: what else is said cannot be trusted.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.overtaken
+    }
+
+    /// The first `count` bytes were answered.
     #[inline]
     pub(crate) fn answer(&mut self, count: usize) {
         self.answered += count;
-        self.written = self.written.max(self.answered);
+        if self.answered > self.written {
+            self.written = self.answered;
+            self.overtaken = true;
+        }
         debug_assert!(self.answered <= self.bytes.len());
         if self.answered == self.bytes.len() {
             self.answered = 0;
@@ -118,8 +128,7 @@ impl Unanswered {
     pub(crate) fn replace(&mut self, bytes: Vec<u8>) {
         *self = Unanswered {
             bytes,
-            answered: 0,
-            written: 0,
+            ..Unanswered::default()
         };
     }
 }

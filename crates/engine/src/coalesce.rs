@@ -21,8 +21,9 @@
 //!   whatever has to be asked again can be asked again as if it had never been sent.
 //! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, as a GET, and so is everything that its
 //!   session has asked behind it. An answer that is too much to be copied is given to the first, and the others ask again.
-//! - An error to an MGET or MSET is of the whole and says that nothing was executed: every part is asked again by
-//!   itself, and has its own answer.
+//! - An error to an MGET or MSET is of the whole: every part is asked again by itself, and has its own answer; of an MSET
+//!   only if the error says that nothing was executed. What one session sets is in one MSET: none of it is executed before
+//!   something of it that is refused.
 //! - Whoever may MGET need not have the right to GET, nor the server a GET. So GETs are fused only where one that stood
 //!   for itself was not refused a short while ago; and so with SETs.
 //!
@@ -165,24 +166,26 @@ impl Engine {
         };
         let pool = self.servers[usize::from(link.key.server.0)].pool;
         let rule = &self.pools[usize::from(pool)].flush;
-        let fuse = rule.fuse && link.fusing.pays();
+        let fuse = rule.fuse;
+        let (gets_pay, sets_pay) = (link.gets.pays(), link.sets.pays());
         let collapse = rule.collapse && link.collapsing.pays();
         let now = self.now;
         let seen = |at: Option<Time>, ms| at.is_some_and(|at| now.since_ms(at) < ms);
-        let fuse_gets = fuse && seen(link.may_get, RIGHT_SEEN_MS);
-        let fuse_sets = fuse && seen(link.may_set, RIGHT_SEEN_MS);
+        let fuse_gets = fuse && gets_pay && seen(link.may_get, RIGHT_SEEN_MS);
+        let fuse_sets = fuse && sets_pay && seen(link.may_set, RIGHT_SEEN_MS);
         // In good time, so that it need not end.
-        let mut try_get = fuse && !seen(link.may_get, RIGHT_SEEN_MS / 2);
-        let mut try_set = fuse && !seen(link.may_set, RIGHT_SEEN_MS / 2);
+        let mut try_get = fuse && gets_pay && !seen(link.may_get, RIGHT_SEEN_MS / 2);
+        let mut try_set = fuse && sets_pay && !seen(link.may_set, RIGHT_SEEN_MS / 2);
         let mut tries = [None; 2];
-        if !fuse && !collapse {
+        if !(fuse && (gets_pay || sets_pay)) && !collapse {
             return;
         }
         self.batch = self.batch.wrapping_add(1);
         let batch = self.batch;
         let mut work = std::mem::take(&mut self.coalescing);
         work.parts.iter_mut().for_each(Vec::clear);
-        work.blocks.keys_max = rule.fused_keys_max as usize;
+        let keys_max = rule.fused_keys_max as usize;
+        work.blocks.keys_max = keys_max;
         link.copy_gathered(&mut work.entries);
         let bytes = link.gathered_bytes();
         let mut at = bytes.len();
@@ -190,6 +193,8 @@ impl Engine {
         let mut of = Key::NOBODY;
         let mut session: Option<&mut Session> = None;
         let mut levels = Levels::ALL;
+        // Whose the last SET is that was moved.
+        let mut set_of = Key::NOBODY;
         // From the end on: what a session asks later is known when it is decided what becomes of what it asks.
         for (index, entry) in work.entries.iter().enumerate().rev() {
             let behind = at;
@@ -207,6 +212,7 @@ impl Engine {
                         session.batch = batch;
                         session.behind = Move::Get;
                         session.block = 0;
+                        session.sets = Run::default();
                         session.reads_in_order = false;
                     }
                 }
@@ -238,8 +244,14 @@ impl Engine {
                     Move::Read
                 }
                 Class::Set
-                    if fuse_sets && levels.fuse && may(Move::Set) && is_plain(request, SET) =>
+                    if fuse_sets
+                        && levels.fuse
+                        && may(Move::Set)
+                        && is_plain(request, SET)
+                        && (session.sets.is_empty() || set_of == of)
+                        && session.sets.takes(request.len(), keys_max) =>
                 {
+                    set_of = of;
                     Move::Set
                 }
                 _ => Move::Not,
@@ -325,13 +337,50 @@ struct Blocks {
     of_section: Vec<usize>,
     /// Bytes in the last one.
     bytes: usize,
+    /// Nothing more is to be put into it.
+    is_closed: bool,
+}
+
+/// The SETs of one session in a batch that leave together: in one MSET, or the later ones might be executed and the earlier
+/// ones be refused.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Run {
+    parts: u16,
+    bytes: u16,
+}
+
+const _: () = assert!(FUSED_BYTES_MAX <= u16::MAX as usize);
+
+impl Run {
+    fn is_empty(self) -> bool {
+        self.parts == 0
+    }
+
+    /// Takes one more in, if there is room in one MSET.
+    fn takes(&mut self, bytes: usize, keys_max: usize) -> bool {
+        let fits = usize::from(self.parts) < keys_max
+            && usize::from(self.bytes) + bytes <= FUSED_BYTES_MAX;
+        if fits {
+            self.parts += 1;
+            self.bytes += bytes as u16;
+        }
+        fits
+    }
 }
 
 impl Blocks {
+    /// All of a run belongs into one block: into the last one, if it fits.
+    fn begin_run(&mut self, run: Run) {
+        let parts = self.of_section.last().copied().unwrap_or_default();
+        self.is_closed = parts + usize::from(run.parts) > self.keys_max
+            || self.bytes + usize::from(run.bytes) > FUSED_BYTES_MAX;
+    }
+
     /// The block of the next part that is sent, with so many bytes.
     #[inline]
     fn take(&mut self, section: &Section, bytes: usize) -> u32 {
-        let fits = section.whole.is_some() && self.bytes + bytes <= FUSED_BYTES_MAX;
+        let is_closed = std::mem::take(&mut self.is_closed);
+        let fits = section.whole.is_some() && !is_closed && self.bytes + bytes <= FUSED_BYTES_MAX;
         match self.of_section.last_mut() {
             Some(count) if fits && *count < self.keys_max => {
                 *count += 1;
@@ -374,6 +423,9 @@ fn choose(
                 collapses = section.collapses && Levels::of(levels, session.listener).collapse;
                 if section.whole.is_some() {
                     session.flags |= Flags::FUSED;
+                }
+                if section.part == Class::OfSets {
+                    blocks.begin_run(session.sets);
                 }
             }
         }
@@ -512,7 +564,7 @@ impl Engine {
             Some((b'-', error)) => self.part(key, head, error),
             Some((b'*', count)) if number::parse(count) == Some(head.seq.into()) => {
                 link.pop_head(head);
-                link.fusing.note(head.seq);
+                link.gets.note(head.seq);
                 self.counters.link_replies += 1;
             }
             _ => return Err(WRONG.to_owned()),
@@ -525,8 +577,8 @@ impl Engine {
         match entry.class {
             Class::TriesGet | Class::TriesSet => self.settle_try(key, entry, reply, cut),
             Class::Sets => match reply.strip_prefix(b"-") {
-                Some(error) => self.part(key, entry, error),
-                None => self.settle_sets(key, entry, reply),
+                Some(error) if executed_nothing(error) => self.part(key, entry, error),
+                _ => self.settle_sets(key, entry, reply),
             },
             _ => self.settle_read(key, entry, reply, cut),
         }
@@ -554,9 +606,12 @@ impl Engine {
         self.deliver(entry.session, entry.seq, 1, reply);
     }
 
-    /// The reply to an MSET is that of every part.
+    /// The reply to an MSET is that of every part; also an error that does not say that nothing was executed.
     fn settle_sets(&mut self, key: Key, head: Entry, reply: &[u8]) {
         self.counters.link_replies += 1;
+        if let Some(link) = self.links.get_mut(key).filter(|_| reply.starts_with(b"-")) {
+            link.sets.give_up();
+        }
         for part in 0..=head.seq {
             let Some(link) = self.links.get_mut(key) else {
                 return;
@@ -579,10 +634,14 @@ impl Engine {
             return;
         };
         self.counters.link_replies += 1;
+        let trial = match head.class {
+            Class::Gets => &mut link.gets,
+            _ => &mut link.sets,
+        };
         if refuses_command(error) || error.starts_with(b"CROSSSLOT") {
-            link.fusing.give_up_for_good();
+            trial.give_up_for_good();
         } else {
-            link.fusing.give_up();
+            trial.give_up();
         }
         link.pop_head(head);
         for _ in 0..head.seq {
@@ -605,7 +664,7 @@ impl Engine {
         self.counters.link_replies += 1;
         let nil = front.class == Class::OfGets && !cut && is_nil(reply);
         if nil {
-            link.fusing.waste(1);
+            link.gets.waste(1);
         }
         let mut request = self.spare.take();
         request.extend_from_slice(front.class.beginning());
@@ -644,7 +703,8 @@ impl Engine {
         let limits = &self.settings.limits;
         let most = limits.worker_memory_bytes_max as usize / 2;
         let has_room = |session: &Session| {
-            session.out.len() + reply.len() <= limits.session_output_soft_bytes as usize
+            let owed = session.out.len() + session.parked_bytes();
+            owed + reply.len() <= limits.session_output_soft_bytes as usize
         };
         self.held_bytes + reply.len() <= most && self.sessions.get(key).is_some_and(has_room)
     }
@@ -708,6 +768,31 @@ fn refuses_command(error: &[u8]) -> bool {
     let of_a_key = || error.windows(ACCESS.len()).any(|words| words == ACCESS);
     let of_user = error.starts_with(b"NOPERM") && !of_a_key();
     of_user || error.starts_with(b"NOAUTH") || error.starts_with(b"ERR unknown command")
+}
+
+/// Whether an error says that nothing of a command was executed. What a server itself refuses it has not executed; but
+/// behind it may be others, and somebody in between may have lost the answer.
+fn executed_nothing(error: &[u8]) -> bool {
+    const WORDS: [&[u8]; 15] = [
+        b"NOPERM ",
+        b"NOAUTH ",
+        b"OOM ",
+        b"READONLY ",
+        b"MISCONF ",
+        b"NOREPLICAS ",
+        b"CROSSSLOT ",
+        b"MOVED ",
+        b"ASK ",
+        b"TRYAGAIN ",
+        b"CLUSTERDOWN ",
+        b"LOADING ",
+        b"BUSY ",
+        b"MASTERDOWN ",
+        b"NOTSENT ",
+    ];
+    WORDS.iter().any(|word| error.starts_with(word))
+        || error.starts_with(b"ERR unknown command")
+        || error.starts_with(b"ERR unsupported command")
 }
 
 /// No error that a server says is longer.

@@ -23,7 +23,7 @@ use respool_protocol::request::Scanner;
 use crate::auth::{CONFIGURED, Logins};
 use crate::buffer::Spare;
 use crate::clients::Pause;
-use crate::coalesce::{Coalescing, Move};
+use crate::coalesce::{Coalescing, Move, Run};
 use crate::control::Levels;
 use crate::counters::Counters;
 use crate::directory::Directory;
@@ -213,6 +213,8 @@ pub struct Engine {
     flushed_links: Vec<Key>,
     /// Sessions with something to write.
     pub(crate) dirty: Vec<Key>,
+    /// Sessions that may be brought more than they take, and the links that bring it.
+    pub(crate) slow: Vec<(Key, Key)>,
     /// Sessions whose reason to wait has gone.
     pub(crate) resume: Vec<Key>,
     /// Sessions whose reading may have to be switched.
@@ -350,6 +352,7 @@ impl Engine {
             open_links: Vec::new(),
             flushed_links: Vec::new(),
             dirty: Vec::new(),
+            slow: Vec::new(),
             resume: Vec::new(),
             reading: Vec::new(),
             actions: VecDeque::new(),
@@ -413,6 +416,7 @@ impl Engine {
             batch: 0,
             behind: Move::default(),
             block: 0,
+            sets: Run::default(),
             reads_in_order: false,
             link: Key::NOBODY,
             next_seq: 0,
@@ -609,6 +613,7 @@ impl Engine {
         {
             self.end_pause();
         }
+        self.slow_down_all();
         self.resume_sessions();
         if self.now >= self.tick_at {
             self.tick_at = self.now.plus_ms(TICK_MS);

@@ -320,13 +320,13 @@ impl Engine {
         if self.settling.is_empty() {
             return;
         }
-        // A ledger is in the order of time. What waits for something at the server may wait for ever, and
-        // is not waited for: a server that is paused itself does not, either.
+        // What was moved in its batch, or is asked again, stands behind what is younger. What waits for something at the server
+        // may wait for ever, and is not waited for: a server that is paused itself does not, either.
         let oldest = self
             .links
             .iter()
             .filter(|(_, link)| !link.waits && link.tunnel.is_none())
-            .filter_map(|(_, link)| link.ledger.front().map(|entry| entry.at_ms))
+            .flat_map(|(_, link)| link.ledger.iter().map(|entry| entry.at_ms))
             .min_by_key(|at_ms| at_ms.wrapping_sub(self.now.stamp_ms()) as i32);
         let settled = |pause: &mut Settling| {
             oldest.is_none_or(|at| at.wrapping_sub(pause.since_ms) as i32 > 0)

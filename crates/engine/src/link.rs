@@ -223,6 +223,11 @@ impl Class {
         self >= Class::Sets
     }
 
+    /// Whether it is a read whose answer may have to be asked for again.
+    pub(crate) fn is_moved_read(self) -> bool {
+        matches!(self, Class::Moved | Class::OfGets | Class::Same)
+    }
+
     /// Whether it is the head of what was made of several.
     pub(crate) fn is_whole(self) -> bool {
         matches!(self, Class::Gets | Class::Sets)
@@ -414,8 +419,10 @@ pub(crate) struct Link {
     /// When it was last seen that this user may GET, and SET. Whoever may MGET need not have the right to GET.
     pub(crate) may_get: Option<Time>,
     pub(crate) may_set: Option<Time>,
-    /// Whether it pays to fuse: not where many GETs find nothing, for each of those costs two requests.
-    pub(crate) fusing: Trial,
+    /// Whether it pays to fuse GETs: not where many find nothing, for each of those costs two requests ...
+    pub(crate) gets: Trial,
+    /// ... and SETs.
+    pub(crate) sets: Trial,
     /// Whether it pays to look for what is the same.
     pub(crate) collapsing: Trial,
     /// What is in flight may rightly take for ever: the server waits for something.
@@ -490,7 +497,8 @@ impl Link {
             again: Vec::new(),
             may_get: None,
             may_set: None,
-            fusing: FUSING,
+            gets: FUSING,
+            sets: FUSING,
             collapsing: COLLAPSING,
             waits: false,
             tunnel: None,
@@ -590,6 +598,11 @@ impl Link {
         debug_assert!(self.in_flight() > 0, "what is answered is in flight");
         self.ledger.pop_front();
         self.out.answer(entry.len as usize);
+    }
+
+    /// Whether the server has answered something that it was not asked to its end.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.out.is_overtaken()
     }
 
     /// That is the head of an MGET or MSET: its parts are next.
@@ -865,7 +878,8 @@ impl Link {
         self.movable = self.ledger.iter().filter(movable).count() as u32;
         self.allowed = 0;
         // It may be another server, or other rights.
-        self.fusing = FUSING;
+        self.gets = FUSING;
+        self.sets = FUSING;
         self.may_get = None;
         self.may_set = None;
         self.returns.end_wait();
@@ -960,16 +974,33 @@ impl Link {
         self.ledger.drain(..).collect()
     }
 
-    /// The oldest unsent request leaves the open batch of a link that is not connected.
-    pub(crate) fn pop_unsent(&mut self) -> Option<Entry> {
+    /// Unsent requests leave the open batch of a link that is not connected.
+    pub(crate) fn take_unsent(&mut self, leaves: impl Fn(&Entry) -> bool) -> Vec<Entry> {
         debug_assert!(!self.is_up());
-        let entry = self.ledger.pop_front()?;
-        if entry.duty {
-            self.duties.pop_front();
+        if !self.ledger.iter().any(&leaves) {
+            return Vec::new();
         }
-        self.out.answer(entry.len as usize);
-        self.open -= 1;
-        Some(entry)
+        let mut taken = Vec::new();
+        let mut kept = Vec::new();
+        let mut duties = std::mem::take(&mut self.duties).into_iter();
+        let mut at = 0;
+        for entry in std::mem::take(&mut self.ledger) {
+            let duty = if entry.duty { duties.next() } else { None };
+            let behind = at + entry.len as usize;
+            if leaves(&entry) {
+                taken.push(entry);
+            } else {
+                kept.extend_from_slice(&self.out.bytes()[at..behind]);
+                self.ledger.push_back(entry);
+                self.duties.extend(duty);
+            }
+            at = behind;
+        }
+        self.out.replace(kept);
+        self.open = self.ledger.len() as u32;
+        let movable = |entry: &&Entry| entry.class.may_move();
+        self.movable = self.ledger.iter().filter(movable).count() as u32;
+        taken
     }
 }
 

@@ -7,7 +7,7 @@ use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::link::{Class, Link, Role, State, UNASKED};
 use crate::returns::Expected;
-use crate::session::Flags;
+use crate::session::{Flags, Session};
 use crate::slots::Key;
 
 /// Bytes of an incomplete reply that are kept until its end comes. Up to here a reply that is cut off
@@ -398,7 +398,9 @@ impl Engine {
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
             // It is asked again when it has come.
-            Some(session) if session.flags.any(Flags::ASKS_AGAIN) && entry.class.is_special() => {
+            Some(session)
+                if session.flags.any(Flags::ASKS_AGAIN) && entry.class.is_moved_read() =>
+            {
                 link.cutting = true;
             }
             Some(_) if entry.silent => {}
@@ -412,7 +414,7 @@ impl Engine {
                 Engine::mark_dirty(&mut self.dirty, entry.session, session);
                 if much {
                     self.hold_output(entry.session);
-                    self.slow_down(key, entry.session);
+                    self.slow.push((key, entry.session));
                 }
             }
             Some(_) if partial.len() > self.settings.limits.session_output_hard_bytes as usize => {
@@ -436,7 +438,19 @@ impl Engine {
             self.hold(key, Flags::HOLD_OUTPUT);
         }
         if owed {
-            self.slow_down(link, key);
+            self.slow.push((link, key));
+        }
+    }
+
+    /// Sees to those who were brought more than they take. Not at once: a link must not lose its sharers, and what it owes
+    /// them, in the middle of a reply that is several sessions'.
+    pub(crate) fn slow_down_all(&mut self) {
+        for (link, key) in std::mem::take(&mut self.slow) {
+            let soft = self.settings.limits.session_output_soft_bytes as usize;
+            let is_slow = |session: &Session| session.out.len() > soft;
+            if self.sessions.get(key).is_some_and(is_slow) {
+                self.slow_down(link, key);
+            }
         }
     }
 
@@ -539,6 +553,9 @@ impl Engine {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
+        if link.is_overtaken() {
+            return self.lose_link(key, "it answered a request that it had not been sent whole");
+        }
         match link.role {
             Role::Shared if link.takes => {}
             Role::Pinned { .. } if link.takes && link.waiters.is_empty() => {}

@@ -10,7 +10,7 @@ use respool_protocol::encode::Version;
 use respool_protocol::request::{Scanner, Tail};
 
 use crate::buffer::Outgoing;
-use crate::coalesce::Move;
+use crate::coalesce::{Move, Run};
 use crate::duty::Duty;
 use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
@@ -282,6 +282,8 @@ pub(crate) struct Session {
     pub(crate) batch: u32,
     pub(crate) behind: Move,
     pub(crate) block: u32,
+    /// Its SETs in that batch that leave in an MSET.
+    pub(crate) sets: Run,
     /// In that batch it reads otherwise than by plain GETs.
     pub(crate) reads_in_order: bool,
 
@@ -317,6 +319,7 @@ pub(crate) struct Rare {
     pub(crate) no_evict: bool,
     /// Replies before their turn, in order.
     pub(crate) parked: VecDeque<Parked>,
+    pub(crate) parked_bytes: usize,
     /// The rest of a large request, and the link it is cut through to.
     pub(crate) large: Option<Large>,
     /// What it has queued since MULTI.
@@ -428,18 +431,22 @@ impl Session {
                 reply_len: reply.len(),
             },
         );
+        self.rare().parked_bytes += reply.len() + request.len();
+    }
+
+    /// Bytes of replies that came before their turn.
+    pub(crate) fn parked_bytes(&self) -> usize {
+        self.rare.as_ref().map_or(0, |rare| rare.parked_bytes)
     }
 
     /// The reply whose turn it is, if it came before.
     pub(crate) fn unpark(&mut self) -> Option<Parked> {
         let head = self.head_seq;
-        let parked = &mut self.rare.as_mut()?.parked;
-        let next = if parked.front()?.seq == head {
-            parked.pop_front()
-        } else {
-            None
-        };
-        if parked.is_empty() {
+        let rare = self.rare.as_mut()?;
+        let is_next = rare.parked.front().is_some_and(|parked| parked.seq == head);
+        let next = is_next.then(|| rare.parked.pop_front()).flatten();
+        rare.parked_bytes -= next.as_ref().map_or(0, Parked::held_bytes);
+        if rare.parked.is_empty() {
             self.flags.remove(Flags::PARKED);
         }
         next
@@ -457,6 +464,7 @@ impl Session {
             .into_iter()
             .partition(behind);
         rare.parked = kept;
+        rare.parked_bytes -= taken.iter().map(Parked::held_bytes).sum::<usize>();
         if rare.parked.is_empty() {
             self.flags.remove(Flags::PARKED);
         }
@@ -486,7 +494,6 @@ impl Session {
 
     /// Bytes it makes us hold.
     pub(crate) fn held_bytes(&self) -> usize {
-        let parked = |rare: &Rare| -> usize { rare.parked.iter().map(Parked::held_bytes).sum() };
         let scanned = self
             .partial
             .as_ref()
@@ -495,7 +502,7 @@ impl Session {
             let queued = rare.transaction.as_ref().map_or(0, Transaction::held_bytes);
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
             let left: usize = rare.steps.iter().map(Step::held_bytes).sum();
-            parked(rare) + rare.pushes.len() + queued + subscribed + left
+            rare.parked_bytes + rare.pushes.len() + queued + subscribed + left
         });
         self.out.len() + self.held.len() + scanned + rare
     }

@@ -221,10 +221,7 @@ impl Engine {
             .saturating_mul(1 << doublings)
             .min(u64::from(max)) as u32;
         link.admit(false, false);
-        let mut failed = Vec::new();
-        while let Some(entry) = link.pop_unsent() {
-            failed.push(entry);
-        }
+        let failed = link.take_unsent(|_| true);
         let reason = link.reason.clone();
         // Between half and the whole of the pause, so that workers do not knock all at once.
         let jitter = self.random() % (u64::from(pause) / 2 + 1);
@@ -442,12 +439,10 @@ impl Engine {
             // Its bytes cannot be told from each other: the only way not to send them is not to connect.
             return self.lose_link(key, &format!("not connected within {request_ms} ms"));
         }
-        while let Some(link) = self.links.get_mut(key)
-            && !link.is_up()
-            && link.ledger.front().is_some_and(expired)
-            && let Some(entry) = link.pop_unsent()
-        {
-            self.give_up(key, entry, entry.fate_unsent());
+        if let Some(link) = self.links.get_mut(key).filter(|link| !link.is_up()) {
+            for entry in link.take_unsent(expired) {
+                self.give_up(key, entry, entry.fate_unsent());
+            }
         }
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -462,12 +457,12 @@ impl Engine {
             role => role.captor(),
         };
         let mut late = Vec::new();
-        for entry in link
-            .ledger
-            .iter_mut()
-            .skip(usize::from(link.cutting))
-            .take_while(|entry| expired(entry))
-        {
+        // All of them: what was moved in its batch, or is asked again, stands behind what is younger.
+        let answering = usize::from(link.cutting);
+        for entry in link.ledger.iter_mut().skip(answering) {
+            if !expired(entry) {
+                continue;
+            }
             if entry.session != Key::NOBODY && entry.session != captor {
                 late.push(*entry);
                 entry.session = Key::NOBODY;

@@ -261,3 +261,23 @@ fn two_who_are_slow_on_one_link_are_waited_for_one_after_the_other() {
     assert_eq!(world.closed_links(), [link], "it has done its duty");
     assert_eq!(world.closed_sessions(), []);
 }
+
+#[test]
+fn a_server_that_answers_before_it_was_asked_is_not_believed() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    world.wait_ms(1_100);
+    let set = requests(&["SET key value"]);
+    world.engine.begin_turn(world.now);
+    world.engine.handle_session_bytes(session, &set);
+    world.engine.end_turn();
+    let link = world.engine.poll_link().expect("it has something to write");
+    // Its socket has room for no more.
+    world.engine.handle_link_written(link, set.len() - 5);
+    world.says(link, "+OK\r\n");
+    assert_eq!(world.closed_links(), [link]);
+    world.asks(session, &["GET key"]);
+    assert_eq!(world.connect(), link);
+    let sent = world.sent(link);
+    assert_eq!(sent.as_bytes(), requests(&["GET key"]));
+}

@@ -175,6 +175,42 @@ fn a_pause_is_confirmed_when_nothing_that_any_worker_let_through_before_is_on_it
 }
 
 #[test]
+fn a_pause_waits_for_writes_that_left_behind_what_came_later() {
+    let mut settings = settings();
+    settings.flush.fuse = true;
+    settings.flush.max_delay_us = 50_000;
+    let mut fleet = Fleet::new(2, settings);
+    fleet.workers[1].see_rights();
+    fleet.now = fleet.workers[1].now;
+    let admin = fleet.accept(0);
+    let [a, b, c, busy] = [(); 4].map(|()| fleet.accept(1));
+    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
+    fleet.client_says(1, busy, &["INCR busy"]);
+    fleet.turn();
+    fleet.client_says(1, a, &["SET a 1"]);
+    fleet.client_says(1, b, &["SET b 1"]);
+    fleet.wait_ms(1);
+    fleet.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
+    fleet.deliver();
+    fleet.wait_ms(1);
+    fleet.client_says(1, c, &["TTL x"]);
+    fleet.wait_ms(1);
+    fleet.sent(1);
+    fleet.server_says(1, b":1\r\n");
+    fleet.deliver();
+    let sent = requests(&["TTL x", "MSET a 1 b 1"]);
+    assert_eq!(fleet.sent(1).as_bytes(), sent);
+    fleet.deliver();
+    assert_eq!(fleet.got(0, admin), "", "two writes are on their way");
+    fleet.server_says(1, b":-2\r\n");
+    fleet.deliver();
+    assert_eq!(fleet.got(0, admin), "");
+    fleet.server_says(1, b"+OK\r\n");
+    fleet.deliver();
+    assert_eq!(fleet.got(0, admin), "+OK\r\n");
+}
+
+#[test]
 fn a_pause_ends_at_its_time_and_what_it_held_leaves_in_the_order_in_which_it_was_held() {
     let mut fleet = Fleet::new(2, settings());
     let admin = fleet.accept(0);

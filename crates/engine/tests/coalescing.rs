@@ -364,9 +364,165 @@ fn no_mget_has_more_keys_or_bytes_than_it_may() {
     let large = "x".repeat(FUSED_BYTES_MAX * 2 / 3);
     let both = [format!("SET a {large}"), format!("SET b {large}")];
     world.asks(session, &both.each_ref().map(String::as_str));
-    let alone = both.map(|set| set.replace("SET", "MSET"));
-    let sent = requests(&alone.each_ref().map(String::as_str));
+    let sent = requests(&both.each_ref().map(String::as_str));
     assert!(world.sent(world.shared).as_bytes() == sent);
+}
+
+/// Should the first MSET be refused, the second would have been executed before what is asked again.
+#[test]
+fn what_one_session_sets_is_in_one_mset() {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    settings.flush.fused_keys_max = 3;
+    let mut world = World::new(settings);
+    world.see_rights();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[
+            (a, &["SET a 1", "SET a 2"]),
+            (b, &["SET b 1", "SET b 2"]),
+            (c, &["SET c 1", "SET c 2", "SET c 3", "SET c 4"]),
+        ],
+    );
+    let sent = [
+        "SET c 1",
+        "MSET a 1 a 2",
+        "MSET b 1 b 2",
+        "MSET c 2 c 3 c 4",
+    ];
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&sent));
+    world.says(world.shared, "+OK\r\n-OOM no\r\n+OK\r\n+OK\r\n");
+    assert_eq!(world.got(a), "");
+    assert_eq!(world.got(b), "+OK\r\n".repeat(2));
+    assert_eq!(world.got(c), "+OK\r\n".repeat(4));
+    let sent = requests(&["SET a 1", "SET a 2"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+}
+
+/// A server may be another proxy, which has lost the answer.
+#[test]
+fn an_mset_of_which_it_is_not_known_whether_it_was_executed_is_not_asked_again() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["SET a 1"]), (b, &["SET b 2"])]);
+    assert!(world.sent(world.shared).contains("MSET"));
+    let unknown = "-UNKNOWN it was sent, and may have been executed\r\n";
+    world.says(world.shared, unknown);
+    assert_eq!([a, b].map(|session| world.got(session)), [unknown; 2]);
+    assert_eq!(world.sent(world.shared), "");
+}
+
+#[test]
+fn who_reads_slowly_takes_no_answer_from_others() {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    settings.flush.collapse = true;
+    settings.limits.session_output_soft_bytes = 100;
+    let mut world = World::new(settings);
+    world.see_rights();
+    let [slow, other, third] = [world.accept(), world.accept(), world.accept()];
+    world.slow.insert(slow);
+    world.asks(slow, &["GET x"]);
+    let long = format!("$90\r\n{}\r\n", "x".repeat(90));
+    world.says(world.shared, &long);
+    world.sent(world.shared);
+    ask_at_once(
+        &mut world,
+        &[(slow, &["GET a", "GET b"]), (other, &["GET a", "GET c"])],
+    );
+    let sent = requests(&["MGET a b c"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    // With this the slow one has too much, and is still owed more: everybody else leaves the link.
+    world.says(
+        world.shared,
+        "*3\r\n$9\r\nvalue of a\r\n".replace("$9", "$10"),
+    );
+    assert_eq!(world.got(other), "$10\r\nvalue of a\r\n");
+    let next = world.connect();
+    world.asks(third, &["GET z"]);
+    world.turn(|_| {});
+    let sent = world.sent(next);
+    assert_eq!(sent.as_bytes(), requests(&["GET c", "GET z"]), "{sent}");
+    world.says(next, "$1\r\nc\r\n$1\r\nz\r\n");
+    assert_eq!(world.got(other), "$1\r\nc\r\n");
+    assert_eq!(world.got(third), "$1\r\nz\r\n");
+}
+
+#[test]
+fn a_large_answer_on_a_new_link_comes_whole_though_something_was_to_be_asked_again() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[(b, &["GET c"]), (a, &["GET a", "GET d", "GET b"])],
+    );
+    world.sent(world.shared);
+    world.wait_ms(1_100);
+    // It is not known yet whether anything else of the MGET has to be asked again, too.
+    world.says(world.shared, "*4\r\n$1\r\n3\r\n$-1\r\n");
+    world.lose(world.shared);
+    world.connect();
+    world.turn(|_| {});
+    let sent = requests(&["GET a", "GET d", "GET b"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    let small = "$1\r\n1\r\n$1\r\n2\r\n";
+    let large = format!("$100000\r\n{}\r\n", "y".repeat(100_000));
+    world.says(world.shared, format!("{small}{}", &large[..80_000]));
+    world.says(world.shared, &large[80_000..]);
+    let got = world.got(a);
+    assert!(got == format!("{small}{large}"), "{} bytes", got.len());
+}
+
+#[test]
+fn what_is_asked_again_has_its_time_from_when_it_was_asked_first() {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    settings.timeouts.request_ms = 400;
+    let mut world = World::new(settings);
+    world.see_rights();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["GET a"]), (b, &["GET b"])]);
+    world.wait_ms(200);
+    world.asks(c, &["INCR n"]);
+    world.turn(|_| {});
+    world.says(world.shared, "*2\r\n$-1\r\n$1\r\n2\r\n");
+    world.turn(|_| {});
+    assert!(world.sent(world.shared).ends_with("GET\r\n$1\r\na\r\n"));
+    world.wait_ms(250);
+    assert!(world.got(a).starts_with("-UNKNOWN "), "its time is over");
+    assert_eq!(world.got(c), "", "and that of who asked later is not");
+}
+
+#[test]
+fn where_gets_find_nothing_sets_still_leave_together() {
+    let mut world = fusing();
+    let clients: Vec<_> = (0..64).map(|_| world.accept()).collect();
+    for _ in 0..20 {
+        world.turn(|engine| {
+            for client in &clients {
+                engine.handle_session_bytes(*client, &requests(&["GET nothing"]));
+            }
+        });
+        let mut sent = world.sent(world.shared);
+        while !sent.is_empty() {
+            world.says(world.shared, answer(&sent, "nothing"));
+            sent = world.sent(world.shared);
+        }
+    }
+    ask_at_once(
+        &mut world,
+        &[
+            (clients[0], &["GET a"]),
+            (clients[1], &["GET b"]),
+            (clients[2], &["SET c 1"]),
+            (clients[3], &["SET d 1"]),
+        ],
+    );
+    // The others were expected, too.
+    world.turn(|_| {});
+    let sent = requests(&["GET a", "GET b", "MSET c 1 d 1"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
 }
 
 /// What is not written as everybody writes it goes as it is.

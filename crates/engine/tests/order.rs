@@ -82,7 +82,7 @@ impl Server {
         let refused = self.refuses && self.past.len().is_multiple_of(3);
         let now = self.past.len();
         match args {
-            ["MGET" | "MSET", ..] if refused => self.says.extend_from_slice(b"-NOPERM no\r\n"),
+            ["MGET" | "MSET", ..] if refused => self.says.extend_from_slice(b"-OOM no\r\n"),
             ["MGET", keys @ ..] => {
                 encode::array(&mut self.says, keys.len());
                 for key in keys {
@@ -233,10 +233,11 @@ proptest! {
     #[test]
     fn all_see_one_server_that_executes_one_request_after_the_other(
         steps in prop::collection::vec(step(), 1..40), fuse: bool, collapse: bool, refuses: bool,
-        has_strangers: bool,
+        has_strangers: bool, keys_max in 2..8_u32,
     ) {
         let mut settings = world::settings();
         settings.flush.fuse = fuse;
+        settings.flush.fused_keys_max = keys_max;
         settings.flush.collapse = collapse;
         let mut world = World::new(settings);
         if fuse {
