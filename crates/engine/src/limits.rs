@@ -97,7 +97,8 @@ pub const LINK_UNUSED_MS: u32 = 10_000;
 /// Bytes of an open batch at which it leaves although the link is busy: what Redis reads at once
 /// (its `PROTO_IOBUF_LEN`), so a larger batch would save the server nothing.
 pub const BATCH_BYTES_MAX: usize = 16 << 10;
-/// The same where requests leave together: as one they take about half as much, and the more there are, the more are the same.
+/// The same where most of it may leave together: as one they take about half as much, and the more there are, the more are the
+/// same.
 pub const JOINED_BATCH_BYTES_MAX: usize = 2 * BATCH_BYTES_MAX;
 
 /// Bodies of scripts that one worker remembers. At it: all are forgotten, and the next ones remembered.

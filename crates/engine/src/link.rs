@@ -23,6 +23,7 @@ use respool_protocol::value::Value;
 use crate::buffer::Unanswered;
 use crate::duty::Duty;
 use crate::failure::Fate;
+use crate::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX};
 use crate::monitor::Tunnel;
 use crate::pool::ServerId;
 use crate::redirect::Stand;
@@ -671,7 +672,7 @@ impl Link {
         if !rule.hold || self.role != Role::Shared {
             return Decision::Flush(Why::Idle);
         }
-        if self.open_bytes() >= rule.batch_bytes_max() {
+        if self.open_bytes() >= self.batch_bytes_max(rule) {
             return Decision::Flush(Why::Full);
         }
         if self.in_flight() == 0 && !self.returns.worth_waiting(now, self.open) {
@@ -683,6 +684,16 @@ impl Link {
             Decision::Flush(Why::Late)
         } else {
             Decision::HoldUntil(due)
+        }
+    }
+
+    /// Bytes of the open batch at which it leaves although the link is busy.
+    fn batch_bytes_max(&self, rule: &FlushRule) -> usize {
+        let joins = rule.fuse || rule.collapse;
+        if joins && self.movable * 2 > self.open {
+            JOINED_BATCH_BYTES_MAX
+        } else {
+            BATCH_BYTES_MAX
         }
     }
 
@@ -818,7 +829,7 @@ impl Link {
             sent -= 1;
         }
         // What was fused was sent when its last part was.
-        while sent < self.ledger.len() && self.ledger[sent].class.is_part() {
+        while sent > 0 && sent < self.ledger.len() && self.ledger[sent].class.is_part() {
             sent -= 1;
         }
         sent
@@ -1110,7 +1121,6 @@ const GREETING_BYTES_MAX: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::BATCH_BYTES_MAX;
 
     const RULE: FlushRule = FlushRule {
         hold: true,

@@ -72,7 +72,8 @@ impl Returns {
         if slot.wrapping_sub(self.now) >= SLOTS - WAIT - 1 {
             return Expected::NOT;
         }
-        self.counts[(slot % SLOTS) as usize] += 1;
+        let count = &mut self.counts[(slot % SLOTS) as usize];
+        *count = count.saturating_add(1);
         Expected(slot)
     }
 

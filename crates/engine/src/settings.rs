@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use respool_protocol::commands::CommandId;
 
-use crate::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX, Limits};
+use crate::limits::Limits;
 
 /// Everything one worker's engine needs to know. All workers of a process get the same one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,15 +93,6 @@ impl FlushRule {
     pub const FUSED_KEYS_MAX_MIN: u32 = 2;
     /// ... and the most: in so few bytes as one has at the most there is no room for more.
     pub const FUSED_KEYS_MAX_MAX: u32 = 1_000;
-
-    /// Bytes of an open batch at which it leaves although the link is busy.
-    pub(crate) fn batch_bytes_max(&self) -> usize {
-        if self.fuse || self.collapse {
-            JOINED_BATCH_BYTES_MAX
-        } else {
-            BATCH_BYTES_MAX
-        }
-    }
 }
 
 impl Default for FlushRule {

@@ -263,6 +263,29 @@ fn two_who_are_slow_on_one_link_are_waited_for_one_after_the_other() {
 }
 
 #[test]
+fn a_server_that_answers_a_part_of_an_mget_too_early_is_not_believed() {
+    let mut settings = settings();
+    settings.flush.fuse = true;
+    let mut world = World::new(settings);
+    world.see_rights();
+    let [a, b] = [world.accept(), world.accept()];
+    world.engine.begin_turn(world.now);
+    world.engine.handle_session_bytes(a, &requests(&["GET a"]));
+    world.engine.handle_session_bytes(b, &requests(&["GET b"]));
+    world.engine.end_turn();
+    let link = world.engine.poll_link().expect("it has something to write");
+    assert!(
+        world
+            .engine
+            .link_output(link)
+            .starts_with(b"*3\r\n$4\r\nMGET")
+    );
+    world.engine.handle_link_written(link, 5);
+    world.says(link, "*2\r\n");
+    assert_eq!(world.closed_links(), [link]);
+}
+
+#[test]
 fn a_server_that_answers_before_it_was_asked_is_not_believed() {
     let mut world = World::new(settings());
     let session = world.accept();
