@@ -527,6 +527,9 @@ pub const FLAGS: [&Flag<Options>; 24] = [
         help: "Measure without it.",
         set: |options, _| {
             options.is_without_respool = true;
+            // Those that an experiment compares anyway.
+            let is_level = |variant: &Variant| levels().any(|level| level == *variant);
+            options.variants.retain(|variant| !is_level(variant));
             Ok(())
         },
     },

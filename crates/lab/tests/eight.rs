@@ -240,7 +240,8 @@ fn skew_counts_what_reaches_the_server() {
     let mut args = vec!["skew", "--keys", "5000", "--connections", "7", "--out", out];
     args.extend(SMALL);
     let args = with_or_without_respool(&args);
-    let cases = if args.contains(&"--no-respool") { 1 } else { 2 };
+    // Directly, and with nothing joined, equal ones joined, fused, and both.
+    let cases = if args.contains(&"--no-respool") { 1 } else { 5 };
     let output = lab(&args);
     let report = check_files(folder.path(), &output, cases, 2);
     assert_eq!(report.options.zipf, Some(0.99));
