@@ -166,18 +166,18 @@ impl Engine {
         };
         let pool = self.servers[usize::from(link.key.server.0)].pool;
         let rule = &self.pools[usize::from(pool)].flush;
-        let fuse = rule.fuse;
-        let (gets_pay, sets_pay) = (link.gets.pays(), link.sets.pays());
+        let gets = rule.fuse && link.gets.pays();
+        let sets = rule.fuse && link.sets.pays();
         let collapse = rule.collapse && link.collapsing.pays();
         let now = self.now;
         let seen = |at: Option<Time>, ms| at.is_some_and(|at| now.since_ms(at) < ms);
-        let fuse_gets = fuse && gets_pay && seen(link.may_get, RIGHT_SEEN_MS);
-        let fuse_sets = fuse && sets_pay && seen(link.may_set, RIGHT_SEEN_MS);
+        let fuse_gets = gets && seen(link.may_get, RIGHT_SEEN_MS);
+        let fuse_sets = sets && seen(link.may_set, RIGHT_SEEN_MS);
         // In good time, so that it need not end.
-        let mut try_get = fuse && gets_pay && !seen(link.may_get, RIGHT_SEEN_MS / 2);
-        let mut try_set = fuse && sets_pay && !seen(link.may_set, RIGHT_SEEN_MS / 2);
+        let mut try_get = gets && !seen(link.may_get, RIGHT_SEEN_MS / 2);
+        let mut try_set = sets && !seen(link.may_set, RIGHT_SEEN_MS / 2);
         let mut tries = [None; 2];
-        if !(fuse && (gets_pay || sets_pay)) && !collapse {
+        if !gets && !sets && !collapse {
             return;
         }
         self.batch = self.batch.wrapping_add(1);
@@ -337,8 +337,6 @@ struct Blocks {
     of_section: Vec<usize>,
     /// Bytes in the last one.
     bytes: usize,
-    /// Nothing more is to be put into it.
-    is_closed: bool,
 }
 
 /// The SETs of one session in a batch that leave together: in one MSET, or the later ones might be executed and the earlier
@@ -371,27 +369,35 @@ impl Run {
 impl Blocks {
     /// All of a run belongs into one block: into the last one, if it fits.
     fn begin_run(&mut self, run: Run) {
-        let parts = self.of_section.last().copied().unwrap_or_default();
-        self.is_closed = parts + usize::from(run.parts) > self.keys_max
-            || self.bytes + usize::from(run.bytes) > FUSED_BYTES_MAX;
+        if !self.has_room_for(run.parts.into(), run.bytes.into()) {
+            self.begin();
+        }
+    }
+
+    fn begin(&mut self) {
+        self.of_section.push(0);
+        self.bytes = 0;
+        self.last += 1;
+    }
+
+    /// Whether the last one does.
+    #[inline]
+    fn has_room_for(&self, parts: usize, bytes: usize) -> bool {
+        let last = self.of_section.last();
+        last.is_some_and(|count| count + parts <= self.keys_max)
+            && self.bytes + bytes <= FUSED_BYTES_MAX
     }
 
     /// The block of the next part that is sent, with so many bytes.
     #[inline]
     fn take(&mut self, section: &Section, bytes: usize) -> u32 {
-        let is_closed = std::mem::take(&mut self.is_closed);
-        let fits = section.whole.is_some() && !is_closed && self.bytes + bytes <= FUSED_BYTES_MAX;
-        match self.of_section.last_mut() {
-            Some(count) if fits && *count < self.keys_max => {
-                *count += 1;
-                self.bytes += bytes;
-            }
-            _ => {
-                self.of_section.push(1);
-                self.bytes = bytes;
-                self.last += 1;
-            }
+        if section.whole.is_none() || !self.has_room_for(1, bytes) {
+            self.begin();
         }
+        if let Some(count) = self.of_section.last_mut() {
+            *count += 1;
+        }
+        self.bytes += bytes;
         self.last
     }
 }

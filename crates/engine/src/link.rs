@@ -879,14 +879,12 @@ impl Link {
             at = behind;
         }
         self.out.replace(kept);
-        self.open = self.ledger.len() as u32;
+        self.count_open();
         self.heads = 0;
         self.asks_again = false;
         if mixed {
             self.put_into_asked_order();
         }
-        let movable = |entry: &&Entry| entry.class.may_move();
-        self.movable = self.ledger.iter().filter(movable).count() as u32;
         self.allowed = 0;
         // It may be another server, or other rights.
         self.gets = FUSING;
@@ -977,14 +975,6 @@ impl Link {
         taken
     }
 
-    /// Everything that stayed when the connection was lost leaves, too.
-    pub(crate) fn drop_open(&mut self) -> Vec<Entry> {
-        self.open = 0;
-        self.out.replace(Vec::new());
-        self.duties.clear();
-        self.ledger.drain(..).collect()
-    }
-
     /// Unsent requests leave the open batch of a link that is not connected.
     pub(crate) fn take_unsent(&mut self, leaves: impl Fn(&Entry) -> bool) -> Vec<Entry> {
         debug_assert!(!self.is_up());
@@ -1008,10 +998,15 @@ impl Link {
             at = behind;
         }
         self.out.replace(kept);
+        self.count_open();
+        taken
+    }
+
+    /// Everything in the ledger is unsent.
+    fn count_open(&mut self) {
         self.open = self.ledger.len() as u32;
         let movable = |entry: &&Entry| entry.class.may_move();
         self.movable = self.ledger.iter().filter(movable).count() as u32;
-        taken
     }
 }
 

@@ -95,16 +95,16 @@ impl Engine {
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
         let gone = link.disconnect(stable && role == Role::Shared);
+        link.state = State::Down;
         // What stays waits for the next connection; only a shared link gets one.
         let stranded: Vec<Entry> = match role {
             Role::Shared => Vec::new(),
-            _ => link.drop_open(),
+            _ => link.take_unsent(|_| true),
         };
         if stable {
             let again = link.ledger.iter().filter(|entry| entry.again).count();
             self.counters.reads_sent_again += again as u64;
         }
-        link.state = State::Down;
         link.failures = if stable {
             0
         } else {
