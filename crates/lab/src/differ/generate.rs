@@ -201,9 +201,10 @@ impl<'a> Generator<'a> {
         Some(round)
     }
 
-    /// A round of what may be sent as one: everybody reads, of whatever keys, or some write and read what is theirs.
+    /// A round of what may be sent as one: everybody reads, of whatever keys, or some write what is theirs, or do both.
     fn together(&mut self, direct: &Side, free: &[usize]) -> Round {
         let only_reads = self.random.one_in(2);
+        let only_writes = !only_reads && self.random.one_in(2);
         let dealt: BTreeMap<_, _> = if only_reads {
             let all = |&index: &usize| (index, (all_names().into_iter().collect(), false));
             free.iter().map(all).collect()
@@ -230,7 +231,7 @@ impl<'a> Generator<'a> {
             };
             let count = 1 + self.random.below(12);
             let wanted = |class: &Class| match class.name {
-                "reads" => true,
+                "reads" => !only_writes,
                 "texts" => !only_reads,
                 _ => false,
             };

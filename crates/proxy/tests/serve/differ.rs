@@ -32,7 +32,7 @@ fn no_client_can_tell_random_requests_through_respool_from_the_same_to_the_serve
             let settings = Settings {
                 seed,
                 cases: 12,
-                time_max: Some(Duration::from_secs(3)),
+                time_max: Some(Duration::from_secs(10)),
                 flavour,
                 respool: respool(),
                 respool_args: args.iter().map(|&arg| arg.to_owned()).collect(),
@@ -51,6 +51,7 @@ fn no_client_can_tell_random_requests_through_respool_from_the_same_to_the_serve
             }
         }
     }
+    say(&format!("{coalesced:?}"));
     let some = coalesced.values().all(|count| *count > 0);
     assert!(
         some && !coalesced.is_empty(),
