@@ -287,7 +287,7 @@ impl Engine {
         let batch = Gathered { entries, bytes };
         order.begin(stay, batch);
         blocks.last = 0;
-        let (mut candidates, mut same, mut saved) = (0, 0, 0);
+        let (mut candidates, mut same, mut saved, mut gets) = (0, 0, 0, 0);
         for (section, parts) in SECTIONS.iter().zip(moved).rev() {
             parts.reverse();
             let mut section = section.of(parts.len());
@@ -312,13 +312,17 @@ impl Engine {
             if section.whole.is_some() {
                 counters.fused_batches += blocks.of_section.len() as u64;
                 match section.part {
-                    Class::OfGets => counters.fused_gets += parts.len() as u64,
+                    Class::OfGets => {
+                        gets = parts.len();
+                        counters.fused_gets += gets as u64;
+                    }
                     _ => counters.fused_sets += parts.len() as u64,
                 }
             }
         }
         self.counters.collapsed += same as u64;
         self.counters.commands_saved += saved as u64;
+        link.gets.note(gets as u32);
         if collapse {
             link.collapsing.waste((candidates - same) as u32);
             link.collapsing.note(candidates as u32);
@@ -570,7 +574,6 @@ impl Engine {
             Some((b'-', error)) => self.part(key, head, error),
             Some((b'*', count)) if number::parse(count) == Some(head.seq.into()) => {
                 link.pop_head(head);
-                link.gets.note(head.seq);
                 self.counters.link_replies += 1;
             }
             _ => return Err(WRONG.to_owned()),
@@ -669,9 +672,6 @@ impl Engine {
         };
         self.counters.link_replies += 1;
         let nil = front.class == Class::OfGets && !cut && is_nil(reply);
-        if nil {
-            link.gets.waste(1);
-        }
         let mut request = self.spare.take();
         request.extend_from_slice(front.class.beginning());
         request.extend_from_slice(link.first_bytes());
@@ -683,8 +683,11 @@ impl Engine {
             link.pop_answered(entry);
             let asks_again = |session: &Session| session.flags.any(Flags::ASKS_AGAIN);
             let too_much = !is_first && (cut || !self.has_room_for_copy(entry.session, reply));
-            if let Some(link) = self.links.get_mut(key).filter(|_| too_much) {
-                link.collapsing.give_up();
+            if let Some(link) = self.links.get_mut(key) {
+                link.gets.waste(u32::from(nil));
+                if too_much {
+                    link.collapsing.give_up();
+                }
             }
             if nil || too_much || self.sessions.get(entry.session).is_some_and(asks_again) {
                 // It was executed.
