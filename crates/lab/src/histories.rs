@@ -51,7 +51,7 @@ impl Default for Settings {
             pipeline: 20,
             keys: 24,
             odd_keys: 8,
-            one_odd_in: 8,
+            one_odd_in: 64,
             requests: 500_000,
             cuts: None,
         }
@@ -223,6 +223,24 @@ enum Ask {
     Missing,
 }
 
+/// What the requests of one write are: where GETs stand between other requests, few may leave together.
+#[derive(Clone, Copy)]
+enum Of {
+    Everything,
+    Gets,
+    Sets,
+}
+
+/// Each as often as it stands here.
+const WRITES: [Of; 6] = [
+    Of::Everything,
+    Of::Everything,
+    Of::Gets,
+    Of::Gets,
+    Of::Gets,
+    Of::Sets,
+];
+
 struct Client<'a> {
     settings: &'a Settings,
     number: u64,
@@ -248,7 +266,8 @@ impl Client<'_> {
         while done < requests {
             let count = 1 + self.random.below(self.settings.pipeline);
             let mut bytes = Vec::new();
-            let asks: Vec<Ask> = (0..count).map(|_| self.ask(&mut bytes)).collect();
+            let of = *self.random.pick(&WRITES);
+            let asks: Vec<Ask> = (0..count).map(|_| self.ask(of, &mut bytes)).collect();
             let start = clock_ns();
             let lost = |error: std::io::Error| format!("client {}: {error}", self.number);
             let replies = connection.exchange(&bytes, count).map_err(lost)?;
@@ -260,7 +279,7 @@ impl Client<'_> {
         Ok(self.asked)
     }
 
-    fn ask(&mut self, out: &mut Vec<u8>) -> Ask {
+    fn ask(&mut self, of: Of, out: &mut Vec<u8>) -> Ask {
         let key = self.random.below(self.settings.keys);
         let name = register_key(self.round, key);
         if self.random.one_in(self.settings.one_odd_in) {
@@ -272,7 +291,12 @@ impl Client<'_> {
             out.extend(request(&[b"GET", &odd_key(kind, odd)]));
             return ask;
         }
-        match self.random.below(16) {
+        let chosen = match of {
+            Of::Everything => self.random.below(16),
+            Of::Sets => 0,
+            Of::Gets => 7,
+        };
+        match chosen {
             0..=4 => {
                 self.values += 1;
                 let value = (self.number + 1) << 40 | self.values;

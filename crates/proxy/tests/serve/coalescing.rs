@@ -128,7 +128,7 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// A counter of respool's, over all workers as this one knows them.
-fn counter(client: &mut Client, name: &str) -> u64 {
+pub(crate) fn counter(client: &mut Client, name: &str) -> u64 {
     let Value::Bulk(text) = client.call("INFO respool") else {
         panic!("INFO is a text");
     };

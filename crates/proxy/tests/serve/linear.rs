@@ -1,9 +1,11 @@
 //! What many clients are answered at once, one server could have answered, one request after the other.
 
+use std::thread;
 use std::time::Duration;
 
 use respool_lab::histories::{self, Settings};
 
+use super::coalescing::counter;
 use super::target::{Options, Target, before_every_server, say, seed};
 
 fn no_contradiction(target: &Target, settings: &Settings) -> histories::Report {
@@ -22,6 +24,7 @@ fn no_contradiction(target: &Target, settings: &Settings) -> histories::Report {
 #[test]
 fn what_clients_are_answered_at_once_one_server_could_have_answered_in_some_order() {
     before_every_server(&Options::with(&["--threads", "3"]), |target| {
+        let mut gets = 0;
         for keys in [2, 24] {
             let settings = Settings {
                 seed: seed() % 1_000_000,
@@ -31,7 +34,17 @@ fn what_clients_are_answered_at_once_one_server_could_have_answered_in_some_orde
             };
             let report = no_contradiction(target, &settings);
             assert_eq!(report.failed, 0, "{report:?}");
+            gets += report.answered["GET"];
         }
+        // Of the other workers it is known a tenth of a second late.
+        thread::sleep(Duration::from_millis(300));
+        let mut client = target.client();
+        let mut of = |name| counter(&mut client, name);
+        let done = ["fused_gets", "fused_sets", "collapsed", "asked_again"].map(&mut of);
+        assert!(
+            done[0] > gets / 2 && done.iter().all(|count| *count > 0),
+            "of {gets} GETs too few left together to show anything: {done:?}"
+        );
     });
 }
 
@@ -40,12 +53,13 @@ fn nor_does_a_connection_that_is_lost_make_answers_contradict_each_other() {
     before_every_server(&Options::default(), |target| {
         let settings = Settings {
             seed: seed() % 1_000_000,
-            requests: 50_000,
+            requests: 250_000,
             keys: 6,
             // A connection that is younger than a second when it is lost is not replaced at once.
             cuts: Some(Duration::from_millis(1_100)),
             ..Settings::default()
         };
-        no_contradiction(target, &settings);
+        let report = no_contradiction(target, &settings);
+        assert!(report.failed > 0, "no connection was cut: {report:?}");
     });
 }
