@@ -4,8 +4,7 @@ mod world;
 
 use respool_engine::SessionId;
 use respool_engine::limits::FUSED_BYTES_MAX;
-use respool_protocol::request::{Found, Scanner, Span};
-use world::{World, request, requests};
+use world::{World, request, requests, take_requests};
 
 /// It was not seen yet that anybody may GET and SET.
 fn unseen() -> World {
@@ -504,10 +503,10 @@ fn where_gets_find_nothing_sets_still_leave_together() {
                 engine.handle_session_bytes(*client, &requests(&["GET nothing"]));
             }
         });
-        let mut sent = world.sent(world.shared);
-        while !sent.is_empty() {
-            world.says(world.shared, answer(&sent, "nothing"));
-            sent = world.sent(world.shared);
+        let mut asked = world.asked(world.shared);
+        while !asked.is_empty() {
+            world.says(world.shared, answer(&asked, "nothing"));
+            asked = world.asked(world.shared);
         }
     }
     ask_at_once(
@@ -692,14 +691,9 @@ fn the_end_of_a_large_value_is_no_nil() {
 }
 
 /// What a server says where these keys hold nothing and all others something.
-fn answer(sent: &str, missing: &str) -> String {
+fn answer(asked: &[Vec<String>], missing: &str) -> String {
     let mut replies = String::new();
-    let mut scanner = Scanner::default();
-    let mut at = 0;
-    while let Ok(Found::Request { len }) = scanner.scan(&sent.as_bytes()[at..], true) {
-        let arg =
-            |span: &Span| String::from_utf8_lossy(span.of(&sent.as_bytes()[at..])).into_owned();
-        let args: Vec<String> = scanner.spans().iter().map(arg).collect();
+    for args in asked {
         if args[0] == "MGET" {
             replies += &format!("*{}\r\n", args.len() - 1);
         }
@@ -710,7 +704,6 @@ fn answer(sent: &str, missing: &str) -> String {
                 "$1\r\nv\r\n"
             };
         }
-        at += len;
     }
     replies
 }
@@ -728,14 +721,14 @@ fn where_many_gets_find_nothing_they_are_left_alone_for_a_while() {
                     engine.handle_session_bytes(*client, &requests(&[get]));
                 }
             });
-            let mut sent = world.sent(world.shared);
-            is_fused.push(sent.contains("MGET"));
-            while !sent.is_empty() {
-                world.says(world.shared, answer(&sent, missing));
-                sent = world.sent(world.shared);
+            let mut asked = world.asked(world.shared);
+            is_fused.push(asked.iter().any(|args| args[0] == "MGET"));
+            while !asked.is_empty() {
+                world.says(world.shared, answer(&asked, missing));
+                asked = world.asked(world.shared);
             }
             for (client, get) in &clients {
-                let expected = answer(&String::from_utf8_lossy(&requests(&[get])), missing);
+                let expected = answer(&take_requests(&mut requests(&[get])), missing);
                 assert_eq!(world.got(*client), expected);
             }
         }

@@ -6,7 +6,6 @@ mod world;
 use proptest::prelude::*;
 use respool_engine::{SessionId, Time};
 use respool_protocol::encode;
-use respool_protocol::request::{Found, Scanner};
 use world::{World, request};
 
 const MAX_DELAY_US: u32 = 200;
@@ -139,33 +138,28 @@ impl Play {
 
     /// Sees what has come to the server, and what to the clients.
     fn look(&mut self) {
-        let sent = self.world.sent(self.world.shared);
+        let requests = self.world.asked(self.world.shared);
         let now = self.world.now;
         let longest_us = &mut self.longest_us;
         self.waiting.retain(|waiting| {
-            let is_there = sent.contains(&waiting.name);
+            let is_there = requests.iter().any(|args| args.contains(&waiting.name));
             if is_there {
                 *longest_us = (*longest_us).max(now.0 - waiting.since.0);
             }
             !is_there
         });
-        let mut scanner = Scanner::default();
-        let mut at = 0;
-        while let Ok(Found::Request { len }) = scanner.scan(&sent.as_bytes()[at..], true) {
-            let name = scanner.spans()[0].of(&sent.as_bytes()[at..]);
+        for args in requests {
             let mut reply = Vec::new();
-            match name {
-                b"MGET" => {
-                    let keys = scanner.spans().len() - 1;
-                    encode::array(&mut reply, keys);
-                    (0..keys).for_each(|_| encode::bulk(&mut reply, b"v"));
+            match args[0].as_str() {
+                "MGET" => {
+                    encode::array(&mut reply, args.len() - 1);
+                    (1..args.len()).for_each(|_| encode::bulk(&mut reply, b"v"));
                 }
-                b"GET" => encode::bulk(&mut reply, b"v"),
-                b"MSET" | b"SET" => reply.extend_from_slice(b"+OK\r\n"),
+                "GET" => encode::bulk(&mut reply, b"v"),
+                "MSET" | "SET" => reply.extend_from_slice(b"+OK\r\n"),
                 _ => encode::integer(&mut reply, 1),
             }
             self.replies.push(reply);
-            at += len;
         }
         for client in &mut self.clients {
             let got = self.world.got(client.session);

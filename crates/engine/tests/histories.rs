@@ -11,8 +11,7 @@ use respool_engine::settings::Settings;
 use respool_engine::{Action, Engine, LinkId, SessionId, Time, Worker};
 use respool_protocol::encode;
 use respool_protocol::reply::{self, Scanned};
-use respool_protocol::request::{Found, Scanner};
-use world::{HELLO, World, peer, request, settings, worker};
+use world::{HELLO, World, peer, request, requests, settings, take_requests, worker};
 
 /// The server was too slow to say whether something is allowed.
 const NOT_TOLD: &[u8] = b"-NOPERM respool:";
@@ -294,14 +293,7 @@ impl History {
     /// The server executes every whole request that it has.
     fn serve(&mut self) {
         for connection in self.connections.values_mut() {
-            let mut scanner = Scanner::default();
-            while let Ok(Found::Request { len }) = scanner.scan(&connection.read, true) {
-                let args: Vec<String> = scanner
-                    .spans()
-                    .iter()
-                    .map(|span| String::from_utf8_lossy(span.of(&connection.read)).into_owned())
-                    .collect();
-                connection.read.drain(..len);
+            for args in take_requests(&mut connection.read) {
                 match args[0].as_str() {
                     "HELLO" => connection.to_send.extend_from_slice(HELLO.as_bytes()),
                     // It does not say what it has: the table is believed.
@@ -570,4 +562,18 @@ fn an_unasked_reply_kills_the_link_and_reaches_nobody() {
     assert!(!world.got(session).starts_with("+OK"));
     assert_eq!(world.engine.counters().link_downs, 1);
     assert_eq!(world.closed_links(), [link]);
+}
+
+/// A test of the tests: what a server is asked does not depend on where its bytes are cut.
+#[test]
+fn a_request_in_pieces_is_taken_once_it_is_whole() {
+    let bytes = requests(&["SET a 1", "GET b"]);
+    for cut in 0..=bytes.len() {
+        let mut sent = bytes[..cut].to_vec();
+        let mut taken = take_requests(&mut sent);
+        sent.extend_from_slice(&bytes[cut..]);
+        taken.extend(take_requests(&mut sent));
+        assert_eq!(taken, [&["SET", "a", "1"][..], &["GET", "b"]]);
+        assert!(sent.is_empty());
+    }
 }

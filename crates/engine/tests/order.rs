@@ -10,7 +10,6 @@ use proptest::prelude::*;
 use respool_engine::SessionId;
 use respool_protocol::encode::{self, Version};
 use respool_protocol::reply::{Scanned, Scanner};
-use respool_protocol::request::{Found, Scanner as Requests};
 use world::{World, requests};
 
 /// What a key holds. `None`: nothing.
@@ -28,7 +27,6 @@ struct Server {
     past: Vec<HashMap<String, Option<Held>>>,
     /// Of writes, by their unique values: what they were executed as.
     writes: HashMap<String, usize>,
-    asked: Vec<u8>,
     says: Vec<u8>,
     /// Answers an MGET or MSET by an error now and then.
     refuses: bool,
@@ -53,21 +51,10 @@ fn answer(keys: &HashMap<String, Option<Held>>, command: &str, key: &str) -> Vec
 }
 
 impl Server {
-    fn take(&mut self, bytes: &[u8]) {
-        self.asked.extend_from_slice(bytes);
-        let mut scanner = Requests::default();
-        let asked = std::mem::take(&mut self.asked);
-        let mut at = 0;
-        while let Ok(Found::Request { len }) = scanner.scan(&asked[at..], true) {
-            let request = &asked[at..at + len];
-            let args: Vec<String> = scanner
-                .spans()
-                .iter()
-                .map(|span| String::from_utf8_lossy(span.of(request)).into_owned())
-                .collect();
+    fn take(&mut self, requests: &[Vec<String>]) {
+        for args in requests {
             self.execute(&args.iter().map(String::as_str).collect::<Vec<_>>());
             self.past.push(self.keys.clone());
-            at += len;
             if self.has_strangers {
                 let now = self.past.len();
                 let held = Held::Text(format!("stranger's {now}"));
@@ -75,7 +62,6 @@ impl Server {
                 self.past.push(self.keys.clone());
             }
         }
-        self.asked = asked[at..].to_vec();
     }
 
     fn execute(&mut self, args: &[&str]) {
@@ -292,12 +278,12 @@ proptest! {
                     world.says(world.shared, bytes);
                 }
             }
-            let sent = world.sent(world.shared);
+            let asked = world.asked(world.shared);
             for client in &mut clients {
                 let got = world.got(client.session);
                 client.take(&got, server.past.len());
             }
-            server.take(sent.as_bytes());
+            server.take(&asked);
         }
         for client in &clients {
             client.check(&server, collapse)?;

@@ -9,7 +9,6 @@ use proptest::prelude::*;
 use respool_engine::{Action, LinkId, SessionId};
 use respool_protocol::encode::{self, Version};
 use respool_protocol::reply::{Scanned, Scanner};
-use respool_protocol::request::{Found, Scanner as Requests};
 use world::{World, requests, settings};
 
 const CLIENTS: usize = 6;
@@ -80,7 +79,6 @@ impl Server {
 /// The server's end of a link.
 #[derive(Default)]
 struct Connection {
-    asked: Vec<u8>,
     says: Vec<u8>,
     is_unread: bool,
 }
@@ -381,24 +379,10 @@ impl Play {
     fn look(&mut self) -> Result<(), String> {
         self.act();
         for (link, connection) in &mut self.links {
-            connection
-                .asked
-                .extend_from_slice(self.world.sent(*link).as_bytes());
-            let asked = std::mem::take(&mut connection.asked);
-            let mut scanner = Requests::default();
-            let mut at = 0;
-            while let Ok(Found::Request { len }) = scanner.scan(&asked[at..], true) {
-                let request = &asked[at..at + len];
-                let args: Vec<_> = scanner
-                    .spans()
-                    .iter()
-                    .map(|span| String::from_utf8_lossy(span.of(request)))
-                    .collect();
-                let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
+            for args in self.world.asked(*link) {
+                let args: Vec<&str> = args.iter().map(String::as_str).collect();
                 self.server.execute(&args, &mut connection.says);
-                at += len;
             }
-            connection.asked = asked[at..].to_vec();
         }
         for client in &mut self.clients {
             client

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
 use respool_engine::{Action, Engine, LinkId, Peer, SessionId, TICK_MS, Time, Worker};
 use respool_protocol::encode;
+use respool_protocol::request::{Found, Scanner, Span};
 
 /// How a server answers a link's HELLO.
 pub(crate) const HELLO: &str = "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n";
@@ -64,6 +65,26 @@ pub(crate) fn requests(all: &[&str]) -> Vec<u8> {
     all.iter()
         .flat_map(|words| request(&words.split(' ').collect::<Vec<_>>()))
         .collect()
+}
+
+/// Takes all whole requests out of what a server was sent, each as its arguments; leaves the beginning of the next one.
+pub(crate) fn take_requests(sent: &mut Vec<u8>) -> Vec<Vec<String>> {
+    let (mut requests, mut at) = (Vec::new(), 0);
+    let mut scanner = Scanner::default();
+    loop {
+        let rest = &sent[at..];
+        match scanner.scan(rest, true) {
+            Ok(Found::Request { len }) => {
+                let arg = |span: &Span| text(span.of(rest).to_vec());
+                requests.push(scanner.spans().iter().map(arg).collect());
+                at += len;
+            }
+            Ok(Found::More) => break,
+            other => panic!("the engine sends arrays of arguments, not {other:?}"),
+        }
+    }
+    sent.drain(..at);
+    requests
 }
 
 /// An engine, and what came out of it.
@@ -242,12 +263,17 @@ impl World {
 
     /// What a client got since the last look.
     pub(crate) fn got(&mut self, session: SessionId) -> String {
-        text(self.got.remove(&session))
+        text(self.got.remove(&session).unwrap_or_default())
     }
 
     /// What a server was sent on a link since the last look.
     pub(crate) fn sent(&mut self, link: LinkId) -> String {
-        text(self.sent.remove(&link))
+        text(self.sent.remove(&link).unwrap_or_default())
+    }
+
+    /// What a server was asked on a link since the last look, but for a request that has not come whole.
+    pub(crate) fn asked(&mut self, link: LinkId) -> Vec<Vec<String>> {
+        take_requests(self.sent.entry(link).or_default())
     }
 
     pub(crate) fn closed_links(&self) -> Vec<LinkId> {
@@ -267,6 +293,6 @@ impl World {
     }
 }
 
-fn text(bytes: Option<Vec<u8>>) -> String {
-    String::from_utf8(bytes.unwrap_or_default()).expect("these tests speak text")
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("these tests speak text")
 }
