@@ -144,8 +144,9 @@ beside both and neither.",
     is_isolated: false,
 };
 
-/// Everything that can be chosen about a run.
+/// Everything that can be chosen about a run. Where a report says nothing of one, there was no choice yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Options {
     /// Commands.
     pub verbs: Vec<Verb>,
@@ -158,7 +159,6 @@ pub struct Options {
     /// Different keys.
     pub keys: u32,
     /// Chosen by Zipf's law with this exponent; `None`: evenly.
-    #[serde(default)]
     pub zipf: Option<f64>,
     /// Size of each value.
     pub value_bytes: usize,
@@ -171,7 +171,6 @@ pub struct Options {
     /// A minute in all.
     pub is_quick: bool,
     /// Seconds in all, which decide how long the windows are unless that is given.
-    #[serde(default)]
     pub budget_s: Option<f64>,
     /// Requests a second; `None`: closed loop.
     pub rate: Option<f64>,
@@ -186,16 +185,15 @@ pub struct Options {
     /// Measure without it.
     pub is_without_respool: bool,
     /// Measure without the server asked directly.
-    #[serde(default)]
     pub is_without_direct: bool,
     /// Flush rules to compare, by the longest that a request may wait, microseconds: see [`crate::window`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules_us: Vec<u32>,
     /// Loads in open loop besides the closed one, percent of what that came to.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loads_percent: Vec<u8>,
     /// It with other options, in the same rounds.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub variants: Vec<Variant>,
     /// Another build of it, to measure it against instead of the direct server.
     pub base: Option<PathBuf>,
@@ -206,7 +204,6 @@ pub struct Options {
     /// The echo server, in the same rounds.
     pub has_floor: bool,
     /// Cores that a hypervisor may take away in a measurement; where it took more, it is made again. `None`: whatever it took.
-    #[serde(default)]
     pub stolen_cores_max: Option<f64>,
     /// Where the files go; `None`: a new folder in `lab-out`.
     pub out: Option<PathBuf>,
@@ -948,6 +945,13 @@ mod tests {
 
     fn ids(options: &Options) -> Vec<String> {
         options.cases().iter().map(Case::id).collect()
+    }
+
+    #[test]
+    fn what_a_report_does_not_name_has_its_default() {
+        let options: Options = serde_json::from_str(r#"{"keys": 7}"#).unwrap();
+        assert_eq!((options.keys, options.allow_percent), (7, 3.0));
+        assert_eq!(options.pipelines, [1, 20]);
     }
 
     #[test]
