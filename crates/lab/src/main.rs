@@ -21,6 +21,7 @@ Experiments (each writes report.html, report.json, rounds.csv and prints its tab
   against      Whether this build of respool costs more CPU per request than another one
 
 Tools:
+  ratios       What respool came to in several runs, in one table
   load         Puts load on a server or proxy and prints what came of it as JSON
   floor        An echo server: what the kernel alone costs a proxy
   histories    Concurrent clients through respool: could one server have given these answers?
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         "window" => commands::window::run(&args),
         "idle" => commands::idle::run(&args),
         "against" => commands::against::run(&args),
+        "ratios" => commands::ratios::run(&args),
         "load" => commands::load::run(&args),
         "floor" => commands::floor::run(&args),
         "histories" => commands::histories::run(&args),

@@ -396,6 +396,24 @@ impl Report {
         Ok(paths)
     }
 
+    /// What [`Report::write`] left in a folder.
+    ///
+    /// # Errors
+    /// One line: the file, and why it is no report, or one that this program does not know.
+    pub fn read(folder: &Path) -> Result<Report, String> {
+        let path = folder.join("report.json");
+        let read = || -> Result<Report, String> {
+            let json = fs::read(&path).map_err(|error| error.to_string())?;
+            let report: Report =
+                serde_json::from_slice(&json).map_err(|error| error.to_string())?;
+            match report.format {
+                Report::FORMAT => Ok(report),
+                other => Err(format!("its format is {other}, not {}", Report::FORMAT)),
+            }
+        };
+        read().map_err(|problem| format!("{}: {problem}", path.display()))
+    }
+
     /// One line a case and round; an empty field is a figure that there is not.
     pub fn csv(&self) -> String {
         let mut text = String::from(

@@ -4,6 +4,7 @@
 //! throughput that either of them saw. They are all here; throughput and times stand in a table before
 //! the CPU so that both fit a terminal.
 
+use crate::case::{Case, Target, Workload};
 use crate::counters::Counters;
 use crate::decay;
 use crate::figure;
@@ -163,6 +164,53 @@ pub fn growth(report: &Report) -> Option<Table> {
         words: 3,
         together: 2,
     })
+}
+
+/// What respool came to in several runs, to the server asked directly and to the floor: a row for every workload of each.
+pub fn ratios(reports: &[Report]) -> Table {
+    let two_digits =
+        |ratio: Option<f64>| ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+    let rows = reports.iter().flat_map(|report| {
+        let generator = report.generator.rsplit_once(' ');
+        let generator = generator.map_or(report.generator.as_str(), |(name, _version)| name);
+        report.workloads().into_iter().map(move |workload| {
+            // Of those with more workers than others, the first.
+            let is_it = |case: &&CaseReport| {
+                case.case.workload == workload && matches!(case.case.target, Target::Respool { .. })
+            };
+            let respool = report.cases.iter().find(is_it);
+            let ratios = respool.map(|case| report.ratios(case)).unwrap_or_default();
+            let mut row = vec![report.server.version.clone(), generator.to_owned()];
+            row.extend(load(workload));
+            row.extend(
+                [
+                    ratios.throughput_to_direct,
+                    ratios.p50_to_direct,
+                    ratios.server_cpu_to_direct,
+                    ratios.proxy_cpu_to_floor,
+                ]
+                .map(two_digits),
+            );
+            row.push(respool.map_or(0, |case| case.rounds.len()).to_string());
+            row
+        })
+    });
+    Table {
+        head: heads(&[
+            "server",
+            "generator",
+            "case",
+            "conns",
+            "requests/s ÷",
+            "p50 ÷",
+            "server CPU ÷",
+            "proxy CPU ÷ floor",
+            "rounds",
+        ]),
+        rows: rows.collect(),
+        words: 3,
+        ..Table::default()
+    }
 }
 
 /// This build of respool against another one; `None` where there was no other.
@@ -556,7 +604,7 @@ pub fn text(report: &Report, style: Style) -> String {
 
 impl Table {
     /// Aligned columns, two blanks apart, an empty line between rows that do not belong together.
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let columns = self.head.len();
         let width = |column: usize| {
             let cells = self
@@ -615,17 +663,23 @@ fn heads(names: &[&str]) -> Vec<String> {
 }
 
 fn name(case: &CaseReport) -> Vec<String> {
-    let workload = case.case.workload;
-    let load = workload.load_percent;
-    let load = load.map_or(String::new(), |percent| format!(" {percent} %"));
+    let Case { workload, target } = &case.case;
+    let threads = target.threads();
+    let [what, connections] = load(*workload);
     vec![
-        format!("{} P{}{load}", workload.verb, workload.pipeline),
+        what,
+        connections,
+        target.name(),
+        threads.map_or(String::new(), |threads| threads.to_string()),
+    ]
+}
+
+fn load(workload: Workload) -> [String; 2] {
+    let percent = workload.load_percent;
+    let percent = percent.map_or(String::new(), |percent| format!(" {percent} %"));
+    [
+        format!("{} P{}{percent}", workload.verb, workload.pipeline),
         workload.connections.to_string(),
-        case.case.target.name(),
-        case.case
-            .target
-            .threads()
-            .map_or(String::new(), |threads| threads.to_string()),
     ]
 }
 

@@ -38,16 +38,11 @@ fn with_or_without_respool<'a>(args: &[&'a str]) -> Vec<&'a str> {
     args
 }
 
-fn read_report(folder: &Path) -> Report {
-    let json = std::fs::read_to_string(folder.join("report.json")).expect("report.json is there");
-    serde_json::from_str(&json).expect("report.json is what the lab writes")
-}
-
 /// Every file is there, parses, and has every case; and every reply was right.
 fn check_files(folder: &Path, output: &Output, cases: usize, rounds: usize) -> Report {
     let said = format!("{}\n{}", text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}");
-    let report = read_report(folder);
+    let report = Report::read(folder).expect("report.json is what the lab writes");
     assert_eq!(report.cases.len(), cases, "{said}");
     assert_eq!(report.failures, Vec::<String>::new());
     let html = std::fs::read_to_string(folder.join("report.html")).expect("report.html is there");
@@ -445,7 +440,7 @@ fn an_experiment_with_wrong_replies_exits_with_1_and_still_has_its_report() {
         said.contains("wrong replies") && said.contains("-ERR no"),
         "{said}"
     );
-    let report = read_report(folder.path());
+    let report = Report::read(folder.path()).unwrap();
     assert_eq!(report.failures.len(), 2 * 2, "{:?}", report.failures);
     assert!(
         report
@@ -649,6 +644,7 @@ fn every_command_teaches() {
         "skew",
         "window",
         "idle",
+        "ratios",
         "load",
         "floor",
     ] {
