@@ -34,7 +34,7 @@ use respool_protocol::number;
 use crate::control::Levels;
 use crate::engine::Engine;
 use crate::limits::{FUSED_BYTES_MAX, RIGHT_SEEN_MS};
-use crate::link::{Class, Entry, GET, Link, SET};
+use crate::link::{Before, Class, Entry, GET, Link, SET};
 use crate::session::{Flags, Session};
 use crate::slots::{Key, Slots};
 use crate::time::Time;
@@ -322,10 +322,11 @@ impl Engine {
         }
         self.counters.collapsed += same as u64;
         self.counters.commands_saved += saved as u64;
-        link.gets.note(gets as u32);
+        let counters = &mut self.counters;
+        counters.gets_left_alone += u64::from(link.gets.note(gets as u32));
         if collapse {
             link.collapsing.waste((candidates - same) as u32);
-            link.collapsing.note(candidates as u32);
+            counters.reads_left_alone += u64::from(link.collapsing.note(candidates as u32));
         }
         link.rearrange(&order.bytes, &order.entries);
     }
@@ -574,7 +575,6 @@ impl Engine {
             Some((b'-', error)) => self.part(key, head, error),
             Some((b'*', count)) if number::parse(count) == Some(head.seq.into()) => {
                 link.pop_head(head);
-                self.counters.link_replies += 1;
             }
             _ => return Err(WRONG.to_owned()),
         }
@@ -619,7 +619,7 @@ impl Engine {
     fn settle_sets(&mut self, key: Key, head: Entry, reply: &[u8]) {
         self.counters.link_replies += 1;
         if let Some(link) = self.links.get_mut(key).filter(|_| reply.starts_with(b"-")) {
-            link.sets.give_up();
+            self.counters.sets_left_alone += u64::from(link.sets.give_up());
         }
         for part in 0..=head.seq {
             let Some(link) = self.links.get_mut(key) else {
@@ -643,14 +643,13 @@ impl Engine {
             return;
         };
         self.counters.link_replies += 1;
-        let trial = match head.class {
-            Class::Gets => &mut link.gets,
-            _ => &mut link.sets,
+        let (trial, left_alone) = match head.class {
+            Class::Gets => (&mut link.gets, &mut self.counters.gets_left_alone),
+            _ => (&mut link.sets, &mut self.counters.sets_left_alone),
         };
+        *left_alone += u64::from(trial.give_up());
         if refuses_command(error) || error.starts_with(b"CROSSSLOT") {
-            trial.give_up_for_good();
-        } else {
-            trial.give_up();
+            trial.stay_off();
         }
         link.pop_head(head);
         for _ in 0..head.seq {
@@ -686,15 +685,17 @@ impl Engine {
             if let Some(link) = self.links.get_mut(key) {
                 link.gets.waste(u32::from(nil));
                 if too_much {
-                    link.collapsing.give_up();
+                    self.counters.reads_left_alone += u64::from(link.collapsing.give_up());
                 }
             }
             if nil || too_much || self.sessions.get(entry.session).is_some_and(asks_again) {
-                // It was executed.
                 let entry = Entry {
                     len: request.len() as u32,
                     class: Class::of(entry.class.reads()),
-                    again: true,
+                    before: match entry.before {
+                        Before::Unsent => Before::Answered,
+                        before => before,
+                    },
                     ..entry
                 };
                 self.will_ask_again(key, entry, &request);
@@ -707,7 +708,7 @@ impl Engine {
     }
 
     /// What a server sends comes no faster than it is taken; copies would. So who has more than it takes, and everybody
-    /// when the worker holds much, asks for itself.
+    /// when the worker holds much, asks for itself. Who is gone takes none.
     fn has_room_for_copy(&self, key: Key, reply: &[u8]) -> bool {
         let limits = &self.settings.limits;
         let most = limits.worker_memory_bytes_max as usize / 2;
@@ -715,7 +716,7 @@ impl Engine {
             let owed = session.out.len() + session.parked_bytes();
             owed + reply.len() <= limits.session_output_soft_bytes as usize
         };
-        self.held_bytes + reply.len() <= most && self.sessions.get(key).is_some_and(has_room)
+        self.held_bytes + reply.len() <= most && self.sessions.get(key).is_none_or(has_room)
     }
 
     fn will_ask_again(&mut self, key: Key, entry: Entry, request: &[u8]) {

@@ -156,7 +156,13 @@ counters! {
     commands_saved: u64,
     /// Requests that had to be asked again, each by itself: commands that were not saved in the end.
     asked_again: u64,
-    /// Replies from servers.
+    /// How often a link stopped fusing GETs, for a while or for as long as it lasts: too many found nothing, or the server refused it ...
+    gets_left_alone: u64,
+    /// ... or SETs: the server refused it ...
+    sets_left_alone: u64,
+    /// ... or looking for equal reads: too few were, or copies were too large.
+    reads_left_alone: u64,
+    /// Replies from servers. What came in one for an MGET that was made of GETs counts by values.
     link_replies: u64,
     /// Bytes read from servers.
     link_bytes_in: u64,

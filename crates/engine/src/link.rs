@@ -154,8 +154,7 @@ pub(crate) struct Entry {
     /// When it came, [`Time::stamp_ms`].
     pub(crate) at_ms: u32,
     pub(crate) class: Class,
-    /// It was sent before, on a connection that was lost or that a slow session held up.
-    pub(crate) again: bool,
+    pub(crate) before: Before,
     /// Its reply is not simply passed on: see [`Link::duties`].
     pub(crate) duty: bool,
     /// Its session wants no reply to it.
@@ -164,6 +163,17 @@ pub(crate) struct Entry {
 
 // A hundred thousand of them wait on a busy link.
 const _: () = assert!(size_of::<Entry>() == 24);
+
+/// What became of a request when it was sent before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// It was not.
+    Unsent,
+    /// It was answered, and that was no answer for its session.
+    Answered,
+    /// Its connection was lost, or held up by a slow session. That is survived once.
+    Lost,
+}
 
 /// What a request is to its batch, and to a server that may have to be asked twice. In an order in which each question
 /// of the hot path is one comparison.
@@ -298,23 +308,27 @@ impl Trial {
         self.wasted += count;
     }
 
-    /// It was done to so many requests.
-    pub(crate) fn note(&mut self, count: u32) {
+    /// It was done to so many requests. Returns whether it is given up.
+    pub(crate) fn note(&mut self, count: u32) -> bool {
         self.seen += count;
-        if self.seen >= Trial::JUDGED {
-            if self.wasted * 32 > self.seen * self.wasted_max {
-                self.give_up();
-            }
-            self.seen = 0;
-            self.wasted = 0;
+        if self.seen < Trial::JUDGED {
+            return false;
         }
+        let pays = self.wasted * 32 <= self.seen * self.wasted_max;
+        self.seen = 0;
+        self.wasted = 0;
+        !pays && self.give_up()
     }
 
-    pub(crate) fn give_up(&mut self) {
+    /// Returns whether it was done until now.
+    pub(crate) fn give_up(&mut self) -> bool {
+        let was_on = self.off == 0;
         self.off = self.off.max(Trial::OFF);
+        was_on
     }
 
-    pub(crate) fn give_up_for_good(&mut self) {
+    /// Not only for a while.
+    pub(crate) fn stay_off(&mut self) {
         self.off = Trial::FOR_GOOD;
     }
 }
@@ -343,7 +357,7 @@ impl Entry {
             len: 0,
             at_ms,
             class: Class::Write,
-            again: false,
+            before: Before::Unsent,
             duty: false,
             silent: false,
         }
@@ -351,10 +365,9 @@ impl Entry {
 
     /// What became of it when it was not written whole to the present connection.
     pub(crate) fn fate_unsent(&self) -> Fate {
-        if self.again {
-            Fate::Unknown
-        } else {
-            Fate::NotSent
+        match self.before {
+            Before::Unsent => Fate::NotSent,
+            Before::Answered | Before::Lost => Fate::Unknown,
         }
     }
 }
@@ -835,19 +848,21 @@ impl Link {
         sent
     }
 
-    /// The connection is gone. Gives back the requests that may have been executed. Those that were not
-    /// written whole stay, for the next connection; so do, if there is to be one at once (`again`), reads
+    /// The connection is gone. Gives back the requests that may have been executed, and whatever nobody waits for. Those that
+    /// were not written whole stay, for the next connection; so do, if there is to be one at once (`again`), reads
     /// that were sent once, unless their session asked for a change behind them: they would see it.
     pub(crate) fn disconnect(&mut self, again: bool) -> Vec<Entry> {
         let sent = self.sent();
         let mixed = self.is_mixed();
         let mut changed = HashSet::new();
-        let mut stays = vec![true; self.ledger.len()];
+        // What nobody waits for any more is not begun again: its client may have asked for something else meanwhile.
+        let is_wanted = |entry: &Entry| entry.session != Key::NOBODY || entry.duty;
+        let mut stays: Vec<bool> = self.ledger.iter().map(is_wanted).collect();
         for (index, entry) in self.ledger.iter().enumerate().take(sent).rev() {
             let simple = !entry.duty || entry.silent;
-            let harmless =
-                entry.class.reads() && simple && !entry.again && !changed.contains(&entry.session);
-            stays[index] = again && harmless && entry.session != Key::NOBODY;
+            let harmless = entry.class.reads() && simple && !changed.contains(&entry.session);
+            let is_first_loss = entry.before != Before::Lost;
+            stays[index] = again && harmless && is_first_loss && entry.session != Key::NOBODY;
             if !entry.class.reads() {
                 changed.insert(entry.session);
             }
@@ -871,7 +886,9 @@ impl Link {
                 kept.extend_from_slice(&self.out.bytes()[sent_at.clone()]);
                 entry.len = (beginning.len() + sent_at.len()) as u32;
                 entry.class = entry.class.alone();
-                entry.again |= index < sent;
+                if index < sent {
+                    entry.before = Before::Lost;
+                }
                 self.ledger.push_back(entry);
             } else {
                 gone.push(entry);
@@ -958,7 +975,7 @@ impl Link {
                 let request = [beginning, &self.out.bytes()[sent_at.clone()]].concat();
                 taken.push((
                     Entry {
-                        again: true,
+                        before: Before::Lost,
                         len: request.len() as u32,
                         class: entry.class.alone(),
                         ..*entry
@@ -1108,7 +1125,7 @@ pub(crate) enum Greeted {
 }
 
 /// Reads of one session that are asked again elsewhere when a slow session captures the link.
-const ASKED_AGAIN_MAX: usize = 16;
+const ASKED_AGAIN_MAX: usize = 128;
 
 /// A greeting's replies are a few hundred bytes.
 const GREETING_BYTES_MAX: usize = 64 << 10;
@@ -1229,7 +1246,11 @@ mod tests {
             );
             assert_eq!(link.ledger.len(), 4 - whole);
             assert_eq!(link.out.unwritten().len(), (4 - whole) * 10);
-            assert!(link.ledger.iter().all(|entry| !entry.again));
+            assert!(
+                link.ledger
+                    .iter()
+                    .all(|entry| entry.before == Before::Unsent)
+            );
         }
     }
 
@@ -1244,7 +1265,7 @@ mod tests {
         link.written(45);
         let seqs = |entries: &mut dyn Iterator<Item = &Entry>| {
             entries
-                .map(|entry| (entry.seq, entry.again))
+                .map(|entry| (entry.seq, entry.before == Before::Lost))
                 .collect::<Vec<_>>()
         };
         let gone = link.disconnect(true);
@@ -1272,11 +1293,11 @@ mod tests {
             let entry = Entry {
                 session,
                 seq,
-                len: 3,
+                len: 4,
                 class: Class::of(reads),
                 ..Entry::of(Key::NOBODY, 0, 0)
             };
-            link.push(entry, format!("{}{seq:02}", session.index).as_bytes());
+            link.push(entry, format!("{}{seq:03}", session.index).as_bytes());
         };
         put(captor, 0, true);
         put(reader, 0, true);
@@ -1289,7 +1310,7 @@ mod tests {
             .iter()
             .map(|(entry, request)| (entry.session, &request[..]))
             .collect();
-        assert_eq!(taken, [(reader, &b"200"[..]), (reader, b"201")]);
+        assert_eq!(taken, [(reader, &b"2000"[..]), (reader, b"2001")]);
         let left: HashSet<Key> = link.ledger.iter().map(|entry| entry.session).collect();
         assert_eq!(left, HashSet::from([captor, writer, greedy, Key::NOBODY]));
     }

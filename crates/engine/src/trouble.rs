@@ -9,7 +9,7 @@ use crate::duty::Duty;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
 use crate::limits::LINK_UNUSED_MS;
-use crate::link::{Entry, Greeted, Link, Role, Sends, State, Streaming};
+use crate::link::{Before, Entry, Greeted, Link, Role, Sends, State, Streaming};
 use crate::requests::{NOAUTH, wants_password};
 use crate::session::{Flags, Session};
 use crate::slots::Key;
@@ -102,8 +102,8 @@ impl Engine {
             _ => link.take_unsent(|_| true),
         };
         if stable {
-            let again = link.ledger.iter().filter(|entry| entry.again).count();
-            self.counters.reads_sent_again += again as u64;
+            let lost = |entry: &&Entry| entry.before == Before::Lost;
+            self.counters.reads_sent_again += link.ledger.iter().filter(lost).count() as u64;
         }
         link.failures = if stable {
             0

@@ -315,6 +315,24 @@ fn what_was_fused_stands_for_itself_when_its_link_is_lost() {
 }
 
 #[test]
+fn a_get_that_is_asked_again_survives_the_loss_of_its_link_as_any_read_does() {
+    let mut world = fusing();
+    world.wait_ms(1_100);
+    world.see_rights();
+    let [one, two] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(one, &["GET a"]), (two, &["GET b"])]);
+    world.sent(world.shared);
+    world.says(world.shared, "*2\r\n$-1\r\n$1\r\nv\r\n");
+    let again = requests(&["GET a"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), again);
+    world.lose(world.shared);
+    let link = world.connect();
+    assert_eq!(world.sent(link).as_bytes(), again);
+    world.says(link, "$-1\r\n");
+    assert_eq!(world.got(one), "$-1\r\n");
+}
+
+#[test]
 fn replies_may_come_in_any_pieces() {
     let reply = b"*3\r\n$1\r\n1\r\n$-1\r\n$3\r\nabc\r\n";
     for cut in 1..reply.len() {
@@ -561,6 +579,23 @@ fn of_reads_that_are_the_same_one_is_sent() {
 }
 
 /// What a session asks first runs first, so what it asks next takes no answer from before.
+#[test]
+fn who_leaves_before_it_takes_its_copy_changes_nothing_for_others() {
+    let mut world = collapsing();
+    let [one, two, three] = [world.accept(), world.accept(), world.accept()];
+    let same: [&str; 1] = ["LLEN k"];
+    ask_at_once(&mut world, &[(one, &same), (two, &same), (three, &same)]);
+    world.turn(|engine| engine.handle_session_lost(two));
+    for _ in 0..3 {
+        assert_eq!(world.sent(world.shared).as_bytes(), requests(&same));
+        world.says(world.shared, ":1\r\n");
+        for client in [one, three] {
+            assert_eq!(world.got(client), ":1\r\n");
+        }
+        ask_at_once(&mut world, &[(one, &same), (three, &same)]);
+    }
+}
+
 #[test]
 fn a_read_takes_no_answer_from_before_what_its_session_asked_in_front_of_it() {
     let mut world = collapsing();
