@@ -23,16 +23,19 @@ use crate::returns::Returns;
 use crate::session::Flags;
 use crate::settings::FlushRule;
 use crate::slots::Key;
+use crate::time::Time;
 
-/// Whether what the clients of one listener ask takes part in what leaves together.
+/// Whether what the clients of one listener ask waits for others, and takes part in what leaves together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Levels {
+    pub(crate) hold: bool,
     pub(crate) fuse: bool,
     pub(crate) collapse: bool,
 }
 
 impl Levels {
     pub(crate) const ALL: Levels = Levels {
+        hold: true,
         fuse: true,
         collapse: true,
     };
@@ -67,7 +70,7 @@ enum Kind {
 }
 
 /// Every name, in the order in which they are listed.
-const DIALS: [Dial; 7] = [
+const DIALS: [Dial; 8] = [
     Dial {
         name: "respool.hold",
         kind: Kind::Switch,
@@ -103,6 +106,12 @@ const DIALS: [Dial; 7] = [
         kind: Kind::Switch,
         get: |rule, _| rule.collapse.into(),
         set: |rule, _, value| rule.collapse = value != 0,
+    },
+    Dial {
+        name: "respool.listener.hold",
+        kind: Kind::Switch,
+        get: |_, levels| levels.hold.into(),
+        set: |_, levels, value| levels.hold = value != 0,
     },
     Dial {
         name: "respool.listener.fuse",
@@ -226,33 +235,49 @@ impl Engine {
         (pool, listener): (u16, u16),
         values: Vec<(usize, u32)>,
     ) {
-        if let Some(session) = self.sessions.get(entry.session) {
-            let peer = session.peer.to_string();
-            let options = values
-                .iter()
-                .map(|(dial, value)| format!("{}={}", DIALS[*dial].name, DIALS[*dial].text(*value)))
-                .collect::<Vec<_>>()
-                .join(" ");
-            self.events.push_back(Event::OptionsSet { peer, options });
-        }
+        let options: Vec<String> = values
+            .iter()
+            .map(|(dial, value)| format!("{}={}", DIALS[*dial].name, DIALS[*dial].text(*value)))
+            .collect();
+        let session = self.sessions.get(entry.session);
+        let peer = session.map(|session| session.peer.to_string());
         let question = Question::Set {
+            at: (self.now, self.worker.index),
             pool,
             listener,
             values,
         };
-        self.ask_in_place(entry, question, Form::Ok);
+        if self.ask_in_place(entry, question, Form::Ok) {
+            self.tell(Event::OptionsSet {
+                peer: peer.unwrap_or_default(),
+                options: options.join(" "),
+            });
+        }
     }
 
-    /// In this worker.
-    pub(crate) fn set_dials(&mut self, pool: u16, listener: u16, values: &[(usize, u32)]) {
+    /// In this worker. Of what is set twice at a time, the later one holds in every worker, in whatever order they hear of it.
+    pub(crate) fn set_dials(
+        &mut self,
+        at: (Time, usize),
+        (pool, listener): (u16, u16),
+        values: &[(usize, u32)],
+    ) {
         let mut levels = Levels::of(&self.levels, listener);
         let Some(of) = self.pools.get_mut(usize::from(pool)) else {
             return;
         };
         let before = of.flush.max_delay_us;
-        for (dial, value) in values {
-            if let Some(dial) = DIALS.get(*dial) {
-                (dial.set)(&mut of.flush, &mut levels, *value);
+        for &(index, value) in values {
+            let dial = &DIALS[index];
+            let whose = if dial.is_of_listener() {
+                listener
+            } else {
+                pool
+            };
+            let last = self.set_at.entry((index, whose)).or_insert(at);
+            if *last <= at {
+                *last = at;
+                (dial.set)(&mut of.flush, &mut levels, value);
             }
         }
         let max_delay_us = of.flush.max_delay_us;
@@ -281,6 +306,10 @@ impl Engine {
 }
 
 impl Dial {
+    fn is_of_listener(&self) -> bool {
+        self.name.starts_with("respool.listener.")
+    }
+
     fn text(&self, value: u32) -> String {
         match self.kind {
             Kind::Switch if value == 0 => "no".to_owned(),

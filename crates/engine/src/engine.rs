@@ -28,7 +28,7 @@ use crate::control::Levels;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::fleet::{Answer, Asked, Question, Settling};
-use crate::link::{Class, Decision, Identity, Link, LinkKey, Role, State, Streaming, Why};
+use crate::link::{Class, Decision, Entry, Identity, Link, LinkKey, Role, State, Streaming, Why};
 use crate::pool::{Pool, Server, ServerId};
 use crate::requests::{Alike, may_wait};
 use crate::returns::Expected;
@@ -185,6 +185,8 @@ pub struct Engine {
     pub(crate) learned: Learned,
     /// What of each listener leaves together; of those behind the end: everything.
     pub(crate) levels: Vec<Levels>,
+    /// When an option of ours was set, by its number and that of the pool or listener.
+    pub(crate) set_at: HashMap<(usize, u16), (Time, usize)>,
     /// Sessions that are told what others track, by their ids.
     pub(crate) targets: HashMap<u64, Key>,
     /// The number of the batch that leaves, and where it is put into order.
@@ -338,6 +340,7 @@ impl Engine {
             scripts: Scripts::default(),
             learned: Learned::default(),
             levels: Vec::new(),
+            set_at: HashMap::new(),
             targets: HashMap::new(),
             batch: 0,
             coalescing: Coalescing::default(),
@@ -1002,6 +1005,7 @@ impl Engine {
     /// Applies the flush rule to every open batch.
     fn flush(&mut self) {
         self.flush_at = None;
+        let some_hurry = self.levels.iter().any(|levels| !levels.hold);
         let mut at = 0;
         while at < self.open_links.len() {
             let key = self.open_links[at];
@@ -1017,7 +1021,18 @@ impl Engine {
             }
             let pool = self.servers[usize::from(link.key.server.0)].pool;
             let rule = &self.pools[usize::from(pool)].flush;
-            match link.decide(rule, self.now) {
+            let hurries = |entry: &Entry| {
+                let session = self.sessions.get(entry.session);
+                session.is_some_and(|session| !Levels::of(&self.levels, session.listener).hold)
+            };
+            let decision = match link.decide(rule, self.now) {
+                // A batch leaves as a whole.
+                Decision::HoldUntil(_) if some_hurry && link.open_entries().any(hurries) => {
+                    Decision::Flush(Why::Idle)
+                }
+                decision => decision,
+            };
+            match decision {
                 Decision::HoldUntil(due) => {
                     self.flush_at = Some(self.flush_at.map_or(due, |earliest| earliest.min(due)));
                     at += 1;

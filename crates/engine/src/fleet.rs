@@ -69,6 +69,8 @@ pub enum Question {
     },
     /// To set options of ours, by their place among all and their values.
     Set {
+        /// When, and by a session of which worker.
+        at: (Time, usize),
         /// In which pool.
         pool: u16,
         /// For which listener.
@@ -162,11 +164,12 @@ impl Engine {
                 Answer::Count(0)
             }
             Question::Set {
+                at,
                 pool,
                 listener,
                 values,
             } => {
-                self.set_dials(pool, listener, &values);
+                self.set_dials(at, (pool, listener), &values);
                 Answer::Count(0)
             }
             Question::ForgetScripts => {
@@ -225,13 +228,16 @@ impl Engine {
         Placed::Done
     }
 
-    /// The same for a request that has its place, and what the server says to it.
-    pub(crate) fn ask_in_place(&mut self, entry: Entry, question: Question, form: Form) {
-        if self.asked.len() >= QUESTIONS_MAX {
-            return self.pass_on(entry, &bound_reply("questions_max"));
+    /// The same for a request that has its place. Returns whether they are asked; if not, its client is told.
+    pub(crate) fn ask_in_place(&mut self, entry: Entry, question: Question, form: Form) -> bool {
+        let has_room = self.asked.len() < QUESTIONS_MAX;
+        if has_room {
+            let place = (entry.seq, entry.silent);
+            self.ask_for(entry.session, place, question, form, None);
+        } else {
+            self.pass_on(entry, &bound_reply("questions_max"));
         }
-        let place = (entry.seq, entry.silent);
-        self.ask_for(entry.session, place, question, form, None);
+        has_room
     }
 
     fn ask_for(

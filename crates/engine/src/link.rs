@@ -734,7 +734,12 @@ impl Link {
         self.open = entries.len() as u32;
     }
 
-    /// The requests of the open batch, in one piece.
+    /// The requests of the open batch ...
+    pub(crate) fn open_entries(&self) -> impl Iterator<Item = &Entry> {
+        self.ledger.range(self.in_flight()..)
+    }
+
+    /// ... in one piece.
     pub(crate) fn copy_gathered(&self, entries: &mut Vec<Entry>) {
         let (front, back) = self.ledger.as_slices();
         let first = self.in_flight();

@@ -326,6 +326,32 @@ fn the_rest_of_a_large_request_waits_for_the_end_of_a_pause() {
     assert_eq!(fleet.got(0, writer), "+OK\r\n");
 }
 
+/// In whatever order workers hear of them.
+#[test]
+fn of_what_is_set_twice_at_once_the_same_holds_in_every_worker() {
+    const UNKNOWN: &[u8] = b"-ERR Unknown option or number of arguments for CONFIG SET\r\n";
+    let mut fleet = Fleet::new(3, settings());
+    let sessions = [0, 1, 2].map(|worker| fleet.accept(worker));
+    for (worker, keys) in [(0, 10), (1, 20), (2, 30)] {
+        let set = format!("CONFIG SET respool.fused-keys-max {keys}");
+        fleet.client_says(worker, sessions[worker], &[&set]);
+        fleet.turn();
+        fleet.server_says(worker, UNKNOWN);
+    }
+    fleet.deliver();
+    let get = "CONFIG GET respool.fused-keys-max";
+    let shown = [0, 1, 2].map(|worker| {
+        assert_eq!(fleet.got(worker, sessions[worker]), "+OK\r\n");
+        fleet.client_says(worker, sessions[worker], &[get]);
+        fleet.turn();
+        fleet.server_says(worker, b"*0\r\n");
+        fleet.turn();
+        fleet.got(worker, sessions[worker])
+    });
+    let last = String::from_utf8(request(&["respool.fused-keys-max", "30"])).expect("it is text");
+    assert_eq!(shown, [&last; 3].map(Clone::clone));
+}
+
 #[test]
 fn questions_are_bounded_without_losing_any_of_who_asks_many() {
     let mut fleet = Fleet::new(2, settings());

@@ -4,9 +4,9 @@
 mod world;
 
 use proptest::prelude::*;
-use respool_engine::{SessionId, Time};
+use respool_engine::{Origin, SessionId, Time};
 use respool_protocol::encode;
-use world::{World, request};
+use world::{World, request, requests};
 
 const MAX_DELAY_US: u32 = 200;
 /// After so long nobody is expected who was answered before.
@@ -226,4 +226,38 @@ fn a_wait_is_seen() {
     assert_eq!(play.longest_us, 0);
     play.pass(1_000);
     assert_eq!(play.longest_us, u64::from(MAX_DELAY_US));
+}
+
+#[test]
+fn who_comes_by_a_listener_that_holds_nothing_waits_for_nobody_and_takes_others_along() {
+    let mut settings = world::settings();
+    settings.flush.max_delay_us = 50_000;
+    let mut world = World::new(settings);
+    let from = |listener| Origin {
+        listener,
+        ..Origin::from(world::peer(1))
+    };
+    let [one, two] = [0, 1].map(|listener| world.engine.handle_accept(from(listener), 0));
+    world.asks(two, &["CONFIG SET respool.listener.hold no"]);
+    world.says(world.shared, "-ERR Unknown option\r\n");
+    assert_eq!(world.got(two), "+OK\r\n");
+    world.sent(world.shared);
+
+    world.asks(one, &["INCR a"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["INCR a"]));
+    world.asks(one, &["INCR b"]);
+    assert_eq!(
+        world.sent(world.shared),
+        "",
+        "what is in flight is waited for"
+    );
+    world.asks(two, &["INCR c"]);
+    let both = requests(&["INCR b", "INCR c"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), both);
+    world.asks(one, &["INCR d"]);
+    assert_eq!(
+        world.sent(world.shared),
+        "",
+        "who comes by the other one waits"
+    );
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::client::{Client, Value, words};
+use super::coalescing::counter;
 use super::target::{Options, Target, before_every_server, proxied, wait_until};
 
 /// The value of an option, as CONFIG GET shows it.
@@ -13,17 +14,6 @@ fn option(client: &mut Client, name: &str) -> String {
         Some(Value::Bulk(value)) => String::from_utf8_lossy(value).into_owned(),
         _ => panic!("{name}: {reply:?}"),
     }
-}
-
-fn counter(client: &mut Client, name: &str) -> u64 {
-    let Value::Bulk(text) = client.call("INFO respool") else {
-        panic!("INFO is a text");
-    };
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let name = format!("respool_{name}:");
-    let line = text.lines().find_map(|line| line.strip_prefix(&name));
-    line.and_then(|value| value.parse().ok())
-        .unwrap_or_else(|| panic!("{text}"))
 }
 
 /// Equal reads and two GETs leave in one batch, more than once: at first it is seen that they may. How many GETs were
@@ -77,6 +67,7 @@ fn options_are_shown_as_a_server_shows_its_own() {
                 ("respool.fuse", "yes"),
                 ("respool.fused-keys-max", "128"),
                 ("respool.collapse", "yes"),
+                ("respool.listener.hold", "yes"),
                 ("respool.listener.fuse", "yes"),
                 ("respool.listener.collapse", "yes"),
             ];
