@@ -166,15 +166,19 @@ fn run_round(
     });
     cut.map_err(|_| "the cutter panicked".to_owned())??;
     let mut report = Report::default();
-    let mut by_key: HashMap<usize, Vec<Operation>> = HashMap::new();
-    for asked in asked? {
+    // Of each key what each client did to it, in the order in which it asked.
+    let mut by_key: HashMap<usize, Vec<Vec<Operation>>> = HashMap::new();
+    for (client, asked) in asked?.into_iter().enumerate() {
         report.add(asked.report);
         for (key, operation) in asked.operations {
-            by_key.entry(key).or_default().push(operation);
+            let of_key = by_key.entry(key).or_default();
+            of_key.resize(settings.clients, Vec::new());
+            of_key[client].push(operation);
         }
     }
-    for (key, operations) in by_key {
-        if let Err(why) = register::check(&operations) {
+    for (key, clients) in by_key {
+        let checked = register::check(&clients.concat());
+        if let Err(why) = checked.and_then(|()| register::check_order(&clients)) {
             let why = format!("round {round}, key {key}: {why}");
             report.contradictions.push(why);
         }

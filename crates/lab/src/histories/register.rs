@@ -15,7 +15,7 @@
 //! There is an order exactly when no two forward zones overlap, no backward zone lies within a forward one, and
 //! nobody read a value before its write began.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 /// One write or read of a key. Times are nanoseconds of one clock.
@@ -41,6 +41,8 @@ pub enum Contradiction {
     FromNowhere(u64),
     /// The key surely held both at once: each was there before and behind a moment of the other.
     Both(u64, u64),
+    /// Who had written or read the first got the second behind it, which had been written before the first.
+    Back(u64, u64),
 }
 
 impl fmt::Display for Contradiction {
@@ -55,6 +57,10 @@ impl fmt::Display for Contradiction {
             Contradiction::Both(one, other) => write!(
                 f,
                 "values {one} and {other} would have been there at the same time"
+            ),
+            Contradiction::Back(from, to) => write!(
+                f,
+                "behind value {from} the same client got value {to}, which was there before"
             ),
         }
     }
@@ -104,6 +110,35 @@ pub fn check(operations: &[Operation]) -> Result<(), Contradiction> {
             && high < around.1
         {
             return Err(Contradiction::Both(around.2, value));
+        }
+    }
+    Ok(())
+}
+
+/// Looks for a client that saw a key run back. What is asked in one write is asked at one time, so only its order tells that.
+/// `clients`: what each wrote and read there, in the order in which it asked.
+///
+/// # Errors
+/// The first one found.
+pub fn check_order(clients: &[Vec<Operation>]) -> Result<(), Contradiction> {
+    let writes = clients.iter().flatten().filter(|one| one.writes);
+    let mut written: HashMap<u64, (u64, u64)> = writes
+        .map(|one| (one.value, (one.start, one.end)))
+        .collect();
+    written.insert(UNWRITTEN, (0, 0));
+    for client in clients {
+        // A write of which nobody said whether it took effect shows nothing.
+        let known = client.iter().filter(|one| one.end < u64::MAX);
+        let mut seen: Vec<u64> = known.map(|one| one.value).collect();
+        seen.dedup();
+        let mut earlier = HashSet::new();
+        for pair in seen.windows(2) {
+            earlier.insert(pair[0]);
+            let times = written.get(&pair[0]).zip(written.get(&pair[1]));
+            let is_older = times.is_some_and(|((begun, _), (_, done))| done < begun);
+            if is_older || earlier.contains(&pair[1]) {
+                return Err(Contradiction::Back(pair[0], pair[1]));
+            }
         }
     }
     Ok(())
@@ -209,6 +244,46 @@ mod tests {
         ] {
             assert_eq!(check(&history), Err(why), "{history:?}");
         }
+    }
+
+    #[test]
+    fn for_one_client_a_key_never_runs_back() {
+        use Contradiction::Back;
+        let of = |own: Vec<Operation>, others: &[Operation]| {
+            check_order(&[vec![own], others.iter().map(|one| vec![*one]).collect()].concat())
+        };
+        // All of what is its own was asked at once.
+        let own = |seen: &[(bool, u64)]| -> Vec<Operation> {
+            let each = seen.iter().enumerate();
+            each.map(|(at, &(writes, value))| Operation {
+                writes,
+                ..write(value, 10, 20 + at as u64)
+            })
+            .collect()
+        };
+        let (writes, reads) = (true, false);
+        let others = [write(7, 1, 2), write(8, 12, 15)];
+        for seen in [
+            own(&[(reads, 0), (writes, 1), (reads, 1), (writes, 2), (reads, 2)]),
+            // Somebody else's, written meanwhile.
+            own(&[(writes, 1), (reads, 8), (writes, 2), (reads, 2)]),
+            own(&[(reads, 7), (reads, 8), (reads, 8)]),
+        ] {
+            assert_eq!(of(seen.clone(), &others), Ok(()), "{seen:?}");
+        }
+        for (seen, why) in [
+            (own(&[(writes, 1), (reads, 0)]), Back(1, 0)),
+            (own(&[(writes, 1), (writes, 2), (reads, 1)]), Back(2, 1)),
+            // Somebody else's, written before.
+            (own(&[(writes, 1), (reads, 7)]), Back(1, 7)),
+            (own(&[(reads, 8), (reads, 7)]), Back(8, 7)),
+            (own(&[(reads, 8), (writes, 1), (reads, 8)]), Back(1, 8)),
+        ] {
+            assert_eq!(of(seen.clone(), &others), Err(why), "{seen:?}");
+        }
+        // It may not have been executed.
+        let lost = vec![write(1, 10, u64::MAX), read(7, 10, 20)];
+        assert_eq!(of(lost, &others), Ok(()));
     }
 
     /// What clients of one register see: each operation takes effect at a moment between its start and its end.
