@@ -175,9 +175,9 @@ pub(crate) enum Before {
     Lost,
 }
 
-/// What a request is to its batch, and to a server that may have to be asked twice. In an order in which each question
-/// of the hot path is one comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What a request is to its batch, and to a server that may have to be asked twice. Those of which the hot path asks stand
+/// side by side, so that each of its questions is one comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// It may change something.
     Write,
@@ -219,24 +219,32 @@ impl Class {
     /// Whether it may leave together with others.
     #[inline]
     pub(crate) fn may_move(self) -> bool {
-        (Class::Pure..=Class::Set).contains(&self)
+        matches!(self, Class::Pure | Class::Get | Class::Set)
     }
 
     /// Whether its reply may be more, or less, than it seems.
     #[inline]
     pub(crate) fn is_special(self) -> bool {
-        self >= Class::Moved
+        matches!(self, Class::Moved | Class::OfGets | Class::OfSets)
+            || self.is_whole()
+            || self.tries()
     }
 
     /// Whether its reply tells us more than whom it is for.
     #[inline]
     pub(crate) fn tells(self) -> bool {
-        self >= Class::Sets
+        self == Class::Sets || self.tries()
     }
 
     /// Whether it is a read whose answer may have to be asked for again.
     pub(crate) fn is_moved_read(self) -> bool {
         matches!(self, Class::Moved | Class::OfGets | Class::Same)
+    }
+
+    /// Whether it stands for itself to see whether its user may do it.
+    #[inline]
+    pub(crate) fn tries(self) -> bool {
+        matches!(self, Class::TriesGet | Class::TriesSet)
     }
 
     /// Whether it is the head of what was made of several.
