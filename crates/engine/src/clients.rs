@@ -592,7 +592,7 @@ impl Engine {
 
     fn dialect_of(&self, key: Key) -> Dialect {
         match self.identity_of(key) {
-            Some((server, _)) if server == "valkey" => Dialect::Valkey,
+            Some(identity) if identity.server == "valkey" => Dialect::Valkey,
             _ => Dialect::Redis,
         }
     }

@@ -12,7 +12,7 @@ use crate::counters::Counters;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::limits::NAME_BYTES_MAX;
-use crate::link::{LinkKey, Role, State};
+use crate::link::{Identity, LinkKey, Role, State};
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply, unknown_subcommand_before_7};
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
@@ -245,28 +245,17 @@ impl Engine {
             Moved::Wait => return Placed::Wait,
             Moved::Failed(reply) => return self.answer_reply(key, &reply),
         }
-        if self.identity_of(key).is_none() {
+        let Some(identity) = self.identity_of(key).cloned() else {
             return self.wait_for_identity(key);
-        }
+        };
         if let Some(name) = hello.name {
             let set = self.set_name(key, name);
             debug_assert!(set.is_ok(), "the name was looked at above");
         }
-        let (server, its_version) = self.identity_of(key).unwrap_or_default();
-        let link = self
-            .sessions
-            .get(key)
-            .and_then(|session| self.links.get(session.link));
-        let server_id = link.map(|link| link.key.server);
-        // Its own link may be on its way.
-        let identity = link
-            .and_then(|link| link.identity.as_ref())
-            .or_else(|| self.identity(server_id?));
-        let modules = identity.map_or(Vec::new(), |identity| identity.modules.clone());
         self.answer_with(key, |out, session| {
             let version = session.version;
             encode::map(out, version, 7);
-            for (field, text) in [("server", &server), ("version", &its_version)] {
+            for (field, text) in [("server", &identity.server), ("version", &identity.version)] {
                 encode::bulk(out, field.as_bytes());
                 encode::bulk(out, text.as_bytes());
             }
@@ -279,26 +268,24 @@ impl Engine {
                 encode::bulk(out, text.as_bytes());
             }
             encode::bulk(out, b"modules");
-            encode::array(out, modules.len());
-            for module in &modules {
+            encode::array(out, identity.modules.len());
+            for module in &identity.modules {
                 append_module(out, version, module);
             }
         })
     }
 
-    /// The server that a session speaks to, by its own words: name and version.
-    pub(crate) fn identity_of(&self, key: Key) -> Option<(String, String)> {
+    /// The server that a session speaks to, by its own words. The session's link may be on its way.
+    pub(crate) fn identity_of(&self, key: Key) -> Option<&Identity> {
         let session = self.sessions.get(key)?;
-        let server = self.pools[session.pool as usize].only_server();
-        let identity = self.identity(server)?;
-        Some((identity.server.clone(), identity.version.clone()))
+        self.identity(self.pools[usize::from(session.pool)].only_server())
     }
 
     /// Whether the server agrees to READONLY or READWRITE though it is no Cluster's: Valkey 8 and newer to both, where
     /// they are for who can be redirected to a primary, Redis up to 6.2 to the second.
     fn takes_without_cluster(&self, key: Key, id: CommandId) -> bool {
         match self.release_of(key) {
-            Some((server, (major, _))) if server == "valkey" => major >= 8,
+            Some(("valkey", (major, _))) => major >= 8,
             _ => id == id::READWRITE && self.is_before_7(key),
         }
     }

@@ -528,16 +528,17 @@ impl Engine {
     }
 
     /// The server of a session, and the first two numbers of its version.
-    pub(crate) fn release_of(&self, key: Key) -> Option<(String, (u32, u32))> {
-        let (server, version) = self.identity_of(key)?;
-        let mut numbers = version
+    pub(crate) fn release_of(&self, key: Key) -> Option<(&str, (u32, u32))> {
+        let identity = self.identity_of(key)?;
+        let mut numbers = identity
+            .version
             .split('.')
             .map(|number| number.parse().unwrap_or_default());
         let release = (
             numbers.next().unwrap_or_default(),
             numbers.next().unwrap_or_default(),
         );
-        Some((server, release))
+        Some((&identity.server, release))
     }
 
     /// Whether a session has still to say who it is. A server that wanted to know may want it no more.

@@ -224,13 +224,8 @@ impl Engine {
 
     /// Valkey 9 names the command, and refuses MULTI and WATCH like all others; Redis does neither.
     fn speaks_of_commands_in_transactions(&self, key: Key) -> bool {
-        self.identity_of(key).is_some_and(|(server, version)| {
-            let major = version
-                .split('.')
-                .next()
-                .and_then(|major| major.parse::<u32>().ok());
-            server == "valkey" && major.is_some_and(|major| major >= 9)
-        })
+        let release = self.release_of(key);
+        release.is_some_and(|(server, (major, _))| server == "valkey" && major >= 9)
     }
 
     /// Ends the watch that a session has at the server, and says `instead` or what the server does.
