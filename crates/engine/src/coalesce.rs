@@ -302,22 +302,19 @@ impl Engine {
                 &self.levels,
                 sessions,
             );
-            order.write(&section, parts, batch, twins, blocks);
+            let fused = order.write(&section, parts, batch, twins, blocks);
             if section.collapses {
                 candidates += parts.len();
                 same += parts.len() - twins.leaders().len();
             }
             saved += parts.len() - blocks.of_section.len();
             let counters = &mut self.counters;
-            if section.whole.is_some() {
-                counters.fused_batches += blocks.of_section.len() as u64;
-                match section.part {
-                    Class::OfGets => {
-                        gets = parts.len();
-                        counters.fused_gets += gets as u64;
-                    }
-                    _ => counters.fused_sets += parts.len() as u64,
-                }
+            counters.fused_batches += fused.wholes;
+            if section.part == Class::OfGets {
+                gets = fused.parts;
+                counters.fused_gets += fused.requests;
+            } else {
+                counters.fused_sets += fused.requests;
             }
         }
         self.counters.collapsed += same as u64;
@@ -463,6 +460,15 @@ fn choose(
     }
 }
 
+/// What of a section leaves in MGETs or MSETs.
+#[derive(Default)]
+struct Fused {
+    wholes: u64,
+    /// What is sent in them, and how many requests that answers.
+    parts: u64,
+    requests: u64,
+}
+
 impl Order {
     /// With what stays where it is.
     fn begin(&mut self, stay: &[Part], batch: Gathered<'_>) {
@@ -483,24 +489,25 @@ impl Order {
         batch: Gathered<'_>,
         twins: &Twins,
         blocks: &Blocks,
-    ) {
-        let from = section.part.beginning().len();
-        let sent = |part: Part| {
-            let mut entry = *batch.entry(part);
-            entry.class = section.part;
-            entry.len -= from as u32;
-            entry
-        };
+    ) -> Fused {
         let (mut parts_left, mut leaders_left) = (parts, twins.leaders());
+        let collapses = section.collapses;
+        let mut fused = Fused::default();
         for count in &blocks.of_section {
-            if section.collapses {
+            let section = section.of(*count);
+            let from = section.part.beginning().len();
+            let sent = |part: Part| {
+                let mut entry = *batch.entry(part);
+                entry.class = section.part;
+                entry.len -= from as u32;
+                entry
+            };
+            let entries_before = self.entries.len();
+            if collapses {
                 let (block, rest) = leaders_left.split_at(*count);
                 leaders_left = rest;
-                self.begin_block(
-                    section,
-                    *count,
-                    batch.entry(parts[block[0].string as usize]),
-                );
+                let first = batch.entry(parts[block[0].string as usize]);
+                self.begin_block(&section, *count, first);
                 for leader in block {
                     let part = parts[leader.string as usize];
                     self.bytes.extend_from_slice(batch.bytes(part, from));
@@ -515,13 +522,19 @@ impl Order {
             } else {
                 let (block, rest) = parts_left.split_at(*count);
                 parts_left = rest;
-                self.begin_block(section, *count, batch.entry(block[0]));
+                self.begin_block(&section, *count, batch.entry(block[0]));
                 for part in block {
                     self.bytes.extend_from_slice(batch.bytes(*part, from));
                 }
                 self.entries.extend(block.iter().map(|part| sent(*part)));
             }
+            if section.whole.is_some() {
+                fused.wholes += 1;
+                fused.parts += *count as u64;
+                fused.requests += (self.entries.len() - entries_before - 1) as u64;
+            }
         }
+        fused
     }
 
     /// The head of so many parts, if they have one; as old as the first.
@@ -671,6 +684,9 @@ impl Engine {
         };
         self.counters.link_replies += 1;
         let nil = front.class == Class::OfGets && !cut && is_nil(reply);
+        if nil {
+            link.gets.waste(1);
+        }
         let mut request = self.spare.take();
         request.extend_from_slice(front.class.beginning());
         request.extend_from_slice(link.first_bytes());
@@ -680,22 +696,19 @@ impl Engine {
             && (is_first || entry.class == Class::Same)
         {
             link.pop_answered(entry);
-            let asks_again = |session: &Session| session.flags.any(Flags::ASKS_AGAIN);
+            let asks_again = |session: &Session| session.asks_again(&entry);
             let too_much = !is_first && (cut || !self.has_room_for_copy(entry.session, reply));
-            if let Some(link) = self.links.get_mut(key) {
-                link.gets.waste(u32::from(nil));
-                if too_much {
-                    self.counters.reads_left_alone += u64::from(link.collapsing.give_up());
-                }
+            if let Some(link) = self.links.get_mut(key).filter(|_| too_much) {
+                self.counters.reads_left_alone += u64::from(link.collapsing.give_up());
             }
             if nil || too_much || self.sessions.get(entry.session).is_some_and(asks_again) {
                 let entry = Entry {
                     len: request.len() as u32,
-                    class: Class::of(entry.class.reads()),
-                    before: match entry.before {
-                        Before::Unsent => Before::Answered,
-                        before => before,
+                    class: match too_much {
+                        true => Class::Read,
+                        false => entry.class.asked_again(),
                     },
+                    before: Before::Answered,
                     ..entry
                 };
                 self.will_ask_again(key, entry, &request);

@@ -282,16 +282,16 @@ impl Engine {
         }
         let max_delay_us = of.flush.max_delay_us;
         *self.levels_mut(listener) = levels;
-        if max_delay_us == before {
-            return;
-        }
         for link in self.links.keys() {
             if let Some(link) = self.links.get_mut(link)
                 && self.servers[usize::from(link.key.server.0)].pool == pool
                 && link.role == Role::Shared
             {
-                // Its slots are as long as the wait: a new calendar, in which nobody is expected yet.
-                link.returns = Returns::new(max_delay_us);
+                link.try_again();
+                if max_delay_us != before {
+                    // Its slots are as long as the wait: a new calendar, in which nobody is expected yet.
+                    link.returns = Returns::new(max_delay_us);
+                }
             }
         }
     }

@@ -138,7 +138,7 @@ counters! {
     /// Of these, how many had so many requests as clients asked them: one, two, up to 4, 8, ... 1024, and more; and all
     /// their requests together.
     batch_requests: Sizes,
-    /// Batches that left because nothing was in flight and nobody else was expected.
+    /// Batches that left because nothing was in flight and nobody else was expected, or since nothing is held there.
     flushed_idle: u64,
     /// Batches that left because they were full.
     flushed_full: u64,

@@ -79,6 +79,8 @@ pub const NAME_BYTES_MAX: usize = 1 << 10;
 /// Bytes of one MGET or MSET that we make of many requests. At it: another one, as at
 /// [`FlushRule::fused_keys_max`](crate::settings::FlushRule::fused_keys_max).
 pub const FUSED_BYTES_MAX: usize = 8 << 10;
+/// Bytes that a session sends while something of it that has left with others is not answered. At it: it is not read.
+pub const FUSED_WAITING_BYTES_MAX: usize = 64 << 10;
 /// How long ago a user may have been seen to have the right to GET, or to SET, milliseconds. Half of it later one request
 /// goes by itself to see it again; after all of it nothing is fused until it is seen.
 pub const RIGHT_SEEN_MS: u64 = 1_000;

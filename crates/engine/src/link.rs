@@ -266,6 +266,14 @@ impl Class {
         }
     }
 
+    /// What it is when it is asked again by itself: nothing that is fused, or it would come to the same; of equal ones one may be sent.
+    pub(crate) fn asked_again(self) -> Class {
+        match self {
+            read if read.is_moved_read() => Class::Pure,
+            other => Class::of(other.reads()),
+        }
+    }
+
     /// What it is when it stands for itself again.
     pub(crate) fn alone(self) -> Class {
         match self {
@@ -742,12 +750,12 @@ impl Link {
         self.open = entries.len() as u32;
     }
 
-    /// The requests of the open batch ...
+    /// The requests of the open batch.
     pub(crate) fn open_entries(&self) -> impl Iterator<Item = &Entry> {
         self.ledger.range(self.in_flight()..)
     }
 
-    /// ... in one piece.
+    /// The same, in one piece.
     pub(crate) fn copy_gathered(&self, entries: &mut Vec<Entry>) {
         let (front, back) = self.ledger.as_slices();
         let first = self.in_flight();
@@ -917,8 +925,7 @@ impl Link {
         }
         self.allowed = 0;
         // It may be another server, or other rights.
-        self.gets = FUSING;
-        self.sets = FUSING;
+        self.try_again();
         self.may_get = None;
         self.may_set = None;
         self.returns.end_wait();
@@ -928,6 +935,13 @@ impl Link {
         self.streaming = Streaming::No;
         self.paused = None;
         gone
+    }
+
+    /// What was left alone is tried again.
+    pub(crate) fn try_again(&mut self) {
+        self.gets = FUSING;
+        self.sets = FUSING;
+        self.collapsing = COLLAPSING;
     }
 
     /// Whether requests of one session may not be in the order in which it asked them.

@@ -202,6 +202,11 @@ impl Engine {
         if seq != session.head_seq {
             self.held_bytes += request.len();
             session.park(seq, count, bytes, request);
+            let owed = session.out.len() + session.parked_bytes();
+            if owed > self.settings.limits.session_output_hard_bytes as usize {
+                let reason = "session_output_hard_bytes: replies before their turn";
+                self.close_for(key, reason.to_owned());
+            }
             return;
         }
         session.out.tail(&mut self.spare).extend_from_slice(bytes);
@@ -398,9 +403,7 @@ impl Engine {
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
             // It is asked again when it has come.
-            Some(session)
-                if session.flags.any(Flags::ASKS_AGAIN) && entry.class.is_moved_read() =>
-            {
+            Some(session) if session.asks_again(&entry) && entry.class.is_moved_read() => {
                 link.cutting = true;
             }
             Some(_) if entry.silent => {}
@@ -462,11 +465,17 @@ impl Engine {
             return;
         };
         let output = session.out.len();
+        let owes = |link: &Key| self.links.get(*link).is_some_and(|state| state.owes(key));
+        // Of a link that was captured its reads have moved to the one that is shared now.
+        let shared = self.shared.get(&self.kind_of(session)).copied();
+        let Some(link) = Some(link).filter(owes).or(shared.filter(owes)) else {
+            return;
+        };
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
         match state.role {
-            Role::Shared if state.is_up() && state.owes(key) => {
+            Role::Shared if state.is_up() => {
                 if self.has_room_for_link() {
                     self.capture(link, key);
                 } else if output >= self.settings.limits.session_output_hard_bytes as usize {

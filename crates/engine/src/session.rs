@@ -12,6 +12,8 @@ use respool_protocol::request::{Scanner, Tail};
 use crate::buffer::Outgoing;
 use crate::coalesce::{Move, Run};
 use crate::duty::Duty;
+use crate::limits::FUSED_WAITING_BYTES_MAX;
+use crate::link::{Before, Entry};
 use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
 use crate::slots::Key;
@@ -392,6 +394,11 @@ impl Session {
         self.next_seq == self.head_seq
     }
 
+    /// Whether the answer to one of its reads comes too early: what it asked in front of it is asked again, and so is this.
+    pub(crate) fn asks_again(&self, read: &Entry) -> bool {
+        self.flags.any(Flags::ASKS_AGAIN) && read.before != Before::Answered
+    }
+
     pub(crate) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
@@ -488,8 +495,12 @@ impl Session {
         if !self.pins.is_empty() {
             patient |= Flags::HOLD_DEPTH | Flags::HOLD_LINK;
         }
+        let most = match self.flags.any(Flags::FUSED) {
+            true => waiting_bytes_max.min(FUSED_WAITING_BYTES_MAX),
+            false => waiting_bytes_max,
+        };
         let holds = self.flags & Flags::HOLD;
-        !holds.any(!patient) && (holds == Flags::default() || self.held.len() < waiting_bytes_max)
+        !holds.any(!patient) && (holds == Flags::default() || self.held.len() < most)
     }
 
     /// Bytes it makes us hold.
