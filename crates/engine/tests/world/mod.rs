@@ -1,4 +1,4 @@
-//! One engine in virtual time, driven by its public surface; its sockets take everything at once.
+//! One engine in virtual time, driven by its public surface; its sockets take everything at once, unless told otherwise.
 
 #![allow(dead_code, reason = "no file of tests uses all of it")]
 
@@ -99,8 +99,12 @@ pub(crate) struct World {
     pub(crate) held_most: u64,
     /// Clients that take nothing.
     pub(crate) slow: HashSet<SessionId>,
+    /// How many bytes more the sockets of some links take, until the connection is lost.
+    pub(crate) room: HashMap<LinkId, usize>,
     alone: bool,
     connecting: Vec<LinkId>,
+    /// Links with something to write.
+    unwritten: Vec<LinkId>,
     got: HashMap<SessionId, Vec<u8>>,
     sent: HashMap<LinkId, Vec<u8>>,
 }
@@ -133,8 +137,10 @@ impl World {
             actions: Vec::new(),
             held_most: 0,
             slow: HashSet::new(),
+            room: HashMap::new(),
             alone: worker.count == 1,
             connecting: Vec::new(),
+            unwritten: Vec::new(),
             got: HashMap::new(),
             sent: HashMap::new(),
         }
@@ -151,11 +157,14 @@ impl World {
         happens(&mut self.engine);
         self.engine.end_turn();
         self.held_most = self.held_most.max(self.engine.counters().held_bytes);
+        let mut unwritten = std::mem::take(&mut self.unwritten);
         while let Some(link) = self.engine.poll_link() {
-            let bytes = self.engine.link_output(link).to_vec();
-            self.engine.handle_link_written(link, bytes.len());
-            self.sent.entry(link).or_default().extend(bytes);
+            if !unwritten.contains(&link) {
+                unwritten.push(link);
+            }
         }
+        unwritten.retain(|link| !self.write_link(*link));
+        self.unwritten = unwritten;
         while let Some(session) = self.engine.poll_session() {
             if !self.slow.contains(&session) {
                 self.take_output(session);
@@ -167,10 +176,28 @@ impl World {
                 Action::Ask { .. } | Action::Answer { .. } if self.alone => {
                     unreachable!("a single worker asks nobody")
                 }
-                other => self.actions.push(other),
+                other => {
+                    if let Action::CloseLink(link) = other {
+                        self.room.remove(&link);
+                    }
+                    self.actions.push(other);
+                }
             }
         }
         while self.engine.poll_event().is_some() {}
+    }
+
+    /// A socket takes what it has room for; whether that was all.
+    fn write_link(&mut self, link: LinkId) -> bool {
+        let bytes = self.engine.link_output(link);
+        let mut everything = bytes.len();
+        let room = self.room.get_mut(&link).unwrap_or(&mut everything);
+        let taken = &bytes[..bytes.len().min(*room)];
+        *room -= taken.len();
+        let (count, is_all) = (taken.len(), taken.len() == bytes.len());
+        self.sent.entry(link).or_default().extend(taken);
+        self.engine.handle_link_written(link, count);
+        is_all
     }
 
     fn take_output(&mut self, session: SessionId) {
@@ -232,6 +259,7 @@ impl World {
 
     /// A link's connection is lost, or could not be had.
     pub(crate) fn lose(&mut self, link: LinkId) {
+        self.room.remove(&link);
         self.turn(|engine| engine.handle_link_lost(link, "gone"));
     }
 
