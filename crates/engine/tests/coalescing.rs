@@ -332,6 +332,34 @@ fn a_get_that_is_asked_again_survives_the_loss_of_its_link_as_any_read_does() {
     assert_eq!(world.got(one), "$-1\r\n");
 }
 
+/// It would be executed behind what its client asked next.
+#[test]
+fn what_was_given_up_is_not_sent_on_the_next_connection() {
+    let mut settings = world::settings();
+    settings.flush.collapse = true;
+    settings.timeouts.request_ms = 400;
+    let mut world = World::new(settings);
+    world.wait_ms(1_100);
+    let [writer, one, two] = [world.accept(), world.accept(), world.accept()];
+    world.room.insert(world.shared, 0);
+    world.asks(writer, &["SET k 1"]);
+    world.wait_ms(400);
+    assert!(world.got(writer).starts_with("-UNKNOWN "));
+    ask_at_once(
+        &mut world,
+        &[(writer, &["SET k 2"]), (one, &["GET x"]), (two, &["GET x"])],
+    );
+    world.turn(|_| {});
+    assert_eq!(world.engine.counters().collapsed, 1, "the batch is closed");
+    world.lose(world.shared);
+    let link = world.connect();
+    let sent = requests(&["SET k 2", "GET x"]);
+    assert_eq!(world.sent(link).as_bytes(), sent);
+    world.says(link, "+OK\r\n$1\r\n1\r\n");
+    assert_eq!(world.got(writer), "+OK\r\n");
+    assert_eq!(world.got(two), "$1\r\n1\r\n");
+}
+
 #[test]
 fn replies_may_come_in_any_pieces() {
     let reply = b"*3\r\n$1\r\n1\r\n$-1\r\n$3\r\nabc\r\n";
