@@ -263,6 +263,31 @@ fn two_who_are_slow_on_one_link_are_waited_for_one_after_the_other() {
 }
 
 #[test]
+fn a_reply_that_has_begun_ends_where_it_began_though_its_link_is_captured() {
+    let mut settings = settings();
+    settings.limits.session_output_soft_bytes = 70_000;
+    let mut world = World::new(settings);
+    let [slow, other] = [world.accept(), world.accept()];
+    world.slow.insert(slow);
+    world.turn(|engine| {
+        engine.handle_session_bytes(slow, &requests(&["GET x"]));
+        engine.handle_session_bytes(other, &requests(&["GET y"]));
+        engine.handle_session_bytes(slow, &requests(&["GET z"]));
+    });
+    let much = format!("$80000\r\n{}\r\n", "x".repeat(80_000));
+    let large = format!("$69000\r\n{}\r\n", "y".repeat(69_000));
+    let (beginning, rest) = large.split_at(66_000);
+    // With this the slow one has too much, and is still owed more.
+    world.says(world.shared, [&much, beginning].concat());
+    let next = world.connect();
+    world.says(world.shared, [rest, "$1\r\n1\r\n"].concat());
+    assert!(world.got(other) == large, "whole, and once");
+    assert_eq!(world.sent(next), "");
+    world.takes(slow);
+    assert!(world.got(slow) == [&much, "$1\r\n1\r\n"].concat());
+}
+
+#[test]
 fn a_server_that_answers_a_part_of_an_mget_too_early_is_not_believed() {
     let mut settings = settings();
     settings.flush.fuse = true;

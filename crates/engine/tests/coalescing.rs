@@ -314,6 +314,36 @@ fn what_was_fused_stands_for_itself_when_its_link_is_lost() {
     assert_eq!(world.got(c), "$1\r\n1\r\n$1\r\n2\r\n");
 }
 
+/// Nothing of it was executed before.
+#[test]
+fn what_was_fused_was_sent_when_its_last_byte_was() {
+    let fused = requests(&["MSET a 1 b 2"]);
+    for room in 0..=fused.len() {
+        let mut world = fusing();
+        world.wait_ms(1_100);
+        world.see_rights();
+        let both = [world.accept(), world.accept()];
+        world.room.insert(world.shared, room);
+        ask_at_once(
+            &mut world,
+            &[(both[0], &["SET a 1"]), (both[1], &["SET b 2"])],
+        );
+        assert_eq!(world.sent(world.shared).as_bytes(), &fused[..room]);
+        world.lose(world.shared);
+        let link = world.connect();
+        let asked = world.asked(link).len();
+        world.says(link, "+OK\r\n".repeat(asked));
+        for client in both {
+            let got = world.got(client);
+            if room < fused.len() {
+                assert_eq!(got, "+OK\r\n", "{room} bytes were written");
+            } else {
+                assert!(got.starts_with("-UNKNOWN "), "{got}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_get_that_is_asked_again_survives_the_loss_of_its_link_as_any_read_does() {
     let mut world = fusing();
@@ -330,6 +360,26 @@ fn a_get_that_is_asked_again_survives_the_loss_of_its_link_as_any_read_does() {
     assert_eq!(world.sent(link).as_bytes(), again);
     world.says(link, "$-1\r\n");
     assert_eq!(world.got(one), "$-1\r\n");
+}
+
+#[test]
+fn what_is_to_be_asked_again_when_no_link_can_be_had_is_told_whether_it_was_executed() {
+    for (asked, reply, fate) in [
+        (["GET a", "GET b"], "*2\r\n$-1\r\n$1\r\nv\r\n", "-UNKNOWN "),
+        (["SET a 1", "SET b 1"], "-OOM no\r\n", "-NOTSENT "),
+    ] {
+        let mut world = fusing();
+        let [one, two] = [world.accept(), world.accept()];
+        ask_at_once(&mut world, &[(one, &asked[..1]), (two, &asked[1..])]);
+        world.sent(world.shared);
+        world.room.insert(world.shared, 0);
+        world.says(world.shared, reply);
+        assert_eq!(world.got(one), "");
+        // It was up for too short a time to be connected again at once.
+        world.lose(world.shared);
+        let got = world.got(one);
+        assert!(got.starts_with(fate), "{got}");
+    }
 }
 
 /// It would be executed behind what its client asked next.
@@ -494,6 +544,37 @@ fn who_reads_slowly_takes_no_answer_from_others() {
     world.says(next, "$1\r\nc\r\n$1\r\nz\r\n");
     assert_eq!(world.got(other), "$1\r\nc\r\n");
     assert_eq!(world.got(third), "$1\r\nz\r\n");
+}
+
+/// Or of what it reads of one key, it would see the newer first.
+#[test]
+fn what_leaves_the_link_of_a_slow_session_is_asked_in_its_order() {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    settings.limits.session_output_soft_bytes = 100;
+    let mut world = World::new(settings);
+    world.see_rights();
+    let [slow, other] = [world.accept(), world.accept()];
+    world.slow.insert(slow);
+    ask_at_once(
+        &mut world,
+        &[
+            (other, &["GET nil"]),
+            (slow, &["GET x"]),
+            (other, &["GET y"]),
+            (slow, &["GET z"]),
+        ],
+    );
+    let sent = requests(&["MGET nil x y z"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    let long = format!("$120\r\n{}\r\n", "x".repeat(120));
+    world.says(world.shared, format!("*4\r\n$-1\r\n{long}"));
+    let next = world.connect();
+    world.turn(|_| {});
+    let sent = requests(&["GET nil", "GET y"]);
+    assert_eq!(world.sent(next).as_bytes(), sent);
+    world.says(next, "$-1\r\n".repeat(2));
+    assert_eq!(world.got(other), "$-1\r\n".repeat(2));
 }
 
 #[test]
@@ -718,6 +799,51 @@ fn a_large_answer_is_the_first_ones_and_the_others_ask_for_themselves() {
         assert_eq!(world.got(b), [&large, "$1\r\n2\r\n"].concat());
         assert_eq!(world.engine.counters().held_bytes, 0);
     }
+}
+
+/// Or its write would run in front of what it has to ask again.
+#[test]
+fn who_takes_the_answer_of_another_is_not_asked_for_more() {
+    let large = format!("$200000\r\n{}\r\n", "x".repeat(200_000));
+    let (beginning, rest) = large.split_at(100_000);
+    let mut world = collapsing();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["GET k"]), (b, &["GET k"])]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["GET k"]));
+    world.asks(b, &["SET k 1"]);
+    world.wait_ms(1);
+    assert_eq!(world.sent(world.shared), "");
+    world.says(world.shared, beginning);
+    world.says(world.shared, rest);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["GET k"]));
+    world.says(world.shared, "$1\r\n0\r\n");
+    world.wait_ms(1);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET k 1"]));
+    assert_eq!(world.got(b), "$1\r\n0\r\n");
+}
+
+/// What a server sends comes no faster than it is taken; copies would.
+#[test]
+fn who_has_more_than_it_takes_gets_no_copy() {
+    let mut settings = world::settings();
+    settings.flush.collapse = true;
+    settings.limits.session_output_soft_bytes = 100;
+    let mut world = World::new(settings);
+    let [slow, other] = [world.accept(), world.accept()];
+    world.slow.insert(slow);
+    world.asks(slow, &["GET x"]);
+    let long = format!("$90\r\n{}\r\n", "x".repeat(90));
+    world.says(world.shared, &long);
+    world.sent(world.shared);
+    let same = requests(&["GET a"]);
+    ask_at_once(&mut world, &[(other, &["GET a"]), (slow, &["GET a"])]);
+    assert_eq!(world.sent(world.shared).as_bytes(), same);
+    world.says(world.shared, "$5\r\nvalue\r\n");
+    assert_eq!(world.got(other), "$5\r\nvalue\r\n");
+    assert_eq!(world.sent(world.shared).as_bytes(), same);
+    world.says(world.shared, "$5\r\nother\r\n");
+    world.takes(slow);
+    assert_eq!(world.got(slow), [&long, "$5\r\nother\r\n"].concat());
 }
 
 #[test]
