@@ -14,7 +14,7 @@ use world::{World, requests, settings};
 
 const CLIENTS: usize = 6;
 /// What sockets bring at once.
-const READ_BYTES: usize = 30_000;
+const READ_BYTES: usize = 80_000;
 /// Longer than all that happens.
 const LONG_MS: u32 = 600_000;
 const REFUSED: &str = "-OOM no\r\n";
