@@ -263,6 +263,23 @@ fn two_who_are_slow_on_one_link_are_waited_for_one_after_the_other() {
 }
 
 #[test]
+fn a_reply_that_has_begun_is_not_late() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 400;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.asks(session, &["GET large", "GET k"]);
+    let large = format!("$100000\r\n{}\r\n", "v".repeat(100_000));
+    let (beginning, rest) = large.split_at(80_000);
+    world.says(world.shared, beginning);
+    world.wait_ms(500);
+    world.says(world.shared, rest);
+    let got = world.got(session);
+    let behind = got.strip_prefix(&large).expect("it comes whole");
+    assert!(behind.starts_with("-UNKNOWN "), "{behind}");
+}
+
+#[test]
 fn a_reply_that_has_begun_ends_where_it_began_though_its_link_is_captured() {
     let mut settings = settings();
     settings.limits.session_output_soft_bytes = 70_000;
