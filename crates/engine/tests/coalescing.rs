@@ -186,6 +186,36 @@ fn who_has_no_right_to_it_is_not_tried_with_it_twice() {
     }
 }
 
+/// It may be another server, or other rights.
+#[test]
+fn on_the_next_connection_everything_is_tried_again() {
+    let mut world = fusing();
+    let [a, b] = [world.accept(), world.accept()];
+    let refused = "-NOPERM no\r\n";
+    for asked in [["GET a", "GET b"], ["SET a 1", "SET b 1"]] {
+        ask_at_once(&mut world, &[(a, &asked[..1]), (b, &asked[1..])]);
+        world.says(world.shared, refused);
+        world.says(world.shared, refused.repeat(2));
+    }
+    world.wait_ms(1_100);
+    world.lose(world.shared);
+    world.connect();
+    world.see_rights();
+    for (asked, fused) in [
+        (["GET a", "GET b"], "MGET a b"),
+        (["SET a 1", "SET b 1"], "MSET a 1 b 1"),
+    ] {
+        world.sent(world.shared);
+        ask_at_once(&mut world, &[(a, &asked[..1]), (b, &asked[1..])]);
+        world.wait_ms(1);
+        assert_eq!(world.sent(world.shared).as_bytes(), requests(&[fused]));
+        world.says(
+            world.shared,
+            answer(&take_requests(&mut requests(&[fused])), ""),
+        );
+    }
+}
+
 /// The next keys may be others.
 #[test]
 fn who_has_no_right_to_a_key_is_left_alone_for_a_while() {
@@ -312,6 +342,26 @@ fn what_was_fused_stands_for_itself_when_its_link_is_lost() {
     assert!(sent.ends_with(&alone), "{sent}");
     world.says(world.shared, "$1\r\n1\r\n$1\r\n2\r\n");
     assert_eq!(world.got(c), "$1\r\n1\r\n$1\r\n2\r\n");
+}
+
+/// Or it would go on ending one server after the other.
+#[test]
+fn a_get_that_was_fused_is_sent_on_two_connections_at_the_most() {
+    let mut world = fusing();
+    world.wait_ms(1_100);
+    world.see_rights();
+    let both = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(both[0], &["GET a"]), (both[1], &["GET b"])]);
+    for _ in 0..2 {
+        assert_ne!(world.sent(world.shared), "");
+        world.lose(world.shared);
+        assert_eq!(world.connect(), world.shared);
+        world.wait_ms(1_100);
+    }
+    assert_eq!(world.sent(world.shared), "");
+    for client in both {
+        assert!(world.got(client).starts_with("-UNKNOWN "));
+    }
 }
 
 /// Nothing of it was executed before.
@@ -497,6 +547,23 @@ fn what_one_session_sets_is_in_one_mset() {
     assert_eq!(world.sent(world.shared).as_bytes(), sent);
 }
 
+/// Nor may they be in two of them because another one's stands in between.
+#[test]
+fn a_set_in_front_of_those_of_another_session_leaves_by_itself() {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    settings.flush.fused_keys_max = 2;
+    let mut world = World::new(settings);
+    world.see_rights();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[(a, &["SET a 1"]), (b, &["SET b 1"]), (a, &["SET a 2"])],
+    );
+    let sent = requests(&["SET a 1", "MSET b 1 a 2"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+}
+
 /// A server may be another proxy, which has lost the answer.
 #[test]
 fn an_mset_of_which_it_is_not_known_whether_it_was_executed_is_not_asked_again() {
@@ -546,9 +613,8 @@ fn who_reads_slowly_takes_no_answer_from_others() {
     assert_eq!(world.got(third), "$1\r\nz\r\n");
 }
 
-/// Or of what it reads of one key, it would see the newer first.
-#[test]
-fn what_leaves_the_link_of_a_slow_session_is_asked_in_its_order() {
+/// A slow session has captured the link, and what another one reads is to go to the next one.
+fn captured() -> (World, SessionId) {
     let mut settings = world::settings();
     settings.flush.fuse = true;
     settings.limits.session_output_soft_bytes = 100;
@@ -569,12 +635,30 @@ fn what_leaves_the_link_of_a_slow_session_is_asked_in_its_order() {
     assert_eq!(world.sent(world.shared).as_bytes(), sent);
     let long = format!("$120\r\n{}\r\n", "x".repeat(120));
     world.says(world.shared, format!("*4\r\n$-1\r\n{long}"));
+    (world, other)
+}
+
+/// Or of what it reads of one key, it would see the newer first.
+#[test]
+fn what_leaves_the_link_of_a_slow_session_is_asked_in_its_order() {
+    let (mut world, other) = captured();
     let next = world.connect();
     world.turn(|_| {});
     let sent = requests(&["GET nil", "GET y"]);
     assert_eq!(world.sent(next).as_bytes(), sent);
     world.says(next, "$-1\r\n".repeat(2));
     assert_eq!(world.got(other), "$-1\r\n".repeat(2));
+}
+
+#[test]
+fn what_leaves_the_link_of_a_slow_session_may_have_been_executed() {
+    let (mut world, other) = captured();
+    let [next] = world.connecting()[..] else {
+        panic!("one link is to be connected");
+    };
+    world.lose(next);
+    let got = world.got(other);
+    assert_eq!(got.matches("-UNKNOWN ").count(), 2, "{got}");
 }
 
 #[test]
