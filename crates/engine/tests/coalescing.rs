@@ -2,8 +2,8 @@
 
 mod world;
 
-use respool_engine::SessionId;
 use respool_engine::limits::FUSED_BYTES_MAX;
+use respool_engine::{Origin, SessionId};
 use world::{World, request, requests, take_requests};
 
 /// It was not seen yet that anybody may GET and SET.
@@ -1024,6 +1024,42 @@ fn where_many_gets_find_nothing_they_are_left_alone_for_a_while() {
             assert!(between.0 > 50, "it has to be seen first");
             assert_eq!(between.1 - between.0 + 1, alone, "in one piece");
             assert!(between.1 < is_fused.len() - 1, "then it is tried again");
+        }
+    }
+}
+
+#[test]
+fn who_comes_by_a_listener_that_is_left_out_leaves_alone() {
+    let mut world = all_levels();
+    let mut from = |listener| {
+        let origin = Origin {
+            listener,
+            ..Origin::from(world::peer(1))
+        };
+        world.engine.handle_accept(origin, 0)
+    };
+    let [a, b, c, d] = [0, 0, 1, 1].map(&mut from);
+    let all: [(_, &[&str]); 4] = [
+        (a, &["GET k"]),
+        (b, &["GET x"]),
+        (c, &["GET k"]),
+        (d, &["GET k"]),
+    ];
+    for (switched, sent) in [
+        ("fuse no", &["GET k", "MGET k x"][..]),
+        ("collapse no", &["GET k", "GET k", "MGET k x"]),
+        ("fuse yes", &["MGET k x k k"]),
+    ] {
+        world.asks(c, &[&format!("CONFIG SET respool.listener.{switched}")]);
+        world.says(world.shared, "-ERR Unknown option\r\n");
+        assert_eq!(world.got(c), "+OK\r\n");
+        world.sent(world.shared);
+        ask_at_once(&mut world, &all);
+        let asked = world.asked(world.shared);
+        assert_eq!(asked, take_requests(&mut requests(sent)));
+        world.says(world.shared, answer(&asked, ""));
+        for (session, _) in all {
+            assert_eq!(world.got(session), "$1\r\nv\r\n");
         }
     }
 }
