@@ -465,11 +465,16 @@ impl Engine {
             return;
         };
         let output = session.out.len();
-        let owes = |link: &Key| self.links.get(*link).is_some_and(|state| state.owes(key));
-        // Of a link that was captured its reads have moved to the one that is shared now.
-        let shared = self.shared.get(&self.kind_of(session)).copied();
-        let Some(link) = Some(link).filter(owes).or(shared.filter(owes)) else {
-            return;
+        // Of a link that was captured its reads have moved to another one.
+        let brings = |link: &Link| {
+            matches!(link.role, Role::Shared | Role::Captured { .. }) && link.owes(key)
+        };
+        let link = match self.links.get(link) {
+            Some(state) if state.owes(key) => link,
+            _ => match self.links.iter().find(|(_, state)| brings(state)) {
+                Some((other, _)) => other,
+                None => return,
+            },
         };
         let Some(state) = self.links.get_mut(link) else {
             return;

@@ -2,6 +2,8 @@
 
 mod world;
 
+use std::collections::HashSet;
+
 use respool_engine::Action;
 use respool_engine::limits::LINK_UNUSED_MS;
 use world::{HELLO, World, request, requests, settings, worker};
@@ -345,4 +347,99 @@ fn a_server_that_answers_before_it_was_asked_is_not_believed() {
     assert_eq!(world.connect(), link);
     let sent = world.sent(link);
     assert_eq!(sent.as_bytes(), requests(&["GET key"]));
+}
+
+/// What is in front of them may take as long as a question to all workers.
+#[test]
+fn replies_that_wait_for_their_turn_count_against_the_bound_of_their_session() {
+    let mut settings = settings();
+    settings.limits.session_output_hard_bytes = 1 << 20;
+    let mut world = World::new(settings);
+    let [session, stranger] = [world.accept(), world.accept()];
+    world.asks(stranger, &["HELLO 3"]);
+    let other = world.connect();
+    world.asks(stranger, &["GET slow"]);
+    assert_eq!(world.asked(other).len(), 1);
+    // It is confirmed when that is answered.
+    world.asks(session, &["CLIENT PAUSE 10 WRITE"]);
+    world.says(
+        world.shared,
+        "-ERR timeout is not an integer or out of range\r\n",
+    );
+    world.sent(world.shared);
+    world.asks(session, &["GET k"; 100]);
+    let value = format!("$60000\r\n{}\r\n", "x".repeat(60_000));
+    for _ in world.asked(world.shared) {
+        world.says(world.shared, &value);
+    }
+    assert_eq!(world.got(session), "");
+    assert!(world.held_most < 2 << 20, "{} held", world.held_most);
+    assert_eq!(world.engine.counters().sessions_closed_by_us, 1);
+}
+
+/// Not the link that it has left because of another slow one.
+#[test]
+fn the_link_that_brings_a_slow_session_too_much_is_the_one_that_is_not_read() {
+    let mut settings = settings();
+    settings.limits.session_output_soft_bytes = 20_000;
+    settings.limits.session_output_hard_bytes = 60_000;
+    let mut world = World::new(settings);
+    let [first, second] = [world.accept(), world.accept()];
+    let old = world.shared;
+    let value = format!("$30000\r\n{}\r\n", "x".repeat(30_000));
+    world.asks(first, &["GET large", "GET large"]);
+    world.asks(second, &["GET other"; 10]);
+    world.wait_ms(1);
+    world.slow.extend([first, second]);
+    world.says(old, &value);
+    let fresh = world.connect();
+    assert_eq!(
+        world.asked(fresh).len(),
+        10,
+        "it leaves the link of the first"
+    );
+    world.takes(first);
+    world.actions.clear();
+    for _ in 0..3 {
+        world.says(fresh, &value);
+    }
+    let is_stop = |action: &&Action| matches!(action, Action::ReadLink(_, false));
+    let stopped: Vec<_> = world.actions.iter().filter(is_stop).collect();
+    assert!(
+        matches!(stopped[..], [Action::ReadLink(link, false)] if *link == fresh),
+        "{stopped:?}"
+    );
+}
+
+/// They are as innocent as those of whom nothing is fused.
+#[test]
+fn who_pipelines_what_is_fused_before_a_silent_server_is_not_closed_for_what_it_sends() {
+    let mut settings = settings();
+    settings.flush.fuse = true;
+    settings.limits.worker_memory_bytes_max = 8 << 20;
+    let mut world = World::new(settings);
+    world.see_rights();
+    let clients: Vec<_> = (0..50).map(|_| world.accept()).collect();
+    let chunk = requests(&["SET key:000001 value"; 1_500]);
+    let mut unread = HashSet::new();
+    let mut taken = 0;
+    // A socket is read so much at once, if it is.
+    for _ in 0..6 {
+        for client in &clients {
+            if !unread.contains(client) {
+                world.sends(*client, &chunk);
+                taken += chunk.len();
+            }
+            for action in std::mem::take(&mut world.actions) {
+                match action {
+                    Action::ReadSession(session, false) => unread.insert(session),
+                    Action::ReadSession(session, true) => unread.remove(&session),
+                    _ => false,
+                };
+            }
+        }
+    }
+    assert_eq!(world.engine.counters().sessions_closed_by_us, 0);
+    assert_eq!(unread.len(), clients.len());
+    assert!(taken <= clients.len() * 3 * chunk.len(), "{taken} taken");
 }
