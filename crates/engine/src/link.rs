@@ -1151,8 +1151,9 @@ pub(crate) enum Greeted {
     Broken(String),
 }
 
-/// Reads of one session that are asked again elsewhere when a slow session captures the link.
-const ASKED_AGAIN_MAX: usize = 128;
+/// Reads of one session that are asked again elsewhere when a slow session captures the link. Where two hundred sessions are slow,
+/// one after the other, each of them has what the others wait for asked again: with 128 a server had nothing else to do.
+const ASKED_AGAIN_MAX: usize = 16;
 
 /// A greeting's replies are a few hundred bytes.
 const GREETING_BYTES_MAX: usize = 64 << 10;
