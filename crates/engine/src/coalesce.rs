@@ -20,7 +20,8 @@
 //! - A session that has parts, or takes another's answer, is not asked for more until all of it is answered. So
 //!   whatever has to be asked again can be asked again as if it had never been sent.
 //! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, as a GET for all who want it, and so is everything
-//!   that their sessions have asked behind it. What is asked again is fused no more, so its answer is one. An answer that is too much to be copied is given to the first, and the others ask again.
+//!   that their sessions have asked behind it. What is asked again is fused no more, so its answer is one. An answer that is
+//!   too much to be copied is given to the first, and the others ask again.
 //! - An error to an MGET or MSET is of the whole: every part is asked again by itself, and has its own answer; of an MSET
 //!   only if the error says that nothing was executed. What one session sets is in one MSET: none of it is executed before
 //!   something of it that is refused.
@@ -317,9 +318,9 @@ impl Engine {
                 counters.fused_sets += fused.requests;
             }
         }
-        self.counters.collapsed += same as u64;
-        self.counters.commands_saved += saved as u64;
         let counters = &mut self.counters;
+        counters.collapsed += same as u64;
+        counters.commands_saved += saved as u64;
         counters.gets_left_alone += u64::from(link.gets.note(gets as u32));
         if collapse {
             link.collapsing.waste((candidates - same) as u32);
