@@ -4,6 +4,7 @@
 
 pub mod commands;
 pub mod encode;
+pub mod fan;
 pub mod hashing;
 pub mod number;
 pub mod reply;

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use respool_engine::{Action, Engine, LinkId, SessionId, Time};
-use respool_protocol::{commands, encode, reply, request, slot};
+use respool_protocol::{commands, encode, fan, reply, request, slot};
 
 #[path = "../../tests/world/mod.rs"]
 mod world;
@@ -73,6 +73,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         scan_of_replies("reply scan: OK, 20 in a buffer", Verb::Set, 20),
         look_up_of_names("command by its name"),
         hash_of_keys("slot of a key"),
+        fan_out("fan: MGET of 100 keys over 3 servers"),
     ];
     all.extend(TURNS.map(turns));
     all
@@ -216,6 +217,72 @@ fn hash_of_keys(name: &'static str) -> Scenario {
 fn hash_keys(keys: &[String]) -> u32 {
     let hash = |key: &String| u32::from(slot::hash_slot(key.as_bytes()));
     keys.iter().map(hash).sum()
+}
+
+const FANNED_KEYS: u32 = 100;
+const FANNED_SERVERS: usize = 3;
+
+/// What several servers cost: a key's way to its share of the request, and its value's way back. Whose a key is
+/// costs next to nothing here; it is counted by itself.
+fn fan_out(name: &'static str) -> Scenario {
+    Scenario {
+        name,
+        per_round: FANNED_KEYS,
+        rounds: 200,
+        parts: &[Part::Requests, Part::Replies],
+        prepare: Box::new(|to_count| {
+            let keys: Vec<String> = (0..FANNED_KEYS).map(|number| key(number, 12)).collect();
+            let mut words = vec![b"MGET".as_slice()];
+            words.extend(keys.iter().map(String::as_bytes));
+            let mut request = Vec::new();
+            encode::request(&mut request, &words);
+            let mut expected = Vec::new();
+            encode::array(&mut expected, keys.len());
+            for key in &keys {
+                encode::bulk(&mut expected, value_of(key.as_bytes()));
+            }
+
+            let mut scanner = request::Scanner::default();
+            let found = scanner.scan(&request, true);
+            assert!(matches!(found, Ok(request::Found::Request { .. })));
+            let mget = commands::id::MGET;
+            let mut split = fan::Split::default();
+            assert_eq!(
+                split.divide(mget, &request, scanner.spans(), server_of),
+                Ok(fan::Divided::Shares)
+            );
+            let replies: Vec<Vec<u8>> = split
+                .shares()
+                .map(|share| replies_to(share.request))
+                .collect();
+            let replies: [Vec<u8>; FANNED_SERVERS] =
+                replies.try_into().expect("keys of every server");
+            let mut merger = fan::Merger::default();
+            let mut out = Vec::new();
+            Box::new(move || {
+                part(Part::Requests, to_count, || {
+                    let spans = black_box(scanner.spans());
+                    let divided = split.divide(mget, black_box(&request), spans, server_of);
+                    assert_eq!(divided, Ok(fan::Divided::Shares));
+                });
+                part(Part::Replies, to_count, || {
+                    let parts = replies.each_ref().map(|reply| fan::Part {
+                        server: "127.0.0.1:6379",
+                        reply: black_box(reply),
+                    });
+                    out.clear();
+                    let merged = merger.merge(mget, split.order(), &parts, &mut out);
+                    assert_eq!(merged, fan::Merged::Whole);
+                });
+                assert_eq!(out, expected);
+            })
+        }),
+    }
+}
+
+fn server_of(key: &[u8]) -> u16 {
+    let last = key.last().copied().unwrap_or_default();
+    u16::from(last) % FANNED_SERVERS as u16
 }
 
 // --- whole turns ---

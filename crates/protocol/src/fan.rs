@@ -1,0 +1,30 @@
+//! One request for several servers: how it is divided, and how their replies become one.
+//!
+//! ```text
+//!   MGET a b c a         Split          MGET a a  -> server 0 -> 1 1        Merger
+//!                    order: 0 1 0 0         c             3
+//!                                       MGET b    -> server 1 -> 2          1 2 3 1
+//! ```
+//!
+//! Who gets a request, and what becomes of the replies, are the columns [`Spread`](crate::commands::Spread) and
+//! [`Merge`](crate::commands::Merge) of the command table. [`Split`] is for those that name keys, and
+//! [`Cursor`] for SCAN, which asks one server after the other.
+
+mod cursor;
+mod info;
+mod merge;
+mod split;
+
+pub use cursor::{Cursor, scan_reply, scan_request};
+pub use merge::{Merged, Merger, Part, is_mergeable};
+pub use split::{Divided, Share, Split, Undivided};
+
+/// Appends a number that is not negative as a bulk string.
+fn number_bulk(out: &mut Vec<u8>, number: i64) {
+    let digits = number.checked_ilog10().map_or(1, |digits| digits + 1);
+    out.push(b'$');
+    crate::number::append(out, i64::from(digits));
+    out.extend_from_slice(b"\r\n");
+    crate::number::append(out, number);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,512 @@
+//! Dividing a request that names keys among those who own them.
+
+use crate::commands::{Begin, CommandId, Find, Spread};
+use crate::number;
+use crate::request::Span;
+
+/// What a [`Split`] keeps of its memory for the next request.
+const HELD_BYTES_MAX: usize = 1 << 20;
+/// What stands in front of a share's first argument, at most: `*4294967295\r\n`.
+const HEADER_BYTES_MAX: usize = 13;
+/// What says how many keys a share has, at most: `$10\r\n4294967295\r\n`.
+const NUMBER_BYTES_MAX: usize = 17;
+
+/// Divides one request after the other; keeps its buffers, so that it allocates only while they grow.
+///
+/// The first pass asks for the group of every key and counts, the second copies every key to where its share is:
+///
+/// ```text
+///   request   *5\r\n$4\r\nMGET\r\n | $1\r\na\r\n | $1\r\nb\r\n | $1\r\nc\r\n | $1\r\na\r\n
+///   order                                0             1             0             0
+///   bytes     *4\r\n$4\r\nMGET\r\n$1\r\na\r\n$1\r\nc\r\n$1\r\na\r\n *2\r\n$4\r\nMGET\r\n$1\r\nb\r\n
+///             ^ shares[0]                                           ^ shares[1]
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Split {
+    /// The share that each key went to, in the order of the keys.
+    order: Vec<u16>,
+    /// In the order in which their groups occur first.
+    shares: Vec<Place>,
+    /// The share of each group, if it has one: an entry counts only if that share is of this group, so
+    /// nothing has to be cleared for the next request.
+    share_of_group: Vec<u16>,
+    /// All shares, one behind the other. Its length is the most that was ever needed.
+    bytes: Vec<u8>,
+    /// The beginning of the share that is being written.
+    header: Vec<u8>,
+}
+
+/// Where a share lies in the bytes of its [`Split`].
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    group: u16,
+    keys: u32,
+    start: usize,
+    /// While it is being counted, how many bytes its keys have; while it is being written, where the next one goes.
+    end: usize,
+}
+
+/// What a group gets of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share<'a> {
+    /// The group.
+    pub group: u16,
+    /// The request for it.
+    pub request: &'a [u8],
+    /// How many keys it has.
+    pub keys: u32,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Divided {
+    /// All its keys are in one group: it can go there as it came, and nothing was copied.
+    Whole {
+        /// The group.
+        group: u16,
+    },
+    /// It has a share for each of several groups: [`Split::shares`].
+    Shares,
+}
+
+/// Why a request was not divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undivided {
+    /// Where its keys are cannot be said: any server will refuse it, in its own words.
+    Keys,
+    /// Its keys belong together: the command is none that is divided, or one of its options, like NX of MSETEX, is
+    /// a condition on all of them.
+    Together,
+}
+
+impl Split {
+    /// Divides a request whose command has [`Spread::Owners`]. `request` is an array of bulk strings with `spans` as
+    /// the request scanner found them, and `group_of` tells keys apart: by slot, or by server.
+    ///
+    /// A share has its keys, and what belongs to each of them, in the order asked, duplicates too. What stands in front
+    /// of the keys and behind them it has as it came, but for their number.
+    ///
+    /// # Errors
+    /// When the request has to stay whole.
+    #[inline]
+    pub fn divide(
+        &mut self,
+        command: CommandId,
+        request: &[u8],
+        spans: &[Span],
+        mut group_of: impl FnMut(&[u8]) -> u16,
+    ) -> Result<Divided, Undivided> {
+        let layout = Layout::of(command, request, spans)?;
+        self.reset();
+        let key_bytes = self.count(&layout, request, spans, &mut group_of);
+        match self.shares[..] {
+            [Place { group, .. }] => Ok(Divided::Whole { group }),
+            _ => {
+                self.write(&layout, key_bytes, request, spans);
+                Ok(Divided::Shares)
+            }
+        }
+    }
+
+    /// What each group gets, in the order in which the groups occur first. Nothing unless the last request was
+    /// divided into [`Divided::Shares`].
+    pub fn shares(&self) -> impl ExactSizeIterator<Item = Share<'_>> {
+        let several = self.shares.len() > 1;
+        let shares = if several { &self.shares[..] } else { &[] };
+        shares.iter().map(|place| Share {
+            group: place.group,
+            request: &self.bytes[place.start..place.end],
+            keys: place.keys,
+        })
+    }
+
+    /// For each key of the request, in the order asked, which of the shares it went to: what
+    /// [`Merger`](super::Merger) needs to know.
+    pub fn order(&self) -> &[u16] {
+        &self.order
+    }
+
+    /// Forgets the request; keeps the memory, unless a large request made it large.
+    #[inline]
+    pub fn reset(&mut self) {
+        self.order.clear();
+        self.shares.clear();
+        if self.bytes.len() > HELD_BYTES_MAX {
+            self.bytes = Vec::new();
+        }
+        if self.order.capacity() * size_of::<u16>() > HELD_BYTES_MAX {
+            self.order = Vec::new();
+        }
+        if self.shares.capacity() * size_of::<Place>() > HELD_BYTES_MAX {
+            self.shares = Vec::new();
+        }
+    }
+
+    /// The first pass. Returns how many bytes all keys have, with what belongs to them.
+    #[inline]
+    fn count(
+        &mut self,
+        layout: &Layout,
+        request: &[u8],
+        spans: &[Span],
+        group_of: &mut impl FnMut(&[u8]) -> u16,
+    ) -> usize {
+        let first = layout.first;
+        self.order.reserve((layout.behind - first) / layout.step);
+        let mut before = spans[first - 1].end;
+        for of_key in spans[first..layout.behind].chunks_exact(layout.step) {
+            let group = group_of(of_key[0].of(request));
+            let share = self.share_of(group);
+            // With the last two bytes of a bulk string, those in front of it end the one before.
+            let end = of_key[layout.step - 1].end;
+            let place = &mut self.shares[usize::from(share)];
+            place.keys += 1;
+            place.end += (end - before) as usize;
+            before = end;
+            self.order.push(share);
+        }
+        (before - spans[first - 1].end) as usize
+    }
+
+    #[inline]
+    fn share_of(&mut self, group: u16) -> u16 {
+        let at = usize::from(group);
+        if let Some(&share) = self.share_of_group.get(at)
+            && let Some(place) = self.shares.get(usize::from(share))
+            && place.group == group
+        {
+            return share;
+        }
+        self.add_share(group)
+    }
+
+    #[inline(never)]
+    fn add_share(&mut self, group: u16) -> u16 {
+        let at = usize::from(group);
+        if self.share_of_group.len() <= at {
+            self.share_of_group.resize(at + 1, 0);
+        }
+        // No more shares than groups, and there are 65,536 of those.
+        let share = self.shares.len() as u16;
+        self.share_of_group[at] = share;
+        self.shares.push(Place {
+            group,
+            keys: 0,
+            start: 0,
+            end: 0,
+        });
+        share
+    }
+
+    /// The second pass.
+    #[inline]
+    fn write(&mut self, layout: &Layout, key_bytes: usize, request: &[u8], spans: &[Span]) {
+        let line_end = request.iter().position(|&byte| byte == b'\n');
+        let name = &request[line_end.map_or(0, |at| at + 1)..behind(spans, 0)];
+        let tail = &request[behind(spans, layout.behind - 1)..behind(spans, spans.len() - 1)];
+        let tail_args = spans.len() - layout.behind;
+
+        let around = HEADER_BYTES_MAX + name.len() + NUMBER_BYTES_MAX + tail.len();
+        let most = key_bytes + self.shares.len() * around;
+        if self.bytes.len() < most {
+            self.bytes.resize(most, 0);
+        }
+        let mut at = 0;
+        for place in &mut self.shares {
+            let keys = place.keys as usize;
+            self.header.clear();
+            self.header.push(b'*');
+            let args = layout.first + keys * layout.step + tail_args;
+            number::append(&mut self.header, args as i64);
+            self.header.extend_from_slice(b"\r\n");
+            self.header.extend_from_slice(name);
+            if layout.counted {
+                super::number_bulk(&mut self.header, i64::from(place.keys));
+            }
+            let of_keys = place.end;
+            place.start = at;
+            place.end = copy_to(&mut self.bytes, at, &self.header);
+            at = copy_to(&mut self.bytes, place.end + of_keys, tail);
+        }
+
+        let mut from = behind(spans, layout.first - 1);
+        let of_keys = spans[layout.first..layout.behind].chunks_exact(layout.step);
+        for (of_key, &share) in of_keys.zip(&self.order) {
+            let to = of_key[layout.step - 1].end as usize + 2;
+            let place = &mut self.shares[usize::from(share)];
+            place.end = copy_to(&mut self.bytes, place.end, &request[from..to]);
+            from = to;
+        }
+        for place in &mut self.shares {
+            place.end += tail.len();
+        }
+    }
+}
+
+/// Where the keys of a request are.
+struct Layout {
+    first: usize,
+    /// Behind the last key and what belongs to it.
+    behind: usize,
+    /// A key and the arguments that belong to it.
+    step: usize,
+    /// Whether the argument in front of the first key says how many there are.
+    counted: bool,
+}
+
+impl Layout {
+    fn of(command: CommandId, request: &[u8], spans: &[Span]) -> Result<Layout, Undivided> {
+        let command = command.get();
+        let [spec] = command.keys else {
+            return Err(Undivided::Together);
+        };
+        let (1, Begin::Index(1), Spread::Owners) =
+            (command.keys.len(), spec.begin, command.fan_out.spread)
+        else {
+            return Err(Undivided::Together);
+        };
+        let layout = match spec.find {
+            Find::Range {
+                last: -1,
+                step,
+                limit: 0 | 1,
+            } => Layout {
+                first: 1,
+                behind: spans.len(),
+                step: usize::from(step.max(1)),
+                counted: false,
+            },
+            Find::Count {
+                number: 0,
+                first: 1,
+                step,
+            } => {
+                let number = spans.get(1).ok_or(Undivided::Keys)?;
+                let keys = number::parse(number.of(request)).ok_or(Undivided::Keys)?;
+                let keys = usize::try_from(keys).map_err(|_| Undivided::Keys)?;
+                let step = usize::from(step.max(1));
+                let behind = keys.checked_mul(step).and_then(|args| args.checked_add(2));
+                Layout {
+                    first: 2,
+                    behind: behind.ok_or(Undivided::Keys)?,
+                    step,
+                    counted: true,
+                }
+            }
+            _ => return Err(Undivided::Together),
+        };
+        if layout.first >= layout.behind
+            || layout.behind > spans.len()
+            || !(layout.behind - layout.first).is_multiple_of(layout.step)
+        {
+            return Err(Undivided::Keys);
+        }
+        if !is_about_each_key(request, &spans[layout.behind..]) {
+            return Err(Undivided::Together);
+        }
+        Ok(layout)
+    }
+}
+
+/// Whether options say of each key what they say of all: how long it lives. What is not known may be a
+/// condition.
+fn is_about_each_key(request: &[u8], mut options: &[Span]) -> bool {
+    while let [option, rest @ ..] = options {
+        let word = option.of(request);
+        let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
+        options = if is(b"keepttl") {
+            rest
+        } else if is(b"ex") || is(b"px") || is(b"exat") || is(b"pxat") {
+            // Without a number every share is refused.
+            rest.get(1..).unwrap_or_default()
+        } else {
+            return false;
+        };
+    }
+    true
+}
+
+/// Behind an argument and the two bytes that end it.
+fn behind(spans: &[Span], argument: usize) -> usize {
+    spans[argument].end as usize + 2
+}
+
+/// Returns where the copy ends.
+#[inline]
+fn copy_to(bytes: &mut [u8], at: usize, piece: &[u8]) -> usize {
+    let end = at + piece.len();
+    bytes[at..end].copy_from_slice(piece);
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::commands::lookup;
+    use crate::encode;
+    use crate::request::{Found, Scanner};
+
+    fn scanned(request: &[u8]) -> Vec<Span> {
+        let mut scanner = Scanner::default();
+        let len = request.len();
+        assert_eq!(scanner.scan(request, true), Ok(Found::Request { len }));
+        scanner.spans().to_vec()
+    }
+
+    fn words_of(request: &[u8]) -> Vec<String> {
+        let words = scanned(request).into_iter();
+        words
+            .map(|span| String::from_utf8_lossy(span.of(request)).into_owned())
+            .collect()
+    }
+
+    /// Divides by the first byte of each key. The shares, in words, or why there are none.
+    fn divided(split: &mut Split, request: &str) -> Result<Vec<(u16, String, u32)>, Undivided> {
+        let words: Vec<&str> = request.split(' ').collect();
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, &words);
+        let command = lookup(words[0].as_bytes()).unwrap();
+        let group_of = |key: &[u8]| u16::from(key[0]);
+        Ok(
+            match split.divide(command, &bytes, &scanned(&bytes), group_of)? {
+                Divided::Whole { group } => {
+                    assert_eq!(split.shares().count(), 0);
+                    vec![(group, request.to_owned(), split.order().len() as u32)]
+                }
+                Divided::Shares => split
+                    .shares()
+                    .map(|share| (share.group, words_of(share.request).join(" "), share.keys))
+                    .collect(),
+            },
+        )
+    }
+
+    const A: u16 = b'a' as u16;
+    const B: u16 = b'b' as u16;
+
+    #[test]
+    fn every_key_goes_to_its_group_in_the_order_asked() {
+        let mut split = Split::default();
+        let mut parts = |request| divided(&mut split, request).unwrap();
+        let part = |group, words: &str, keys| (group, words.to_owned(), keys);
+        assert_eq!(
+            parts("MGET b1 a1 b2 b1"),
+            [part(B, "MGET b1 b2 b1", 3), part(A, "MGET a1", 1)]
+        );
+        assert_eq!(
+            parts("mset a1 x b1 yy a1 z"),
+            [part(A, "mset a1 x a1 z", 2), part(B, "mset b1 yy", 1)]
+        );
+        assert_eq!(parts("DEL a1 a2"), [part(A, "DEL a1 a2", 2)]);
+        assert_eq!(
+            parts("MSETEX 3 a1 x b1 y a2 z EX 10"),
+            [
+                part(A, "MSETEX 2 a1 x a2 z EX 10", 2),
+                part(B, "MSETEX 1 b1 y EX 10", 1)
+            ]
+        );
+        assert_eq!(parts("EXISTS a b").len(), 2);
+        assert_eq!(split.order(), [0, 1]);
+    }
+
+    #[test]
+    fn what_is_one_request_for_a_reason_stays_one() {
+        let mut split = Split::default();
+        let mut why = |request| divided(&mut split, request).unwrap_err();
+        assert_eq!(why("MSETNX a 1 b 2"), Undivided::Together);
+        assert_eq!(why("MSETEX 2 a 1 b 2 NX"), Undivided::Together);
+        assert_eq!(why("MSETEX 2 a 1 b 2 EX 10 xx"), Undivided::Together);
+        assert_eq!(why("SUNION a b"), Undivided::Together);
+        assert_eq!(why("MSET a 1 b"), Undivided::Keys);
+        assert_eq!(why("MSETEX 3 a 1 b 2"), Undivided::Keys);
+        assert_eq!(why("MSETEX 0 a 1 b 2"), Undivided::Keys);
+        assert_eq!(why("MSETEX -1 a 1 b 2"), Undivided::Keys);
+        assert_eq!(why("MSETEX 9223372036854775807 a 1 b 2"), Undivided::Keys);
+        assert_eq!(why("MGET"), Undivided::Keys);
+    }
+
+    /// A command that the table begins to divide is divided, too, or this notices.
+    #[test]
+    fn every_command_that_the_table_divides_is_divided() {
+        let owners = crate::commands::all().filter(|id| id.get().fan_out.spread == Spread::Owners);
+        for id in owners {
+            let name = id.get().name.to_uppercase();
+            let request = match &name[..] {
+                "MSET" => "MSET a 1 b 2".to_owned(),
+                "MSETEX" => "MSETEX 2 a 1 b 2".to_owned(),
+                _ => format!("{name} a b"),
+            };
+            let parts = divided(&mut Split::default(), &request).unwrap();
+            assert_eq!(parts.len(), 2, "{request}");
+        }
+    }
+
+    #[test]
+    fn a_large_request_leaves_no_large_memory() {
+        let mut split = Split::default();
+        let value = "x".repeat(HELD_BYTES_MAX);
+        divided(&mut split, &format!("MSET a {value} b 1")).unwrap();
+        assert!(split.bytes.capacity() > HELD_BYTES_MAX);
+        divided(&mut split, "MGET a b").unwrap();
+        assert!(split.bytes.capacity() < 1000);
+    }
+
+    proptest! {
+        /// Every group that there is can occur at once, and nothing of the request before is left.
+        #[test]
+        fn the_shares_together_are_the_request(
+            requests in prop::collection::vec(
+                (prop::collection::vec((any::<u8>(), 0usize..40), 1..60), any::<u8>(), any::<bool>()), 1..5),
+        ) {
+            let mut split = Split::default();
+            for (keys, groups, with_values) in requests {
+                let keys: Vec<Vec<u8>> = keys.into_iter().map(|(byte, len)| vec![byte; len]).collect();
+                let group_of = |key: &[u8]| {
+                    let byte = u16::from(key.first().copied().unwrap_or(0));
+                    (byte % (u16::from(groups) + 1)) * 257
+                };
+                let mut words = vec![if with_values { b"MSET".to_vec() } else { b"MGET".to_vec() }];
+                for (at, key) in keys.iter().enumerate() {
+                    words.push(key.clone());
+                    if with_values {
+                        words.push(format!("value {at}").into_bytes());
+                    }
+                }
+                let mut bytes = Vec::new();
+                encode::request(&mut bytes, &words);
+                let command = lookup(&words[0]).unwrap();
+                let step = if with_values { 2 } else { 1 };
+
+                let mut expected: Vec<(u16, Vec<Vec<u8>>)> = Vec::new();
+                let mut order = Vec::new();
+                for of_key in words[1..].chunks(step) {
+                    let group = group_of(&of_key[0]);
+                    let share = expected.iter().position(|(other, _)| *other == group).unwrap_or_else(|| {
+                        expected.push((group, vec![words[0].clone()]));
+                        expected.len() - 1
+                    });
+                    expected[share].1.extend(of_key.iter().cloned());
+                    order.push(share as u16);
+                }
+                let divided = split.divide(command, &bytes, &scanned(&bytes), group_of);
+                prop_assert_eq!(split.order(), &order[..]);
+                if expected.len() == 1 {
+                    prop_assert_eq!(divided, Ok(Divided::Whole { group: expected[0].0 }));
+                    prop_assert_eq!(split.shares().len(), 0);
+                    continue;
+                }
+                prop_assert_eq!(divided, Ok(Divided::Shares));
+                prop_assert_eq!(split.shares().len(), expected.len());
+                for (share, (group, words)) in split.shares().zip(&expected) {
+                    let mut request = Vec::new();
+                    encode::request(&mut request, words);
+                    prop_assert_eq!(share.group, *group);
+                    prop_assert_eq!(share.request, &request[..]);
+                    prop_assert_eq!(share.keys as usize, (words.len() - 1) / step);
+                }
+            }
+        }
+    }
+}
