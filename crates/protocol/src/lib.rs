@@ -2,6 +2,7 @@
 //!
 //! No dependency, no I/O, no clock: every function is one of bytes.
 
+pub mod cluster;
 pub mod commands;
 pub mod encode;
 pub mod fan;
