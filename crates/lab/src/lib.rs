@@ -39,5 +39,6 @@ pub mod servers;
 pub mod table;
 pub mod tape;
 pub mod targets;
+pub mod topologies;
 pub mod window;
 pub mod zipf;
