@@ -316,12 +316,12 @@ impl Engine {
         if !self.settings.users.is_empty() {
             return;
         }
+        let pool = self.server(server).pool;
         for key in self.sessions.keys() {
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;
             };
-            let its_server = self.pools[session.pool as usize].only_server();
-            if session.user == CONFIGURED && its_server == server {
+            if session.user == CONFIGURED && session.pool == pool {
                 session.flags |= Flags::UNAUTHENTICATED;
             }
         }
@@ -330,7 +330,7 @@ impl Engine {
     /// The kind of link that a session rides on.
     pub(crate) fn kind_of(&self, session: &Session) -> LinkKey {
         LinkKey {
-            server: self.pools[session.pool as usize].only_server(),
+            server: session.server,
             version: session.version,
             db: session.db,
             user: if self.settings.users.is_empty() {
@@ -356,7 +356,7 @@ impl Engine {
 
     /// Whether a session has to say first who it is: to us, or to a server that says so.
     pub(crate) fn must_authenticate(&self, pool: usize) -> bool {
-        let first = self.first_link(self.pools[pool].only_server());
+        let first = self.first_link(self.pools[pool].home());
         let refusal = self
             .shared
             .get(&first)

@@ -70,6 +70,10 @@ pub(crate) enum Duty {
     Subscribers(Kind),
     /// CONFIG SET or GET of something of ours.
     Control(Box<Control>),
+    /// SCAN of this one of so many servers.
+    Scan { server: u16, count: u16 },
+    /// Several servers were asked; this is the part of that number.
+    Part(u16),
     /// COMMAND, or COMMAND INFO about a command that we do not know: nobody's.
     Learn(Subject),
 }
@@ -175,6 +179,11 @@ impl Engine {
             _ if cut => self.pass_on(entry, reply),
             Duty::Dismissal { of } => self.dismissed(of, reply),
             Duty::Pass => self.pass_on(entry, reply),
+            Duty::Scan { server, count } => {
+                let reply = self.scanned(key, (server, count), reply);
+                self.pass_on(entry, &reply);
+            }
+            Duty::Part(index) => self.take_part_of(entry, index, reply),
             Duty::Healed { noscript } if reply.starts_with(b"-NOPERM") => {
                 self.pass_on(entry, &noscript);
             }
@@ -248,6 +257,9 @@ impl Engine {
 
     /// A reply goes to the session that asked, if that wants any.
     pub(crate) fn pass_on(&mut self, entry: Entry, reply: &[u8]) {
+        if entry.duty && self.fail_part(entry, reply) {
+            return;
+        }
         if entry.session != Key::NOBODY {
             let reply = if entry.silent { &[] } else { reply };
             self.deliver(entry.session, entry.seq, 1, reply);

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use respool_protocol::commands::{self, Coalesce, Retry};
 use respool_protocol::encode::Version;
+use respool_protocol::fan::{Merger, Split};
 use respool_protocol::request::Scanner;
 
 use crate::auth::{CONFIGURED, Logins};
@@ -34,7 +35,7 @@ use crate::requests::{Alike, may_wait};
 use crate::returns::Expected;
 use crate::scripts::Scripts;
 use crate::session::{Flags, Origin, Pins, Session};
-use crate::settings::{Address, FlushRule, Settings};
+use crate::settings::{Address, Settings};
 use crate::slots::{Key, Slots};
 use crate::subscriptions::Hub;
 use crate::time::Time;
@@ -192,6 +193,10 @@ pub struct Engine {
     /// The number of the batch that leaves, and where it is put into order.
     pub(crate) batch: u32,
     pub(crate) coalescing: Coalescing,
+    /// Where a request is divided among servers.
+    pub(crate) split: Split,
+    /// Where the answers to that become one.
+    pub(crate) merger: Merger,
     /// The subscriptions, and the excess over what servers count, which all workers share.
     pub(crate) hubs: Vec<Hub>,
     pub(crate) directory: Arc<Directory>,
@@ -344,6 +349,8 @@ impl Engine {
             targets: HashMap::new(),
             batch: 0,
             coalescing: Coalescing::default(),
+            split: Split::default(),
+            merger: Merger::default(),
             hubs: Vec::new(),
             directory: Arc::default(),
             message: Vec::new(),
@@ -404,14 +411,16 @@ impl Engine {
     /// A client has connected; its requests go to the pool of that index.
     pub fn handle_accept(&mut self, from: impl Into<Origin>, pool: usize) -> SessionId {
         let from = from.into();
-        let server = self.pools[pool].only_server();
+        let server = self.pools[pool].home();
         let key = self.first_link(server);
         let link = self.shared_link(key).unwrap_or(Key::NOBODY);
-        let flags = if self.must_authenticate(pool) {
-            Flags::UNAUTHENTICATED
-        } else {
-            Flags::default()
-        };
+        let mut flags = Flags::default();
+        if self.must_authenticate(pool) {
+            flags |= Flags::UNAUTHENTICATED;
+        }
+        if self.pools[pool].has_several() {
+            flags |= Flags::ROUTED;
+        }
         let session = Session {
             flags,
             version: Version::Resp2,
@@ -432,6 +441,7 @@ impl Engine {
             expected: Expected::NOT,
             db: key.db,
             pool: pool as u16,
+            server,
             listener: from.listener,
             user: CONFIGURED,
             id: self.next_session,
@@ -923,7 +933,7 @@ impl Engine {
         if !role.is_one_sessions() && !self.has_room_for_link() {
             return None;
         }
-        let max_delay_us = self.flush_rule(key.server).max_delay_us;
+        let max_delay_us = self.pool_of(key.server).flush.max_delay_us;
         let link = Link::new(key, role, max_delay_us, self.now);
         self.pinned_links += u32::from(role.is_one_sessions());
         Some(self.links.insert(link))
@@ -1063,9 +1073,8 @@ impl Engine {
         }
     }
 
-    /// When the batches for a server leave.
-    pub(crate) fn flush_rule(&self, server: ServerId) -> &FlushRule {
-        &self.pools[usize::from(self.server(server).pool)].flush
+    pub(crate) fn pool_of(&self, server: ServerId) -> &Pool {
+        &self.pools[usize::from(self.server(server).pool)]
     }
 
     /// The link has bytes of a large request to write.

@@ -278,7 +278,7 @@ impl Engine {
     /// The server that a session speaks to, by its own words. The session's link may be on its way.
     pub(crate) fn identity_of(&self, key: Key) -> Option<&Identity> {
         let session = self.sessions.get(key)?;
-        self.identity(self.pools[usize::from(session.pool)].only_server())
+        self.identity(session.server)
     }
 
     /// Whether the server agrees to READONLY or READWRITE though it is no Cluster's: Valkey 8 and newer to both, where
@@ -340,7 +340,7 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
-        let server = self.pools[session.pool as usize].only_server();
+        let server = session.server;
         if self.hold_until_caught_up(key) {
             return Placed::Wait;
         }

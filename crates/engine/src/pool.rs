@@ -1,5 +1,7 @@
 //! The servers behind us, and which of them owns what.
 
+use respool_protocol::hashing::Placement;
+
 use crate::settings::{FlushRule, PoolKind, PoolSettings, ServerSettings};
 
 /// A server's index in the engine's table of servers.
@@ -29,6 +31,11 @@ pub(crate) struct Pool {
 pub(crate) enum Topology {
     /// One server owns every key.
     Single(ServerId),
+    /// Each key's owner follows from its hash.
+    Sharded {
+        placement: Placement,
+        servers: Box<[ServerId]>,
+    },
 }
 
 impl Pool {
@@ -44,24 +51,50 @@ impl Pool {
             });
             id
         };
-        let pools = settings
-            .iter()
-            .enumerate()
-            .map(|(index, pool)| Pool {
-                topology: match &pool.kind {
-                    PoolKind::Single(server) => Topology::Single(add(index, server)),
+        let mut pools = Vec::new();
+        for (index, pool) in settings.iter().enumerate() {
+            let topology = match &pool.kind {
+                PoolKind::Single(server) => Topology::Single(add(index, server)),
+                PoolKind::Sharded { shards, placement } => Topology::Sharded {
+                    placement: placement.clone(),
+                    servers: shards.iter().map(|shard| add(index, shard)).collect(),
                 },
+            };
+            pools.push(Pool {
+                topology,
                 flush: flush.clone(),
-            })
-            .collect();
+            });
+        }
         (pools, servers)
     }
 
-    /// The server that owns everything, as every kind of pool has one so far: a request need not be
-    /// looked at.
-    pub(crate) fn only_server(&self) -> ServerId {
-        match self.topology {
-            Topology::Single(server) => server,
+    /// The server for what has no key: it owns everything where there is only one, so a request need not be looked at.
+    pub(crate) fn home(&self) -> ServerId {
+        match &self.topology {
+            Topology::Single(server) => *server,
+            Topology::Sharded { servers, .. } => servers[0],
+        }
+    }
+
+    /// Whether requests have to be looked at to know whose they are.
+    pub(crate) fn has_several(&self) -> bool {
+        matches!(self.topology, Topology::Sharded { .. })
+    }
+
+    /// The owner of a key; `random` is asked where any will do.
+    #[inline]
+    pub(crate) fn owner_of(&self, key: &[u8], random: impl FnOnce() -> u32) -> ServerId {
+        match &self.topology {
+            Topology::Single(server) => *server,
+            Topology::Sharded { placement, servers } => servers[placement.server_of(key, random)],
+        }
+    }
+
+    /// All of them, in the order of the configuration.
+    pub(crate) fn servers(&self) -> &[ServerId] {
+        match &self.topology {
+            Topology::Single(server) => std::slice::from_ref(server),
+            Topology::Sharded { servers, .. } => servers,
         }
     }
 }

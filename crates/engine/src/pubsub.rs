@@ -252,8 +252,7 @@ impl Engine {
         if self.directory.is_empty() {
             return None;
         }
-        let pool = self.sessions.get(key)?.pool;
-        let server = self.pools[pool as usize].only_server();
+        let server = self.sessions.get(key)?.server;
         let receivers = |kind| match self.directory.receivers(server, kind, channel) {
             0 => None,
             excess => Some(Duty::Receivers(excess)),

@@ -249,7 +249,8 @@ impl Engine {
             }
             self.release(key, Flags::HOLD_DRAIN | Flags::HOLD_DEPTH);
         } else if session.expected == Expected::NOT
-            && !session.flags.any(Flags::CLOSING | Flags::ENDED)
+            // Whose its next request is, nobody knows.
+            && !session.flags.any(Flags::CLOSING | Flags::ENDED | Flags::ROUTED)
             && let Some(link) = self.links.get_mut(session.link)
         {
             session.expected = link.returns.expect(self.now, session.gap_us);

@@ -204,10 +204,16 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        if let Some(link) = self.links.get_mut(session.link)
-            && (link.ledger.len() >= self.settings.limits.link_ledger_max as usize
-                || link.out.bytes().len()
-                    >= self.settings.limits.link_unanswered_bytes_max as usize)
+        let link = session.link;
+        self.close_if_full(link);
+    }
+
+    /// A link at its bound takes nothing more until it has room again.
+    pub(crate) fn close_if_full(&mut self, link: Key) {
+        let limits = &self.settings.limits;
+        if let Some(link) = self.links.get_mut(link)
+            && (link.ledger.len() >= limits.link_ledger_max as usize
+                || link.out.bytes().len() >= limits.link_unanswered_bytes_max as usize)
         {
             link.admit(false, false);
         }
@@ -256,7 +262,16 @@ impl Engine {
             self.alike.learn(bytes, spans, id, class);
             return Placed::Done;
         }
-        self.place_slowly(key, bytes, spans)
+        let request = Request {
+            bytes,
+            spans,
+            id,
+            command,
+        };
+        match self.place_by_key(key, &request) {
+            Some(placed) => placed,
+            None => self.place_slowly(key, bytes, spans),
+        }
     }
 
     /// Requests that look like the last ones that went the short way go after them, in one piece. Returns how many bytes
@@ -391,6 +406,11 @@ impl Engine {
         }
         if is_control(&request) {
             return self.place_control(key, &request);
+        }
+        if self.is_routed(key)
+            && let Some(placed) = self.route(key, &request)
+        {
+            return placed;
         }
         let ends_multi = matches!(
             id,
@@ -547,7 +567,7 @@ impl Engine {
             return false;
         };
         let pool = session.pool;
-        let first = self.first_link(self.pools[usize::from(pool)].only_server());
+        let first = self.first_link(self.pools[usize::from(pool)].home());
         let link = self
             .shared
             .get(&first)
@@ -807,7 +827,9 @@ impl Engine {
                 return Some(scanner.scanned());
             }
         };
-        let refused = self.check_large(key, &args, scanner.argc(), what);
+        let refused = self
+            .check_large(key, &args, scanner.argc(), what)
+            .and_then(|()| self.route_large(key, what, &args, scanner.argc()));
         if refused.is_ok() && self.is_paused_large(&args, scanner.argc()) {
             self.hold_for_pause(key);
             return None;

@@ -12,8 +12,10 @@ use respool_protocol::request::{Scanner, Tail};
 use crate::buffer::Outgoing;
 use crate::coalesce::{Move, Run};
 use crate::duty::Duty;
+use crate::gather::Gather;
 use crate::limits::FUSED_WAITING_BYTES_MAX;
 use crate::link::{Before, Entry};
+use crate::pool::ServerId;
 use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
 use crate::slots::Key;
@@ -138,6 +140,8 @@ impl Flags {
     pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 26);
     /// It has queued or watched before.
     pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
+    /// Its pool has several servers: each request is looked at to know whose it is.
+    pub(crate) const ROUTED: Flags = Flags(1 << 28);
 
     /// Any reason to leave its bytes alone for now.
     pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT
@@ -160,7 +164,8 @@ impl Flags {
         .with(Flags::SILENT_ONCE)
         .with(Flags::TUNNEL)
         .with(Flags::FUSED)
-        .with(Flags::RESTRICTED);
+        .with(Flags::RESTRICTED)
+        .with(Flags::ROUTED);
     /// What the last reply that it was owed sets going.
     pub(crate) const AWAITS_LAST: Flags = Flags::HOLD_DEPTH
         .with(Flags::HOLD_DRAIN)
@@ -291,6 +296,8 @@ pub(crate) struct Session {
 
     pub(crate) db: u32,
     pub(crate) pool: u16,
+    /// The one of the pool's servers that its link goes to.
+    pub(crate) server: ServerId,
     pub(crate) listener: u16,
     /// Index of its user in the settings.
     pub(crate) user: u16,
@@ -342,6 +349,8 @@ pub(crate) struct Rare {
     pub(crate) steps_silent: bool,
     /// It waits for a link to wait on, until then.
     pub(crate) gives_up_at: Option<(u32, Time)>,
+    /// Requests of which several servers have a part.
+    pub(crate) gathers: Vec<Gather>,
     /// Within an EXEC: what the session is there.
     pub(crate) within: Option<Within>,
 }
@@ -513,7 +522,8 @@ impl Session {
             let queued = rare.transaction.as_ref().map_or(0, Transaction::held_bytes);
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
             let left: usize = rare.steps.iter().map(Step::held_bytes).sum();
-            rare.parked_bytes + rare.pushes.len() + queued + subscribed + left
+            let gathered: usize = rare.gathers.iter().map(Gather::held_bytes).sum();
+            rare.parked_bytes + gathered + rare.pushes.len() + queued + subscribed + left
         });
         self.out.len() + self.held.len() + scanned + rare
     }
@@ -560,6 +570,7 @@ mod tests {
             F::SILENT_NEXT,
             F::FUSED,
             F::ASKS_AGAIN,
+            F::ROUTED,
         ] {
             assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));
         }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use respool_protocol::commands::CommandId;
+use respool_protocol::hashing::Placement;
 
 use crate::limits::Limits;
 
@@ -155,6 +156,13 @@ pub struct PoolSettings {
 pub enum PoolKind {
     /// One server owns every key.
     Single(ServerSettings),
+    /// Plain servers that do not know of each other; which of them owns a key is said by its hash.
+    Sharded {
+        /// In the order from which the placement was made.
+        shards: Vec<ServerSettings>,
+        /// Which of them owns a key.
+        placement: Placement,
+    },
 }
 
 /// How to reach one server.

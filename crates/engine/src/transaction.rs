@@ -45,6 +45,8 @@ pub(crate) struct Transaction {
     held: usize,
     /// Something was refused: EXEC will be, too.
     aborted: bool,
+    /// A key in it has decided which server executes it.
+    bound: bool,
     /// Something in it leaves a trace on its connection: that is to be the session's own, and nobody's thereafter.
     taints: bool,
     /// Those whose results are not simply the server's, by their places.
@@ -304,6 +306,23 @@ impl Engine {
     pub(crate) fn abort_transaction(&mut self, key: Key) {
         if let Some(transaction) = self.transaction_of(key) {
             transaction.aborted = true;
+        }
+    }
+
+    /// Whether a key that was queued has decided which server executes the transaction.
+    pub(crate) fn transaction_is_bound(&self, key: Key) -> bool {
+        let rare = self
+            .sessions
+            .get(key)
+            .and_then(|session| session.rare.as_ref());
+        let transaction = rare.and_then(|rare| rare.transaction.as_ref());
+        transaction.is_some_and(|transaction| transaction.bound)
+    }
+
+    /// From now on that is the server to which the session has turned.
+    pub(crate) fn bind_transaction(&mut self, key: Key) {
+        if let Some(transaction) = self.transaction_of(key) {
+            transaction.bound = true;
         }
     }
 

@@ -380,7 +380,10 @@ impl Engine {
             State::Resting { .. }
                 if link.riders == 0
                     && !matches!(link.role, Role::Hub(_))
-                    && link.key != self.first_link(link.key.server) =>
+                    && link.key != self.first_link(link.key.server)
+                    // Whoever has turned away comes back, and is not to wait for the same again.
+                    && (!self.pool_of(link.key.server).has_several()
+                        || over(now, link.unused_since, LINK_UNUSED_MS)) =>
             {
                 return self.remove_link(key);
             }

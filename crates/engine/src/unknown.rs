@@ -20,6 +20,7 @@ use crate::requests::{
     unknown_command, unknown_subcommand, wrong_arity,
 };
 use crate::rights::{Refusal, Rights};
+use crate::route::UNKNOWN_KEYS;
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
 use crate::time::Time;
@@ -206,6 +207,9 @@ impl Engine {
             },
         };
         let known = !matches!(lesson, Lesson::Renamed(_) | Lesson::Nothing { .. });
+        if known && flags.any(Flags::ROUTED) {
+            return self.refuse_queued(key, UNKNOWN_KEYS);
+        }
         if known && flags.any(Flags::RESTRICTED) {
             return self.answer_error(key, &not_in_subscription(&name, self.is_before_7(key)));
         }

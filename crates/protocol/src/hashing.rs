@@ -32,13 +32,13 @@ pub const SERVERS_MAX: usize = 4_096;
 /// Which server each key belongs to: fixed for a list of servers, a hash function and a distribution.
 ///
 /// Servers are known by their index in the list that the placement was built from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     tag: Option<HashTag>,
     rule: Rule,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Rule {
     /// The first point at or after the hash; behind the last point, the first one.
     Ketama { hash: Hash, points: Box<[Point]> },
@@ -54,7 +54,7 @@ enum Rule {
     Random { servers: u32 },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Point {
     value: u32,
     server: u32,
@@ -162,6 +162,44 @@ impl Placement {
     /// requests with the same key may go to two servers.
     pub fn is_by_key(&self) -> bool {
         !matches!(self.rule, Rule::Random { .. })
+    }
+}
+
+/// How keys are placed, whatever the servers are: the rule of the proxy by which the data got there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hashing {
+    /// Twemproxy's.
+    Twemproxy {
+        /// `hash`.
+        hash: Hash,
+        /// `distribution`.
+        distribution: Distribution,
+        /// `hash_tag`.
+        tag: Option<HashTag>,
+    },
+    /// Predixy's, with `Distribution modula`.
+    Predixy {
+        /// `Hash`.
+        hash: PredixyHash,
+        /// `HashTag`.
+        tag: Option<HashTag>,
+    },
+}
+
+impl Hashing {
+    /// The same for these servers.
+    ///
+    /// # Errors
+    /// As [`Placement::twemproxy`] and [`Placement::predixy`].
+    pub fn placement(self, nodes: &[Node]) -> Result<Placement, PlacementError> {
+        match self {
+            Hashing::Twemproxy {
+                hash,
+                distribution,
+                tag,
+            } => Placement::twemproxy(hash, distribution, tag, nodes),
+            Hashing::Predixy { hash, tag } => Placement::predixy(hash, tag, nodes.len()),
+        }
     }
 }
 
@@ -407,6 +445,11 @@ impl HashTag {
             [open, close] => Some(HashTag { open, close }),
             _ => None,
         }
+    }
+
+    /// Its two characters.
+    pub fn characters(self) -> [char; 2] {
+        [self.open, self.close].map(char::from)
     }
 
     /// What of a key is hashed: what stands between the first opening character and the first closing one

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use respool_engine::settings::Address;
 
+use crate::sharded::Shards;
+
 /// What Redis listens on unless told otherwise.
 const REDIS_PORT: u16 = 6379;
 
@@ -18,11 +20,20 @@ pub(crate) const UNIX_PATH_BYTES_MAX: usize = 107;
 /// The highest database number: Redis reads it as a signed 32-bit integer.
 const DB_MAX: u32 = i32::MAX as u32;
 
-/// The server behind us, as its URL says it.
+/// Which servers a URL names.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// One, and where it listens.
+    One(Address),
+    /// Several, among which keys are divided.
+    Sharded(Shards),
+}
+
+/// What is behind us, as its URL says it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct BackendUrl {
-    /// Where it listens.
-    pub(crate) address: Address,
+    /// Where it is.
+    pub(crate) servers: Named,
     /// Who we are to it.
     pub(crate) user: Option<String>,
     /// Clear text.
@@ -38,7 +49,7 @@ impl Default for BackendUrl {
             port: REDIS_PORT,
         };
         BackendUrl {
-            address,
+            servers: Named::One(address),
             user: None,
             password: None,
             db: 0,
@@ -53,12 +64,22 @@ impl fmt::Display for BackendUrl {
             Some(user) => format!("{}@", percent_encode(user, b"-._~")),
             None => String::new(),
         };
-        match &self.address {
-            Address::Unix(path) => {
+        match &self.servers {
+            Named::One(Address::Unix(path)) => {
                 let path = percent_encode(&path.to_string_lossy(), b"-._~/");
                 write!(f, "unix://{user}{path}?db={}", self.db)
             }
-            address => write!(f, "redis://{user}{address}/{}", self.db),
+            Named::One(address) => write!(f, "redis://{user}{address}/{}", self.db),
+            Named::Sharded(shards) => {
+                write!(f, "redis-sharded://{user}{shards}/{}", self.db)?;
+                let mut before = '?';
+                for (name, value) in shards.parameters() {
+                    let value = percent_encode(&value, b"-._~:,");
+                    write!(f, "{before}{name}={value}")?;
+                    before = '&';
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -103,7 +124,17 @@ pub(crate) fn parse_listener(text: &str) -> Result<Address, String> {
     Ok(Address::Tcp { host, port })
 }
 
-/// Reads `redis://[user:pass@]host[:port][/db]` or `unix://[user:pass@]/path[?db=N]`.
+impl BackendUrl {
+    /// Where its servers listen.
+    pub(crate) fn addresses(&self) -> Vec<&Address> {
+        match &self.servers {
+            Named::One(address) => vec![address],
+            Named::Sharded(shards) => shards.addresses().collect(),
+        }
+    }
+}
+
+/// Reads `redis://[user:pass@]host[:port][/db]`, `unix://[user:pass@]/path[?db=N]`, or the URL of [`Shards`].
 pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
     let (scheme, rest) = match text.split_once(':') {
         Some((scheme, rest)) if rest.starts_with("//") => (scheme, &rest[2..]),
@@ -111,7 +142,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         _ => return Err("needs a scheme: write redis://HOST:PORT or unix:///path".into()),
     };
     match scheme {
-        "redis" | "valkey" | "unix" => {}
+        "redis" | "valkey" | "unix" | "redis-sharded" => {}
         "rediss" | "valkeys" => {
             return Err(
                 "TLS to the server is not supported: use redis:// or unix:// on a network \
@@ -119,7 +150,11 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
                     .into(),
             );
         }
-        _ => return Err("the scheme must be redis://, valkey:// or unix://".into()),
+        _ => {
+            return Err(
+                "the scheme must be redis://, valkey://, unix:// or redis-sharded://".into(),
+            );
+        }
     }
     if rest.contains('#') {
         return Err("`#` has no meaning here: in a user name or password write it as %23".into());
@@ -154,18 +189,22 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
     let (user, password) = (decoded(user)?, decoded(password)?);
 
     let mut db = None;
-    let address = if scheme == "unix" {
+    let one = if scheme == "unix" {
         if !host.is_empty() {
             return Err("a unix URL has no host: write unix:///path, with three slashes".into());
         }
-        Address::Unix(unix_path(percent_decode(path)?.into())?)
+        Some(Address::Unix(unix_path(percent_decode(path)?.into())?))
     } else {
         match path.strip_prefix('/').unwrap_or(path) {
             "" => {}
             number => db = Some(parse_db(number)?),
         }
-        parse_server(host)?
+        match scheme {
+            "redis-sharded" => None,
+            _ => Some(parse_server(host)?),
+        }
     };
+    let mut others = Vec::new();
     for parameter in parameters
         .split('&')
         .filter(|parameter| !parameter.is_empty())
@@ -173,18 +212,23 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         match parameter.split_once('=') {
             Some(("db", _)) if db.is_some() => return Err("names the database twice".into()),
             Some(("db", number)) => db = Some(parse_db(number)?),
+            Some((name, value)) if one.is_none() => others.push((name, percent_decode(value)?)),
             _ => return Err("the only parameter after `?` is db=N".into()),
         }
     }
+    let servers = match one {
+        Some(address) => Named::One(address),
+        None => Named::Sharded(Shards::parse(host, others.into_iter())?),
+    };
     Ok(BackendUrl {
-        address,
+        servers,
         user,
         password,
         db: db.unwrap_or(0),
     })
 }
 
-fn parse_server(text: &str) -> Result<Address, String> {
+pub(crate) fn parse_server(text: &str) -> Result<Address, String> {
     let (host, port) = match text.rsplit_once(':') {
         // The colons of `[::1]` are no port's.
         Some((_, port)) if port.ends_with(']') => (text, None),
@@ -336,7 +380,7 @@ mod tests {
     #[test]
     fn every_part_of_a_backend_url_is_understood() {
         let url = |address, user: Option<&str>, password: Option<&str>, db| BackendUrl {
-            address,
+            servers: Named::One(address),
             user: user.map(str::to_owned),
             password: password.map(str::to_owned),
             db,
@@ -395,6 +439,36 @@ mod tests {
             ("redis://host?SECRET=1", "only parameter"),
             ("unix://host/run/r.sock", "three slashes"),
             ("unix:", "needs the path"),
+            ("redis-sharded://h:1", "two servers at least"),
+            ("redis-sharded://h:1,", "needs a host"),
+            ("redis-sharded://h:1:0,h:2", "weight must be"),
+            ("redis-sharded://h:1,h:1", "two servers have the name"),
+            ("redis-sharded://h:1,h:2?SECRET=1", "the parameters after"),
+            (
+                "redis-sharded://h:1,h:2?names=SECRET",
+                "one name for each server",
+            ),
+            (
+                "redis-sharded://h:1,h:2?hash=SECRET",
+                "hash is one of one_at_a_time",
+            ),
+            (
+                "redis-sharded://h:1,h:2?distribution=SECRET",
+                "one of ketama",
+            ),
+            (
+                "redis-sharded://h:1,h:2?like=SECRET",
+                "twemproxy or predixy",
+            ),
+            (
+                "redis-sharded://h:1,h:2?like=predixy&hash=murmur",
+                "one of atol",
+            ),
+            (
+                "redis-sharded://h:1,h:2?like=predixy&distribution=ketama",
+                "modula",
+            ),
+            ("redis-sharded://h:1,h:2?hash-tag=SECRET", "two characters"),
         ] {
             let told = parse_backend(text).expect_err(text);
             assert!(told.contains(error), "{text}: {told}");
@@ -408,6 +482,8 @@ mod tests {
             "redis://u%40x:p@h:1/2",
             "unix://u%2F:p@/run/r%20s%3F.sock?db=3",
             "redis://:p@[::1]:1",
+            "redis-sharded://u:p@h:1,[::1]:2:3/4?names=a,b&hash=murmur&distribution=modula&hash-tag=%24%24",
+            "redis-sharded://h:1,h:2?like=predixy&hash-tag=",
         ] {
             let mut backend = parse_backend(text).expect(text);
             backend.password = None;

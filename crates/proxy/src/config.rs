@@ -8,7 +8,7 @@ use respool_engine::settings::{
     Address, Credentials, PoolKind, PoolSettings, ServerSettings, Settings, User,
 };
 
-use crate::address::BackendUrl;
+use crate::address::{BackendUrl, Named};
 use crate::options::{
     Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Values, find, parse_secret,
 };
@@ -113,11 +113,15 @@ impl Config {
             user: server.user.clone(),
             password,
         });
-        let kind = PoolKind::Single(ServerSettings {
-            address: server.address.clone(),
-            credentials,
+        let one = |address| ServerSettings {
+            address,
+            credentials: credentials.clone(),
             db: server.db,
-        });
+        };
+        let kind = match &server.servers {
+            Named::One(address) => PoolKind::Single(one(address.clone())),
+            Named::Sharded(shards) => shards.pool(one),
+        };
         let mut settings = self.settings.clone();
         settings.limits.sessions_max = sessions_max;
         settings.pools = vec![PoolSettings {
@@ -315,14 +319,16 @@ impl Resolved {
                     "`{address}` is given twice: leave one of them away"
                 ));
             }
-            if let Backend::Server(url) = backend
-                && reaches(address, &url.address)
-            {
-                problem(format!(
-                    "`{address}` is where the backend {} is: respool would speak to itself; \
-                     choose another port or another backend",
-                    url.address
-                ));
+            let Backend::Server(url) = backend else {
+                continue;
+            };
+            for server in url.addresses() {
+                if reaches(address, server) {
+                    problem(format!(
+                        "`{address}` is where the backend {server} is: respool would speak to itself; \
+                         choose another port or another backend"
+                    ));
+                }
             }
         }
     }

@@ -20,6 +20,7 @@ mod options;
 mod problem;
 mod raw;
 mod serve;
+mod sharded;
 mod spawn;
 
 use std::io::{self, Write};

@@ -329,14 +329,21 @@ pub(crate) static OPTIONS: &[Opt] = &[
             or_number: false,
         },
         value: "URL",
-        brief: "The Redis or Valkey server behind respool",
+        brief: "The Redis or Valkey server behind respool, or several",
         more: "redis://[USER:PASSWORD@]HOST[:PORT][/DB] or unix://[USER:PASSWORD@]/path[?db=N]. \
                Reserved characters in a part are written %XX. Sessions start in the \
                database DB and reach the others by SELECT: numbers, also those in MOVE, COPY and \
                SWAPDB, are the server's. The port is 6379 unless given. TLS (rediss://) is not supported.\n\nThe \
                server need not be up when respool starts: respool keeps trying, and clients get an \
                error that says so until it answers. The host name is resolved at every attempt to \
-               connect.",
+               connect.\n\nredis-sharded://[USER:PASSWORD@]HOST[:PORT[:WEIGHT]],HOST[:PORT[:WEIGHT]],...[/DB][?PARAMETERS] \
+               divides the keys among several plain servers, by twemproxy's rule unless told otherwise. Parameters, with & between \
+               them: hash (murmur unless given; twemproxy's own default is fnv1a_64, which tends to keep keys together that differ in their last \
+               characters only), distribution (ketama, modula or random; ketama unless given), \
+               hash-tag (two characters between which stands the part of a key that counts, {} unless given; nothing: the whole key), names (one for each \
+               server, with commas, if the configuration that data comes from has such), like=predixy (its rule: hash is crc16 or atol, \
+               and the order of the servers counts). To keep data where it is, say what the proxy in use says, the order and the writing of \
+               addresses included.",
         example: "redis://10.0.0.7:6379/0",
         ..OPTION
     },

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use respool_engine::settings::Address;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::address::{BackendUrl, UNIX_PATH_BYTES_MAX};
+use crate::address::{BackendUrl, Named, UNIX_PATH_BYTES_MAX};
 
 /// What is looked for in PATH, in this order.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
@@ -163,7 +163,7 @@ impl SpawnedServer {
     pub(crate) fn backend(&self) -> BackendUrl {
         let address = Address::Unix(self.socket.clone());
         BackendUrl {
-            address,
+            servers: Named::One(address),
             user: None,
             password: None,
             db: 0,

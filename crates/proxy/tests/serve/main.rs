@@ -27,5 +27,6 @@ mod redis_rs;
 mod refused;
 mod rights;
 mod sessions;
+mod sharded;
 mod splits;
 mod transactions;

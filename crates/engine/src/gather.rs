@@ -1,0 +1,284 @@
+//! What several servers are asked for one request: each its part, and their replies become one.
+//!
+//! A part is an entry of its link's ledger like any other, with the place of the whole in the order of the session's
+//! replies. The session keeps what has come until all parts have; whoever fails has failed the whole.
+
+use respool_protocol::commands::{CommandId, Retry};
+use respool_protocol::encode;
+use respool_protocol::fan::{self, Cursor, Divided, Part, Undivided};
+
+use crate::duty::Duty;
+use crate::engine::Engine;
+use crate::link::{Class, Entry, LinkKey, State};
+use crate::pool::ServerId;
+use crate::requests::{Blocked, Placed, Request, bound_reply};
+use crate::route::CROSSSLOT;
+use crate::session::{Flags, Session};
+use crate::slots::Key;
+
+/// A request of which several servers have a part, until all have answered.
+pub(crate) struct Gather {
+    /// Its place in the order of the session's replies.
+    seq: u32,
+    id: CommandId,
+    /// Of each key, which part it is in.
+    order: Vec<u16>,
+    parts: Vec<Answered>,
+    /// Parts that are not answered.
+    waiting: usize,
+    /// What our client is told if a part failed without a reply.
+    failure: Option<Vec<u8>>,
+    silent: bool,
+}
+
+struct Answered {
+    server: ServerId,
+    reply: Vec<u8>,
+}
+
+impl Gather {
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.reply.len()).sum()
+    }
+}
+
+impl Engine {
+    /// A request whose keys belong to several servers: each owner gets its own.
+    pub(crate) fn divide(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let (pool, any) = (&self.pools[usize::from(session.pool)], session.next_seq);
+        let mut split = std::mem::take(&mut self.split);
+        let owner_of = |name: &[u8]| pool.owner_of(name, || any).0;
+        let placed = match split.divide(request.id, request.bytes, request.spans, owner_of) {
+            Ok(Divided::Shares) => {
+                let shares = split.shares();
+                let parts: Vec<_> = shares
+                    .map(|share| (ServerId(share.group), share.request))
+                    .collect();
+                self.ask_several(key, request, &parts, split.order().to_vec())
+            }
+            Ok(Divided::Whole { group }) => {
+                self.turn(key, ServerId(group));
+                self.place_on_link(key, request.bytes, is_read(request), None)
+            }
+            Err(Undivided::Together) => self.answer_error(key, CROSSSLOT),
+            // The server says in its own words what is wrong with it.
+            Err(Undivided::Keys) => self.place_on_link(key, request.bytes, false, None),
+        };
+        split.reset();
+        self.split = split;
+        placed
+    }
+
+    /// Every server of the pool gets the request.
+    pub(crate) fn ask_all(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let servers = self.pools[usize::from(session.pool)].servers();
+        let parts: Vec<_> = servers
+            .iter()
+            .map(|server| (*server, request.bytes))
+            .collect();
+        self.ask_several(key, request, &parts, Vec::new())
+    }
+
+    /// SCAN goes through one server after the other: which one it is at, its cursor says.
+    pub(crate) fn scan(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let servers = self.pools[usize::from(session.pool)].servers();
+        let cursor = request
+            .spans
+            .get(1)
+            .and_then(|span| Cursor::parse(span.of(request.bytes)));
+        let its_server = |cursor: &Cursor| servers.get(usize::from(cursor.server)).copied();
+        let Some((cursor, server)) = cursor.and_then(|cursor| Some((cursor, its_server(&cursor)?)))
+        else {
+            return self.answer_error(key, b"ERR invalid cursor");
+        };
+        let count = servers.len() as u16;
+        self.turn(key, server);
+        let mut bytes = Vec::new();
+        fan::scan_request(request.bytes, request.spans, cursor, &mut bytes);
+        let duty = Duty::Scan {
+            server: cursor.server,
+            count,
+        };
+        self.place_on_link(key, &bytes, true, Some(duty))
+    }
+
+    /// What a server has answered to that, with the cursor that the client is to see.
+    pub(crate) fn scanned(&self, link: Key, (server, count): (u16, u16), reply: &[u8]) -> Vec<u8> {
+        let part = Part {
+            server: self.label(link),
+            reply,
+        };
+        let mut out = Vec::new();
+        fan::scan_reply(part, server, count, &mut out);
+        out
+    }
+
+    fn ask_several(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        parts: &[(ServerId, &[u8])],
+        order: Vec<u16>,
+    ) -> Placed {
+        let mut links = Vec::with_capacity(parts.len());
+        for (server, _) in parts {
+            // All of them, before any is asked: nothing is to be done by halves that could be known.
+            match self.link_to(key, *server) {
+                Ok(link) => links.push(link),
+                Err(blocked) => return self.blocked(key, blocked),
+            }
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Placed::Done;
+        };
+        let seq = session.take_seq();
+        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
+        session.rare().gathers.push(Gather {
+            seq,
+            id: request.id,
+            order,
+            waiting: parts.len(),
+            parts: parts
+                .iter()
+                .map(|(server, _)| Answered {
+                    server: *server,
+                    reply: Vec::new(),
+                })
+                .collect(),
+            failure: None,
+            silent,
+        });
+        let reads = is_read(request);
+        for (index, ((_, bytes), link)) in parts.iter().zip(links).enumerate() {
+            let Some(state) = self.links.get_mut(link) else {
+                continue;
+            };
+            let entry = Entry {
+                len: bytes.len() as u32,
+                class: Class::of(reads),
+                duty: true,
+                ..Entry::of(key, seq, self.now_ms)
+            };
+            state.push_with(entry, bytes, Duty::Part(index as u16));
+            self.counters.link_requests += 1;
+            self.list_link(link);
+            self.close_if_full(link);
+        }
+        Placed::Done
+    }
+
+    /// The link that all share to a server, ready to take a request of this session.
+    fn link_to(&mut self, key: Key, server: ServerId) -> Result<Key, Blocked> {
+        let Some(session) = self.sessions.get(key) else {
+            return Err(Blocked::Wait);
+        };
+        let kind = LinkKey {
+            server,
+            ..self.kind_of(session)
+        };
+        let Some(link) = self.shared_link(kind) else {
+            return Err(Blocked::Refused(bound_reply("links_max")));
+        };
+        let Some(state) = self.links.get(link) else {
+            return Err(Blocked::Wait);
+        };
+        match state.state {
+            State::Resting { .. } => Err(Blocked::Refused(self.no_link_reply(link))),
+            State::Down => {
+                self.connect(link);
+                Ok(link)
+            }
+            _ if state.takes => Ok(link),
+            _ => {
+                self.wait_at(key, link);
+                Err(Blocked::Wait)
+            }
+        }
+    }
+
+    /// A server has answered its part.
+    pub(crate) fn take_part_of(&mut self, entry: Entry, index: u16, reply: &[u8]) {
+        let Some(gather) = self.gather_of(entry) else {
+            self.counters.late_replies += 1;
+            return;
+        };
+        gather.waiting -= 1;
+        if let Some(part) = gather.parts.get_mut(usize::from(index)) {
+            part.reply = reply.to_vec();
+        }
+        self.held_bytes += reply.len();
+        self.finish_gather(entry);
+    }
+
+    /// A part gets no reply. Whether the entry was one.
+    pub(crate) fn fail_part(&mut self, entry: Entry, error: &[u8]) -> bool {
+        let Some(gather) = self.gather_of(entry) else {
+            return false;
+        };
+        gather.waiting -= 1;
+        gather.failure.get_or_insert_with(|| error.to_vec());
+        self.finish_gather(entry);
+        true
+    }
+
+    fn gather_of(&mut self, entry: Entry) -> Option<&mut Gather> {
+        let session = self.sessions.get_mut(entry.session)?;
+        let gathers = &mut session.rare.as_mut()?.gathers;
+        gathers.iter_mut().find(|gather| gather.seq == entry.seq)
+    }
+
+    /// The last part makes one reply of all.
+    fn finish_gather(&mut self, entry: Entry) {
+        let take = |session: &mut Session| {
+            let gathers = &mut session.rare.as_mut()?.gathers;
+            let done = |gather: &Gather| gather.seq == entry.seq && gather.waiting == 0;
+            let at = gathers.iter().position(done)?;
+            Some(gathers.remove(at))
+        };
+        let Some(gather) = self.sessions.get_mut(entry.session).and_then(take) else {
+            return;
+        };
+        self.held_bytes -= gather.held_bytes();
+        let mut reply = std::mem::take(&mut self.scratch);
+        reply.clear();
+        match &gather.failure {
+            // What it says is true of its part: of the others, some may have been executed.
+            Some(failure) if gather.id.get().retry == Retry::Write => {
+                let why = String::from_utf8_lossy(failure.trim_ascii_end());
+                let text = format!(
+                    "UNKNOWN respool: a part of the command may have been executed; {}",
+                    &why[1..]
+                );
+                encode::error(&mut reply, text.as_bytes());
+            }
+            Some(failure) => reply.extend_from_slice(failure),
+            None => {
+                let answered = gather.parts.iter();
+                let parts: Vec<_> = answered
+                    .map(|part| Part {
+                        server: &self.servers[usize::from(part.server.0)].label,
+                        reply: &part.reply,
+                    })
+                    .collect();
+                let merger = &mut self.merger;
+                merger.merge(gather.id, &gather.order, &parts, &mut reply);
+            }
+        }
+        let reply_to_it = if gather.silent { b"" } else { reply.as_slice() };
+        self.deliver(entry.session, entry.seq, 1, reply_to_it);
+        self.scratch = reply;
+    }
+}
+
+fn is_read(request: &Request<'_>) -> bool {
+    request.command.retry == Retry::Read
+}

@@ -1,0 +1,283 @@
+//! Whose a request is, where a pool has several servers.
+//!
+//! ```text
+//!   GET k              the owner of k
+//!   BLPOP a b 0        the owner of both, or CROSSSLOT
+//!   MGET a b c         divided: each owner gets its keys, and the replies become one
+//!   DBSIZE             every server
+//!   PUBLISH            the pool's first server
+//!   PING, TIME         the one that was asked last
+//! ```
+//!
+//! A session turns to the server that its next request is for: from then on its link is the one that all share there, and
+//! whatever places a request does so as if there were no other server. What it asked elsewhere comes back in its own time
+//! and waits for its turn among the session's replies. The requests for one key all go one way, so they are executed in
+//! the order asked.
+
+use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, id};
+use respool_protocol::fan::is_mergeable;
+
+use crate::engine::Engine;
+use crate::link::{Entry, LinkKey};
+use crate::pool::ServerId;
+use crate::requests::{Placed, Request};
+use crate::returns::Expected;
+use crate::session::Flags;
+use crate::slots::Key;
+use crate::unknown::What;
+
+/// Redis's text (`getNodeByQuery`).
+pub(crate) const CROSSSLOT: &[u8] = b"CROSSSLOT Keys in request don't hash to the same slot";
+/// To what a session asks between WATCH or MULTI and EXEC, all of which one server has to execute.
+const FOREIGN: &[u8] =
+    b"CROSSSLOT respool: this belongs to another server of the pool than the keys \
+    that were watched or queued before it";
+
+/// To a command that the table does not have.
+pub(crate) const UNKNOWN_KEYS: &[u8] =
+    b"ERR respool: which arguments of this command are keys is not known, and the pool has several servers";
+
+/// Whom the keys of a request belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// It has none.
+    Nobody,
+    One(ServerId),
+    Several,
+}
+
+impl Engine {
+    /// A request with one key, for a session that has nothing special about it: the short way where a pool has several
+    /// servers. `None`: it is to go the long way.
+    #[inline]
+    pub(crate) fn place_by_key(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
+        let class = self.straight[request.id.index()]?;
+        let at = usize::from(request.command.only_key);
+        if at == 0 || !request.command.arity_ok(request.spans.len()) {
+            return None;
+        }
+        let session = self.sessions.get(key)?;
+        if (session.flags & Flags::OFF_PATH) != Flags::ROUTED || !session.pins.is_empty() {
+            return None;
+        }
+        let any = session.next_seq;
+        let server = self.pools[usize::from(session.pool)].owner_of(request.arg(at), || any);
+        if server != session.server {
+            self.turn(key, server);
+        }
+        let session = self.sessions.get_mut(key)?;
+        let link = self.links.get_mut(session.link)?;
+        if !link.accepting {
+            return None;
+        }
+        session.asked = Some(request.id);
+        let entry = Entry {
+            len: request.bytes.len() as u32,
+            class,
+            ..Entry::of(key, session.take_seq(), self.now_ms)
+        };
+        link.push(entry, request.bytes);
+        self.counters.link_requests += 1;
+        if !link.listed {
+            let link = session.link;
+            self.list_link(link);
+        }
+        Some(Placed::Done)
+    }
+
+    /// Sees to it that a request meets its server: the session turns to it. If it is not for one server, or cannot be,
+    /// what became of it.
+    pub(crate) fn route(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
+        let session = self.sessions.get(key)?;
+        let (pool, own) = (usize::from(session.pool), session.server);
+        let in_multi = session.flags.any(Flags::IN_MULTI);
+        let owner = self.owner_of_keys(key, request.command, request.spans.len(), |at| {
+            request.arg(at)
+        });
+        let is_bound = !session.pins.is_empty() || self.transaction_is_bound(key);
+        let home = self.pools[pool].home();
+        let (answer, spread) = (request.command.answer, request.command.fan_out.spread);
+        let owner = match owner {
+            Owner::Nobody if is_published(request.id) => Owner::One(home),
+            owner => owner,
+        };
+        match owner {
+            Owner::One(server) if server == own || !is_bound => {
+                self.turn(key, server);
+                if in_multi {
+                    self.bind_transaction(key);
+                }
+                None
+            }
+            Owner::One(_) => Some(self.refuse_queued(key, FOREIGN)),
+            Owner::Several if spread == Spread::Owners && !is_bound && !in_multi => {
+                Some(self.divide(key, request))
+            }
+            Owner::Several => Some(self.refuse_queued(key, CROSSSLOT)),
+            Owner::Nobody => match (answer, spread) {
+                // The server would know one of the session's links, and that is one of several.
+                (Answer::Pinned, _) => Some(self.refuse_here(key, request.command)),
+                (Answer::Session, _) => {
+                    if is_subscribed(request.id) && !is_bound && !in_multi {
+                        self.turn(key, home);
+                    }
+                    None
+                }
+                (_, Spread::Owner | Spread::Owners | Spread::Any) => None,
+                _ if request.id == id::PING => None,
+                // Of what one server executes, the others would know nothing.
+                _ if is_bound || in_multi => Some(self.refuse_here(key, request.command)),
+                _ if request.id == id::SCAN => Some(self.scan(key, request)),
+                // What waits at the server, or must not wait behind others, would do so on links that all share.
+                (answer, Spread::Primaries | Spread::All)
+                    if answer != Answer::Alone && is_mergeable(request.id) =>
+                {
+                    Some(self.ask_all(key, request))
+                }
+                _ => Some(self.refuse_here(key, request.command)),
+            },
+        }
+    }
+
+    /// The same for a request that is too large to be held, of which these arguments have come.
+    pub(crate) fn route_large(
+        &mut self,
+        key: Key,
+        what: What,
+        args: &[&[u8]],
+        argc: usize,
+    ) -> Result<(), Vec<u8>> {
+        let Some(session) = self.sessions.get(key).filter(|_| self.is_routed(key)) else {
+            return Ok(());
+        };
+        let What::Row(id) = what else {
+            return Err(UNKNOWN_KEYS.to_vec());
+        };
+        let command = id.get();
+        let (own, is_bound) = (session.server, !session.pins.is_empty());
+        let owner = match (usize::from(command.only_key), args.len()) {
+            (at, come) if at > 0 && at < come => Owner::One(self.owner_of_key(key, args[at])),
+            (_, come) if come == argc => self.owner_of_keys(key, command, argc, |at| args[at]),
+            _ => Owner::Several,
+        };
+        match owner {
+            Owner::One(server) if server == own || !is_bound => {
+                self.turn(key, server);
+                Ok(())
+            }
+            Owner::One(_) => Err(FOREIGN.to_vec()),
+            Owner::Nobody if matches!(command.fan_out.spread, Spread::Owner | Spread::Any) => {
+                Ok(())
+            }
+            Owner::Nobody | Owner::Several => Err(format!(
+                "ERR respool: '{}' is larger than request_held_bytes_max: it is not divided \
+                among the servers of the pool",
+                command.name.replace('|', " ")
+            )
+            .into_bytes()),
+        }
+    }
+
+    pub(crate) fn is_routed(&self, key: Key) -> bool {
+        let session = self.sessions.get(key);
+        session.is_some_and(|session| session.flags.any(Flags::ROUTED))
+    }
+
+    fn owner_of_key(&self, key: Key, name: &[u8]) -> ServerId {
+        let session = self.sessions.get(key);
+        let (pool, any) = session.map_or((0, 0), |session| (session.pool, session.next_seq));
+        self.pools[usize::from(pool)].owner_of(name, || any)
+    }
+
+    fn owner_of_keys<'a>(
+        &self,
+        key: Key,
+        command: &Command,
+        argc: usize,
+        arg: impl Fn(usize) -> &'a [u8],
+    ) -> Owner {
+        let mut owner = Owner::Nobody;
+        let visited = command.keys(argc, &arg, |at, what| {
+            // A channel has its place in a Cluster only.
+            if what.has(KeyFlags::NOT_KEY) {
+                return;
+            }
+            let its = self.owner_of_key(key, arg(at));
+            owner = match owner {
+                Owner::Nobody => Owner::One(its),
+                Owner::One(server) if server == its => owner,
+                Owner::One(_) | Owner::Several => Owner::Several,
+            };
+        });
+        // Where its keys are cannot be said: any server refuses it in its own words.
+        visited.map_or(Owner::Nobody, |()| owner)
+    }
+
+    /// From now on the session rides on the link that all share to this server. What it has in flight elsewhere stays there.
+    pub(crate) fn turn(&mut self, key: Key, server: ServerId) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        if session.server == server {
+            return;
+        }
+        debug_assert!(session.pins.is_empty(), "its own link goes to one server");
+        let kind = LinkKey {
+            server,
+            ..self.kind_of(session)
+        };
+        let link = self.shared_link(kind).unwrap_or(Key::NOBODY);
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.server = server;
+        let old = std::mem::replace(&mut session.link, link);
+        if let Some(old) = self.links.get_mut(old) {
+            old.returns.came(session.expected);
+        }
+        session.expected = Expected::NOT;
+        self.close_if_full(old);
+        self.leave(old);
+        if let Some(link) = self.links.get_mut(link) {
+            link.riders += 1;
+        }
+    }
+
+    /// A command that a pool of several servers cannot execute as one.
+    fn refuse_here(&mut self, key: Key, command: &Command) -> Placed {
+        self.counters.refused += 1;
+        let name = command.name.replace('|', " ");
+        let text = format!(
+            "ERR respool: '{name}' cannot be asked of a pool of several servers, or not here: ask the servers themselves"
+        );
+        self.refuse_queued(key, text.as_bytes())
+    }
+}
+
+/// What is published is at the pool's first server, wherever its channels would be as keys: patterns meet all of them.
+fn is_published(id: CommandId) -> bool {
+    matches!(
+        id,
+        id::PUBLISH
+            | id::SPUBLISH
+            | id::PUBSUB_CHANNELS
+            | id::PUBSUB_NUMPAT
+            | id::PUBSUB_NUMSUB
+            | id::PUBSUB_SHARDCHANNELS
+            | id::PUBSUB_SHARDNUMSUB
+    )
+}
+
+/// And so is who subscribes. INFO is that server's, with a section of ours.
+fn is_subscribed(id: CommandId) -> bool {
+    matches!(
+        id,
+        id::SUBSCRIBE
+            | id::PSUBSCRIBE
+            | id::SSUBSCRIBE
+            | id::UNSUBSCRIBE
+            | id::PUNSUBSCRIBE
+            | id::SUNSUBSCRIBE
+            | id::INFO
+    )
+}

@@ -1,0 +1,228 @@
+//! Plain servers among which keys are divided, as the URL of a backend says it:
+//! `redis-sharded://HOST:PORT[:WEIGHT],HOST:PORT[:WEIGHT]/DB?names=A,B&hash=H&distribution=D&hash-tag=%7B%7D`.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use respool_engine::settings::{Address, PoolKind, ServerSettings};
+use respool_protocol::hashing::{
+    Distribution, Hash, HashTag, Hashing, Node, Placement, PredixyHash,
+};
+
+use crate::address::parse_server;
+
+/// The servers, and which of them owns which keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shards {
+    shards: Vec<Shard>,
+    hashing: Hashing,
+    placement: Placement,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shard {
+    address: Address,
+    weight: NonZeroU32,
+    /// As twemproxy would call it, unless it is given.
+    name: Option<String>,
+}
+
+impl Shards {
+    /// Reads the list of servers and the parameters that are about them.
+    pub(crate) fn parse<'a>(
+        hosts: &str,
+        parameters: impl Iterator<Item = (&'a str, String)>,
+    ) -> Result<Shards, String> {
+        let shards: Result<Vec<_>, _> = hosts.split(',').map(Shard::parse).collect();
+        let mut shards = shards?;
+        if shards.len() < 2 {
+            return Err(
+                "needs two servers at least: redis-sharded://HOST:PORT,HOST:PORT; for one, write redis://"
+                    .into(),
+            );
+        }
+        let (mut like, mut hash, mut distribution) = (None, None, None);
+        let mut tag = Some(HashTag::BRACES);
+        for (name, value) in parameters {
+            match name {
+                "names" => give_names(&mut shards, &value)?,
+                "like" => like = Some(value),
+                "hash" => hash = Some(value),
+                "distribution" => distribution = Some(value),
+                "hash-tag" if value.is_empty() => tag = None,
+                "hash-tag" => {
+                    let named = HashTag::named(&value);
+                    tag = Some(
+                        named.ok_or("hash-tag is two characters, such as %7B%7D, or nothing")?,
+                    );
+                }
+                _ => {
+                    return Err(
+                        "the parameters after `?` are db, names, like, hash, distribution and hash-tag"
+                            .into(),
+                    );
+                }
+            }
+        }
+        let distribution = distribution.as_deref();
+        let hashing = match like.as_deref().unwrap_or("twemproxy") {
+            "twemproxy" => Hashing::Twemproxy {
+                hash: one_of(
+                    "hash",
+                    hash.as_deref(),
+                    Hash::Murmur,
+                    Hash::named,
+                    &Hash::ALL.map(Hash::name),
+                )?,
+                distribution: one_of(
+                    "distribution",
+                    distribution,
+                    Distribution::Ketama,
+                    Distribution::named,
+                    &Distribution::ALL.map(Distribution::name),
+                )?,
+                tag,
+            },
+            "predixy" if distribution.is_none_or(|name| name == "modula") => Hashing::Predixy {
+                hash: one_of(
+                    "hash",
+                    hash.as_deref(),
+                    PredixyHash::Crc16,
+                    PredixyHash::named,
+                    &PredixyHash::ALL.map(PredixyHash::name),
+                )?,
+                tag,
+            },
+            "predixy" => return Err("like predixy, the only distribution is modula".into()),
+            _ => return Err("like is twemproxy or predixy".into()),
+        };
+        let nodes: Vec<_> = shards.iter().map(Shard::node).collect();
+        let placement = hashing
+            .placement(&nodes)
+            .map_err(|error| error.to_string())?;
+        Ok(Shards {
+            shards,
+            hashing,
+            placement,
+        })
+    }
+
+    /// Where they are.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.shards.iter().map(|shard| &shard.address)
+    }
+
+    /// What the engine is told; `server`: how to reach the one at this address.
+    pub(crate) fn pool(&self, server: impl Fn(Address) -> ServerSettings) -> PoolKind {
+        PoolKind::Sharded {
+            shards: self
+                .shards
+                .iter()
+                .map(|shard| server(shard.address.clone()))
+                .collect(),
+            placement: self.placement.clone(),
+        }
+    }
+}
+
+fn give_names(shards: &mut [Shard], names: &str) -> Result<(), String> {
+    let names: Vec<&str> = names.split(',').collect();
+    if names.len() != shards.len() || names.contains(&"") {
+        return Err("names has one name for each server, with commas between them".into());
+    }
+    for (shard, name) in shards.iter_mut().zip(names) {
+        shard.name = Some(name.to_owned());
+    }
+    Ok(())
+}
+
+/// The value of that name, or what it is without one.
+fn one_of<T>(
+    parameter: &str,
+    name: Option<&str>,
+    otherwise: T,
+    named: impl Fn(&str) -> Option<T>,
+    all: &[&str],
+) -> Result<T, String> {
+    let value = name.map_or(Some(otherwise), named);
+    value.ok_or_else(|| format!("{parameter} is one of {}", all.join(", ")))
+}
+
+impl Shard {
+    /// As twemproxy's configuration would have it.
+    fn node(&self) -> Node {
+        let address = self.address.to_string();
+        match &self.name {
+            Some(name) => Node::named(&address, self.weight, name),
+            None => Node::unnamed(&address, self.weight),
+        }
+    }
+
+    /// `HOST[:PORT[:WEIGHT]]`.
+    fn parse(text: &str) -> Result<Shard, String> {
+        // Behind the brackets of an IPv6 address.
+        let from = text.rfind(']').map_or(0, |at| at + 1);
+        let (server, weight) = match text[from..].match_indices(':').nth(1) {
+            None => (text, NonZeroU32::MIN),
+            Some((at, _)) => {
+                let weight = text[from + at + 1..].parse();
+                (
+                    &text[..from + at],
+                    weight.map_err(|_| "a server's weight must be a number from 1 on")?,
+                )
+            }
+        };
+        Ok(Shard {
+            address: parse_server(server)?,
+            weight,
+            name: None,
+        })
+    }
+}
+
+impl Shards {
+    /// In the order in which they are read, with the values as they are.
+    pub(crate) fn parameters(&self) -> Vec<(&'static str, String)> {
+        let mut parameters = Vec::new();
+        if self.shards.iter().any(|shard| shard.name.is_some()) {
+            let name = |shard: &Shard| shard.name.clone().unwrap_or_default();
+            let names: Vec<_> = self.shards.iter().map(name).collect();
+            parameters.push(("names", names.join(",")));
+        }
+        let tag = match self.hashing {
+            Hashing::Twemproxy {
+                hash,
+                distribution,
+                tag,
+            } => {
+                parameters.push(("hash", hash.name().to_owned()));
+                parameters.push(("distribution", distribution.name().to_owned()));
+                tag
+            }
+            Hashing::Predixy { hash, tag } => {
+                parameters.push(("like", "predixy".to_owned()));
+                parameters.push(("hash", hash.name().to_owned()));
+                tag
+            }
+        };
+        parameters.push((
+            "hash-tag",
+            tag.map_or(String::new(), |tag| tag.characters().into_iter().collect()),
+        ));
+        parameters
+    }
+}
+
+/// The servers, as the URL has them.
+impl fmt::Display for Shards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, shard) in self.shards.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            match shard.weight {
+                NonZeroU32::MIN => write!(f, "{comma}{}", shard.address)?,
+                weight => write!(f, "{comma}{}:{weight}", shard.address)?,
+            }
+        }
+        Ok(())
+    }
+}

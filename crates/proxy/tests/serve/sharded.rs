@@ -1,0 +1,523 @@
+//! Plain servers among which keys are divided: to a client they are one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use respool_lab::servers::{Proxy, Server};
+use respool_protocol::hashing::{Hashing, Node, PredixyHash};
+
+use super::client::{Client, Value, request, words};
+use super::target::{Random, any_server, installed, respool, seed, wait_until};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Three servers behind a respool.
+struct Shards {
+    servers: Vec<Server>,
+    proxy: Proxy,
+}
+
+impl Shards {
+    fn start(args: &[&str]) -> Shards {
+        Shards::of(&any_server(), "", args)
+    }
+
+    /// `parameters`: what stands behind the servers in the URL.
+    fn of(binary: &std::path::Path, parameters: &str, args: &[&str]) -> Shards {
+        let start = |_| Server::start(binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+        let servers: Vec<Server> = (0..3).map(start).collect();
+        let hosts: Vec<_> = servers
+            .iter()
+            .map(|server| server.address().to_string())
+            .collect();
+        let mut all = vec![format!(
+            "--backend=redis-sharded://{}{parameters}",
+            hosts.join(",")
+        )];
+        all.extend(args.iter().map(|&arg| arg.to_owned()));
+        let proxy = Proxy::start(&respool(), &all).unwrap_or_else(|error| panic!("{error}"));
+        Shards { servers, proxy }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.proxy.address()
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.address())
+    }
+
+    fn keys_of(&self, server: usize) -> BTreeSet<String> {
+        let keys = Client::connect(self.servers[server].address()).call("KEYS *");
+        texts(&keys).into_iter().collect()
+    }
+
+    /// One key of each server, set to its own name.
+    fn a_key_each(&self) -> Vec<String> {
+        let mut client = self.client();
+        for key in 0..64 {
+            assert_eq!(
+                client.call(&format!("SET key:{key} key:{key}")),
+                Value::ok()
+            );
+        }
+        let first = |server| {
+            let keys = self.keys_of(server);
+            keys.into_iter().next().expect("64 keys are on all servers")
+        };
+        (0..3).map(first).collect()
+    }
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    let Value::Array(elements) = value else {
+        panic!("no array: {value:?}")
+    };
+    elements.iter().map(text).collect()
+}
+
+fn text(value: &Value) -> String {
+    let Value::Bulk(bytes) = value else {
+        panic!("no text: {value:?}")
+    };
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Random requests of one client for few keys.
+fn some_request(random: &mut Random) -> Vec<u8> {
+    let mut key = || format!("k{}", random.below(30));
+    let (one, two, three) = (key(), key(), key());
+    let number = random.below(1_000);
+    words(&match random.below(16) {
+        0..3 => format!("SET {one} {number}"),
+        3..6 => format!("GET {one}"),
+        6 => format!("INCR {one}"),
+        7 => format!("APPEND {one} {number}"),
+        8 => format!("MGET {one} {two} {three} {one}"),
+        9 => format!("MSET {one} {number} {two} b {one} c"),
+        10 => format!("DEL {one} {two} {one}"),
+        11 => format!("EXISTS {one} {two} {three} {one}"),
+        12 => format!("RPUSH {one} {number}"),
+        13 => format!("LRANGE {one} 0 -1"),
+        14 => format!("UNLINK {one} {two}"),
+        _ => format!("TOUCH {one} {two} {three}"),
+    })
+}
+
+#[test]
+fn one_client_gets_what_one_server_would_have_said_and_in_order() {
+    for binary in installed() {
+        for args in [
+            &["--threads=1"][..],
+            &["--threads=2", "--fuse=false", "--collapse=false"],
+        ] {
+            let shards = Shards::of(&binary, "", args);
+            let model = Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+            let mut random = Random::new(seed());
+            let (mut one, mut other) = (shards.client(), Client::connect(model.address()));
+            for round in 0..150 {
+                let count = 1 + random.below(40) as usize;
+                let requests: Vec<u8> =
+                    (0..count).flat_map(|_| some_request(&mut random)).collect();
+                let got = one.exchange(requests.clone(), count);
+                let expected = other.exchange(requests.clone(), count);
+                let as_one = |value: &Value| match value.error() {
+                    // Of a part that failed the server is named.
+                    Some(error) if error.contains(" respool: 127.0.0.1:") => {
+                        let (code, rest) = error.split_once(" respool: ").unwrap_or_default();
+                        let (_, rest) = rest.split_once(": ").unwrap_or_default();
+                        Value::Error(format!("{code} {rest}"))
+                    }
+                    _ => value.clone(),
+                };
+                let got: Vec<Value> = got.iter().map(as_one).collect();
+                assert_eq!(
+                    got,
+                    expected,
+                    "round {round}: {}",
+                    String::from_utf8_lossy(&requests)
+                );
+            }
+            let all: usize = (0..3).map(|server| shards.keys_of(server).len()).sum();
+            assert_eq!(Value::Integer(all as i64), other.call("DBSIZE"));
+            assert!((0..3).all(|server| !shards.keys_of(server).is_empty()));
+        }
+    }
+}
+
+#[test]
+fn keys_are_where_the_rule_of_the_url_puts_them() {
+    let parameters = "/0?like=predixy&hash=crc16&hash-tag=%7B%7D";
+    let shards = Shards::of(&any_server(), parameters, &[]);
+    let node =
+        |server: &Server| Node::unnamed(&server.address().to_string(), std::num::NonZeroU32::MIN);
+    let nodes: Vec<Node> = shards.servers.iter().map(node).collect();
+    let tag = respool_protocol::hashing::HashTag::named("{}");
+    let hash = PredixyHash::Crc16;
+    let placement = Hashing::Predixy { hash, tag }.placement(&nodes);
+    let placement = placement.unwrap_or_else(|error| panic!("{error}"));
+    let mut client = shards.client();
+    let mut expected: BTreeMap<usize, BTreeSet<String>> = BTreeMap::new();
+    for number in 0..200 {
+        let key = format!("{{{}}}:{number}", number / 4);
+        let server = placement.server_of(key.as_bytes(), || unreachable!("by the key"));
+        assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+        expected.entry(server).or_default().insert(key);
+    }
+    for (server, keys) in expected {
+        assert_eq!(shards.keys_of(server), keys);
+    }
+}
+
+#[test]
+fn the_whole_keyspace_is_that_of_all_servers() {
+    let shards = Shards::start(&[]);
+    let mut client = shards.client();
+    let keys: BTreeSet<String> = (0..500).map(|key| format!("key:{key}")).collect();
+    for key in &keys {
+        assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+    }
+    assert_eq!(client.call("DBSIZE"), Value::Integer(500));
+    assert_eq!(
+        texts(&client.call("KEYS *"))
+            .into_iter()
+            .collect::<BTreeSet<_>>(),
+        keys
+    );
+    assert!(keys.contains(&text(&client.call("RANDOMKEY"))));
+    let (mut seen, mut cursor) = (Vec::new(), "0".to_owned());
+    loop {
+        let Value::Array(answer) = client.call(&format!("SCAN {cursor} COUNT 40")) else {
+            panic!("SCAN answers with two elements");
+        };
+        seen.extend(texts(&answer[1]));
+        cursor = text(&answer[0]);
+        assert!(cursor.parse::<u64>().is_ok_and(|cursor| cursor < 1 << 53));
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), keys);
+    assert_eq!(
+        client.call("SCAN 18446744073709551615").error(),
+        Some("ERR invalid cursor")
+    );
+    assert_eq!(client.call("FLUSHALL"), Value::ok());
+    assert!((0..3).all(|server| shards.keys_of(server).is_empty()));
+}
+
+#[test]
+fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
+    let shards = Shards::start(&[]);
+    let keys = shards.a_key_each();
+    let [a, b, _] = &keys[..] else {
+        panic!("three servers")
+    };
+    let mut client = shards.client();
+    let crossed = "CROSSSLOT Keys in request don't hash to the same slot";
+    for apart in [
+        format!("SINTER {a} {b}"),
+        format!("RENAME {a} {b}"),
+        format!("MSETNX {a} 1 {b} 2"),
+    ] {
+        assert_eq!(client.call(&apart).error(), Some(crossed), "{apart}");
+    }
+    assert_eq!(client.call("MSETNX {t}a 1 {t}b 2"), Value::Integer(1));
+    assert_eq!(
+        client.call("EVAL return{KEYS[1],KEYS[2]} 2 {t}a {t}b"),
+        Value::Array(vec![Value::bulk("{t}a"), Value::bulk("{t}b")])
+    );
+
+    // A transaction is its first key's server's.
+    let queued = || Value::Simple("QUEUED".into());
+    let exec = format!("MULTI;INCR {{t}}a;SET {{t}}b 3;GET {{t}}b;EXEC");
+    let replies = client.exchange(exec.split(';').flat_map(words).collect(), 5);
+    assert_eq!(replies[1..4], [queued(), queued(), queued()]);
+    assert_eq!(
+        replies[4],
+        Value::Array(vec![Value::Integer(2), Value::ok(), Value::bulk("3")])
+    );
+    let foreign = format!("MULTI;SET {a} x;SET {b} x;EXEC;GET {a}");
+    let replies = client.exchange(foreign.split(';').flat_map(words).collect(), 5);
+    assert_eq!(replies[1], queued());
+    assert!(
+        replies[2]
+            .error()
+            .is_some_and(|error| error.starts_with("CROSSSLOT respool: ")),
+        "{:?}",
+        replies[2]
+    );
+    assert!(
+        replies[3]
+            .error()
+            .is_some_and(|error| error.starts_with("EXECABORT ")),
+        "{:?}",
+        replies[3]
+    );
+    assert_eq!(replies[4], Value::bulk(a), "nothing was executed");
+
+    // What was watched has changed, by another client.
+    assert_eq!(client.call(&format!("WATCH {a}")), Value::ok());
+    assert!(
+        client
+            .call(&format!("GET {b}"))
+            .error()
+            .is_some_and(|error| error.starts_with("CROSSSLOT respool: "))
+    );
+    assert_eq!(shards.client().call(&format!("SET {a} y")), Value::ok());
+    let replies = client.exchange(
+        format!("MULTI;SET {a} z;EXEC")
+            .split(';')
+            .flat_map(words)
+            .collect(),
+        3,
+    );
+    assert_eq!(replies[2], Value::Null);
+    assert_eq!(
+        client.call(&format!("GET {b}")),
+        Value::bulk(b),
+        "nothing is watched any more"
+    );
+
+    // What is for all servers is nothing for one of them alone.
+    for all in ["FLUSHALL", "DBSIZE", "SCAN 0", "KEYS *"] {
+        let replies = format!("MULTI;SET {{t}}a 1;{all};EXEC");
+        let replies = client.exchange(replies.split(';').flat_map(words).collect(), 4);
+        assert!(
+            replies[2]
+                .error()
+                .is_some_and(|error| error.starts_with("ERR respool: ")),
+            "{all}: {:?}",
+            replies[2]
+        );
+        assert!(
+            replies[3]
+                .error()
+                .is_some_and(|error| error.starts_with("EXECABORT ")),
+            "{all}"
+        );
+    }
+    // Nor is what is published, unless it is the first's.
+    let published: Vec<bool> = keys
+        .iter()
+        .map(|key| {
+            let replies = format!("MULTI;GET {key};PUBLISH news x;EXEC");
+            let replies = client.exchange(replies.split(';').flat_map(words).collect(), 4);
+            replies[3].error().is_none()
+        })
+        .collect();
+    assert_eq!(published, [true, false, false]);
+
+    for one_servers in [
+        "BGSAVE",
+        "LASTSAVE",
+        "WAIT 0 10",
+        "ROLE",
+        "DEBUG JMAP",
+        "MONITOR",
+        "CLIENT TRACKING ON",
+        "SCRIPT KILL",
+    ] {
+        let reply = client.call(one_servers);
+        let refused = reply
+            .error()
+            .is_some_and(|error| error.starts_with("ERR respool: "));
+        assert!(refused, "{one_servers}: {reply:?}");
+    }
+    assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+    // What is about the client is ours to say, as ever.
+    assert_eq!(client.call("CLIENT SETNAME me"), Value::ok());
+    assert_eq!(client.call("CLIENT GETNAME"), Value::bulk("me"));
+    for server in &shards.servers {
+        let list = text(&Client::connect(server.address()).call("CLIENT LIST"));
+        assert!(!list.contains("name=me"), "{list}");
+    }
+}
+
+#[test]
+fn who_waits_and_who_listens_does_so_where_the_others_are() {
+    let shards = Shards::start(&["--threads=2"]);
+    let keys = shards.a_key_each();
+    let mut other = shards.client();
+    for key in &keys {
+        let mut waiting = shards.client();
+        waiting.send(&words(&format!("BLPOP list:{{{key}}} 10")));
+        let list = format!("list:{{{key}}}");
+        assert_eq!(other.call(&format!("RPUSH {list} x")), Value::Integer(1));
+        assert_eq!(
+            waiting.reply(),
+            Value::Array(vec![Value::bulk(&list), Value::bulk("x")])
+        );
+        assert_eq!(waiting.call(&format!("GET {key}")), Value::bulk(key));
+    }
+    let mut listening = shards.client();
+    listening.send(&words("SUBSCRIBE news"));
+    listening.reply();
+    for key in &keys {
+        // Wherever the session has turned before.
+        assert_eq!(other.call(&format!("GET {key}")), Value::bulk(key));
+        assert_eq!(
+            other.call(&format!("PUBLISH news {key}")),
+            Value::Integer(1)
+        );
+        assert_eq!(texts(&listening.reply())[2], *key);
+    }
+}
+
+#[test]
+fn a_value_of_any_size_goes_to_its_server() {
+    let shards = Shards::start(&[]);
+    let keys = shards.a_key_each();
+    let mut client = shards.client();
+    let value = |key: &str| key.repeat(200_000);
+    for key in &keys {
+        let set = request(&["SET", key, &value(key)]);
+        assert_eq!(client.exchange(set, 1), [Value::ok()]);
+    }
+    for (server, key) in keys.iter().enumerate() {
+        let mut direct = Client::connect(shards.servers[server].address());
+        assert_eq!(direct.call(&format!("GET {key}")), Value::bulk(value(key)));
+    }
+    let values = keys.iter().map(|key| Value::bulk(value(key))).collect();
+    assert_eq!(
+        client.call(&format!("MGET {}", keys.join(" "))),
+        Value::Array(values)
+    );
+    // Larger than what is held, it is not divided; nothing is lost by that.
+    let huge: Vec<String> = keys
+        .iter()
+        .flat_map(|key| [key.clone(), value(key)])
+        .collect();
+    let refused = client.call_args(&[vec!["MSET".to_owned()], huge].concat());
+    assert!(
+        refused
+            .error()
+            .is_some_and(|error| error.contains("request_held_bytes_max")),
+        "{refused:?}"
+    );
+    assert_eq!(
+        client.call(&format!("STRLEN {}", keys[0])),
+        Value::Integer(value(&keys[0]).len() as i64)
+    );
+}
+
+#[test]
+fn a_server_that_is_gone_fails_its_own_keys_alone() {
+    let mut shards = Shards::start(&["--reconnect-max-ms=100"]);
+    let keys = shards.a_key_each();
+    let [a, b, gone] = &keys[..] else {
+        panic!("three servers")
+    };
+    let mut client = shards.client();
+    let name = shards.servers[2].address().to_string();
+    shards.servers[2].kill9();
+    let fails = |reply: &Value| reply.error().is_some_and(|error| error.contains(&name));
+    wait_until("its keys fail", SOON, || {
+        fails(&client.call(&format!("GET {gone}")))
+    });
+    for _ in 0..5 {
+        let requests = [
+            format!("GET {a}"),
+            format!("GET {gone}"),
+            format!("MGET {a} {b}"),
+            format!("MGET {a} {gone}"),
+            format!("SET {b} {b}"),
+            format!("MSET {a} {a} {gone} x"),
+            "DBSIZE".to_owned(),
+        ];
+        let replies = client.exchange(requests.iter().flat_map(|text| words(text)).collect(), 7);
+        assert_eq!(replies[0], Value::bulk(a));
+        assert_eq!(
+            replies[2],
+            Value::Array(vec![Value::bulk(a), Value::bulk(b)])
+        );
+        assert_eq!(replies[4], Value::ok());
+        for failed in [1, 3, 5, 6] {
+            assert!(
+                fails(&replies[failed]),
+                "{}: {:?}",
+                requests[failed],
+                replies[failed]
+            );
+        }
+    }
+    shards.servers[2]
+        .restart()
+        .unwrap_or_else(|error| panic!("{error}"));
+    wait_until("it heals", SOON, || {
+        client.call(&format!("SET {gone} again")) == Value::ok()
+    });
+    assert_eq!(
+        client.call(&format!("MGET {a} {gone}")),
+        Value::Array(vec![Value::bulk(a), Value::bulk("again")])
+    );
+}
+
+#[test]
+fn a_part_that_may_have_been_executed_makes_the_whole_uncertain() {
+    let shards = Shards::start(&["--request-timeout-ms=300"]);
+    let keys = shards.a_key_each();
+    let mut client = shards.client();
+    client.patience(Duration::from_secs(10));
+    shards.servers[1].stop();
+    let set = format!("MSET {} 1 {} 1", keys[0], keys[1]);
+    let (written, read) = (
+        client.call(&set),
+        client.call(&format!("MGET {}", keys.join(" "))),
+    );
+    shards.servers[1].cont();
+    for reply in [written, read] {
+        let text = reply.error().unwrap_or_default().to_owned();
+        let name = shards.servers[1].address().to_string();
+        assert!(
+            text.starts_with("UNKNOWN respool: ") && text.contains(&name),
+            "{text}"
+        );
+    }
+    // The late replies are nobody's.
+    wait_until("both are set", SOON, || {
+        let values = client.call(&format!("MGET {} {}", keys[0], keys[1]));
+        values == Value::Array(vec![Value::bulk("1"), Value::bulk("1")])
+    });
+}
+
+#[test]
+fn many_clients_at_once_get_their_own_answers() {
+    let shards = Shards::start(&["--threads=2"]);
+    let address = shards.address();
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            scope.spawn(move || {
+                let mut client = Client::connect(address);
+                let mut random = Random::new(seed().wrapping_add(number));
+                let mut model: HashMap<String, String> = HashMap::new();
+                for _ in 0..60 {
+                    let (mut requests, mut expected) = (Vec::new(), Vec::new());
+                    for _ in 0..30 {
+                        let key = format!("{number}:{}", random.below(20));
+                        let other = format!("{number}:{}", random.below(20));
+                        let held = |key: &str| model.get(key).map_or(Value::Null, Value::bulk);
+                        match random.below(3) {
+                            0 => {
+                                requests.extend(words(&format!("MGET {key} {other}")));
+                                expected.push(Value::Array(vec![held(&key), held(&other)]));
+                            }
+                            1 => {
+                                requests.extend(words(&format!("GET {key}")));
+                                expected.push(held(&key));
+                            }
+                            _ => {
+                                let value = random.below(1_000_000).to_string();
+                                requests.extend(words(&format!("SET {key} {value}")));
+                                model.insert(key, value);
+                                expected.push(Value::ok());
+                            }
+                        }
+                    }
+                    assert_eq!(client.exchange(requests, 30), expected);
+                }
+            });
+        }
+    });
+}
