@@ -714,7 +714,7 @@ impl Engine {
                 };
                 self.will_ask_again(key, entry, &request);
             } else {
-                self.deliver_or_park(entry.session, (entry.seq, 1), reply, &request);
+                self.deliver_or_park(entry.session, (entry.seq, 1), reply, Some((key, &request)));
             }
             is_first = false;
         }
@@ -765,14 +765,14 @@ impl Engine {
             let Some(session) = self.sessions.get_mut(entry.session) else {
                 continue;
             };
-            for parked in session.take_parked_behind(entry.seq) {
-                self.held_bytes -= parked.held_bytes();
+            for early in session.take_parked_behind(entry.seq, key) {
+                self.held_bytes -= early.freed;
                 let entry = Entry {
-                    seq: parked.seq,
-                    len: parked.request().len() as u32,
+                    seq: early.seq,
+                    len: early.request.len() as u32,
                     ..entry
                 };
-                again.push((entry, parked.request().to_vec()));
+                again.push((entry, early.request));
             }
         }
         again.sort_by(|(one, _), (other, _)| one.asked_before(other));

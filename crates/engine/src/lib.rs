@@ -19,6 +19,7 @@ mod here;
 pub mod limits;
 mod link;
 mod monitor;
+mod parking;
 mod pinned;
 mod pool;
 mod pubsub;

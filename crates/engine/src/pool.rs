@@ -2,7 +2,9 @@
 
 use respool_protocol::hashing::Placement;
 
+use crate::link::LinkKey;
 use crate::settings::{FlushRule, PoolKind, PoolSettings, ServerSettings};
+use crate::slots::Key;
 
 /// A server's index in the engine's table of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +18,8 @@ pub(crate) struct Server {
     pub(crate) label: String,
     /// The index of its pool.
     pub(crate) pool: u16,
+    /// Of each version of the protocol, the kind of link that was asked for last, and the one that all share.
+    pub(crate) current: [Option<(LinkKey, Key)>; 2],
 }
 
 /// One logical Redis.
@@ -48,6 +52,7 @@ impl Pool {
                 label: settings.address.to_string(),
                 settings: settings.clone(),
                 pool: pool as u16,
+                current: [None; 2],
             });
             id
         };

@@ -183,16 +183,16 @@ impl Engine {
 
     /// The replies to `count` requests of a session, from the one with place `seq` on.
     pub(crate) fn deliver(&mut self, key: Key, seq: u32, count: u32, bytes: &[u8]) {
-        self.deliver_or_park(key, (seq, count), bytes, b"");
+        self.deliver_or_park(key, (seq, count), bytes, None);
     }
 
-    /// The same. `request`: what is asked again, should that have to be before it is the reply's turn.
+    /// The same. `again`: what is asked again, and on which link, should that have to be before it is the reply's turn.
     pub(crate) fn deliver_or_park(
         &mut self,
         key: Key,
         (seq, count): (u32, u32),
         bytes: &[u8],
-        request: &[u8],
+        again: Option<(Key, &[u8])>,
     ) {
         let Some(session) = self.sessions.get_mut(key) else {
             self.counters.late_replies += u64::from(count);
@@ -200,8 +200,11 @@ impl Engine {
         };
         self.held_bytes += bytes.len();
         if seq != session.head_seq {
-            self.held_bytes += request.len();
-            session.park(seq, count, bytes, request);
+            self.held_bytes += again.map_or(0, |(_, request)| request.len());
+            session.flags |= Flags::PARKED;
+            let head = session.head_seq;
+            let parking = &mut session.rare().parking;
+            parking.park(head, (seq, count), bytes, again, &mut self.spare);
             let owed = session.out.len() + session.parked_bytes();
             if owed > self.settings.limits.session_output_hard_bytes as usize {
                 let reason = "session_output_hard_bytes: replies before their turn";
@@ -211,15 +214,18 @@ impl Engine {
         }
         session.out.tail(&mut self.spare).extend_from_slice(bytes);
         session.head_seq = seq.wrapping_add(count);
-        while session.flags.any(Flags::PARKED)
-            && let Some(parked) = session.unpark()
+        if session.flags.any(Flags::PARKED)
+            && let Some(rare) = &mut session.rare
         {
-            session
-                .out
-                .tail(&mut self.spare)
-                .extend_from_slice(parked.reply());
-            self.held_bytes -= parked.request().len();
-            session.head_seq = parked.seq.wrapping_add(parked.count);
+            let out = session.out.tail(&mut self.spare);
+            while let Some((next, request_len)) = rare.parking.unpark(session.head_seq, out) {
+                self.held_bytes -= request_len;
+                session.head_seq = next;
+            }
+            rare.parking.tidy(&mut self.spare);
+            if rare.parking.is_empty() {
+                session.flags.remove(Flags::PARKED);
+            }
         }
         let caught_up = session.is_caught_up();
         let much = session.out.len() > self.settings.limits.session_output_soft_bytes as usize;

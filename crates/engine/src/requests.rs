@@ -74,16 +74,27 @@ struct Known {
     shape: Shape,
     id: CommandId,
     class: Class,
+    /// Where its only key is, by which it is routed.
+    key: Option<Span>,
 }
 
 impl Alike {
     /// This one was none of them. If it is as long as the one before, more such may come: where lengths change all
     /// the time, nothing is learned or looked for.
     #[inline]
-    fn learn(&mut self, bytes: &[u8], spans: &[Span], id: CommandId, class: Class) {
+    pub(crate) fn learn(&mut self, bytes: &[u8], spans: &[Span], id: CommandId, class: Class) {
         let len = std::mem::replace(&mut self.len, bytes.len());
         if len == bytes.len() {
-            self.known = Shape::of(bytes, spans).map(|shape| Known { shape, id, class });
+            let key = match usize::from(id.get().only_key) {
+                0 => None,
+                at => spans.get(at).copied(),
+            };
+            self.known = Shape::of(bytes, spans).map(|shape| Known {
+                shape,
+                id,
+                class,
+                key,
+            });
         } else if self.known.is_some() {
             self.known = None;
         }
@@ -127,8 +138,13 @@ impl Engine {
                 }
                 break;
             }
-            if scanner.scanned() == 0 && !flags.any(Flags::OFF_PATH) {
-                let used = self.place_alike(key, &input[at..]);
+            let off_path = flags & Flags::OFF_PATH;
+            if scanner.scanned() == 0 && (off_path == Flags::ROUTED || off_path == Flags::default())
+            {
+                let used = match off_path == Flags::ROUTED {
+                    true => self.place_alike_by_key(key, &input[at..]),
+                    false => self.place_alike(key, &input[at..]),
+                };
                 if used > 0 {
                     at += used;
                     continue;
@@ -269,8 +285,8 @@ impl Engine {
             command,
         };
         match self.place_by_key(key, &request) {
-            Some(placed) => placed,
-            None => self.place_slowly(key, bytes, spans),
+            true => Placed::Done,
+            false => self.place_slowly(key, bytes, spans),
         }
     }
 
@@ -278,7 +294,10 @@ impl Engine {
     /// they are. Its session is on the short way.
     #[inline]
     fn place_alike(&mut self, key: Key, input: &[u8]) -> usize {
-        let Some(Known { shape, id, class }) = &self.alike.known else {
+        let Some(Known {
+            shape, id, class, ..
+        }) = &self.alike.known
+        else {
             return 0;
         };
         if shape.fits(input)
@@ -310,6 +329,27 @@ impl Engine {
             return used;
         }
         0
+    }
+
+    /// The same where a pool has several servers: each goes to its key's owner.
+    fn place_alike_by_key(&mut self, key: Key, input: &[u8]) -> usize {
+        let Some(known) = self.alike.known else {
+            return 0;
+        };
+        let Some(name) = known.key.filter(|_| self.goes_by_key(key)) else {
+            return 0;
+        };
+        let (mut used, mut count) = (0, 0);
+        while known.shape.fits(&input[used..]) {
+            let bytes = &input[used..used + known.shape.request_len()];
+            if !self.put_by_key(key, bytes, name.of(bytes), (known.id, known.class)) {
+                break;
+            }
+            used += bytes.len();
+            count += 1;
+        }
+        self.counters.requests += count;
+        used
     }
 
     #[cold]

@@ -15,10 +15,11 @@
 //! the order asked.
 
 use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, id};
+use respool_protocol::encode::Version;
 use respool_protocol::fan::is_mergeable;
 
 use crate::engine::Engine;
-use crate::link::{Entry, LinkKey};
+use crate::link::{Class, Entry, LinkKey, Role};
 use crate::pool::ServerId;
 use crate::requests::{Placed, Request};
 use crate::returns::Expected;
@@ -47,42 +48,69 @@ enum Owner {
 }
 
 impl Engine {
-    /// A request with one key, for a session that has nothing special about it: the short way where a pool has several
-    /// servers. `None`: it is to go the long way.
+    /// A request with one key: the short way where a pool has several servers. False: it is to go the long way.
     #[inline]
-    pub(crate) fn place_by_key(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
-        let class = self.straight[request.id.index()]?;
+    pub(crate) fn place_by_key(&mut self, key: Key, request: &Request<'_>) -> bool {
+        let Some(class) = self.straight[request.id.index()] else {
+            return false;
+        };
         let at = usize::from(request.command.only_key);
-        if at == 0 || !request.command.arity_ok(request.spans.len()) {
-            return None;
+        let placed = at > 0
+            && request.command.arity_ok(request.spans.len())
+            && self.goes_by_key(key)
+            && self.put_by_key(key, request.bytes, request.arg(at), (request.id, class));
+        if placed {
+            self.alike
+                .learn(request.bytes, request.spans, request.id, class);
         }
-        let session = self.sessions.get(key)?;
-        if (session.flags & Flags::OFF_PATH) != Flags::ROUTED || !session.pins.is_empty() {
-            return None;
-        }
+        placed
+    }
+
+    /// Whether nothing is special about a session but that its pool has several servers.
+    #[inline]
+    pub(crate) fn goes_by_key(&self, key: Key) -> bool {
+        let session = self.sessions.get(key);
+        session.is_some_and(|session| {
+            session.flags & Flags::OFF_PATH == Flags::ROUTED && session.pins.is_empty()
+        })
+    }
+
+    /// The request goes to the owner of its key, if the link there takes it without further questions.
+    #[inline]
+    pub(crate) fn put_by_key(
+        &mut self,
+        key: Key,
+        bytes: &[u8],
+        name: &[u8],
+        (id, class): (CommandId, Class),
+    ) -> bool {
+        let Some(session) = self.sessions.get(key) else {
+            return false;
+        };
         let any = session.next_seq;
-        let server = self.pools[usize::from(session.pool)].owner_of(request.arg(at), || any);
+        let server = self.pools[usize::from(session.pool)].owner_of(name, || any);
         if server != session.server {
             self.turn(key, server);
         }
-        let session = self.sessions.get_mut(key)?;
-        let link = self.links.get_mut(session.link)?;
-        if !link.accepting {
-            return None;
-        }
-        session.asked = Some(request.id);
+        let Some(session) = self.sessions.get_mut(key) else {
+            return false;
+        };
+        let on = session.link;
+        let Some(link) = self.links.get_mut(on).filter(|link| link.accepting) else {
+            return false;
+        };
+        session.asked = Some(id);
         let entry = Entry {
-            len: request.bytes.len() as u32,
+            len: bytes.len() as u32,
             class,
             ..Entry::of(key, session.take_seq(), self.now_ms)
         };
-        link.push(entry, request.bytes);
+        link.push(entry, bytes);
         self.counters.link_requests += 1;
         if !link.listed {
-            let link = session.link;
-            self.list_link(link);
+            self.list_link(on);
         }
-        Some(Placed::Done)
+        true
     }
 
     /// Sees to it that a request meets its server: the session turns to it. If it is not for one server, or cannot be,
@@ -226,21 +254,37 @@ impl Engine {
             server,
             ..self.kind_of(session)
         };
-        let link = self.shared_link(kind).unwrap_or(Key::NOBODY);
+        let link = self.current_link(kind).unwrap_or(Key::NOBODY);
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
+        debug_assert_eq!(session.expected, Expected::NOT, "it is expected nowhere");
         session.server = server;
         let old = std::mem::replace(&mut session.link, link);
-        if let Some(old) = self.links.get_mut(old) {
-            old.returns.came(session.expected);
-        }
-        session.expected = Expected::NOT;
         self.close_if_full(old);
         self.leave(old);
         if let Some(link) = self.links.get_mut(link) {
             link.riders += 1;
         }
+    }
+
+    /// The link that all share of a kind: mostly that of which was asked last.
+    #[inline]
+    fn current_link(&mut self, kind: LinkKey) -> Option<Key> {
+        let server = usize::from(kind.server.0);
+        let version = usize::from(kind.version == Version::Resp3);
+        if let Some((known, link)) = self.servers[server].current[version]
+            && known == kind
+            && self
+                .links
+                .get(link)
+                .is_some_and(|link| link.role == Role::Shared)
+        {
+            return Some(link);
+        }
+        let link = self.shared_link(kind)?;
+        self.servers[server].current[version] = Some((kind, link));
+        Some(link)
     }
 
     /// A command that a pool of several servers cannot execute as one.

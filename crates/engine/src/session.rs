@@ -15,6 +15,7 @@ use crate::duty::Duty;
 use crate::gather::Gather;
 use crate::limits::FUSED_WAITING_BYTES_MAX;
 use crate::link::{Before, Entry};
+use crate::parking::{AskedEarly, Parking};
 use crate::pool::ServerId;
 use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
@@ -326,9 +327,8 @@ pub(crate) struct Rare {
     pub(crate) lib_ver: Vec<u8>,
     /// CLIENT NO-EVICT: it is not closed to make room for others.
     pub(crate) no_evict: bool,
-    /// Replies before their turn, in order.
-    pub(crate) parked: VecDeque<Parked>,
-    pub(crate) parked_bytes: usize,
+    /// Replies before their turn.
+    pub(crate) parking: Parking,
     /// The rest of a large request, and the link it is cut through to.
     pub(crate) large: Option<Large>,
     /// What it has queued since MULTI.
@@ -353,29 +353,6 @@ pub(crate) struct Rare {
     pub(crate) gathers: Vec<Gather>,
     /// Within an EXEC: what the session is there.
     pub(crate) within: Option<Within>,
-}
-
-/// A reply, or several neighbouring ones, before their turn.
-pub(crate) struct Parked {
-    pub(crate) seq: u32,
-    pub(crate) count: u32,
-    /// The reply, and the request behind it, if that may have to be asked again.
-    bytes: Vec<u8>,
-    reply_len: usize,
-}
-
-impl Parked {
-    pub(crate) fn reply(&self) -> &[u8] {
-        &self.bytes[..self.reply_len]
-    }
-
-    pub(crate) fn request(&self) -> &[u8] {
-        &self.bytes[self.reply_len..]
-    }
-
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.bytes.len()
-    }
 }
 
 /// A request too large to be held, on its way.
@@ -431,57 +408,20 @@ impl Session {
         seq
     }
 
-    /// Keeps a reply until its turn; `request`: what to ask again, should that have to be.
-    pub(crate) fn park(&mut self, seq: u32, count: u32, reply: &[u8], request: &[u8]) {
-        let head = self.head_seq;
-        self.flags |= Flags::PARKED;
-        let parked = &mut self.rare().parked;
-        let before = |other: &Parked| other.seq.wrapping_sub(head) < seq.wrapping_sub(head);
-        let place = parked.partition_point(before);
-        parked.insert(
-            place,
-            Parked {
-                seq,
-                count,
-                bytes: [reply, request].concat(),
-                reply_len: reply.len(),
-            },
-        );
-        self.rare().parked_bytes += reply.len() + request.len();
-    }
-
     /// Bytes of replies that came before their turn.
     pub(crate) fn parked_bytes(&self) -> usize {
-        self.rare.as_ref().map_or(0, |rare| rare.parked_bytes)
+        self.rare
+            .as_ref()
+            .map_or(0, |rare| rare.parking.held_bytes())
     }
 
-    /// The reply whose turn it is, if it came before.
-    pub(crate) fn unpark(&mut self) -> Option<Parked> {
-        let head = self.head_seq;
-        let rare = self.rare.as_mut()?;
-        let is_next = rare.parked.front().is_some_and(|parked| parked.seq == head);
-        let next = is_next.then(|| rare.parked.pop_front()).flatten();
-        rare.parked_bytes -= next.as_ref().map_or(0, Parked::held_bytes);
-        if rare.parked.is_empty() {
-            self.flags.remove(Flags::PARKED);
-        }
-        next
-    }
-
-    /// The replies behind `seq` that may have to be asked again leave.
-    pub(crate) fn take_parked_behind(&mut self, seq: u32) -> VecDeque<Parked> {
-        let Some(rare) = self.rare.as_mut().filter(|rare| !rare.parked.is_empty()) else {
-            return VecDeque::new();
+    /// The replies behind `seq` that came on this link and may have to be asked again leave.
+    pub(crate) fn take_parked_behind(&mut self, seq: u32, link: Key) -> Vec<AskedEarly> {
+        let Some(rare) = self.rare.as_mut().filter(|_| self.flags.any(Flags::PARKED)) else {
+            return Vec::new();
         };
-        let behind = |parked: &Parked| {
-            parked.seq.wrapping_sub(seq) as i32 > 0 && !parked.request().is_empty()
-        };
-        let (taken, kept): (VecDeque<_>, _) = std::mem::take(&mut rare.parked)
-            .into_iter()
-            .partition(behind);
-        rare.parked = kept;
-        rare.parked_bytes -= taken.iter().map(Parked::held_bytes).sum::<usize>();
-        if rare.parked.is_empty() {
+        let taken = rare.parking.take_behind(seq, link);
+        if rare.parking.is_empty() {
             self.flags.remove(Flags::PARKED);
         }
         taken
@@ -523,7 +463,7 @@ impl Session {
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
             let left: usize = rare.steps.iter().map(Step::held_bytes).sum();
             let gathered: usize = rare.gathers.iter().map(Gather::held_bytes).sum();
-            rare.parked_bytes + gathered + rare.pushes.len() + queued + subscribed + left
+            rare.parking.held_bytes() + gathered + rare.pushes.len() + queued + subscribed + left
         });
         self.out.len() + self.held.len() + scanned + rare
     }

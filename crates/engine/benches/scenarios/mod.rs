@@ -79,7 +79,7 @@ pub(crate) fn all() -> Vec<Scenario> {
     all
 }
 
-const TURNS: [Turn; 10] = [
+const TURNS: [Turn; 13] = [
     Turn::of("turn: 1 client, 1 GET", 1, 1, Verb::Get),
     Turn::of("turn: 50 clients, 1 GET each", 50, 1, Verb::Get),
     Turn::of("turn: 50 clients, 20 GET each", 50, 20, Verb::Get),
@@ -95,6 +95,9 @@ const TURNS: [Turn; 10] = [
     Turn::of("joined: 50 clients, 20 GET each", 50, 20, Verb::Get).joined(),
     Turn::of("joined: the same, of 700 keys", 50, 20, Verb::GetOf700).joined(),
     Turn::of("joined: 50 clients, 20 SET each", 50, 20, Verb::Set).joined(),
+    Turn::of("3 servers: 50 clients, 1 GET each", 50, 1, Verb::Get).among_three(),
+    Turn::of("3 servers: 50 clients, 20 GET each", 50, 20, Verb::Get).among_three(),
+    Turn::of("3 servers: 50 clients, 20 SET each", 50, 20, Verb::Set).among_three(),
 ];
 
 // --- pieces ---
@@ -297,6 +300,8 @@ struct Turn {
     verb: Verb,
     /// Whether requests are fused and equal reads sent once, as is the default.
     joins: bool,
+    /// Among which the keys are divided by their slots.
+    servers: u16,
 }
 
 impl Turn {
@@ -307,7 +312,12 @@ impl Turn {
             depth,
             verb,
             joins: false,
+            servers: 1,
         }
+    }
+
+    const fn among_three(self) -> Turn {
+        Turn { servers: 3, ..self }
     }
 
     const fn joined(self) -> Turn {
@@ -367,15 +377,22 @@ impl Crowd {
             depth,
             verb,
             joins,
+            servers,
             ..
         } = turn;
-        let mut settings = world::settings();
+        let mut settings = match servers {
+            1 => world::settings(),
+            servers => world::sharded(servers),
+        };
         settings.flush.fuse = joins;
         settings.flush.collapse = joins;
         let mut engine = Engine::new(Arc::new(settings), world::worker(0, 1), Time(0));
-        let Some(Action::Connect { link, .. }) = engine.poll_action() else {
-            panic!("an engine connects to its server first");
-        };
+        let links: Vec<LinkId> = (0..servers)
+            .map(|_| match engine.poll_action() {
+                Some(Action::Connect { link, .. }) => link,
+                _ => panic!("an engine connects to its servers first"),
+            })
+            .collect();
         let clients = (0..clients).map(|client| Client {
             session: engine.handle_accept(world::peer(1), 0),
             requests: verb.requests(client * depth, depth),
@@ -394,7 +411,9 @@ impl Crowd {
             to_count,
         };
         crowd.engine.begin_turn(crowd.now);
-        crowd.engine.handle_link_up(link);
+        for link in links {
+            crowd.engine.handle_link_up(link);
+        }
         end_turn(&mut crowd.engine, &mut crowd.writing);
         crowd.write(Part::Requests);
         // The greeting.

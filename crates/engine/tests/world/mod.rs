@@ -9,6 +9,7 @@ use std::sync::Arc;
 use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
 use respool_engine::{Action, Engine, LinkId, Peer, SessionId, TICK_MS, Time, Worker};
 use respool_protocol::encode;
+use respool_protocol::hashing::{Placement, PredixyHash};
 use respool_protocol::request::{Found, Scanner, Span};
 
 /// How a server answers a link's HELLO.
@@ -34,6 +35,25 @@ pub(crate) fn settings() -> Settings {
     };
     settings.flush.fuse = false;
     settings.flush.collapse = false;
+    settings
+}
+
+/// The same with so many servers, among which keys are divided by their slots.
+pub(crate) fn sharded(servers: u16) -> Settings {
+    let mut settings = settings();
+    let shards = (1..=servers).map(|port| ServerSettings {
+        address: Address::Tcp {
+            host: "server".to_owned(),
+            port,
+        },
+        credentials: None,
+        db: 0,
+    });
+    let placement = Placement::predixy(PredixyHash::Crc16, None, servers.into());
+    settings.pools[0].kind = PoolKind::Sharded {
+        shards: shards.collect(),
+        placement: placement.expect("there are servers"),
+    };
     settings
 }
 

@@ -231,7 +231,7 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
 
     // A transaction is its first key's server's.
     let queued = || Value::Simple("QUEUED".into());
-    let exec = format!("MULTI;INCR {{t}}a;SET {{t}}b 3;GET {{t}}b;EXEC");
+    let exec = "MULTI;INCR {t}a;SET {t}b 3;GET {t}b;EXEC";
     let replies = client.exchange(exec.split(';').flat_map(words).collect(), 5);
     assert_eq!(replies[1..4], [queued(), queued(), queued()]);
     assert_eq!(
