@@ -225,6 +225,7 @@ mod tests {
         }
         for odd in [
             "+OK\r\n",
+            "*2\r\n$1\r\n0\r\n:5\r\n",
             "*2\r\n$1\r\n0\r\n",
             "*2\r\n$1\r\nx\r\n*0\r\n",
             "*2\r\n$2\r\n-1\r\n*0\r\n",

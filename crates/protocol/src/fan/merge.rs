@@ -48,7 +48,8 @@ pub enum Merged {
 ///   -ERR respool: 127.0.0.1:6381: value is not an integer or out of range
 /// ```
 ///
-/// MOVED and ASK are part of the text behind ERR: in front they would tell a client to go somewhere.
+/// MOVED and ASK are part of the text behind ERR: in front they would tell a client to go somewhere. What the other
+/// servers did is not undone.
 ///
 /// What the table calls [`Merge::Special`] is done so:
 ///
@@ -681,6 +682,7 @@ mod tests {
             (&[0, 1, 1][..], ["*1|:1|", "*1|:1|"], 1),
             (&[0, 1], ["*1|:1|", "*2|:1|:2|"], 1),
             (&[0, 1], ["*1|:1|:2|", "*1|:1|"], 0),
+            (&[0, 0, 1], ["*1|:1|:2|", "*1|:1|"], 0),
             (&[0, 0, 1], ["*2|:1|", "*1|:1|"], 0),
             (&[0, 1], ["*1|:1|", "~1|:1|"], 1),
             (&[0, 1], ["*1|:1|", "*-1|"], 1),
@@ -709,6 +711,7 @@ mod tests {
                 "-WRONGTYPE respool: 127.0.0.1:6381: Operation|",
             ),
             ("!10|OOM a|b c|", "-OOM respool: 127.0.0.1:6381: a  b c|"),
+            ("-Bad thing|", "-ERR respool: 127.0.0.1:6381: Bad thing|"),
             (
                 "-my script failed|",
                 "-ERR respool: 127.0.0.1:6381: my script failed|",
