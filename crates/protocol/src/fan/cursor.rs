@@ -14,7 +14,8 @@ use crate::{encode, number, reply};
 /// ```
 ///
 /// A server's cursor is the number of a bucket of its table, its bits reversed, so it is below the number of buckets:
-/// one or two per key in Redis, fewer in Valkey. A server of a Cluster newer than Redis 7.0 has a table per slot and puts the slot into the lowest 14 bits. 43 bits are enough for 8,796,093,022,208 buckets, or on a Cluster for
+/// one or two per key in Redis, fewer in Valkey. A server of a Cluster newer than Redis 7.0 has a table per slot and
+/// puts the slot into the lowest 14 bits. 43 bits are enough for 8,796,093,022,208 buckets, or on a Cluster for
 /// 536,870,912 in each slot. Seen with 300,000 keys: 18 or 19 bits (Redis 6.2, 7.0, 8.2), 16 bits (Valkey 9.1); with
 /// 200,000 more in one slot of a Cluster: 31 bits (Redis 8.2), 29 bits (Valkey 9.1).
 ///
@@ -224,6 +225,7 @@ mod tests {
         }
         for odd in [
             "+OK\r\n",
+            "*2\r\n$1\r\n0\r\n:5\r\n",
             "*2\r\n$1\r\n0\r\n",
             "*2\r\n$1\r\nx\r\n*0\r\n",
             "*2\r\n$2\r\n-1\r\n*0\r\n",

@@ -22,7 +22,33 @@ struct Section<'a> {
     fields: Vec<Field<'a>>,
 }
 
-/// INFO of several servers: what is the same at all of them once, what differs once per server.
+/// What a server is, not what it has or has done: where all say the same, it is so for the whole.
+const OF_THE_WHOLE: [&[u8]; 22] = [
+    b"arch_bits",
+    b"async_loading",
+    b"atomicvar_api",
+    b"cluster_enabled",
+    b"configured_hz",
+    b"gcc_version",
+    b"loading",
+    b"maxmemory_policy",
+    b"mem_allocator",
+    b"module",
+    b"multiplexing_api",
+    b"os",
+    b"redis_build_id",
+    b"redis_git_dirty",
+    b"redis_git_sha1",
+    b"redis_mode",
+    b"redis_version",
+    b"role",
+    b"server_mode",
+    b"server_name",
+    b"valkey_release_stage",
+    b"valkey_version",
+];
+
+/// INFO of several servers: what they are once, if all are the same, and anything else once per server.
 ///
 /// ```text
 ///   # Respool_servers
@@ -35,7 +61,9 @@ struct Section<'a> {
 ///   maxmemory_policy:noeviction
 /// ```
 ///
-/// The names have no colon, though addresses have: programs cut a line at its first one.
+/// A number stands once per server even where all have the same at this moment: `db0:keys=2` would be read as all the
+/// keys there are, and a name that comes and goes is none to look for. The names have no colon, though addresses have:
+/// programs cut a line at its first one.
 pub(super) fn merge(texts: &[Text<'_>]) -> Vec<u8> {
     let mut sections: Vec<Section<'_>> = Vec::new();
     // A name may occur several times, like `module`: the nth of one server is that of the others.
@@ -94,7 +122,9 @@ pub(super) fn merge(texts: &[Text<'_>]) -> Vec<u8> {
         }
         for Field { name, values } in section.fields {
             let (_, first) = values[0];
-            if values.len() == texts.len() && values.iter().all(|&(_, value)| value == first) {
+            let is_same =
+                values.len() == texts.len() && values.iter().all(|&(_, value)| value == first);
+            if is_same && OF_THE_WHOLE.contains(&name) {
                 out.extend_from_slice(name);
                 out.extend_from_slice(first);
                 out.extend_from_slice(b"\r\n");

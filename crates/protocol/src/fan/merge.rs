@@ -48,7 +48,8 @@ pub enum Merged {
 ///   -ERR respool: 127.0.0.1:6381: value is not an integer or out of range
 /// ```
 ///
-/// MOVED and ASK are part of the text behind ERR: in front they would tell a client to go somewhere.
+/// MOVED and ASK are part of the text behind ERR: in front they would tell a client to go somewhere. What the other
+/// servers did is not undone.
 ///
 /// What the table calls [`Merge::Special`] is done so:
 ///
@@ -62,8 +63,9 @@ pub enum Merged {
 /// | INFO | one text, see below |
 /// | LATENCY DOCTOR, GRAPH, MEMORY DOCTOR, MALLOC-STATS | one text, each server's under its name |
 ///
-/// In INFO a field that is the same at all servers stands once, any other once per server, as `server0_used_memory`:
-/// neither a sum nor one server's value would be true. The first section says which server is `server0`.
+/// In INFO stands what a server is (`redis_version`, `role`) once, if it is the same at all. Anything else stands once
+/// per server, as `server0_used_memory`: neither a sum nor one server's value would be true. The first section says
+/// which server is `server0`.
 ///
 /// Nothing is done for FUNCTION STATS, LATENCY HISTOGRAM and MEMORY STATS, and SCAN has a
 /// [`Cursor`](super::Cursor): see [`is_mergeable`].
@@ -680,6 +682,7 @@ mod tests {
             (&[0, 1, 1][..], ["*1|:1|", "*1|:1|"], 1),
             (&[0, 1], ["*1|:1|", "*2|:1|:2|"], 1),
             (&[0, 1], ["*1|:1|:2|", "*1|:1|"], 0),
+            (&[0, 0, 1], ["*1|:1|:2|", "*1|:1|"], 0),
             (&[0, 0, 1], ["*2|:1|", "*1|:1|"], 0),
             (&[0, 1], ["*1|:1|", "~1|:1|"], 1),
             (&[0, 1], ["*1|:1|", "*-1|"], 1),
@@ -708,6 +711,7 @@ mod tests {
                 "-WRONGTYPE respool: 127.0.0.1:6381: Operation|",
             ),
             ("!10|OOM a|b c|", "-OOM respool: 127.0.0.1:6381: a  b c|"),
+            ("-Bad thing|", "-ERR respool: 127.0.0.1:6381: Bad thing|"),
             (
                 "-my script failed|",
                 "-ERR respool: 127.0.0.1:6381: my script failed|",
@@ -858,7 +862,7 @@ mod tests {
 
     #[test]
     fn info_says_once_what_is_the_same_and_per_server_what_is_not() {
-        let text = |fields: &str| format!("# Server|version:8|{fields}");
+        let text = |fields: &str| format!("# Server|redis_version:8|{fields}");
         let info = |texts: [&str; 2], head: &str, mark: &str| {
             let replies = texts.map(|text| {
                 let len = text.replace('|', "\r\n").len() + mark.len();
@@ -875,8 +879,8 @@ mod tests {
         let one = text("port:6380|module:name=a|module:name=b||# Keyspace|db0:keys=1|");
         let other = text("port:6381|module:name=a||# Keyspace|db0:keys=1||# More|x:1|");
         let expected = "# Respool_servers|server0:127.0.0.1:6380|server1:127.0.0.1:6381||\
-            # Server|version:8|server0_port:6380|server1_port:6381|module:name=a|server0_module:name=b||\
-            # Keyspace|db0:keys=1||# More|server1_x:1|";
+            # Server|redis_version:8|server0_port:6380|server1_port:6381|module:name=a|server0_module:name=b||\
+            # Keyspace|server0_db0:keys=1|server1_db0:keys=1||# More|server1_x:1|";
         for (head, mark) in [("$", ""), ("=", "txt:")] {
             let (kind, text) = info([&one, &other], head, mark);
             assert_eq!(kind, head);

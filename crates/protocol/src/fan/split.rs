@@ -453,6 +453,38 @@ mod tests {
         assert!(split.bytes.capacity() < 1000);
     }
 
+    /// Requests that are no larger than one before need no new memory.
+    #[test]
+    fn memory_is_used_again() {
+        let mut split = Split::default();
+        divided(&mut split, "MSET b 1234567890 a 2 c 3 d 4").unwrap();
+        let memory = |split: &Split| {
+            let Split {
+                order,
+                shares,
+                share_of_group,
+                bytes,
+                header,
+            } = split;
+            let spaces = [
+                order.as_ptr().addr(),
+                share_of_group.as_ptr().addr(),
+                shares.as_ptr().addr(),
+            ];
+            (spaces, bytes.as_ptr(), header.as_ptr())
+        };
+        let before = memory(&split);
+        for request in [
+            "MGET a b c d",
+            "MGET a a",
+            "MSET d 12 c 34",
+            "UNLINK b b b c",
+        ] {
+            divided(&mut split, request).unwrap();
+            assert_eq!(memory(&split), before, "{request}");
+        }
+    }
+
     proptest! {
         /// Every group that there is can occur at once, and nothing of the request before is left.
         #[test]
