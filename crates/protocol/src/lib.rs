@@ -1,7 +1,9 @@
-//! RESP scanning and encoding, the command table, hash slots, and the hashing of sharded pools.
+//! RESP scanning and encoding, the command table, hash slots, the topology of a Cluster, and the hashing of
+//! sharded pools.
 //!
 //! No dependency, no I/O, no clock: every function is one of bytes.
 
+pub mod cluster;
 pub mod commands;
 pub mod encode;
 pub mod hashing;

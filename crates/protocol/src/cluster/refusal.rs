@@ -1,0 +1,226 @@
+//! What a node of a Cluster answers when it executed nothing: why, and where else to ask.
+
+use std::str;
+
+use super::{HOST_BYTES_MAX, split_address};
+use crate::number;
+use crate::slot::SLOTS;
+
+/// Why a node executed nothing, by the first word of its error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// `MOVED`: the slot belongs to another node, as [`Redirect`] says.
+    Moved,
+    /// `ASK`: the slot is on its way to another node, which may have the key; for this one request.
+    Ask,
+    /// `TRYAGAIN`: the slot is on its way, and the keys are not all on one side.
+    TryAgain,
+    /// `CLUSTERDOWN`: nobody has the slot, or too many nodes are gone.
+    ClusterDown,
+    /// `LOADING`: the node has not read all its data yet.
+    Loading,
+    /// `MASTERDOWN`: a replica has lost its primary and was told not to answer then.
+    MasterDown,
+    /// `READONLY`: a write came to a replica.
+    ReadOnly,
+}
+
+impl Refusal {
+    /// What an error means, or `None` if it is about the request itself.
+    ///
+    /// `error` stands without the `-` in front; whether its line end is still there does not matter. The first
+    /// byte decides for most, so it may be asked about every error.
+    #[inline]
+    pub fn of(error: &[u8]) -> Option<Refusal> {
+        let (word, refusal): (&[u8], Refusal) = match error {
+            [b'M', b'O', ..] => (b"MOVED", Refusal::Moved),
+            [b'A', ..] => (b"ASK", Refusal::Ask),
+            [b'T', ..] => (b"TRYAGAIN", Refusal::TryAgain),
+            [b'C', ..] => (b"CLUSTERDOWN", Refusal::ClusterDown),
+            [b'L', ..] => (b"LOADING", Refusal::Loading),
+            [b'M', b'A', ..] => (b"MASTERDOWN", Refusal::MasterDown),
+            [b'R', ..] => (b"READONLY", Refusal::ReadOnly),
+            _ => return None,
+        };
+        match error.strip_prefix(word)? {
+            [] | [b' ' | b'\r', ..] => Some(refusal),
+            _ => None,
+        }
+    }
+}
+
+/// Where a node says that a request belongs: `MOVED 3999 127.0.0.1:6381`, `ASK 3999 one.example:6381`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redirect<'a> {
+    /// Whether it is an ASK: for this request alone, and with ASKING in front of it.
+    pub ask: bool,
+    /// The slot that it is about, less than [`SLOTS`].
+    pub slot: u16,
+    /// A name, an IPv4 address or an IPv6 address without brackets; `None` is the host that was asked, which the
+    /// node leaves empty, or writes as `?` if it ought to give a name that it does not know.
+    pub host: Option<&'a str>,
+    /// From 1 on.
+    pub port: u16,
+}
+
+impl<'a> Redirect<'a> {
+    /// Reads an error, without the `-` in front, with its line end or without. `None` if it is neither MOVED
+    /// nor ASK, or says no place that one could go to.
+    pub fn read(error: &'a [u8]) -> Option<Redirect<'a>> {
+        let ask = match Refusal::of(error)? {
+            Refusal::Moved => false,
+            Refusal::Ask => true,
+            _ => return None,
+        };
+        let line = error.strip_suffix(b"\r\n").unwrap_or(error);
+        // Words behind the third would be news of a later version.
+        let mut words = line.split(|&byte| byte == b' ').skip(1);
+        let slot = number::parse(words.next()?)?;
+        let slot = u16::try_from(slot).ok().filter(|&slot| slot < SLOTS)?;
+        let (host, port) = split_address(str::from_utf8(words.next()?).ok()?)?;
+        let host = Some(host).filter(|host| !matches!(*host, "" | "?"));
+        if port == 0 || host.is_some_and(|host| host.len() > HOST_BYTES_MAX) {
+            return None;
+        }
+        Some(Redirect {
+            ask,
+            slot,
+            host,
+            port,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WORDS: [(&str, Refusal); 7] = [
+        ("MOVED", Refusal::Moved),
+        ("ASK", Refusal::Ask),
+        ("TRYAGAIN", Refusal::TryAgain),
+        ("CLUSTERDOWN", Refusal::ClusterDown),
+        ("LOADING", Refusal::Loading),
+        ("MASTERDOWN", Refusal::MasterDown),
+        ("READONLY", Refusal::ReadOnly),
+    ];
+
+    fn redirect(host: Option<&str>, slot: u16, port: u16, ask: bool) -> Redirect<'_> {
+        Redirect {
+            ask,
+            slot,
+            host,
+            port,
+        }
+    }
+
+    /// The whole first word decides, and nothing behind it.
+    #[test]
+    fn a_refusal_is_known_by_its_first_word() {
+        for (word, refusal) in WORDS {
+            for rest in ["", " ", " and more\r\n", "\r\n"] {
+                assert_eq!(
+                    Refusal::of(format!("{word}{rest}").as_bytes()),
+                    Some(refusal)
+                );
+            }
+            for other in [
+                &word[1..],
+                &word[..word.len() - 1],
+                &format!("{word}S"),
+                &format!("ERR {word}"),
+                &format!("-{word}"),
+                &word.to_lowercase(),
+            ] {
+                assert_eq!(Refusal::of(other.as_bytes()), None, "{other}");
+            }
+        }
+        for other in [
+            "",
+            "ERR",
+            "WRONGTYPE Operation",
+            "CROSSSLOT Keys",
+            "MISCONF x",
+        ] {
+            assert_eq!(Refusal::of(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    /// Names, both kinds of addresses, and no host at all.
+    #[test]
+    fn a_redirect_says_slot_host_and_port() {
+        for (error, expected) in [
+            (
+                "MOVED 3999 127.0.0.1:6381",
+                redirect(Some("127.0.0.1"), 3999, 6381, false),
+            ),
+            (
+                "ASK 0 one.example:1\r\n",
+                redirect(Some("one.example"), 0, 1, true),
+            ),
+            ("MOVED 16383 :65535", redirect(None, 16383, 65535, false)),
+            ("MOVED 1 ?:6381", redirect(None, 1, 6381, false)),
+            ("ASK 7 ::1:6381", redirect(Some("::1"), 7, 6381, true)),
+            (
+                "MOVED 7 [2001:db8::2]:6381",
+                redirect(Some("2001:db8::2"), 7, 6381, false),
+            ),
+            ("MOVED 7 h:6381 later", redirect(Some("h"), 7, 6381, false)),
+        ] {
+            assert_eq!(Redirect::read(error.as_bytes()), Some(expected), "{error}");
+        }
+        let long = format!("MOVED 1 {}:1", "h".repeat(HOST_BYTES_MAX + 1));
+        for error in [
+            "MOVED",
+            "MOVED 1",
+            "MOVED 1 ",
+            "MOVED 1 h",
+            "MOVED 1 h:",
+            "MOVED 1 h:0",
+            "MOVED 1 h:65536",
+            "MOVED 1 h:+1",
+            "MOVED 16384 h:1",
+            "MOVED -1 h:1",
+            "MOVED  1 h:1",
+            "MOVED x h:1",
+            "MOVED 1 h\x01:1",
+            "MOVED 1 \u{e9}:1",
+            "TRYAGAIN 1 h:1",
+            &long,
+        ] {
+            assert_eq!(Redirect::read(error.as_bytes()), None, "{error}");
+        }
+        assert_eq!(Redirect::read(b"MOVED 1 \xff:1"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_redirect_that_is_written_is_read_back(
+            ask: bool,
+            slot in 0..SLOTS,
+            host in "[a-z0-9.:-]{0,60}",
+            port in 1..=u16::MAX,
+        ) {
+            let word = if ask { "ASK" } else { "MOVED" };
+            let error = format!("{word} {slot} {host}:{port}\r\n");
+            let host = Some(host.as_str()).filter(|host| !host.is_empty());
+            prop_assert_eq!(Redirect::read(error.as_bytes()), Some(redirect(host, slot, port, ask)));
+        }
+
+        #[test]
+        fn any_bytes_are_a_refusal_or_none(
+            word in prop::sample::select(WORDS.map(|(word, _)| word).to_vec()),
+            rest in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(b" :0129.[]?\r\n".to_vec())], 0..30),
+        ) {
+            let error = [word.as_bytes(), b" ", &rest].concat();
+            prop_assert!(Refusal::of(&error).is_some());
+            if let Some(redirect) = Redirect::read(&error) {
+                prop_assert!(redirect.slot < SLOTS && redirect.port > 0 && redirect.host != Some(""));
+            }
+            prop_assert_eq!(Redirect::read(&rest), None);
+            let _ = Refusal::of(&rest);
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Real servers' answers are read as their Clusters were set up: `cluster/`, whose README says how they are written.
+
+use std::collections::BTreeMap;
+
+use respool_protocol::cluster::{
+    Health, Info, Node, Redirect, Refusal, Role, View, ViewError, choose, diff,
+};
+use respool_protocol::slot::SLOTS;
+
+/// The answers of each version, and how many of SLOTS, SHARDS, NODES and INFO there are.
+const FILES: [(&str, [usize; 4]); 4] = [
+    (include_str!("cluster/redis-6.2.txt"), [7, 0, 13, 9]),
+    (include_str!("cluster/redis-7.0.txt"), [11, 12, 14, 9]),
+    (include_str!("cluster/redis-8.2.txt"), [11, 11, 13, 9]),
+    (include_str!("cluster/valkey-9.1.txt"), [11, 11, 13, 9]),
+];
+
+type Reader = fn(&[u8], &str) -> Result<View, ViewError>;
+
+/// How a Cluster was set up, and what its nodes said.
+#[derive(Default)]
+struct Situation {
+    name: String,
+    asked: String,
+    nodes: BTreeMap<u16, (Role, Health)>,
+    /// The port of the primary of each replica.
+    primaries: BTreeMap<u16, u16>,
+    owners: Vec<Option<u16>>,
+    hostnames: BTreeMap<u16, String>,
+    zones: BTreeMap<u16, String>,
+    tls_ports: BTreeMap<u16, u16>,
+    /// Subcommand and answer.
+    answers: Vec<(String, Vec<u8>)>,
+    errors: Vec<Vec<u8>>,
+}
+
+impl Situation {
+    fn port(&self, node: &Node) -> u16 {
+        let endpoint = node.endpoint.as_ref().expect("every node has one here");
+        let prefers_names = self.name == "preferred endpoint: hostname";
+        let host = match self.hostnames.get(&endpoint.port) {
+            Some(hostname) if prefers_names => hostname,
+            _ => &self.asked,
+        };
+        assert_eq!(&endpoint.host, host, "{}", self.name);
+        endpoint.port
+    }
+
+    fn check(&self, command: &str, view: &View) {
+        let name = &self.name;
+        let of = |index: u16| self.port(&view.nodes()[usize::from(index)]);
+        let owners: Vec<_> = (0..SLOTS).map(|slot| view.owner(slot).map(of)).collect();
+        assert_eq!(owners, self.owners, "{command}: {name}");
+
+        // Who has no slots and is not the replica of one who has some is not in SLOTS.
+        let is_listed = |port: &u16| {
+            let primary = self.primaries.get(port).unwrap_or(port);
+            command != "slots" || self.owners.contains(&Some(*primary))
+        };
+        let mut ports: Vec<u16> = view.nodes().iter().map(|node| self.port(node)).collect();
+        ports.sort_unstable();
+        let listed: Vec<u16> = self.nodes.keys().copied().filter(is_listed).collect();
+        assert_eq!(ports, listed, "{command}: {name}");
+
+        for (index, node) in (0..).zip(view.nodes()) {
+            let port = self.port(node);
+            let (role, health) = self.nodes[&port];
+            assert_eq!(node.id.len(), 40);
+            assert_eq!(view.find(&node.id), Some(index));
+            let endpoint = node.endpoint.as_ref().expect("every node has one here");
+            assert_eq!(view.find_at(&endpoint.host, port), Some(index));
+            assert_eq!(node.health, health, "{command}: {name}: {port}");
+            match (node.role, role) {
+                (Role::Replica { of: Some(primary) }, Role::Replica { .. }) => {
+                    assert_eq!(of(primary), self.primaries[&port], "{command}: {name}");
+                    assert!(view.replicas_of(primary).any(|replica| replica == index));
+                }
+                (found, role) => assert_eq!(found, role, "{command}: {name}: {port}"),
+            }
+            // SLOTS does not say twice what the endpoint already is.
+            let is_said = command != "slots" || endpoint.host == self.asked;
+            let hostname = self.hostnames.get(&port).filter(|_| is_said);
+            assert_eq!(node.hostname.as_ref(), hostname, "{command}: {name}");
+            let zone = self.zones.get(&port).filter(|_| command != "nodes");
+            assert_eq!(node.zone.as_ref(), zone, "{command}: {name}: {port}");
+            let tls_port = self.tls_ports.get(&port).filter(|_| command == "shards");
+            assert_eq!(node.tls_port.as_ref(), tls_port, "{command}: {name}");
+            assert_eq!(node.epoch.is_some(), command == "nodes");
+            assert_eq!(node.offset_bytes.is_some(), command == "shards");
+            if let Some(hostname) = &node.hostname {
+                assert_eq!(view.find_at(hostname, port), Some(index));
+            }
+        }
+        assert_eq!(view.myself().is_some(), command == "nodes");
+    }
+
+    fn answer(&self, command: &str) -> &[u8] {
+        let answer = self.answers.iter().find(|(of, _)| of == command);
+        &answer.expect(command).1
+    }
+
+    /// What this node said in CLUSTER NODES and CLUSTER INFO.
+    fn vote(&self) -> (View, Info) {
+        let view = View::from_nodes(self.answer("nodes"), &self.asked).expect(&self.name);
+        (view, Info::read(self.answer("info")).expect(&self.name))
+    }
+}
+
+fn situations(file: &str) -> Vec<Situation> {
+    let mut situations: Vec<Situation> = Vec::new();
+    for line in file
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
+        let (word, rest) = line.split_once(' ').expect(line);
+        if word == "==" {
+            situations.push(Situation {
+                name: rest.to_owned(),
+                owners: vec![None; usize::from(SLOTS)],
+                ..Situation::default()
+            });
+            continue;
+        }
+        let situation = situations.last_mut().expect("a name comes first");
+        let words: Vec<&str> = rest.split(' ').collect();
+        let port = |text: &str| text.parse::<u16>().expect(line);
+        match word {
+            "asked" => situation.asked = rest.to_owned(),
+            "node" => {
+                let role = match words[1..] {
+                    ["replica", primary, ..] => {
+                        situation.primaries.insert(port(words[0]), port(primary));
+                        Role::Replica { of: None }
+                    }
+                    ["joining"] => Role::Unknown,
+                    _ => Role::Primary,
+                };
+                let health = match words.last() {
+                    Some(&"suspected") => Health::Suspected,
+                    Some(&"failed") => Health::Failed,
+                    Some(&"joining") => Health::Joining,
+                    _ => Health::Online,
+                };
+                situation.nodes.insert(port(words[0]), (role, health));
+            }
+            "owner" => {
+                let (first, last) = words[0].split_once('-').expect(line);
+                for slot in port(first)..=port(last) {
+                    situation.owners[usize::from(slot)] = Some(port(words[1]));
+                }
+            }
+            "hostname" => drop(
+                situation
+                    .hostnames
+                    .insert(port(words[0]), words[1].to_owned()),
+            ),
+            "zone" => drop(situation.zones.insert(port(words[0]), words[1].to_owned())),
+            "tls" => drop(situation.tls_ports.insert(port(words[0]), port(words[1]))),
+            "error" => situation.errors.push(bytes(rest)),
+            command => situation.answers.push((command.to_owned(), bytes(rest))),
+        }
+    }
+    situations
+}
+
+fn bytes(escaped: &str) -> Vec<u8> {
+    let text = escaped.replace("\\r", "\r").replace("\\n", "\n");
+    assert!(!text.contains('\\'), "{escaped}");
+    text.into_bytes()
+}
+
+fn reader(command: &str) -> Reader {
+    match command {
+        "slots" => View::from_slots,
+        "shards" => View::from_shards,
+        "nodes" => View::from_nodes,
+        _ => panic!("no reader for {command}"),
+    }
+}
+
+/// Whatever the command, the version and the protocol: the nodes, and whose the slots are.
+#[test]
+fn every_answer_is_read_as_the_cluster_was_set_up() {
+    for (file, counts) in FILES {
+        let mut counted = BTreeMap::<String, usize>::new();
+        for situation in situations(file) {
+            for (command, answer) in &situation.answers {
+                *counted.entry(command.clone()).or_default() += 1;
+                if command == "info" {
+                    let info = Info::read(answer).expect(&situation.name);
+                    let owned = situation.owners.iter().flatten().count();
+                    assert_eq!(usize::from(info.slots_assigned), owned);
+                    assert_eq!(info.ok, owned == usize::from(SLOTS), "{}", situation.name);
+                    assert!(info.my_epoch <= info.current_epoch);
+                } else {
+                    let view = reader(command)(answer, &situation.asked);
+                    let view = view.unwrap_or_else(|error| panic!("{}: {error}", situation.name));
+                    situation.check(command, &view);
+                }
+            }
+        }
+        let counted = ["slots", "shards", "nodes", "info"]
+            .map(|command| counted.get(command).copied().unwrap_or_default());
+        assert_eq!(counted, counts);
+    }
+}
+
+/// A replica takes over: the epoch rises, and whoever has seen it is believed against three who have not.
+#[test]
+fn after_a_failover_the_new_primary_is_believed() {
+    for (file, _) in FILES {
+        let situations = situations(file);
+        let before = situations
+            .iter()
+            .filter(|situation| situation.name.contains(", asked "));
+        let before = before.filter(|situation| situation.name.starts_with("three"));
+        let mut votes: Vec<_> = before.map(Situation::vote).collect();
+        assert_eq!(votes.len(), 4);
+        let after = situations
+            .iter()
+            .find(|situation| situation.name == "after a failover");
+        let after = after.expect("every file has one");
+
+        let old = choose(&votes).expect("four answers");
+        votes.insert(2, after.vote());
+        let new = choose(&votes).expect("five answers");
+        let failed = after
+            .nodes
+            .iter()
+            .find(|(_, (_, health))| *health == Health::Failed);
+        let (failed, _) = failed.expect("a failed one");
+        assert!(new.nodes().iter().all(|node| after.port(node) != *failed));
+        assert_eq!(new.nodes().len(), 3);
+
+        let changes = diff(&old, &new);
+        let slots: Vec<_> = changes.iter().map(|change| change.slots.clone()).collect();
+        assert_eq!(slots, [0..=5459, 16383..=16383]);
+        for change in changes {
+            let from = &old.nodes()[usize::from(change.from.expect("an owner"))];
+            let to = &new.nodes()[usize::from(change.to.expect("an owner"))];
+            assert_eq!(after.port(from), *failed);
+            assert_eq!(after.port(to), failed + 3);
+        }
+    }
+}
+
+/// Every error of a real server is known, and every redirect leads to a node of it.
+#[test]
+fn every_error_of_a_real_server_is_understood() {
+    let mut counted = BTreeMap::new();
+    for (file, _) in FILES {
+        for error in situations(file)
+            .iter()
+            .flat_map(|situation| &situation.errors)
+        {
+            let error = &error[1..];
+            let refusal = Refusal::of(error).expect("an error of a Cluster");
+            *counted.entry(format!("{refusal:?}")).or_insert(0) += 1;
+            let redirect = Redirect::read(error);
+            match refusal {
+                Refusal::Moved | Refusal::Ask => {
+                    let redirect = redirect.expect("a place to go to");
+                    assert_eq!(redirect.ask, refusal == Refusal::Ask);
+                    assert!([5061, 8420, 9842, 12182].contains(&redirect.slot));
+                    let hosts = [None, Some("127.0.0.1"), Some("::1"), Some("one.example")];
+                    assert!(hosts.contains(&redirect.host));
+                    assert_eq!(redirect.port / 1000, 17);
+                }
+                _ => assert_eq!(redirect, None),
+            }
+        }
+    }
+    let counted: Vec<_> = counted.into_iter().collect();
+    let expected = [
+        ("Ask", 5),
+        ("ClusterDown", 4),
+        ("Moved", 34),
+        ("TryAgain", 3),
+    ];
+    let expected = expected.map(|(refusal, count)| (refusal.to_owned(), count));
+    assert_eq!(counted, expected);
+}
+
+/// What cuts or changes a real answer anywhere makes it another answer or an error, and never a panic.
+#[test]
+fn a_spoiled_answer_is_an_error_or_a_whole_view() {
+    let spoils = b"\0\r\n :-*%$_0129@,[?\xff";
+    let mut refused = 0;
+    for (file, _) in FILES {
+        for situation in situations(file) {
+            // The shortest show as much, and more of their bytes can be tried.
+            let short = |(_, answer): &&(String, Vec<u8>)| answer.len() < 1_000;
+            for (command, answer) in situation.answers.iter().filter(short) {
+                for at in (0..answer.len()).step_by(5) {
+                    let mut spoiled = answer.clone();
+                    spoiled[at] = spoils[at % spoils.len()];
+                    for bytes in [&spoiled, &answer[..at]] {
+                        let read = match command.as_str() {
+                            "info" => Info::read(bytes).map(|_| None),
+                            _ => reader(command)(bytes, &situation.asked).map(Some),
+                        };
+                        match read {
+                            Ok(view) => assert!(view.is_none_or(|view| is_whole(&view))),
+                            Err(error) => {
+                                refused += 1;
+                                assert!(!error.to_string().is_empty());
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 2_000, "{refused}");
+}
+
+/// Every index leads to a node, and every endpoint somewhere.
+fn is_whole(view: &View) -> bool {
+    let exists = |index: u16| usize::from(index) < view.nodes().len();
+    view.ranges()
+        .all(|(range, owner)| range.end() < &SLOTS && exists(owner))
+        && view
+            .nodes()
+            .iter()
+            .all(|node| match (&node.endpoint, node.role) {
+                (Some(at), _) if at.port == 0 || at.host.is_empty() => false,
+                (_, Role::Replica { of: Some(primary) }) => exists(primary),
+                _ => true,
+            })
+}
