@@ -8,13 +8,12 @@
 //! ```
 //!
 //! A [`View`] is what one node believes at one moment: the nodes, and for each of the 16,384 slots which of them
-//! owns it. The three commands say the same with more or less detail, so a pool asks for the best one that its servers
-//! know and forgets which it was:
+//! owns it. The three commands say the same with more or less detail:
 //!
 //! | | SLOTS | SHARDS (7.0 and later) | NODES |
 //! |---|---|---|---|
 //! | nodes without slots, and their replicas | no | yes | yes |
-//! | failed nodes | no | yes | yes, and the suspected ones |
+//! | failed nodes | not marked, and only with slots | yes | yes, and the suspected ones |
 //! | endpoint | as the administrator prefers | as the administrator prefers | always the address |
 //! | host name | yes, from 7.0 | yes | yes, from 7.0 |
 //! | availability zone | Valkey | Valkey | no |
@@ -40,8 +39,8 @@ pub use refusal::{Redirect, Refusal};
 /// How many nodes a view may have. Redis advises against more than 1,000 in a Cluster.
 pub const NODES_MAX: usize = 4_096;
 
-/// The longest answer that is read. The longest that makes sense, every slot a range of its own and each with
-/// two replicas, is about 8 MiB of CLUSTER SLOTS.
+/// The longest answer that is read. One that makes sense, every slot a range of its own and each with two replicas,
+/// is about 5 MiB of CLUSTER SLOTS, and more with long names.
 pub const ANSWER_BYTES_MAX: usize = 32 << 20;
 
 /// The longest host, as in DNS.
@@ -75,7 +74,7 @@ pub struct Node {
     pub id: String,
     /// Where clients reach it; `None` if the node that was asked does not know.
     pub endpoint: Option<Endpoint>,
-    /// The port for TLS, where the answer has it beside another one.
+    /// The port for TLS, where the answer says which it is. If it is the only one, `endpoint` has it, too.
     pub tls_port: Option<u16>,
     /// Primary or replica.
     pub role: Role,
@@ -265,7 +264,8 @@ impl View {
         self.nodes.iter().position(named).map(|index| index as u16)
     }
 
-    /// The index of the node at this place, for a [`Redirect`]: by the host of its endpoint or by its host name, and by either of its ports.
+    /// The index of the node at this place, for a [`Redirect`]: by the host of its endpoint or by its host name, and by
+    /// either of its ports.
     pub fn find_at(&self, host: &str, port: u16) -> Option<u16> {
         let there = |node: &Node| {
             node.endpoint.as_ref().is_some_and(|at| {
@@ -335,12 +335,12 @@ impl fmt::Debug for View {
 /// 1. The nodes that are not [usable](Node::is_usable) are left out of every view.
 /// 2. Only answers with the highest current epoch count. Every failover begins with a higher one, which
 ///    spreads to whoever can still be reached: who has a lower one has not heard of the last failover.
-/// 3. Of these, the view that most nodes share counts: in which each slot has the same owner. Moving a slot raises
-///    only the epoch of the node that it moves to, so answers of the same epoch may differ for a moment.
+/// 3. Of these, the view that most nodes share counts: in which each slot has the same owner. A slot that moves to
+///    the node whose epoch is the highest already raises none, so answers of one epoch may differ for a moment.
 /// 4. If as many share another one: that of more nodes whose own state is ok, then the one in which more slots have
 ///    an owner, then any, but the same in whatever order the answers stand.
-/// 5. Of those who share it, one whose state is ok and who sees the most usable nodes is taken as it is: replicas and zones are not
-///    mixed.
+/// 5. Of those who share it, one whose state is ok and who sees the most usable nodes is taken as it is: replicas and
+///    zones of several are not mixed.
 ///
 /// All answers should be read from the same command: one that has ids and one that has none never agree.
 pub fn choose(answers: &[(View, Info)]) -> Option<View> {
@@ -382,27 +382,30 @@ pub struct Change {
 /// An owner is the same if its id is, or its endpoint where one of the two has no id. So a node that has only got another
 /// address keeps its slots: compare [`Node::endpoint`] for that.
 pub fn diff(old: &View, new: &View) -> Vec<Change> {
-    let by_id: BTreeMap<&str, u16> = (0..)
-        .zip(&new.nodes)
-        .map(|(index, node)| (node.id.as_str(), index))
-        .collect();
-    let by_endpoint: BTreeMap<&Endpoint, u16> = (0..)
-        .zip(&new.nodes)
-        .filter_map(|(index, node)| Some((node.endpoint.as_ref()?, index)))
-        .collect();
+    // Each node by its id, and by its endpoint together with whether it has one.
+    let mut by_id = BTreeMap::new();
+    let mut by_endpoint = BTreeMap::new();
+    for (index, node) in (0_u16..).zip(&new.nodes) {
+        let has_id = !node.id.is_empty();
+        if has_id {
+            by_id.insert(node.id.as_str(), index);
+        }
+        by_endpoint.insert((node.endpoint.as_ref(), has_id), index);
+    }
     // Where each of the old nodes is in the new view.
-    let index_now: Vec<Option<u16>> = old
-        .nodes
-        .iter()
-        .map(|node| match by_id.get(node.id.as_str()) {
-            Some(&index) if !node.id.is_empty() => Some(index),
-            _ => {
-                let &index = by_endpoint.get(node.endpoint.as_ref()?)?;
-                let has_id = !new.nodes[usize::from(index)].id.is_empty();
-                (node.id.is_empty() || !has_id).then_some(index)
-            }
-        })
-        .collect();
+    let index_now = |node: &Node| {
+        let there = |has_id| {
+            let endpoint = node.endpoint.as_ref()?;
+            by_endpoint.get(&(Some(endpoint), has_id))
+        };
+        let index = if node.id.is_empty() {
+            there(false).or_else(|| there(true))
+        } else {
+            by_id.get(node.id.as_str()).or_else(|| there(false))
+        };
+        index.copied()
+    };
+    let index_now: Vec<Option<u16>> = old.nodes.iter().map(index_now).collect();
     let mut changes: Vec<Change> = Vec::new();
     for slot in 0..SLOTS {
         let (from, to) = (old.owner(slot), new.owner(slot));
@@ -622,6 +625,18 @@ mod tests {
                 .to_string()
         };
         assert_eq!(info("x"), "the cluster_slots_assigned is missing");
+        assert_eq!(
+            info(
+                "cluster_state:ok\ncluster_slots_assigned:16385\ncluster_current_epoch:1\ncluster_my_epoch:1"
+            ),
+            "the cluster_slots_assigned cannot be '16385'"
+        );
+        assert_eq!(
+            info(
+                "cluster_state:odd\ncluster_slots_assigned:0\ncluster_current_epoch:1\ncluster_my_epoch:1"
+            ),
+            "the cluster_state cannot be 'odd'"
+        );
         let long = vec![b' '; ANSWER_BYTES_MAX + 1];
         assert_eq!(View::from_slots(&long, ASKED), Err(ViewError::TooLong));
     }
@@ -661,11 +676,42 @@ mod tests {
             ("+?", ip, "10.0.0.9"),
             ("+?", "%1\r\n+ip\r\n$0\r\n", ASKED),
             ("+?", "*0", ASKED),
+            ("+?", "%1\r\n+ip\r\n+?", ASKED),
             ("+h", ip, "h"),
             ("+2001:db8::1", ip, "2001:db8::1"),
         ] {
             assert_eq!(host(endpoint, more), expected, "{endpoint} {more}");
         }
+    }
+
+    /// Without ids a node is its place; whoever owns slots is no replica.
+    #[test]
+    fn nodes_without_ids_are_known_by_their_place() {
+        let range = |slot: u16, places: &[(&str, u16)]| {
+            let node = |(host, port): &(&str, u16)| format!("*2\r\n+{host}\r\n:{port}\r\n");
+            let nodes: String = places.iter().map(node).collect();
+            format!("*{}\r\n:{slot}\r\n:{slot}\r\n{nodes}", places.len() + 2)
+        };
+        let ranges = [
+            range(0, &[("a", 1), ("b", 1), ("a", 2)]),
+            range(1, &[("b", 1), ("c", 1)]),
+            range(2, &[("a", 1)]),
+        ];
+        let answer = format!("*3\r\n{}", ranges.concat());
+        let view = View::from_slots(answer.as_bytes(), ASKED).expect(&answer);
+        assert_eq!(view.nodes().len(), 4);
+        let owner = |slot| view.owner_of(slot).and_then(|node| node.endpoint.clone());
+        assert_eq!(
+            [0, 1, 2].map(owner),
+            ["a", "b", "a"].map(|host| Some(endpoint(host, 1)))
+        );
+        let roles: Vec<Role> = view.nodes().iter().map(|node| node.role).collect();
+        let replica = |of| Role::Replica { of: Some(of) };
+        assert_eq!(
+            roles,
+            [Role::Primary, Role::Primary, replica(0), replica(1)]
+        );
+        assert_eq!(diff(&view, &view), []);
     }
 
     /// Every part of a line of CLUSTER NODES, as all versions write it.
@@ -676,7 +722,8 @@ mod tests {
             b 2001:db8::1:7000@17000,b.example,shard-id=69bc,availability-zone=z1,tls-port=7001 slave,nofailover a 0 1 5 connected\n\
             c [::1]:7000 master,fail? - 1 2 6 disconnected 0-2\n\
             d 10.0.0.4:7000@17000, slave,fail gone 1 2 0 connected\n\
-            e :0@0 master,noaddr - 1 2 0 disconnected\n\
+            e :0@0 master - 1 2 0 connected\n\
+            h 10.0.0.8:7000@17000 master,noaddr - 1 2 0 connected\n\
             f 10.0.0.6:7000@17000 handshake - 0 0 0 disconnected\n\
             g 10.0.0.7:7000@17000 master,news - 0 0 0 disconnected\n";
         let answer = format!("={}\r\ntxt:{text}\r\n", text.len() + 4);
@@ -687,7 +734,8 @@ mod tests {
             (Some("2001:db8::1"), replica(Some(0)), Health::Online, 5),
             (Some("::1"), Role::Primary, Health::Suspected, 6),
             (Some("10.0.0.4"), replica(None), Health::Failed, 0),
-            (None, Role::Primary, Health::Suspected, 0),
+            (None, Role::Primary, Health::Online, 0),
+            (None, Role::Primary, Health::Online, 0),
             (Some("10.0.0.6"), Role::Unknown, Health::Joining, 0),
             (Some("10.0.0.7"), Role::Primary, Health::Suspected, 0),
         ];
@@ -765,8 +813,20 @@ mod tests {
         );
         assert_eq!(believed(&[(theirs(), down), (ours(), ok)]), Some(true));
         assert_eq!(believed(&[(theirs(), ok), (ours(), down)]), Some(false));
-        let more = view(&["a", "b"], &[(0..=99, 0), (100..=200, 1)]);
-        assert_eq!(believed(&[(theirs(), ok), (more, ok)]), Some(true));
+        let more = || view(&["a", "b"], &[(0..=99, 0), (100..=200, 1)]);
+        assert_eq!(believed(&[(theirs(), ok), (more(), ok)]), Some(true));
+        assert_eq!(believed(&[(theirs(), ok), (more(), down)]), Some(false));
+
+        // Where nothing else decides, the order of the answers does not either.
+        let [one, other] = [0, 1].map(|owner| (view(&["a", "b"], &[(0..=99, owner)]), ok));
+        let either = choose(&[one.clone(), other.clone()]).expect("two answers");
+        assert_eq!(Some(either), choose(&[other, one]));
+
+        // Who shares the view may know more or fewer nodes without slots.
+        let wider = || view(&["a", "b", "spare"], &[(0..=99, 0), (100..=199, 1)]);
+        let nodes = |answers: &[(View, Info)]| choose(answers).map(|view| view.nodes.len());
+        assert_eq!(nodes(&[(ours(), ok), (wider(), ok), (ours(), ok)]), Some(3));
+        assert_eq!(nodes(&[(ours(), ok), (wider(), down)]), Some(2));
 
         // What is said of a failed owner counts no more than if nothing were said.
         let mut failed = theirs();
@@ -1076,12 +1136,10 @@ mod tests {
             let epoch = answers.iter().map(|(_, info)| info.current_epoch).max();
             let latest = answers.iter().filter(|(_, info)| Some(info.current_epoch) == epoch);
             let latest: Vec<View> = latest.map(|(view, _)| view.usable()).collect();
-            let party = |view: &View| {
-                let owners = owner_ids(view);
-                latest.iter().filter(|other| owner_ids(other) == owners).count()
-            };
-            let most = latest.iter().map(party).max();
-            prop_assert_eq!(Some(party(&chosen)), most);
+            let owners: Vec<_> = latest.iter().map(owner_ids).collect();
+            let party = |of: &Vec<Option<&str>>| owners.iter().filter(|other| *other == of).count();
+            let most = owners.iter().map(party).max();
+            prop_assert_eq!(Some(party(&owner_ids(&chosen))), most);
 
             let mut turned = answers.clone();
             turned.rotate_left(by % answers.len());
@@ -1100,20 +1158,19 @@ mod tests {
             let new = rotated(&new, by);
             prop_assert_eq!(diff(&old, &rotated(&old, by)), []);
             let changes = diff(&old, &new);
-            let id = |view: &'_ View, index: Option<u16>| {
-                index.map(|index| view.nodes[usize::from(index)].id.clone())
-            };
-            let own = |view: &View| (0..SLOTS).map(|slot| id(view, view.owner(slot))).collect::<Vec<_>>();
-            let mut owners = own(&old);
+            let old_id = |index: Option<u16>| Some(old.nodes[usize::from(index?)].id.as_str());
+            let new_id = |index: Option<u16>| Some(new.nodes[usize::from(index?)].id.as_str());
+            let mut owners = owner_ids(&old);
             for change in &changes {
+                let (from, to) = (old_id(change.from), new_id(change.to));
+                prop_assert_ne!(from, to);
                 for slot in change.slots.clone() {
                     let owner = &mut owners[usize::from(slot)];
-                    prop_assert_eq!(&*owner, &id(&old, change.from));
-                    *owner = id(&new, change.to);
+                    prop_assert_eq!(*owner, from);
+                    *owner = to;
                 }
-                prop_assert_ne!(id(&old, change.from), id(&new, change.to));
             }
-            prop_assert_eq!(owners, own(&new));
+            prop_assert_eq!(owners, owner_ids(&new));
             for pair in changes.windows(2) {
                 let (end, start) = (*pair[0].slots.end(), *pair[1].slots.start());
                 let is_same = (pair[0].from, pair[0].to) == (pair[1].from, pair[1].to);

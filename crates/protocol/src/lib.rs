@@ -1,4 +1,5 @@
-//! RESP scanning and encoding, the command table, hash slots, and the hashing of sharded pools.
+//! RESP scanning and encoding, the command table, hash slots, the topology of a Cluster, and the hashing of
+//! sharded pools.
 //!
 //! No dependency, no I/O, no clock: every function is one of bytes.
 

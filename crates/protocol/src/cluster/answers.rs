@@ -17,8 +17,8 @@ const SHOWN_BYTES_MAX: usize = 100;
 impl View {
     /// Reads the answer to CLUSTER SLOTS. `asked` is the host that was asked: a node whose endpoint is not said is there.
     ///
-    /// An endpoint that is `?` ought to be a name that nobody gave the node: then the address beside it counts, if there is
-    /// one. Only nodes with slots and their replicas are in this answer, and none that has failed.
+    /// An endpoint that is `?` ought to be a name that nobody gave the node: then the address beside it counts, if
+    /// there is one. Only nodes with slots and their replicas are in this answer, and no replica that has failed.
     ///
     /// # Errors
     /// Says what is wrong with the answer.
@@ -46,8 +46,8 @@ impl View {
         draft.finish()
     }
 
-    /// Reads the answer to CLUSTER SHARDS, which Redis knows from 7.0 on. `asked` is the host that was asked: a node whose
-    /// endpoint is not said is there, or at its address if the endpoint is `?`.
+    /// Reads the answer to CLUSTER SHARDS, which Redis knows from 7.0 on. `asked` is the host that was asked: a node
+    /// whose endpoint is not said is there, or at its address if the endpoint is `?`.
     ///
     /// After a failover a shard may have two primaries, the failed one and the new one: its slots belong
     /// to the healthiest, and of two that are as healthy to the one whose replication has come further.
@@ -104,11 +104,11 @@ impl View {
         draft.finish()
     }
 
-    /// Reads the answer to CLUSTER NODES. `asked` is the host that was asked, which is where the node itself is that does not
-    /// know its own address.
+    /// Reads the answer to CLUSTER NODES. `asked` is the host that was asked, which is where the node itself is that
+    /// does not know its own address.
     ///
-    /// The endpoint is the address even if the administrator prefers names; the name is in [`Node::hostname`]. Slots that are on
-    /// their way belong to the node that they leave, until they have left.
+    /// The endpoint is the address even if the administrator prefers names; the name is in [`Node::hostname`]. Slots
+    /// that are on their way belong to the node that they leave, until they have left.
     ///
     /// # Errors
     /// Says what is wrong with the answer.

@@ -1,0 +1,62 @@
+//! Any bytes are a whole view of a Cluster or an error, and what is made of a view is whole again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use respool_protocol::cluster::{Info, Redirect, Refusal, Role, View, choose, diff};
+use respool_protocol::slot::SLOTS;
+
+// The first byte says which answer it is, and whether the line of a text stands before it.
+fuzz_target!(|input: &[u8]| {
+    let Some((&which, bytes)) = input.split_first() else {
+        return;
+    };
+    let text = [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+    let answer = if which & 4 == 0 { bytes } else { &text };
+    let read = match which % 4 {
+        0 => View::from_slots,
+        1 => View::from_shards,
+        2 => View::from_nodes,
+        _ => {
+            if let Some(redirect) = Redirect::read(bytes) {
+                assert!(redirect.slot < SLOTS && redirect.port > 0);
+                assert!(matches!(
+                    Refusal::of(bytes),
+                    Some(Refusal::Moved | Refusal::Ask)
+                ));
+            }
+            let _ = Info::read(answer);
+            return;
+        }
+    };
+    let Ok(view) = read(answer, "asked") else {
+        return;
+    };
+    check(&view);
+    let info = Info {
+        ok: true,
+        current_epoch: 0,
+        my_epoch: 0,
+        slots_assigned: 0,
+    };
+    let chosen = choose(&[(view.clone(), info)]).expect("there is one");
+    check(&chosen);
+    assert!(chosen == view.usable() && diff(&view, &view).is_empty());
+    let lost: usize = diff(&view, &chosen)
+        .iter()
+        .map(|change| change.slots.len())
+        .sum();
+    assert_eq!(lost, view.slots_owned() - chosen.slots_owned());
+});
+
+/// Every index leads to a node, and the ranges are the table.
+fn check(view: &View) {
+    let count = view.nodes().len();
+    for node in view.nodes() {
+        assert!(node.endpoint.as_ref().is_none_or(|at| at.port > 0));
+        if let Role::Replica { of: Some(of) } = node.role {
+            assert!(usize::from(of) < count);
+        }
+    }
+    let again = View::new(view.nodes().to_vec(), view.ranges()).expect("a whole view");
+    assert_eq!(again.owners(), view.owners());
+}
