@@ -72,8 +72,8 @@ pub(crate) enum Duty {
     Control(Box<Control>),
     /// SCAN of this one of so many servers.
     Scan { server: u16, count: u16 },
-    /// Several servers were asked; this is the part of that number.
-    Part(u16),
+    /// Several servers were asked; this is the part of that number. It may show a script (SCRIPT LOAD).
+    Part { index: u16, shows_script: bool },
     /// COMMAND, or COMMAND INFO about a command that we do not know: nobody's.
     Learn(Subject),
 }
@@ -158,7 +158,13 @@ impl Engine {
             _ => {}
         }
         let request = match link.duties.front() {
-            Some(Duty::Evalsha | Duty::Script { .. }) => link.first_bytes().to_vec(),
+            Some(
+                Duty::Evalsha
+                | Duty::Script { .. }
+                | Duty::Part {
+                    shows_script: true, ..
+                },
+            ) => link.first_bytes().to_vec(),
             _ => Vec::new(),
         };
         link.pop_answered(entry);
@@ -183,7 +189,15 @@ impl Engine {
                 let reply = self.scanned(key, (server, count), reply);
                 self.pass_on(entry, &reply);
             }
-            Duty::Part(index) => self.take_part_of(entry, index, reply),
+            Duty::Part {
+                index,
+                shows_script,
+            } => {
+                if shows_script {
+                    self.settle_script(&request, 2, reply);
+                }
+                self.take_part_of(entry, index, reply);
+            }
             Duty::Healed { noscript } if reply.starts_with(b"-NOPERM") => {
                 self.pass_on(entry, &noscript);
             }

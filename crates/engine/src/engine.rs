@@ -220,6 +220,8 @@ pub struct Engine {
     flushed_links: Vec<Key>,
     /// Sessions with something to write.
     pub(crate) dirty: Vec<Key>,
+    /// Sessions that the link whose bytes are taken has brought more than may wait for its turn.
+    pub(crate) early: Vec<Key>,
     /// Sessions that may be brought more than they take, and the links that bring it.
     pub(crate) slow: Vec<(Key, Key)>,
     /// Sessions whose reason to wait has gone.
@@ -362,6 +364,7 @@ impl Engine {
             open_links: Vec::new(),
             flushed_links: Vec::new(),
             dirty: Vec::new(),
+            early: Vec::new(),
             slow: Vec::new(),
             resume: Vec::new(),
             reading: Vec::new(),
@@ -411,7 +414,7 @@ impl Engine {
     /// A client has connected; its requests go to the pool of that index.
     pub fn handle_accept(&mut self, from: impl Into<Origin>, pool: usize) -> SessionId {
         let from = from.into();
-        let server = self.pools[pool].home();
+        let server = self.first_up(pool);
         let key = self.first_link(server);
         let link = self.shared_link(key).unwrap_or(Key::NOBODY);
         let mut flags = Flags::default();
@@ -498,9 +501,9 @@ impl Engine {
         self.counters.session_bytes_out += count as u64;
         if session.flags.any(Flags::HOLD_OUTPUT)
             && session.out.len() <= self.settings.limits.session_output_soft_bytes as usize / 2
+            && self.unpause_captured(key)
         {
             self.release(key, Flags::HOLD_OUTPUT);
-            self.unpause_captured(key);
         }
         let Some(session) = self.sessions.get_mut(key) else {
             return;

@@ -3,9 +3,9 @@
 //! A part is an entry of its link's ledger like any other, with the place of the whole in the order of the session's
 //! replies. The session keeps what has come until all parts have; whoever fails has failed the whole.
 
-use respool_protocol::commands::{CommandId, Retry};
+use respool_protocol::commands::{CommandId, Retry, id};
 use respool_protocol::encode;
-use respool_protocol::fan::{self, Cursor, Divided, Part, Undivided};
+use respool_protocol::fan::{self, Cursor, Divided, Merged, Part, Undivided};
 
 use crate::duty::Duty;
 use crate::engine::Engine;
@@ -15,6 +15,9 @@ use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::route::CROSSSLOT;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
+
+/// Memory for a reply that is put together, between two of them.
+const REPLY_BYTES_KEPT: usize = 64 << 10;
 
 /// A request of which several servers have a part, until all have answered.
 pub(crate) struct Gather {
@@ -28,6 +31,8 @@ pub(crate) struct Gather {
     waiting: usize,
     /// What our client is told if a part failed without a reply.
     failure: Option<Vec<u8>>,
+    /// A part was executed, or may have been.
+    executed: bool,
     silent: bool,
 }
 
@@ -82,6 +87,9 @@ impl Engine {
             .iter()
             .map(|server| (*server, request.bytes))
             .collect();
+        if request.id == id::SCRIPT_FLUSH {
+            self.forget_scripts();
+        }
         self.ask_several(key, request, &parts, Vec::new())
     }
 
@@ -142,7 +150,7 @@ impl Engine {
         };
         let seq = session.take_seq();
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
-        session.rare().gathers.push(Gather {
+        session.rare().gathers.push_back(Gather {
             seq,
             id: request.id,
             order,
@@ -155,6 +163,7 @@ impl Engine {
                 })
                 .collect(),
             failure: None,
+            executed: false,
             silent,
         });
         let reads = is_read(request);
@@ -168,7 +177,11 @@ impl Engine {
                 duty: true,
                 ..Entry::of(key, seq, self.now_ms)
             };
-            state.push_with(entry, bytes, Duty::Part(index as u16));
+            let duty = Duty::Part {
+                index: index as u16,
+                shows_script: request.id == id::SCRIPT_LOAD,
+            };
+            state.push_with(entry, bytes, duty);
             self.counters.link_requests += 1;
             self.list_link(link);
             self.close_if_full(link);
@@ -215,8 +228,28 @@ impl Engine {
         if let Some(part) = gather.parts.get_mut(usize::from(index)) {
             part.reply = reply.to_vec();
         }
+        gather.executed |= !reply.starts_with(b"-");
         self.held_bytes += reply.len();
+        if let Some(session) = self.sessions.get_mut(entry.session) {
+            session.rare().gathered_bytes += reply.len();
+        }
+        self.bound_gathered(entry.session);
         self.finish_gather(entry);
+    }
+
+    /// What parts bring is bounded as what comes before its turn.
+    fn bound_gathered(&mut self, key: Key) {
+        let limits = &self.settings.limits;
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let parked = session.parked_bytes();
+        if parked > limits.session_output_hard_bytes as usize {
+            let reason = "session_output_hard_bytes: replies of several servers";
+            self.close_for(key, reason.to_owned());
+        } else if parked > limits.session_output_soft_bytes as usize {
+            self.early.push(key);
+        }
     }
 
     /// A part gets no reply. Whether the entry was one.
@@ -225,6 +258,7 @@ impl Engine {
             return false;
         };
         gather.waiting -= 1;
+        gather.executed |= !error.starts_with(b"-NOTSENT");
         gather.failure.get_or_insert_with(|| error.to_vec());
         self.finish_gather(entry);
         true
@@ -239,10 +273,12 @@ impl Engine {
     /// The last part makes one reply of all.
     fn finish_gather(&mut self, entry: Entry) {
         let take = |session: &mut Session| {
-            let gathers = &mut session.rare.as_mut()?.gathers;
+            let rare = session.rare.as_mut()?;
             let done = |gather: &Gather| gather.seq == entry.seq && gather.waiting == 0;
-            let at = gathers.iter().position(done)?;
-            Some(gathers.remove(at))
+            let at = rare.gathers.iter().position(done)?;
+            let gather = rare.gathers.remove(at)?;
+            rare.gathered_bytes -= gather.held_bytes();
+            Some(gather)
         };
         let Some(gather) = self.sessions.get_mut(entry.session).and_then(take) else {
             return;
@@ -250,17 +286,11 @@ impl Engine {
         self.held_bytes -= gather.held_bytes();
         let mut reply = std::mem::take(&mut self.scratch);
         reply.clear();
-        match &gather.failure {
-            // What it says is true of its part: of the others, some may have been executed.
-            Some(failure) if gather.id.get().retry == Retry::Write => {
-                let why = String::from_utf8_lossy(failure.trim_ascii_end());
-                let text = format!(
-                    "UNKNOWN respool: a part of the command may have been executed; {}",
-                    &why[1..]
-                );
-                encode::error(&mut reply, text.as_bytes());
+        let failed = match &gather.failure {
+            Some(failure) => {
+                reply.extend_from_slice(failure);
+                true
             }
-            Some(failure) => reply.extend_from_slice(failure),
             None => {
                 let answered = gather.parts.iter();
                 let parts: Vec<_> = answered
@@ -270,11 +300,24 @@ impl Engine {
                     })
                     .collect();
                 let merger = &mut self.merger;
-                merger.merge(gather.id, &gather.order, &parts, &mut reply);
+                merger.merge(gather.id, &gather.order, &parts, &mut reply) != Merged::Whole
             }
+        };
+        if failed && gather.executed && gather.id.get().retry == Retry::Write {
+            // What it says is true of its part.
+            let why = reply.strip_prefix(b"-").unwrap_or(&reply).trim_ascii_end();
+            let why = String::from_utf8_lossy(why);
+            let text = format!(
+                "UNKNOWN respool: a part of the command was executed, or may have been; {why}"
+            );
+            reply.clear();
+            encode::error(&mut reply, text.as_bytes());
         }
         let reply_to_it = if gather.silent { b"" } else { reply.as_slice() };
         self.deliver(entry.session, entry.seq, 1, reply_to_it);
+        // What was large is not kept.
+        reply.clear();
+        reply.shrink_to(REPLY_BYTES_KEPT);
         self.scratch = reply;
     }
 }

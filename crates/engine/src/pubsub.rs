@@ -56,9 +56,10 @@ impl Engine {
         {
             return own;
         }
-        let kind = self.sessions.get(key).map(|session| self.kind_of(session));
-        let (server, user) =
-            kind.map_or((ServerId(0), CONFIGURED), |kind| (kind.server, kind.user));
+        // Wherever the session has turned: who publishes does so at the pool's first server.
+        let whose = |session| (self.home_of(session), self.kind_of(session).user);
+        let session = self.sessions.get(key);
+        let (server, user) = session.map_or((ServerId(0), CONFIGURED), whose);
         let found = self
             .hubs
             .iter()
@@ -252,7 +253,7 @@ impl Engine {
         if self.directory.is_empty() {
             return None;
         }
-        let server = self.sessions.get(key)?.server;
+        let server = self.home_of(self.sessions.get(key)?);
         let receivers = |kind| match self.directory.receivers(server, kind, channel) {
             0 => None,
             excess => Some(Duty::Receivers(excess)),

@@ -1,5 +1,7 @@
 //! From a server's bytes to the clients that asked: step 6 in the life of a GET.
 
+use std::collections::HashSet;
+
 use respool_protocol::reply::Scanned;
 
 use crate::coalesce::is_nil;
@@ -205,7 +207,13 @@ impl Engine {
             let head = session.head_seq;
             let parking = &mut session.rare().parking;
             parking.park(head, (seq, count), bytes, again, &mut self.spare);
-            let owed = session.out.len() + session.parked_bytes();
+            if session.parked_bytes() > self.settings.limits.session_output_soft_bytes as usize {
+                self.early.push(key);
+            }
+            let mut owed = session.parked_bytes();
+            if !session.flags.any(Flags::ROUTED) {
+                owed += session.out.len();
+            }
             if owed > self.settings.limits.session_output_hard_bytes as usize {
                 let reason = "session_output_hard_bytes: replies before their turn";
                 self.close_for(key, reason.to_owned());
@@ -228,13 +236,18 @@ impl Engine {
             }
         }
         let caught_up = session.is_caught_up();
-        let much = session.out.len() > self.settings.limits.session_output_soft_bytes as usize;
+        let soft = self.settings.limits.session_output_soft_bytes as usize;
+        let much = session.out.len() > soft;
+        // It may have been held for what came early, and that has had its turn.
+        let held = session.flags.any(Flags::HOLD_OUTPUT) && session.out.len() <= soft / 2;
         Engine::mark_dirty(&mut self.dirty, key, session);
         if caught_up {
             self.note_caught_up(key);
         }
         if much {
             self.hold_output(key);
+        } else if held && self.unpause_captured(key) {
+            self.release(key, Flags::HOLD_OUTPUT);
         }
     }
 
@@ -434,7 +447,12 @@ impl Engine {
                     "session_output_hard_bytes: a reply before its turn".to_owned(),
                 );
             }
-            Some(_) => link.partial = partial,
+            Some(_) => {
+                if partial.len() > self.settings.limits.session_output_soft_bytes as usize {
+                    self.early.push(entry.session);
+                }
+                link.partial = partial;
+            }
         }
     }
 
@@ -444,11 +462,15 @@ impl Engine {
             return;
         };
         let (link, owed) = (session.link, !session.is_caught_up());
+        let is_routed = session.flags.any(Flags::ROUTED);
         if !session.flags.any(Flags::HOLD_OUTPUT) {
             self.hold(key, Flags::HOLD_OUTPUT);
         }
-        if owed {
-            self.slow.push((link, key));
+        match owed {
+            // It is brought by the link whose bytes are taken.
+            true if is_routed => self.early.push(key),
+            true => self.slow.push((link, key)),
+            false => {}
         }
     }
 
@@ -457,11 +479,43 @@ impl Engine {
     pub(crate) fn slow_down_all(&mut self) {
         for (link, key) in std::mem::take(&mut self.slow) {
             let soft = self.settings.limits.session_output_soft_bytes as usize;
+            self.hold_early(link, key);
             let is_slow = |session: &Session| session.out.len() > soft;
             if self.sessions.get(key).is_some_and(is_slow) {
                 self.slow_down(link, key);
             }
         }
+    }
+
+    /// A link brings a session more than may wait for its turn, while another server takes its time: it is the session's
+    /// alone from now on, and not read until it is its turn.
+    fn hold_early(&mut self, link: Key, key: Key) {
+        if !self.is_early(link, key) {
+            return;
+        }
+        let is_shared = |link: &Link| link.role == Role::Shared && link.is_up();
+        if self.links.get(link).is_some_and(is_shared) && self.has_room_for_link() {
+            self.capture(link, key);
+        }
+        let its_own = |link: &&mut Link| link.role.captor() == key && link.paused.is_none();
+        if let Some(state) = self.links.get_mut(link).filter(its_own) {
+            state.paused = Some(self.now);
+            self.act(Action::ReadLink(LinkId(link), false));
+            self.hold(key, Flags::HOLD_OUTPUT);
+        }
+    }
+
+    /// Whether what comes next on a link is a session's, and is not to come yet.
+    fn is_early(&self, link: Key, key: Key) -> bool {
+        let (Some(session), Some(link)) = (self.sessions.get(key), self.links.get(link)) else {
+            return false;
+        };
+        let soft = self.settings.limits.session_output_soft_bytes as usize;
+        let mut its = link.ledger.iter().filter(|entry| entry.session == key);
+        // To one server alone, what comes next comes on the same link, though perhaps behind this.
+        session.flags.any(Flags::ROUTED)
+            && session.parked_bytes() + link.partial.len() > soft
+            && its.all(|entry| entry.seq != session.head_seq)
     }
 
     /// A link brings a session more than it takes. First everybody else leaves the link; at the hard
@@ -478,6 +532,8 @@ impl Engine {
         };
         let link = match self.links.get(link) {
             Some(state) if state.owes(key) => link,
+            // What other servers owe it they may bring in good time.
+            _ if self.is_routed(key) => return,
             _ => match self.links.iter().find(|(_, state)| brings(state)) {
                 Some((other, _)) => other,
                 None => return,
@@ -532,8 +588,16 @@ impl Engine {
         // What is asked there comes when its captor likes: who waits for it asks again.
         self.learned.asking.retain(|_, (on, _)| *on != link);
         let reads = state.take_reads_of_others(by);
-        for waiter in std::mem::take(&mut state.waiters) {
+        let waiters = std::mem::take(&mut state.waiters);
+        let stay: HashSet<Key> = state.ledger.iter().map(|entry| entry.session).collect();
+        for waiter in waiters {
             self.release(waiter, Flags::HOLD_LINK);
+        }
+        for session in stay {
+            // Wherever it has turned: what it asks here next would overtake what stays.
+            if self.is_routed(session) {
+                self.hold_until_caught_up(session);
+            }
         }
         self.shared.remove(&kind);
         self.counters.captured_links += 1;
@@ -550,16 +614,22 @@ impl Engine {
         self.list_link(other);
     }
 
-    /// A session took output, or is gone: the link it held up is read again.
-    pub(crate) fn unpause_captured(&mut self, key: Key) {
+    /// A session took output, or is gone: the links it held up are read again. Whether all are: what comes too early is not.
+    pub(crate) fn unpause_captured(&mut self, key: Key) -> bool {
+        let mut all = true;
         if self.links.iter().all(|(_, link)| link.paused.is_none()) {
-            return;
+            return all;
         }
         for link in self.links.keys() {
-            let Some(state) = self.links.get_mut(link) else {
+            let its = |state: &Link| state.role.captor() == key && state.paused.is_some();
+            if !self.links.get(link).is_some_and(its) {
                 continue;
-            };
-            if state.role.captor() == key
+            }
+            if self.is_early(link, key) {
+                all = false;
+                continue;
+            }
+            if let Some(state) = self.links.get_mut(link)
                 && let Some(since) = state.paused.take()
             {
                 state.paused_us += self.now.since_us(since);
@@ -567,10 +637,14 @@ impl Engine {
                 self.act(Action::ReadLink(LinkId(link), true));
             }
         }
+        all
     }
 
     /// After the bytes of one read: a link with room again takes requests, one that has done its duty goes.
     fn after_replies(&mut self, key: Key) {
+        while let Some(session) = self.early.pop() {
+            self.slow.push((key, session));
+        }
         let Some(link) = self.links.get_mut(key) else {
             return;
         };

@@ -418,6 +418,9 @@ impl Engine {
             command: id.get(),
         };
         let command = request.command;
+        if self.is_routed(key) {
+            self.turn_from_dead(key);
+        }
         let Some(verdict) = self.verdict(key, &request) else {
             return Placed::Wait;
         };

@@ -14,16 +14,18 @@
 //! and waits for its turn among the session's replies. The requests for one key all go one way, so they are executed in
 //! the order asked.
 
+use std::cell::Cell;
+
 use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, id};
 use respool_protocol::encode::Version;
 use respool_protocol::fan::is_mergeable;
 
 use crate::engine::Engine;
-use crate::link::{Class, Entry, LinkKey, Role};
+use crate::link::{Class, Entry, Link, LinkKey, Role};
 use crate::pool::ServerId;
 use crate::requests::{Placed, Request};
 use crate::returns::Expected;
-use crate::session::Flags;
+use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::unknown::What;
 
@@ -33,6 +35,11 @@ pub(crate) const CROSSSLOT: &[u8] = b"CROSSSLOT Keys in request don't hash to th
 const FOREIGN: &[u8] =
     b"CROSSSLOT respool: this belongs to another server of the pool than the keys \
     that were watched or queued before it";
+
+/// Of a SORT whose keys are not all known.
+const ELSEWHERE: &[u8] =
+    b"ERR respool: BY and GET of SORT are refused where a pool has several servers: \
+    the keys that they name may be anywhere";
 
 /// To a command that the table does not have.
 pub(crate) const UNKNOWN_KEYS: &[u8] =
@@ -117,6 +124,10 @@ impl Engine {
     /// what became of it.
     pub(crate) fn route(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
         let session = self.sessions.get(key)?;
+        if request.id == id::WATCH && session.flags.any(Flags::IN_MULTI) {
+            // It is refused as ever.
+            return None;
+        }
         let (pool, own) = (usize::from(session.pool), session.server);
         let in_multi = session.flags.any(Flags::IN_MULTI);
         let owner = self.owner_of_keys(key, request.command, request.spans.len(), |at| {
@@ -130,6 +141,7 @@ impl Engine {
             owner => owner,
         };
         match owner {
+            Owner::One(_) if looks_elsewhere(request) => Some(self.refuse_queued(key, ELSEWHERE)),
             Owner::One(server) if server == own || !is_bound => {
                 self.turn(key, server);
                 if in_multi {
@@ -144,17 +156,27 @@ impl Engine {
             Owner::Several => Some(self.refuse_queued(key, CROSSSLOT)),
             Owner::Nobody => match (answer, spread) {
                 // The server would know one of the session's links, and that is one of several.
+                (Answer::Pinned, _) if switches_off(request) => None,
                 (Answer::Pinned, _) => Some(self.refuse_here(key, request.command)),
                 (Answer::Session, _) => {
-                    if is_subscribed(request.id) && !is_bound && !in_multi {
+                    // Ours, and the rest is the first server's.
+                    if request.id == id::INFO && !is_bound && !in_multi {
                         self.turn(key, home);
                     }
                     None
                 }
-                (_, Spread::Owner | Spread::Owners | Spread::Any) => None,
+                (_, Spread::Owner | Spread::Owners | Spread::Any) => {
+                    // Always the same one, as long as it is there.
+                    if !is_bound && !in_multi {
+                        let up = self.first_up(pool);
+                        self.turn(key, up);
+                    }
+                    None
+                }
                 _ if request.id == id::PING => None,
                 // Of what one server executes, the others would know nothing.
                 _ if is_bound || in_multi => Some(self.refuse_here(key, request.command)),
+                _ if request.id == id::SCAN && request.spans.len() < 2 => None,
                 _ if request.id == id::SCAN => Some(self.scan(key, request)),
                 // What waits at the server, or must not wait behind others, would do so on links that all share.
                 (answer, Spread::Primaries | Spread::All)
@@ -183,10 +205,19 @@ impl Engine {
         };
         let command = id.get();
         let (own, is_bound) = (session.server, !session.pins.is_empty());
-        let owner = match (usize::from(command.only_key), args.len()) {
-            (at, come) if at > 0 && at < come => Owner::One(self.owner_of_key(key, args[at])),
-            (_, come) if come == argc => self.owner_of_keys(key, command, argc, |at| args[at]),
-            _ => Owner::Several,
+        let missing = Cell::new(false);
+        let arg = |at: usize| {
+            args.get(at).copied().unwrap_or_else(|| {
+                missing.set(true);
+                b""
+            })
+        };
+        let owner = match self.owner_of_keys(key, command, argc, arg) {
+            Owner::Nobody if is_published(id) => {
+                Owner::One(self.pools[usize::from(session.pool)].home())
+            }
+            _ if missing.get() => Owner::Several,
+            owner => owner,
         };
         match owner {
             Owner::One(server) if server == own || !is_bound => {
@@ -198,8 +229,8 @@ impl Engine {
                 Ok(())
             }
             Owner::Nobody | Owner::Several => Err(format!(
-                "ERR respool: '{}' is larger than request_held_bytes_max: it is not divided \
-                among the servers of the pool",
+                "ERR respool: '{}' is larger than request_held_bytes_max, and it is not known in time \
+                whose all its keys are: ask for less at once",
                 command.name.replace('|', " ")
             )
             .into_bytes()),
@@ -209,6 +240,37 @@ impl Engine {
     pub(crate) fn is_routed(&self, key: Key) -> bool {
         let session = self.sessions.get(key);
         session.is_some_and(|session| session.flags.any(Flags::ROUTED))
+    }
+
+    /// A session whose server cannot be reached, and that is bound to nothing there, turns to one that can: what has no key is
+    /// everybody's.
+    pub(crate) fn turn_from_dead(&mut self, key: Key) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let failed = |link: &Link| !link.is_up() && link.failures > 0;
+        let is_dead = self.links.get(session.link).is_some_and(failed);
+        if is_dead && session.pins.is_empty() && !self.transaction_is_bound(key) {
+            let up = self.first_up(usize::from(session.pool));
+            self.turn(key, up);
+        }
+    }
+
+    /// The first of a pool's servers that can be reached; the first of all, if none can.
+    pub(crate) fn first_up(&self, pool: usize) -> ServerId {
+        let is_up = |server: &&ServerId| {
+            let link = self.shared.get(&self.first_link(**server));
+            link.and_then(|link| self.links.get(*link))
+                .is_some_and(Link::is_up)
+        };
+        let pool = &self.pools[pool];
+        let up = pool.servers().iter().find(is_up);
+        up.copied().unwrap_or_else(|| pool.home())
+    }
+
+    /// The server where everything is published that a session may listen to.
+    pub(crate) fn home_of(&self, session: &Session) -> ServerId {
+        self.pools[usize::from(session.pool)].home()
     }
 
     fn owner_of_key(&self, key: Key, name: &[u8]) -> ServerId {
@@ -312,16 +374,20 @@ fn is_published(id: CommandId) -> bool {
     )
 }
 
-/// And so is who subscribes. INFO is that server's, with a section of ours.
-fn is_subscribed(id: CommandId) -> bool {
-    matches!(
-        id,
-        id::SUBSCRIBE
-            | id::PSUBSCRIBE
-            | id::SSUBSCRIBE
-            | id::UNSUBSCRIBE
-            | id::PUNSUBSCRIBE
-            | id::SUNSUBSCRIBE
-            | id::INFO
-    )
+/// Whether a SORT reads keys that it makes of a pattern.
+fn looks_elsewhere(request: &Request<'_>) -> bool {
+    let makes = |pair: &[&[u8]]| {
+        let [option, pattern] = pair else {
+            return false;
+        };
+        let names = option.eq_ignore_ascii_case(b"by") || option.eq_ignore_ascii_case(b"get");
+        names && pattern.contains(&b'*')
+    };
+    matches!(request.id, id::SORT | id::SORT_RO)
+        && request.args().collect::<Vec<_>>().windows(2).any(makes)
+}
+
+/// CLIENT TRACKING OFF and the like.
+fn switches_off(request: &Request<'_>) -> bool {
+    request.spans.len() == 3 && request.arg(2).eq_ignore_ascii_case(b"off")
 }

@@ -64,13 +64,17 @@ impl Engine {
             id::EVAL | id::EVAL_RO => Some(Duty::Script { body_at: 1 }),
             id::SCRIPT_LOAD => Some(Duty::Script { body_at: 2 }),
             id::SCRIPT_FLUSH => {
-                // Whoever flushes wants NOSCRIPT.
-                self.tell_all(Question::ForgetScripts);
+                self.forget_scripts();
                 None
             }
             _ => self.scripts.body(request.arg(1)).map(|_| Duty::Evalsha),
         };
         self.place_on_link(key, request.bytes, reads, duty)
+    }
+
+    /// Whoever flushes wants NOSCRIPT.
+    pub(crate) fn forget_scripts(&mut self) {
+        self.tell_all(Question::ForgetScripts);
     }
 
     /// The reply to a request that showed a script. What the server refused, it does not know either.

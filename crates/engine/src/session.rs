@@ -350,7 +350,9 @@ pub(crate) struct Rare {
     /// It waits for a link to wait on, until then.
     pub(crate) gives_up_at: Option<(u32, Time)>,
     /// Requests of which several servers have a part.
-    pub(crate) gathers: Vec<Gather>,
+    pub(crate) gathers: VecDeque<Gather>,
+    /// What their parts have brought.
+    pub(crate) gathered_bytes: usize,
     /// Within an EXEC: what the session is there.
     pub(crate) within: Option<Within>,
 }
@@ -408,11 +410,10 @@ impl Session {
         seq
     }
 
-    /// Bytes of replies that came before their turn.
+    /// Bytes of replies, and of parts of them, that came before their turn.
     pub(crate) fn parked_bytes(&self) -> usize {
-        self.rare
-            .as_ref()
-            .map_or(0, |rare| rare.parking.held_bytes())
+        let rare = self.rare.as_deref();
+        rare.map_or(0, |rare| rare.parking.held_bytes() + rare.gathered_bytes)
     }
 
     /// The replies behind `seq` that came on this link and may have to be asked again leave.
@@ -462,10 +463,9 @@ impl Session {
             let queued = rare.transaction.as_ref().map_or(0, Transaction::held_bytes);
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
             let left: usize = rare.steps.iter().map(Step::held_bytes).sum();
-            let gathered: usize = rare.gathers.iter().map(Gather::held_bytes).sum();
-            rare.parking.held_bytes() + gathered + rare.pushes.len() + queued + subscribed + left
+            rare.pushes.len() + queued + subscribed + left
         });
-        self.out.len() + self.held.len() + scanned + rare
+        self.out.len() + self.held.len() + scanned + self.parked_bytes() + rare
     }
 }
 

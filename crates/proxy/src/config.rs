@@ -69,6 +69,7 @@ impl Config {
         let users = resolved.users(&mut problems);
         resolved.check_listeners(&backend, &mut problems);
         resolved.check_relations(&mut problems);
+        resolved.check_links(&backend, &mut problems);
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -330,6 +331,25 @@ impl Resolved {
                     ));
                 }
             }
+        }
+    }
+
+    /// Each server has a link of each version of the protocol, at least.
+    fn check_links(&self, backend: &Backend, problems: &mut Vec<Problem>) {
+        let Backend::Server(url) = backend else {
+            return;
+        };
+        let (servers, links) = (url.addresses().len(), self.values.limits.links_max);
+        if servers > 1 && (links as usize) < 2 * servers {
+            let what = format!(
+                "must be at least {}, twice the number of servers: raise it",
+                2 * servers
+            );
+            problems.push(Problem::of_option(
+                "links-max",
+                self.place("links-max"),
+                what,
+            ));
         }
     }
 

@@ -18,6 +18,14 @@ struct Shards {
     proxy: Proxy,
 }
 
+impl Drop for Shards {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("its log:\n{}", self.proxy.log());
+        }
+    }
+}
+
 impl Shards {
     fn start(args: &[&str]) -> Shards {
         Shards::of(&any_server(), "", args)
@@ -238,6 +246,9 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
         replies[4],
         Value::Array(vec![Value::Integer(2), Value::ok(), Value::bulk("3")])
     );
+    let divided = format!("MULTI;MGET {a} {b};EXEC");
+    let replies = client.exchange(divided.split(';').flat_map(words).collect(), 3);
+    assert_eq!(replies[1].error(), Some(crossed));
     let foreign = format!("MULTI;SET {a} x;SET {b} x;EXEC;GET {a}");
     let replies = client.exchange(foreign.split(';').flat_map(words).collect(), 5);
     assert_eq!(replies[1], queued());
@@ -298,6 +309,22 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
             "{all}"
         );
     }
+    // In Redis's words, and the transaction goes on.
+    let replies = format!("MULTI;SET {a} {a};WATCH {b};EXEC");
+    let replies = client.exchange(replies.split(';').flat_map(words).collect(), 4);
+    assert_eq!(
+        replies[2].error(),
+        Some("ERR WATCH inside MULTI is not allowed")
+    );
+    assert_eq!(replies[3], Value::Array(vec![Value::ok()]));
+    let reply = client.call("SCAN");
+    assert!(
+        reply
+            .error()
+            .is_some_and(|error| error.contains("wrong number of arguments")),
+        "{reply:?}"
+    );
+    assert_eq!(client.call("CLIENT TRACKING OFF"), Value::ok());
     // Nor is what is published, unless it is the first's.
     let published: Vec<bool> = keys
         .iter()
@@ -384,7 +411,17 @@ fn a_value_of_any_size_goes_to_its_server() {
         client.call(&format!("MGET {}", keys.join(" "))),
         Value::Array(values)
     );
-    // Larger than what is held, it is not divided; nothing is lost by that.
+    // What is known in time to be one server's goes there.
+    let script = request(&["EVAL", "return#ARGV[1]", "1", &keys[2], &value("")]);
+    assert_eq!(client.exchange(script, 1), [Value::Integer(0)]);
+    let long = "x".repeat(600_000);
+    let script = request(&["EVAL", "return#ARGV[1]", "1", &keys[2], &long]);
+    assert_eq!(client.exchange(script, 1), [Value::Integer(600_000)]);
+    assert_eq!(
+        client.exchange(request(&["PUBLISH", "news", &long]), 1),
+        [Value::Integer(0)]
+    );
+    // Else it is not divided; nothing is lost by that.
     let huge: Vec<String> = keys
         .iter()
         .flat_map(|key| [key.clone(), value(key)])
@@ -456,7 +493,7 @@ fn a_server_that_is_gone_fails_its_own_keys_alone() {
 
 #[test]
 fn a_part_that_may_have_been_executed_makes_the_whole_uncertain() {
-    let shards = Shards::start(&["--request-timeout-ms=300"]);
+    let shards = Shards::start(&["--request-timeout-ms=300", "--threads=1"]);
     let keys = shards.a_key_each();
     let mut client = shards.client();
     client.patience(Duration::from_secs(10));
@@ -520,4 +557,307 @@ fn many_clients_at_once_get_their_own_answers() {
             });
         }
     });
+}
+
+#[test]
+fn what_is_asked_again_is_asked_where_its_key_is() {
+    let shards = Shards::start(&["--max-delay-us=20000"]);
+    let keys = shards.a_key_each();
+    let [a, b, _] = &keys[..] else {
+        panic!("three servers")
+    };
+    let missing = (0..1_000)
+        .map(|number| format!("none:{number}"))
+        .find(|name| {
+            let set = shards.client().call(&format!("SET {name} x"));
+            let there = shards.keys_of(0).contains(name);
+            shards.client().call(&format!("DEL {name}"));
+            set == Value::ok() && there
+        })
+        .expect("some keys are the first server's");
+    let mut client = shards.client();
+    // That it may read is seen first.
+    for key in &keys {
+        assert_eq!(client.call(&format!("GET {key}")), Value::bulk(key));
+    }
+    shards.servers[0].stop();
+    let reads = format!("GET {missing};GET {a};GET {b};GET {b};STRLEN {b}");
+    client.send(&reads.split(';').flat_map(words).collect::<Vec<u8>>());
+    // The other server has answered by then.
+    std::thread::sleep(Duration::from_millis(200));
+    shards.servers[0].cont();
+    let replies = client.replies(5);
+    let length = Value::Integer(b.len() as i64);
+    assert_eq!(
+        replies,
+        [
+            Value::Null,
+            Value::bulk(a),
+            Value::bulk(b),
+            Value::bulk(b),
+            length
+        ]
+    );
+}
+
+#[test]
+fn who_subscribes_within_a_transaction_listens_where_is_published() {
+    let shards = Shards::start(&[]);
+    let keys = shards.a_key_each();
+    for key in &keys {
+        let mut client = shards.client();
+        let exec = format!("MULTI;SET {key} {key};SUBSCRIBE news;EXEC");
+        let replies = client.exchange(exec.split(';').flat_map(words).collect(), 4);
+        assert!(
+            matches!(&replies[3], Value::Array(all) if all.len() == 2),
+            "{replies:?}"
+        );
+        let mut other = shards.client();
+        assert_eq!(other.call(&format!("GET {key}")), Value::bulk(key));
+        assert_eq!(other.call("PUBLISH news hi"), Value::Integer(1));
+        assert_eq!(texts(&client.reply())[2], "hi");
+    }
+}
+
+#[test]
+fn scripts_are_known_everywhere_until_they_are_flushed() {
+    let mut shards = Shards::start(&[]);
+    let keys = shards.a_key_each();
+    let mut client = shards.client();
+    let name = text(&client.call("SCRIPT LOAD return{KEYS[1]}"));
+    for key in &keys {
+        let call = format!("EVALSHA {name} 1 {key}");
+        assert_eq!(client.call(&call), Value::Array(vec![Value::bulk(key)]));
+    }
+    assert_eq!(
+        client.call(&format!("SCRIPT EXISTS {name}")),
+        Value::Array(vec![Value::Integer(1)])
+    );
+    // A server that has forgotten it is sent it along.
+    shards.servers[1].kill9();
+    shards.servers[1]
+        .restart()
+        .unwrap_or_else(|error| panic!("{error}"));
+    let again = format!("EVALSHA {name} 1 {}", keys[1]);
+    wait_until("it is known again", SOON, || {
+        client.call(&again) == Value::Array(vec![Value::bulk(&keys[1])])
+    });
+    assert_eq!(client.call("SCRIPT FLUSH"), Value::ok());
+    for key in &keys {
+        let reply = client.call(&format!("EVALSHA {name} 1 {key}"));
+        assert!(
+            reply
+                .error()
+                .is_some_and(|error| error.starts_with("NOSCRIPT ")),
+            "{reply:?}"
+        );
+    }
+}
+
+#[test]
+fn what_has_no_key_is_answered_though_the_first_server_is_gone() {
+    let shards = Shards::start(&["--reconnect-max-ms=100", "--threads=1"]);
+    let keys = shards.a_key_each();
+    let mut before = shards.client();
+    shards.servers[0].kill9();
+    wait_until("it is seen to be gone", SOON, || {
+        before.call(&format!("GET {}", keys[0])).error().is_some()
+    });
+    for client in [&mut before, &mut shards.client()] {
+        assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+        assert_eq!(client.call("ECHO hi"), Value::bulk("hi"));
+        assert!(matches!(client.call("TIME"), Value::Array(_)));
+        assert!(matches!(client.call("HELLO 2"), Value::Array(_)));
+        assert_eq!(client.call("SELECT 0"), Value::ok());
+        assert_eq!(client.call("EVAL return(7) 0"), Value::Integer(7));
+        assert_eq!(
+            client.call(&format!("GET {}", keys[1])),
+            Value::bulk(&keys[1])
+        );
+    }
+}
+
+#[test]
+fn who_reads_slowly_is_not_cut_off_for_what_came_early() {
+    let shards = Shards::start(&[]);
+    let keys = shards.a_key_each();
+    let mut client = shards.client();
+    client.patience(Duration::from_secs(20));
+    let large = "x".repeat(4 << 20);
+    assert_eq!(
+        client.exchange(request(&["SET", &keys[1], &large]), 1),
+        [Value::ok()]
+    );
+    assert_eq!(
+        client.exchange(request(&["SET", &keys[2], &large]), 1),
+        [Value::ok()]
+    );
+    // More than a session may be owed, and all of it before its turn; and then by turns.
+    shards.servers[0].stop();
+    let mut reads = words(&format!("GET {}", keys[0]));
+    let both: Vec<u8> = [&keys[1], &keys[2]]
+        .map(|key| words(&format!("GET {key}")))
+        .concat();
+    reads.extend(both.repeat(16));
+    client.send(&reads);
+    std::thread::sleep(Duration::from_millis(500));
+    let mut other = shards.client();
+    let length = other.call(&format!("STRLEN {}", keys[1]));
+    assert_eq!(length, Value::Integer(4 << 20));
+    shards.servers[0].cont();
+    assert_eq!(client.reply(), Value::bulk(&keys[0]));
+    for _ in 0..32 {
+        assert!(client.reply() == Value::bulk(&large));
+    }
+    assert_eq!(
+        client.call(&format!("GET {}", keys[0])),
+        Value::bulk(&keys[0])
+    );
+}
+
+#[test]
+fn behind_a_link_that_a_slow_client_holds_nobody_is_overtaken() {
+    let shards = Shards::start(&[
+        "--threads=1",
+        "--session-output-soft-bytes=65536",
+        "--session-output-hard-bytes=1048576",
+    ]);
+    let keys = shards.a_key_each();
+    let [a, b, _] = &keys[..] else {
+        panic!("three servers")
+    };
+    let captured = || {
+        let info = text(&shards.client().call("INFO respool"));
+        let count = info
+            .split_once("captured_links:")
+            .and_then(|(_, rest)| rest.lines().next());
+        count
+            .and_then(|count| count.parse::<u64>().ok())
+            .unwrap_or_else(|| panic!("{info}"))
+    };
+    let mut client = shards.client();
+    let large = request(&["SET", &format!("large:{{{a}}}"), &"x".repeat(1 << 20)]);
+    for round in 0..3 {
+        assert_eq!(client.exchange(large.clone(), 1), [Value::ok()]);
+        let before = captured();
+        // One does not read, and another has much to do on the same link, and behind it a write.
+        let mut slow = shards.client();
+        let name = shards
+            .keys_of(0)
+            .into_iter()
+            .find(|key| key.starts_with("large:"));
+        let Some(name) = name else { return };
+        slow.send(&words(&format!("GET {name}")).repeat(30));
+        let script = "for i=1,200000 do end return 1";
+        let mut busy: Vec<u8> = request(&["EVAL", script, "1", a]).repeat(60);
+        busy.extend(words(&format!("SET {a} new")));
+        client.send(&busy);
+        wait_until("the link is captured", SOON, || captured() > before);
+        client.send(&words(&format!("GET {b}")));
+        client.send(&words(&format!("SET {a} newer:{round}")));
+        client.send(&words(&format!("MGET {b} {a}")));
+        let reader = std::thread::spawn(move || slow.replies(30).len());
+        let replies = client.replies(60 + 4);
+        assert_eq!(replies[60], Value::ok());
+        assert_eq!(replies[61], Value::bulk(b));
+        assert_eq!(replies[62], Value::ok());
+        let last = Value::bulk(format!("newer:{round}"));
+        assert_eq!(
+            replies[63],
+            Value::Array(vec![Value::bulk(b), last.clone()])
+        );
+        assert_eq!(client.call(&format!("GET {a}")), last);
+        assert_eq!(reader.join().ok(), Some(30));
+    }
+}
+
+#[test]
+fn a_write_of_which_a_part_is_refused_says_that_the_rest_was_done() {
+    let shards = Shards::start(&[]);
+    let keys = shards.a_key_each();
+    let mut full = Client::connect(shards.servers[1].address());
+    assert_eq!(full.call("CONFIG SET maxmemory 1"), Value::ok());
+    let mut client = shards.client();
+    let reply = client.call(&format!("MSET {} 1 {} 1", keys[0], keys[1]));
+    let error = reply.error().unwrap_or_default();
+    assert!(
+        error.starts_with("UNKNOWN respool: ") && error.contains("OOM"),
+        "{error}"
+    );
+    assert_eq!(client.call(&format!("GET {}", keys[0])), Value::bulk("1"));
+    // Where it was refused by all, nothing was done.
+    for server in &shards.servers {
+        assert_eq!(
+            Client::connect(server.address()).call("CONFIG SET maxmemory 1"),
+            Value::ok()
+        );
+    }
+    let reply = client.call(&format!("MSET {} 2 {} 2", keys[0], keys[1]));
+    assert!(
+        reply.error().is_some_and(|error| error.starts_with("OOM ")),
+        "{reply:?}"
+    );
+    assert_eq!(client.call(&format!("GET {}", keys[0])), Value::bulk("1"));
+}
+
+#[test]
+fn what_parts_bring_early_is_bounded() {
+    let shards = Shards::start(&["--threads=1"]);
+    let keys = shards.a_key_each();
+    let mut client = shards.client();
+    client.patience(Duration::from_secs(20));
+    let large = "x".repeat(4 << 20);
+    assert_eq!(
+        client.exchange(request(&["SET", &keys[1], &large]), 1),
+        [Value::ok()]
+    );
+    shards.servers[0].stop();
+    client.send(&words(&format!("MGET {} {}", keys[0], keys[1])).repeat(60));
+    std::thread::sleep(Duration::from_millis(1_000));
+    let held = shards.proxy.rss();
+    shards.servers[0].cont();
+    let expected = Value::Array(vec![Value::bulk(&keys[0]), Value::bulk(&large)]);
+    for _ in 0..60 {
+        assert!(client.reply() == expected);
+    }
+    assert!(
+        held < 100 << 20,
+        "{held} bytes for 240 MB that come too early"
+    );
+}
+
+#[test]
+fn what_a_session_is_it_is_to_every_server() {
+    let shards = Shards::start(&["--threads=1"]);
+    let keys = shards.a_key_each();
+    let mut client = shards.client();
+    assert_eq!(client.call("SELECT 1"), Value::ok());
+    for (server, key) in keys.iter().enumerate() {
+        assert_eq!(
+            client.call(&format!("HSET {key} f 1")),
+            Value::Integer(1),
+            "not the string of database 0"
+        );
+        let mut direct = Client::connect(shards.servers[server].address());
+        assert_eq!(
+            direct.call(&format!("TYPE {key}")),
+            Value::Simple("string".into())
+        );
+    }
+    assert_eq!(client.call("DBSIZE"), Value::Integer(3));
+    assert!(matches!(client.call("HELLO 3"), Value::Map(_)));
+    for key in &keys {
+        let all = client.call(&format!("HGETALL {key}"));
+        assert_eq!(all, Value::Map(vec![Value::bulk("f"), Value::bulk("1")]));
+    }
+    client.send(&words("CLIENT REPLY OFF"));
+    client.send(&words(&format!("MGET {}", keys.join(" "))));
+    client.send(&words(&format!("DEL {}", keys.join(" "))));
+    assert_eq!(client.call("CLIENT REPLY ON"), Value::ok());
+    assert_eq!(client.call("DBSIZE"), Value::Integer(0));
+    assert!(matches!(client.call("RESET"), Value::Simple(_)));
+    assert_eq!(
+        client.call(&format!("GET {}", keys[2])),
+        Value::bulk(&keys[2])
+    );
 }
