@@ -128,8 +128,41 @@ impl Server {
     /// # Errors
     /// When it cannot be started, ends at once or does not answer; the text carries its log.
     pub fn start<A: AsRef<OsStr>>(binary: &Path, extra_args: &[A]) -> io::Result<Server> {
+        Server::start_on(ReservedPort::new, binary, extra_args)
+    }
+
+    /// The same for a node of a Cluster: the port of its bus, [`BUS_DISTANCE`] above its own, is reserved with it.
+    pub(crate) fn start_with_bus<A: AsRef<OsStr>>(
+        binary: &Path,
+        extra_args: &[A],
+    ) -> io::Result<Server> {
+        Server::start_on(ReservedPort::with_bus, binary, extra_args)
+    }
+
+    /// The same binary as a Sentinel, with these lines of configuration. It writes what it learns into the
+    /// file, so a restarted one knows what it knew.
+    pub(crate) fn start_sentinel(binary: &Path, configuration: &str) -> io::Result<Server> {
+        let mut written = Ok(());
+        let process = Process::start(Ready::Sentinel, &mut |port, dir| {
+            let file = dir.join("sentinel.conf");
+            let own = format!("port {port}\nbind 127.0.0.1\ndaemonize no\n");
+            written = std::fs::write(&file, own + configuration);
+            let mut command = Command::new(binary);
+            // An argument, unlike a line of the file, needs no quotes.
+            command.arg(file).arg("--sentinel").arg("--dir").arg(dir);
+            command
+        });
+        written?;
+        Ok(Server { process: process? })
+    }
+
+    fn start_on<A: AsRef<OsStr>>(
+        port: fn() -> io::Result<ReservedPort>,
+        binary: &Path,
+        extra_args: &[A],
+    ) -> io::Result<Server> {
         let extra_args: Vec<OsString> = extra_args.iter().map(|a| a.as_ref().to_owned()).collect();
-        let process = Process::start(Ready::Ping, &mut |port, dir| {
+        let process = Process::start_on(port, Ready::Ping, &mut |port, dir| {
             let mut command = Command::new(binary);
             command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
             command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
@@ -139,7 +172,8 @@ impl Server {
         Ok(Server { process })
     }
 
-    /// Starts it again, empty, on the same port and with the same arguments; kills it first if it runs.
+    /// Starts it again, empty, on the same port and with the same arguments; kills it first if it runs. What it
+    /// keeps in files (a node its Cluster, a Sentinel its masters) it still knows.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -234,6 +268,8 @@ pub struct CpuTime {
 pub(crate) enum Ready {
     /// It answers PING, or refuses it for want of a password.
     Ping,
+    /// The same of a Sentinel, which says so in other words.
+    Sentinel,
     /// It accepts a connection and answers QUIT.
     Accept,
     /// It accepts a connection: all that can be asked of a program that knows no QUIT without arrays.
@@ -278,9 +314,14 @@ impl Process {
         self.signal(Signal::KILL);
     }
 
-    /// Freezes it (SIGSTOP): its sockets stay open, the kernel still accepts for it, it does nothing.
+    /// Freezes it (SIGSTOP): its sockets stay open, the kernel still accepts for it, it does nothing. Returns when
+    /// it is so: the signal alone may arrive a little later.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
+        let deadline = Instant::now() + STOP_LIMIT;
+        while self.is_running() && !self.is_frozen() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
     }
 
     /// Lets it go on (SIGCONT).
@@ -292,6 +333,11 @@ impl Process {
     pub fn is_running(&self) -> bool {
         // A child that has ended and is not reaped yet is a zombie; one that is reaped is not there.
         proc_stat(self.pid()).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
+    }
+
+    /// Whether it is there and does nothing, as after [`Process::stop`].
+    pub fn is_frozen(&self) -> bool {
+        proc_stat(self.pid()).is_some_and(|stat| stat.state == 'T')
     }
 
     /// Resident memory, bytes; 0 when it has ended.
@@ -349,11 +395,19 @@ impl Process {
         ready: Ready,
         command: &mut dyn FnMut(u16, &Path) -> Command,
     ) -> io::Result<Process> {
+        Process::start_on(ReservedPort::new, ready, command)
+    }
+
+    fn start_on(
+        port: fn() -> io::Result<ReservedPort>,
+        ready: Ready,
+        command: &mut dyn FnMut(u16, &Path) -> Command,
+    ) -> io::Result<Process> {
         let mut attempt = 0;
         loop {
             attempt += 1;
             let dir = tempfile::Builder::new().prefix("respool-").tempdir()?;
-            let port = ReservedPort::new()?;
+            let port = port()?;
             let command = command(port.port, dir.path());
             let program = command.get_program().to_owned();
             let args: Vec<OsString> = command.get_args().map(OsStr::to_owned).collect();
@@ -411,6 +465,7 @@ impl Process {
                 Ready::Ping => {
                     self.log().contains("eady to accept connections") && self.answers_ping()
                 }
+                Ready::Sentinel => self.log().contains("Sentinel ID is") && self.answers_ping(),
                 Ready::Accept => self.takes_sessions(),
                 Ready::Listen => TcpStream::connect_timeout(&self.address(), POLL_TCP).is_ok(),
             };
@@ -469,6 +524,7 @@ const LOG: &str = "log";
 const POLL: Duration = Duration::from_millis(5);
 const POLL_TCP: Duration = Duration::from_millis(500);
 const START_LIMIT: Duration = Duration::from_secs(20);
+const STOP_LIMIT: Duration = Duration::from_secs(1);
 
 fn spawn(program: &OsStr, args: &[OsString], dir: &Path) -> io::Result<Child> {
     // A file, not a pipe: nobody has to read it for the process to go on. Truncated at each start, so
@@ -495,10 +551,14 @@ pub struct ReservedPort {
     pub port: u16,
     /// A name in the abstract socket namespace: the kernel frees it with its last owner, however that ends.
     _name: UnixListener,
+    /// That of the port of its bus.
+    _bus: Option<UnixListener>,
 }
 
 const PORT_MIN: u16 = 20_000;
 const PORT_MAX: u16 = 31_999;
+/// How far the port of a node's bus is from its own. Redis before 7.0 knows no other place for it.
+pub(crate) const BUS_DISTANCE: u16 = 10_000;
 
 impl ReservedPort {
     /// One that is free.
@@ -506,24 +566,62 @@ impl ReservedPort {
     /// # Errors
     /// When none is.
     pub fn new() -> io::Result<ReservedPort> {
+        ReservedPort::below(PORT_MAX, &mut |port| {
+            let Some(name) = reserve(port)? else {
+                return Ok(None);
+            };
+            let _bus = None;
+            Ok(Some(ReservedPort {
+                port,
+                _name: name,
+                _bus,
+            }))
+        })
+    }
+
+    /// One that is free and has a free port [`BUS_DISTANCE`] above it, which is reserved as well.
+    fn with_bus() -> io::Result<ReservedPort> {
+        ReservedPort::below(PORT_MAX - BUS_DISTANCE, &mut |port| {
+            let Some(name) = reserve(port)? else {
+                return Ok(None);
+            };
+            let bus = reserve(port + BUS_DISTANCE)?;
+            Ok(bus.is_some().then_some(ReservedPort {
+                port,
+                _name: name,
+                _bus: bus,
+            }))
+        })
+    }
+
+    fn below(
+        max: u16,
+        take: &mut dyn FnMut(u16) -> io::Result<Option<ReservedPort>>,
+    ) -> io::Result<ReservedPort> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let span = u32::from(PORT_MAX - PORT_MIN) + 1;
+        let span = u32::from(max - PORT_MIN) + 1;
         for _ in 0..span {
             // Processes start their search apart from each other.
             let step = NEXT.fetch_add(1, Ordering::Relaxed);
             let place = std::process::id().wrapping_mul(61).wrapping_add(step) % span;
             let port = PORT_MIN + u16::try_from(place).expect("the span of ports fits in u16");
-            let name = UnixAddr::from_abstract_name(format!("respool-lab-port-{port}"))?;
-            let Ok(name) = UnixListener::bind_addr(&name) else {
-                continue;
-            };
-            // Free of everybody outside our agreement, too.
-            if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-                return Ok(ReservedPort { port, _name: name });
+            if let Some(reserved) = take(port)? {
+                return Ok(reserved);
             }
         }
         Err(io::Error::new(io::ErrorKind::AddrInUse, "no free port"))
     }
+}
+
+/// The name of a port, unless somebody has it.
+fn reserve(port: u16) -> io::Result<Option<UnixListener>> {
+    let name = UnixAddr::from_abstract_name(format!("respool-lab-port-{port}"))?;
+    let Ok(name) = UnixListener::bind_addr(&name) else {
+        return Ok(None);
+    };
+    // Free of everybody outside our agreement, too.
+    let is_free = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    Ok(is_free.then_some(name))
 }
 
 fn in_path(name: &str) -> Option<PathBuf> {
@@ -654,6 +752,7 @@ mod tests {
     fn a_frozen_server_answers_once_it_goes_on() {
         let server = server();
         server.stop();
+        assert!(server.is_frozen() && server.is_running());
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_millis(200)))
@@ -662,6 +761,7 @@ mod tests {
         let mut answer = [0; 7];
         assert!(stream.read(&mut answer).is_err());
         server.cont();
+        assert!(!server.is_frozen());
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))
             .unwrap();
@@ -689,10 +789,16 @@ mod tests {
 
     #[test]
     fn two_reservations_never_name_the_same_port() {
-        let held: Vec<ReservedPort> = (0..50).map(|_| ReservedPort::new().unwrap()).collect();
+        let mut held: Vec<ReservedPort> = (0..50).map(|_| ReservedPort::new().unwrap()).collect();
         let mut ports: Vec<u16> = held.iter().map(|held| held.port).collect();
+        for _ in 0..50 {
+            let both = ReservedPort::with_bus().unwrap();
+            ports.extend([both.port, both.port + BUS_DISTANCE]);
+            assert!(reserve(both.port + BUS_DISTANCE).unwrap().is_none());
+            held.push(both);
+        }
         ports.sort_unstable();
         ports.dedup();
-        assert_eq!(ports.len(), held.len());
+        assert_eq!(ports.len(), 50 + 2 * 50);
     }
 }
