@@ -11,6 +11,8 @@
 //! once it gives a [`report::Round`] with its [`report::Sample`]s; all rounds of all cases make a
 //! [`report::Report`]. A new experiment is a new [`experiment::Experiment`]; a new kind of load is a new
 //! [`tape::Recipe`]; a new peer is a new [`case::Target`] and how it is started in [`targets`].
+//!
+//! Tests start their servers here, too: one by one from [`servers`], as Clusters and under Sentinels from [`topologies`].
 
 pub mod against;
 pub mod case;

@@ -263,12 +263,19 @@ fn field_of<'a>(lines: &'a str, field: &str) -> Option<&'a str> {
         .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
 }
 
-/// Of a replica: whether it has what its primary had, and hears what comes now.
-fn check_replica(replica: &Node) -> Result<(), String> {
-    match replica.info("replication", "master_link_status") {
-        Ok(status) if status == "up" => Ok(()),
-        Ok(status) => Err(format!("{}: its primary is {status}", replica.address())),
-        Err(error) => Err(error.to_string()),
+/// Of a replica: whether it follows this primary, has what it had, and hears what comes now.
+fn check_replica(replica: &Node, primary: SocketAddr) -> Result<(), String> {
+    let info = replica.order(&["INFO", "replication"]);
+    let info = info.and_then(|info| text(&info));
+    let info = info.map_err(|error| error.to_string())?;
+    let own = replica.address();
+    let field = |name| field_of(&info, name).unwrap_or_default();
+    match (field("master_port"), field("master_link_status")) {
+        (port, _) if port != primary.port().to_string() => {
+            Err(format!("{own} does not follow {primary}: {info}"))
+        }
+        (_, "up") => Ok(()),
+        (_, status) => Err(format!("{own}: its primary {primary} is {status}")),
     }
 }
 

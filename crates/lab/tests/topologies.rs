@@ -14,7 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_lab::servers::{self, Flavour, Process};
-use respool_lab::topologies::{Cluster, ClusterSettings, Sentinels, SentinelsSettings, Shards};
+use respool_lab::topologies::{
+    Cluster, ClusterSettings, Node, Sentinels, SentinelsSettings, Shards,
+};
 use respool_protocol::slot::{SLOTS, hash_slot};
 use respool_protocol::value::Value;
 
@@ -46,6 +48,24 @@ fn keys_of(slot: u16, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{tag}{number}")).collect()
 }
 
+/// Sets a key to `v`, until a replica has it.
+fn set_and_wait(primary: &Node, key: &str) {
+    // One connection: WAIT is about what was written on its own.
+    let mut connection = primary.connect().unwrap();
+    assert_eq!(connection.ask(&["SET", key, "v"]).unwrap(), ok());
+    let replicas = connection.ask(&["WAIT", "1", "5000"]).unwrap();
+    assert_eq!(replicas, Value::Integer(1));
+}
+
+/// What comes first to one who asks this.
+fn first_line(mut stream: TcpStream, request: &[u8]) -> String {
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(request).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line
+}
+
 /// A Cluster is the server's own: all slots are given out, each primary's replica has its keys, and the node that
 /// has not a slot says who has it.
 fn a_cluster_has_all_slots_and_replicas_that_follow(cluster: &Cluster) {
@@ -69,11 +89,7 @@ fn a_cluster_has_all_slots_and_replicas_that_follow(cluster: &Cluster) {
     for primary in 0..3 {
         assert_eq!(cluster.replicas(primary).unwrap(), [primary + 3]);
         let key = &keys_of(*cluster.share(primary).start(), 1)[0];
-        assert_eq!(cluster.node(primary).ask(&["SET", key, "v"]).unwrap(), ok());
-        assert_eq!(
-            cluster.node(primary).ask(&["WAIT", "1", "5000"]).unwrap(),
-            Value::Integer(1)
-        );
+        set_and_wait(cluster.node(primary), key);
         let mut replica = cluster.node(primary + 3).connect().unwrap();
         replica.order(&["READONLY"]).unwrap();
         assert_eq!(replica.ask(&["GET", key]).unwrap(), bulk("v"));
@@ -113,17 +129,18 @@ fn slots_move_with_their_keys(cluster: &mut Cluster) {
     cluster.end_move(slot, 0, empty).unwrap();
 
     cluster.move_slots([101, 102, 5460], 0, empty).unwrap();
+    let last = &keys_of(5460, 1)[0];
+    for node in 0..empty {
+        let moved = format!("MOVED 5460 {}", cluster.node(empty).address());
+        let reply = cluster.node(node).ask(&["GET", last]).unwrap();
+        assert_eq!(reply, Value::Error(moved.into_bytes()), "node {node}");
+    }
     for slot in [100, 101, 102, 5460] {
         assert_eq!(cluster.owner(slot).unwrap(), empty);
     }
     assert_eq!(cluster.owner(103).unwrap(), 0);
     for key in &keys {
         assert_eq!(cluster.node(empty).ask(&["GET", key]).unwrap(), bulk(key));
-    }
-    for node in 0..empty {
-        let moved = format!("MOVED {slot} {}", cluster.node(empty).address());
-        let reply = cluster.node(node).ask(&["GET", &keys[0]]).unwrap();
-        assert_eq!(reply, Value::Error(moved.into_bytes()), "node {node}");
     }
     cluster.wait_until_whole(LIMIT).unwrap();
 }
@@ -148,6 +165,8 @@ fn a_cluster_of_valkey_with_a_password_does_the_same() {
         ..ClusterSettings::default()
     };
     let mut cluster = Cluster::start(&binary, settings).unwrap();
+    let stranger = TcpStream::connect(cluster.node(4).address()).unwrap();
+    assert!(first_line(stranger, b"GET k\r\n").starts_with("-NOAUTH"));
     a_cluster_has_all_slots_and_replicas_that_follow(&cluster);
     slots_move_with_their_keys(&mut cluster);
 }
@@ -185,8 +204,7 @@ fn a_replica_takes_the_place_of_a_killed_primary_which_comes_back_as_its_replica
     };
     let mut cluster = Cluster::start(&binary, ClusterSettings::default()).unwrap();
     let key = &keys_of(0, 1)[0];
-    cluster.node(0).order(&["SET", key, "v"]).unwrap();
-    cluster.node(0).order(&["WAIT", "1", "5000"]).unwrap();
+    set_and_wait(cluster.node(0), key);
 
     cluster.node(0).kill9();
     assert_eq!(cluster.wait_for_other_owner(0, 0, LIMIT).unwrap(), 3);
@@ -283,15 +301,6 @@ fn sentinels_of_valkey_with_passwords_follow_a_failover() {
         let stranger = TcpStream::connect(node.address()).unwrap();
         assert!(first_line(stranger, b"GET k\r\n").starts_with("-NOAUTH"));
     }
-}
-
-/// What comes first to one who asks this.
-fn first_line(mut stream: TcpStream, request: &[u8]) -> String {
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream.write_all(request).unwrap();
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).unwrap();
-    line
 }
 
 /// What must be gone when its owner is.

@@ -427,7 +427,7 @@ impl Cluster {
             }
             let seen = self.check_acquainted(node)?;
             let own = seen.iter().find(|seen| seen.is("myself"));
-            let is_replica = own.is_some_and(|own| own.is("slave"));
+            let followed = own.and_then(|own| own.primary.clone());
             let roles = seen
                 .into_iter()
                 .map(|seen| (seen.id, (seen.primary, seen.slots)));
@@ -435,8 +435,10 @@ impl Cluster {
             if *agreed.get_or_insert_with(|| roles.clone()) != roles {
                 return Err(format!("{address} does not agree with another: {roles:?}"));
             }
-            if is_replica {
-                check_replica(&self.nodes[node])?;
+            if let Some(followed) = followed {
+                let primary = self.ids.iter().position(|id| *id == followed);
+                let primary = primary.ok_or_else(|| format!("{address} follows a stranger"))?;
+                check_replica(&self.nodes[node], self.nodes[primary].address())?;
             }
         }
         // Of nobody one may say anything.
@@ -489,6 +491,7 @@ impl Cluster {
         let address = self.nodes[to].address();
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         let mut moved = 0;
+        let mut before = Vec::new();
         while moved < max {
             let count = KEYS_AT_ONCE.min(max - moved).to_string();
             let args = ["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), &count];
@@ -497,6 +500,11 @@ impl Cluster {
             };
             if keys.is_empty() {
                 break;
+            }
+            if keys == before {
+                return Err(io::Error::other(format!(
+                    "slot {slot}: its keys stay: {keys:?}"
+                )));
             }
             let limit = MIGRATE_LIMIT_MS.to_string();
             let mut args: Vec<&[u8]> = Vec::new();
@@ -510,6 +518,7 @@ impl Cluster {
             args.extend(keys.iter().filter_map(Value::text));
             ends.from.order(&args)?;
             moved += keys.len();
+            before = keys;
         }
         Ok(moved)
     }

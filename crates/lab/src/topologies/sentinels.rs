@@ -22,7 +22,8 @@ pub struct SentinelsSettings {
     pub watched: usize,
     /// Replicas of each.
     pub replicas: usize,
-    /// After so long a silence a Sentinel thinks that a server is gone.
+    /// After so long a silence a Sentinel thinks that a server is gone. More than a second: Redis 6.2 lets one go by
+    /// before it asks a new primary for the first time, and would take that for a silence.
     pub down_after: Duration,
     /// Within which a failover is done or tried again.
     pub failover_timeout: Duration,
@@ -42,7 +43,7 @@ impl Default for SentinelsSettings {
             quorum: 2,
             watched: 2,
             replicas: 1,
-            down_after: Duration::from_millis(1000),
+            down_after: Duration::from_millis(1500),
             failover_timeout: Duration::from_secs(5),
             password: None,
             sentinel_password: None,
@@ -121,10 +122,10 @@ impl Sentinels {
             watched.push(Watched::start(format!("m{number}"), binary, settings)?);
         }
         // A Sentinel asks a primary for its replicas at once, and then not again for ten seconds.
-        for watched in &watched {
-            wait_until(FORM_LIMIT, || {
-                watched.servers[1..].iter().try_for_each(check_replica)
-            })?;
+        for Watched { servers, .. } in &watched {
+            let primary = servers[0].address();
+            let check = |replica| check_replica(replica, primary);
+            wait_until(FORM_LIMIT, || servers[1..].iter().try_for_each(check))?;
         }
         let mut started = Sentinels {
             sentinels: Vec::new(),
@@ -256,48 +257,41 @@ impl Sentinels {
         })
     }
 
-    /// Returns when every Sentinel that answers knows all servers and all Sentinels, and finds all that answer in order.
+    /// Returns when every Sentinel that answers knows all servers and all Sentinels that answer and finds them in order,
+    /// and every replica among them has what its primary has.
     ///
     /// # Errors
     /// When it does not come to that in time; the text says what was missing.
     pub fn wait_until_whole(&self, limit: Duration) -> io::Result<()> {
         wait_until(limit, || {
-            let mut others: Vec<SocketAddr> = Vec::new();
-            for sentinel in self
-                .sentinels
-                .iter()
-                .filter(|sentinel| sentinel.is_answering())
-            {
-                others.push(sentinel.address());
-            }
-            for number in 0..self.sentinels.len() {
-                let sentinel = &self.sentinels[number];
-                let own = sentinel.address();
-                if !others.contains(&own) {
-                    continue;
-                }
-                for watched in 0..self.watched.len() {
-                    let primary = self.primary(watched).map_err(|error| error.to_string())?;
-                    let Watched { name, servers } = &self.watched[watched];
-                    let known = listed(sentinel, "SENTINELS", name)?;
-                    for other in others.iter().filter(|&&other| other != own) {
-                        check_listed(own, *other, &known, None)?;
-                    }
-                    let known = listed(sentinel, "REPLICAS", name)?;
-                    for (server, replica) in servers.iter().enumerate() {
-                        if server != primary && replica.is_answering() {
-                            check_listed(
-                                own,
-                                replica.address(),
-                                &known,
-                                Some(servers[primary].address()),
-                            )?;
-                        }
-                    }
-                }
-            }
-            Ok(())
+            (0..self.watched.len()).try_for_each(|watched| self.check_whole(watched))
         })
+    }
+
+    fn check_whole(&self, watched: usize) -> Result<(), String> {
+        let primary = self.primary(watched).map_err(|error| error.to_string())?;
+        let Watched { name, servers } = &self.watched[watched];
+        let primary = servers[primary].address();
+        let answering = |node: &&Node| node.is_answering();
+        let mut replicas: Vec<&Node> = servers.iter().filter(answering).collect();
+        replicas.retain(|replica| replica.address() != primary);
+        for replica in &replicas {
+            check_replica(replica, primary)?;
+        }
+        let sentinels: Vec<&Node> = self.sentinels.iter().filter(answering).collect();
+        for sentinel in &sentinels {
+            let own = sentinel.address();
+            let known = listed(sentinel, "SENTINELS", name)?;
+            let others = sentinels.iter().map(|other| other.address());
+            for other in others.filter(|&other| other != own) {
+                check_listed(own, other, &known, None)?;
+            }
+            let known = listed(sentinel, "REPLICAS", name)?;
+            for replica in &replicas {
+                check_listed(own, replica.address(), &known, Some(primary))?;
+            }
+        }
+        Ok(())
     }
 
     fn configuration(&self, settings: &SentinelsSettings) -> String {
@@ -327,7 +321,12 @@ impl Sentinels {
 /// Has a Sentinel look and tell more often than it does by itself: else the others hear of it after two seconds, and
 /// what comes back after an end is a replica again after twenty. Redis 6.2 refuses and takes that long.
 fn hurry(sentinel: &Node) -> io::Result<()> {
-    for (period, ms) in [("INFO-PERIOD", "500"), ("PUBLISH-PERIOD", "500")] {
+    let periods = [
+        ("INFO-PERIOD", "500"),
+        ("PING-PERIOD", "250"),
+        ("PUBLISH-PERIOD", "500"),
+    ];
+    for (period, ms) in periods {
         sentinel.ask(&["SENTINEL", "DEBUG", period, ms])?;
     }
     Ok(())
