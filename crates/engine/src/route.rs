@@ -6,7 +6,7 @@
 //!   MGET a b c         divided: each owner gets its keys, and the replies become one
 //!   DBSIZE             every server
 //!   PUBLISH            the pool's first server
-//!   PING, TIME         the one that was asked last
+//!   PING, TIME         the first that is up
 //! ```
 //!
 //! A session turns to the server that its next request is for: from then on its link is the one that all share there, and
@@ -173,7 +173,6 @@ impl Engine {
                     }
                     None
                 }
-                _ if request.id == id::PING => None,
                 // Of what one server executes, the others would know nothing.
                 _ if is_bound || in_multi => Some(self.refuse_here(key, request.command)),
                 _ if request.id == id::SCAN && request.spans.len() < 2 => None,

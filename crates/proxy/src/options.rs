@@ -336,7 +336,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
                SWAPDB, are the server's. The port is 6379 unless given. TLS (rediss://) is not supported.\n\nThe \
                server need not be up when respool starts: respool keeps trying, and clients get an \
                error that says so until it answers. The host name is resolved at every attempt to \
-               connect.\n\nredis-sharded://[USER:PASSWORD@]HOST[:PORT[:WEIGHT]],HOST[:PORT[:WEIGHT]],...[/DB][?PARAMETERS] \
+               connect.\n\nredis-sharded://HOST:PORT:WEIGHT,HOST:PORT:WEIGHT/DB?PARAMETERS, where all but the hosts may be left away, \
                divides the keys among several plain servers, by twemproxy's rule unless told otherwise. Parameters, with & between \
                them: hash (murmur unless given; twemproxy's own default is fnv1a_64, which tends to keep keys together that differ in their last \
                characters only), distribution (ketama, modula or random; ketama unless given), \

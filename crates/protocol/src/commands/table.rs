@@ -293,7 +293,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("pfdebug" 3 [WRITE DENYOOM ADMIN] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Write; Owner One; None; false; 0 0),
     row!("pfmerge" -2 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS INSERT] Index(1), Range { last: 0, step: 1, limit: 0 }), key!([RO ACCESS] Index(2), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Write; Owner One; None; false; 0 0),
     row!("pfselftest" 1 [ADMIN] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Unclear One; None; false; 0 0),
-    row!("ping" -1 [FAST] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Primaries AllSucceeded; None; false; 0 0),
+    row!("ping" -1 [FAST] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; false; 0 0),
     row!("psetex" 4 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([OW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; false; 0 0),
     row!("psubscribe" -2 [PUBSUB NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Any One; None; false; 0 0),
     row!("psync" -3 [ADMIN NOSCRIPT NO_MULTI NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Replication); Write; Unclear One; None; false; 0 0),
