@@ -500,7 +500,7 @@ fn check_one(
 /// A planted difference shows in one of so many cases.
 const PLANTED_CASES: u64 = 20;
 /// None of them needs more than a few requests to show.
-const PLANTED_REQUESTS_MAX: usize = 4;
+const PLANTED_REQUESTS_MAX: usize = 6;
 
 fn recipe(settings: &Settings) -> Result<Recipe, String> {
     let all = generate::class_names();
