@@ -9,7 +9,7 @@ use respool_protocol::fan::{self, Cursor, Divided, Merged, Part, Undivided};
 
 use crate::duty::Duty;
 use crate::engine::Engine;
-use crate::link::{Class, Entry, LinkKey, State};
+use crate::link::{Class, Entry};
 use crate::pool::ServerId;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::route::CROSSSLOT;
@@ -194,27 +194,10 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
-        let kind = LinkKey {
-            server,
-            ..self.kind_of(session)
-        };
-        let Some(link) = self.shared_link(kind) else {
-            return Err(Blocked::Refused(bound_reply("links_max")));
-        };
-        let Some(state) = self.links.get(link) else {
-            return Err(Blocked::Wait);
-        };
-        match state.state {
-            State::Resting { .. } => Err(Blocked::Refused(self.no_link_reply(link))),
-            State::Down => {
-                self.connect(link);
-                Ok(link)
-            }
-            _ if state.takes => Ok(link),
-            _ => {
-                self.wait_at(key, link);
-                Err(Blocked::Wait)
-            }
+        let kind = self.kind_at(session, server);
+        match self.current_link(kind) {
+            Some(link) => self.ready_link(key, link),
+            None => Err(Blocked::Refused(bound_reply("links_max"))),
         }
     }
 

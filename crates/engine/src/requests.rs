@@ -794,7 +794,12 @@ impl Engine {
             self.ride(key, fresh);
             return self.usable_link(key);
         }
-        let Some(state) = self.links.get_mut(link) else {
+        self.ready_link(key, link)
+    }
+
+    /// This link, if it takes a request of this session now.
+    pub(crate) fn ready_link(&mut self, key: Key, link: Key) -> Result<Key, Blocked> {
+        let Some(state) = self.links.get(link) else {
             return Err(Blocked::Wait);
         };
         match state.state {

@@ -311,10 +311,7 @@ impl Engine {
             return;
         }
         debug_assert!(session.pins.is_empty(), "its own link goes to one server");
-        let kind = LinkKey {
-            server,
-            ..self.kind_of(session)
-        };
+        let kind = self.kind_at(session, server);
         let link = self.current_link(kind).unwrap_or(Key::NOBODY);
         let Some(session) = self.sessions.get_mut(key) else {
             return;
@@ -329,9 +326,17 @@ impl Engine {
         }
     }
 
+    /// The kind of link that a session rides on to this server.
+    pub(crate) fn kind_at(&self, session: &Session, server: ServerId) -> LinkKey {
+        LinkKey {
+            server,
+            ..self.kind_of(session)
+        }
+    }
+
     /// The link that all share of a kind: mostly that of which was asked last.
     #[inline]
-    fn current_link(&mut self, kind: LinkKey) -> Option<Key> {
+    pub(crate) fn current_link(&mut self, kind: LinkKey) -> Option<Key> {
         let server = usize::from(kind.server.0);
         let version = usize::from(kind.version == Version::Resp3);
         if let Some((known, link)) = self.servers[server].current[version]

@@ -92,6 +92,12 @@ fn text(value: &Value) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Asks all of it in one pipeline, `;` between two requests.
+fn pipelined(client: &mut Client, requests: &str) -> Vec<Value> {
+    let count = requests.split(';').count();
+    client.exchange(requests.split(';').flat_map(words).collect(), count)
+}
+
 /// Random requests of one client for few keys.
 fn some_request(random: &mut Random) -> Vec<u8> {
     let mut key = || format!("k{}", random.below(30));
@@ -240,17 +246,17 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
     // A transaction is its first key's server's.
     let queued = || Value::Simple("QUEUED".into());
     let exec = "MULTI;INCR {t}a;SET {t}b 3;GET {t}b;EXEC";
-    let replies = client.exchange(exec.split(';').flat_map(words).collect(), 5);
+    let replies = pipelined(&mut client, exec);
     assert_eq!(replies[1..4], [queued(), queued(), queued()]);
     assert_eq!(
         replies[4],
         Value::Array(vec![Value::Integer(2), Value::ok(), Value::bulk("3")])
     );
     let divided = format!("MULTI;MGET {a} {b};EXEC");
-    let replies = client.exchange(divided.split(';').flat_map(words).collect(), 3);
+    let replies = pipelined(&mut client, &divided);
     assert_eq!(replies[1].error(), Some(crossed));
     let foreign = format!("MULTI;SET {a} x;SET {b} x;EXEC;GET {a}");
-    let replies = client.exchange(foreign.split(';').flat_map(words).collect(), 5);
+    let replies = pipelined(&mut client, &foreign);
     assert_eq!(replies[1], queued());
     assert!(
         replies[2]
@@ -277,13 +283,7 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
             .is_some_and(|error| error.starts_with("CROSSSLOT respool: "))
     );
     assert_eq!(shards.client().call(&format!("SET {a} y")), Value::ok());
-    let replies = client.exchange(
-        format!("MULTI;SET {a} z;EXEC")
-            .split(';')
-            .flat_map(words)
-            .collect(),
-        3,
-    );
+    let replies = pipelined(&mut client, &format!("MULTI;SET {a} z;EXEC"));
     assert_eq!(replies[2], Value::Null);
     assert_eq!(
         client.call(&format!("GET {b}")),
@@ -294,7 +294,7 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
     // What is for all servers is nothing for one of them alone.
     for all in ["FLUSHALL", "DBSIZE", "SCAN 0", "KEYS *"] {
         let replies = format!("MULTI;SET {{t}}a 1;{all};EXEC");
-        let replies = client.exchange(replies.split(';').flat_map(words).collect(), 4);
+        let replies = pipelined(&mut client, &replies);
         assert!(
             replies[2]
                 .error()
@@ -311,7 +311,7 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
     }
     // In Redis's words, and the transaction goes on.
     let replies = format!("MULTI;SET {a} {a};WATCH {b};EXEC");
-    let replies = client.exchange(replies.split(';').flat_map(words).collect(), 4);
+    let replies = pipelined(&mut client, &replies);
     assert_eq!(
         replies[2].error(),
         Some("ERR WATCH inside MULTI is not allowed")
@@ -330,7 +330,7 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
         .iter()
         .map(|key| {
             let replies = format!("MULTI;GET {key};PUBLISH news x;EXEC");
-            let replies = client.exchange(replies.split(';').flat_map(words).collect(), 4);
+            let replies = pipelined(&mut client, &replies);
             replies[3].error().is_none()
         })
         .collect();
@@ -608,7 +608,7 @@ fn who_subscribes_within_a_transaction_listens_where_is_published() {
     for key in &keys {
         let mut client = shards.client();
         let exec = format!("MULTI;SET {key} {key};SUBSCRIBE news;EXEC");
-        let replies = client.exchange(exec.split(';').flat_map(words).collect(), 4);
+        let replies = pipelined(&mut client, &exec);
         assert!(
             matches!(&replies[3], Value::Array(all) if all.len() == 2),
             "{replies:?}"
