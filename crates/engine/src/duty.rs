@@ -252,8 +252,9 @@ impl Engine {
             Duty::Control(control) => self.settle_control(entry, *control, reply),
             Duty::Ask => self.settle_ask(key, reply),
             Duty::Receivers(_) | Duty::Subscribers(_) => {
-                let reply = match self.links.get(key).map(|link| link.key.server) {
-                    Some(server) => self.recount(server, &duty, reply),
+                let server = self.links.get(key).map(|link| link.key.server);
+                let reply = match server.map(|server| self.server(server).pool) {
+                    Some(pool) => self.recount(pool, &duty, reply),
                     None => reply.to_vec(),
                 };
                 self.pass_on(entry, &reply);
