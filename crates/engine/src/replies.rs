@@ -257,7 +257,15 @@ impl Engine {
             return;
         };
         session.answered_at = self.now;
+        let asked_again = session.flags.any(Flags::ASKS_AGAIN);
         session.flags.remove(Flags::FUSED | Flags::ASKS_AGAIN);
+        if asked_again {
+            for link in self.links.keys() {
+                if let Some(link) = self.links.get_mut(link) {
+                    link.askers.remove(&key);
+                }
+            }
+        }
         if session.flags.any(Flags::CLOSING | Flags::ENDED) && session.out.is_empty() {
             // It wants no replies, so no write will end it.
             self.resume.push(key);
@@ -423,7 +431,7 @@ impl Engine {
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
             // It is asked again when it has come.
-            Some(session) if session.asks_again(&entry) && entry.class.is_moved_read() => {
+            Some(_) if link.brings_early(&entry) && entry.class.is_moved_read() => {
                 link.cutting = true;
             }
             Some(_) if entry.silent => {}

@@ -14,7 +14,6 @@ use crate::coalesce::{Move, Run};
 use crate::duty::Duty;
 use crate::gather::Gather;
 use crate::limits::FUSED_WAITING_BYTES_MAX;
-use crate::link::{Before, Entry};
 use crate::parking::{AskedEarly, Parking};
 use crate::pool::ServerId;
 use crate::redirect::{Found, Redirect};
@@ -380,11 +379,6 @@ impl Session {
     #[inline]
     pub(crate) fn is_caught_up(&self) -> bool {
         self.next_seq == self.head_seq
-    }
-
-    /// Whether the answer to one of its reads comes too early: what it asked in front of it is asked again, and so is this.
-    pub(crate) fn asks_again(&self, read: &Entry) -> bool {
-        self.flags.any(Flags::ASKS_AGAIN) && read.before != Before::Answered
     }
 
     pub(crate) fn rare(&mut self) -> &mut Rare {
