@@ -27,8 +27,10 @@ pub(crate) enum Duty {
     /// The entry's bytes are several requests: `before` replies are dropped, the last one is the session's.
     Block {
         before: u32,
+        /// How many of those have come.
+        came: u32,
         exec: Option<Box<Exec>>,
-        /// The next of these replies is to MULTI, without which the rest was no block.
+        /// The first of these replies is to MULTI, without which the rest was no block.
         opens: bool,
     },
     /// MULTI and EXEC, to see whether that is possible: nobody's; and what the server said to the first.
@@ -83,9 +85,22 @@ impl Duty {
     pub(crate) fn behind(before: u32) -> Duty {
         Duty::Block {
             before,
+            came: 0,
             exec: None,
             opens: false,
         }
+    }
+
+    /// Its entry, which was not written whole, is to be sent from its beginning, though a server may have answered some of it.
+    /// Whether it may: of what was no block, something may have been executed.
+    pub(crate) fn begin_again(&mut self) -> bool {
+        match self {
+            Duty::Block { opens: false, .. } => return false,
+            Duty::Block { came, .. } => *came = 0,
+            Duty::Probe(told) | Duty::Wait { written: told } => *told = None,
+            _ => {}
+        }
+        true
     }
 
     /// Whether it makes of its link, and here of its session, another user's, or one of another version.
@@ -101,7 +116,9 @@ impl Duty {
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
             Duty::Pass | Duty::Script { .. } | Duty::Healed { .. } => false,
-            Duty::Block { before, exec, .. } => *before > 0 || exec.is_some(),
+            Duty::Block {
+                before, came, exec, ..
+            } => came < before || exec.is_some(),
             _ => true,
         }
     }
@@ -133,12 +150,17 @@ impl Engine {
             return;
         }
         match link.duties.front_mut() {
-            Some(Duty::Block { before, opens, .. }) if *before > 0 => {
-                *before -= 1;
-                let failed = std::mem::take(opens) && reply.starts_with(b"-");
+            Some(Duty::Block {
+                before,
+                came,
+                opens,
+                ..
+            }) if *came < *before => {
+                *came += 1;
+                let failed = *opens && *came == 1 && reply.starts_with(b"-");
                 if failed {
                     // What follows is not queued but executed: whatever comes of it, it is no transaction.
-                    link.duties[0] = Duty::behind(*before);
+                    link.duties[0] = Duty::behind(*before - 1);
                     link.ledger[0].session = Key::NOBODY;
                     self.doubt_rights(key);
                     return self.pass_on(entry, NOT_OPENED);

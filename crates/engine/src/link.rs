@@ -899,13 +899,13 @@ impl Link {
         let (mut beginning, mut sent_at): (&[u8], _) = (b"", 0..0);
         for (index, mut entry) in std::mem::take(&mut self.ledger).into_iter().enumerate() {
             let behind = at + entry.len as usize;
-            let duty = if entry.duty { duties.next() } else { None };
+            let mut duty = if entry.duty { duties.next() } else { None };
             if entry.class != Class::Same {
                 (beginning, sent_at) = (entry.class.beginning(), at..behind);
             }
             if entry.class.is_whole() {
                 // Its parts stand for themselves again.
-            } else if stays[index] {
+            } else if stays[index] && duty.as_mut().is_none_or(Duty::begin_again) {
                 self.duties.extend(duty);
                 kept.extend_from_slice(beginning);
                 kept.extend_from_slice(&self.out.bytes()[sent_at.clone()]);

@@ -614,6 +614,7 @@ impl Engine {
         let exec = (!ours.is_empty()).then(|| Box::new(Exec { count, ours }));
         let duty = Duty::Block {
             before: 1 + in_block,
+            came: 0,
             exec,
             opens: true,
         };
