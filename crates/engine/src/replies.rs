@@ -520,9 +520,15 @@ impl Engine {
         };
         let soft = self.settings.limits.session_output_soft_bytes as usize;
         let mut its = link.ledger.iter().filter(|entry| entry.session == key);
+        // What has come of another one's reply is not its.
+        let begun = match link.first_in_flight() {
+            Some(next) if next.session == key => link.partial.len(),
+            _ => 0,
+        };
         // To one server alone, what comes next comes on the same link, though perhaps behind this.
         session.flags.any(Flags::ROUTED)
-            && session.parked_bytes() + link.partial.len() > soft
+            && link.owes(key)
+            && session.parked_bytes() + begun > soft
             && its.all(|entry| entry.seq != session.head_seq)
     }
 

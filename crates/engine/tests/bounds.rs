@@ -4,8 +4,8 @@ mod world;
 
 use std::collections::HashSet;
 
-use respool_engine::Action;
 use respool_engine::limits::LINK_UNUSED_MS;
+use respool_engine::{Action, LinkId};
 use world::{HELLO, World, request, requests, settings, worker};
 
 /// How a request to set `k` to a value of that length begins.
@@ -442,4 +442,37 @@ fn who_pipelines_what_is_fused_before_a_silent_server_is_not_closed_for_what_it_
     assert_eq!(world.engine.counters().sessions_closed_by_us, 0);
     assert_eq!(unread.len(), clients.len());
     assert!(taken <= clients.len() * 3 * chunk.len(), "{taken} taken");
+}
+
+/// The last that was said about reading a link.
+fn is_read(world: &World, link: LinkId) -> bool {
+    let last = world.actions.iter().rev().find_map(|action| match action {
+        Action::ReadLink(id, on) if *id == link => Some(*on),
+        _ => None,
+    });
+    last.unwrap_or(true)
+}
+
+/// What has come of another one's reply is not its.
+#[test]
+fn a_link_does_not_wait_for_whom_it_has_nothing_more_to_bring() {
+    let mut settings = world::sharded(2);
+    settings.limits.session_output_soft_bytes = 1_000;
+    let mut world = World::new(settings);
+    let [first, second] = [0, 1].map(|at| world.all_shared[at]);
+    let get = |at: usize| format!("GET {}", world.key_at(at, "k"));
+    let gets = [get(0), get(1)];
+    let [early, other] = [world.accept(), world.accept()];
+    world.asks(early, &[&gets[0], &gets[1]]);
+    world.asks(other, &[&gets[1]]);
+    world.wait_ms(1);
+    let value = |len: usize| format!("${len}\r\n{}\r\n", "v".repeat(len));
+    let large = value(5_000);
+    let (beginning, rest) = large.split_at(3_000);
+    world.says(second, [&value(2_000), beginning].concat());
+    world.says(first, "$1\r\nv\r\n");
+    assert_eq!(world.got(early).len(), 7 + value(2_000).len());
+    assert!(is_read(&world, second), "or the other one waits for ever");
+    world.says(second, rest);
+    assert_eq!(world.got(other), large);
 }
