@@ -92,12 +92,16 @@ impl Duty {
     }
 
     /// Its entry, which was not written whole, is to be sent from its beginning, though a server may have answered some of it.
-    /// Whether it may: of what was no block, something may have been executed.
-    pub(crate) fn begin_again(&mut self) -> bool {
+    /// Whether it may: of what was no block, something may have been executed; and what was given up is `nobodys`.
+    pub(crate) fn begin_again(&mut self, nobodys: bool) -> bool {
         match self {
+            Duty::Learn(_) | Duty::Ask | Duty::Dismissal { .. } | Duty::Unblock { .. } => {}
+            Duty::Probe(told) => *told = None,
+            // Only those are nobody's from the beginning.
+            _ if nobodys => return false,
             Duty::Block { opens: false, .. } => return false,
             Duty::Block { came, .. } => *came = 0,
-            Duty::Probe(told) | Duty::Wait { written: told } => *told = None,
+            Duty::Wait { written } => *written = None,
             _ => {}
         }
         true

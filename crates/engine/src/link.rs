@@ -900,12 +900,13 @@ impl Link {
         for (index, mut entry) in std::mem::take(&mut self.ledger).into_iter().enumerate() {
             let behind = at + entry.len as usize;
             let mut duty = if entry.duty { duties.next() } else { None };
+            let nobodys = entry.session == Key::NOBODY;
             if entry.class != Class::Same {
                 (beginning, sent_at) = (entry.class.beginning(), at..behind);
             }
             if entry.class.is_whole() {
                 // Its parts stand for themselves again.
-            } else if stays[index] && duty.as_mut().is_none_or(Duty::begin_again) {
+            } else if stays[index] && duty.as_mut().is_none_or(|duty| duty.begin_again(nobodys)) {
                 self.duties.extend(duty);
                 kept.extend_from_slice(beginning);
                 kept.extend_from_slice(&self.out.bytes()[sent_at.clone()]);

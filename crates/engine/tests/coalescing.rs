@@ -472,6 +472,33 @@ fn what_was_given_up_is_not_sent_on_the_next_connection() {
 }
 
 #[test]
+fn a_block_or_a_part_that_was_given_up_is_not_sent_on_the_next_connection() {
+    let mut settings = world::sharded(2);
+    settings.timeouts.request_ms = 400;
+    let mut world = World::new(settings);
+    world.wait_ms(1_100);
+    let [first, second] = [0, 1].map(|at| world.all_shared[at]);
+    let [k, l] = [0, 1].map(|at| world.key_at(at, "k"));
+    let session = world.accept();
+    world.asks(session, &["MULTI", &format!("SET {k} 1")]);
+    world.says(first, "-ERR no\r\n");
+    world.says(first, "+OK\r\n*0\r\n");
+    world.got(session);
+    for link in [first, second] {
+        world.sent(link);
+        world.room.insert(link, 0);
+    }
+    world.asks(session, &["EXEC", &format!("DEL {k} {l}")]);
+    world.wait_ms(450);
+    assert_eq!(world.got(session).matches("-UNKNOWN ").count(), 2);
+    for link in [first, second] {
+        world.lose(link);
+        world.connect();
+        assert_eq!(world.sent(link), "");
+    }
+}
+
+#[test]
 fn replies_may_come_in_any_pieces() {
     let reply = b"*3\r\n$1\r\n1\r\n$-1\r\n$3\r\nabc\r\n";
     for cut in 1..reply.len() {
