@@ -505,12 +505,48 @@ impl Engine {
         if self.links.get(link).is_some_and(is_shared) && self.has_room_for_link() {
             self.capture(link, key);
         }
+        let waits_for_itself = self.waits_for_itself(link, key);
         let its_own = |link: &&mut Link| link.role.captor() == key && link.paused.is_none();
         if let Some(state) = self.links.get_mut(link).filter(its_own) {
-            state.paused = Some(self.now);
-            self.act(Action::ReadLink(LinkId(link), false));
+            if !waits_for_itself {
+                state.paused = Some(self.now);
+                self.act(Action::ReadLink(LinkId(link), false));
+            }
             self.hold(key, Flags::HOLD_OUTPUT);
         }
+    }
+
+    /// Whether that turn comes only when this very link is read: what the session waits for stands on a link that is not read
+    /// because of another one, and so on, and what the last one waits for stands here.
+    fn waits_for_itself(&self, link: Key, key: Key) -> bool {
+        let stands_on = |session: Key, link: &Link| {
+            let head = self.sessions.get(session).map(|session| session.head_seq);
+            let mut its = link.ledger.iter().filter(|entry| entry.session == session);
+            its.any(|entry| Some(entry.seq) == head)
+        };
+        let (mut waiting, mut seen) = (vec![key], vec![link]);
+        while let Some(session) = waiting.pop() {
+            if session != key
+                && self
+                    .links
+                    .get(link)
+                    .is_some_and(|link| stands_on(session, link))
+            {
+                return true;
+            }
+            for (other, state) in self.links.iter().filter(|(_, link)| link.paused.is_some()) {
+                let captor = state.role.captor();
+                // Who does not take what it is brought waits for nobody.
+                if !seen.contains(&other)
+                    && stands_on(session, state)
+                    && self.is_early(other, captor)
+                {
+                    seen.push(other);
+                    waiting.push(captor);
+                }
+            }
+        }
+        false
     }
 
     /// Whether what comes next on a link is a session's, and is not to come yet.
@@ -639,7 +675,7 @@ impl Engine {
             if !self.links.get(link).is_some_and(its) {
                 continue;
             }
-            if self.is_early(link, key) {
+            if self.is_early(link, key) && !self.waits_for_itself(link, key) {
                 all = false;
                 continue;
             }

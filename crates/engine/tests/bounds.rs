@@ -476,3 +476,38 @@ fn a_link_does_not_wait_for_whom_it_has_nothing_more_to_bring() {
     world.says(second, rest);
     assert_eq!(world.got(other), large);
 }
+
+/// Each has been brought more than may wait for its turn, and its turn comes behind what the other one waits for.
+#[test]
+fn two_links_do_not_wait_for_one_another() {
+    let mut settings = world::sharded(2);
+    settings.limits.session_output_soft_bytes = 1_000;
+    let mut world = World::new(settings);
+    let links = [0, 1].map(|at| world.all_shared[at]);
+    let [k, l] = [0, 1].map(|at| world.key_at(at, "k"));
+    let [a, b, other] = [world.accept(), world.accept(), world.accept()];
+    world.asks(other, &[&format!("GET {l}")]);
+    world.asks(b, &[&format!("SET {l} 1"), &format!("GET {k}")]);
+    world.asks(
+        a,
+        &[
+            &format!("SET {k} 1"),
+            &format!("GET {l}"),
+            &answered_here(2_000),
+        ],
+    );
+    world.asks(b, &[&format!("GET {k}")]);
+    world.wait_ms(1);
+    world.says(links[1], "$1\r\nv\r\n");
+    assert!(!is_read(&world, links[1]), "because of the first");
+    let large = format!("$2000\r\n{}\r\n", "v".repeat(2_000));
+    world.says(links[0], &large);
+    assert!(is_read(&world, links[0]), "or both wait for ever");
+    world.says(links[0], "+OK\r\n$1\r\n1\r\n");
+    assert!(is_read(&world, links[1]));
+    world.says(links[1], "+OK\r\n$1\r\n1\r\n");
+    world.wait_ms(1);
+    assert!(world.got(a).starts_with("+OK\r\n$1\r\n1\r\n-"));
+    assert_eq!(world.got(b), ["+OK\r\n", &large, "$1\r\n1\r\n"].concat());
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
