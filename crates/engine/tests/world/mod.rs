@@ -115,6 +115,34 @@ pub(crate) fn take_requests(sent: &mut Vec<u8>) -> Vec<Vec<String>> {
     requests
 }
 
+/// Which server owns which keys, by its place in the pool.
+pub(crate) struct Owners {
+    /// `None`: there is one.
+    placement: Option<Placement>,
+}
+
+impl Owners {
+    pub(crate) fn of(settings: &Settings) -> Owners {
+        let placement = match &settings.pools[0].kind {
+            PoolKind::Sharded { placement, .. } => Some(placement.clone()),
+            PoolKind::Single(_) => None,
+        };
+        Owners { placement }
+    }
+
+    pub(crate) fn owner_of(&self, key: &str) -> usize {
+        let placement = self.placement.as_ref();
+        placement.map_or(0, |placement| placement.server_of(key.as_bytes(), || 0))
+    }
+
+    /// A key with this beginning that this server owns.
+    pub(crate) fn key_at(&self, server: usize, beginning: &str) -> String {
+        let mut names = (0..).map(|number| format!("{beginning}{number}"));
+        let is_its = |name: &String| self.owner_of(name) == server;
+        names.find(is_its).expect("every server owns keys")
+    }
+}
+
 /// An engine, and what came out of it.
 pub(crate) struct World {
     pub(crate) engine: Engine,
@@ -132,8 +160,7 @@ pub(crate) struct World {
     /// How many bytes more the sockets of some links take, until the connection is lost.
     pub(crate) room: HashMap<LinkId, usize>,
     alone: bool,
-    /// Where keys are divided among servers: how.
-    placement: Option<Placement>,
+    owners: Owners,
     /// The server that each link goes to, by its place in the pool.
     servers: HashMap<LinkId, usize>,
     connecting: Vec<LinkId>,
@@ -160,10 +187,7 @@ impl World {
 
     /// A worker whose links are to be connected.
     pub(crate) fn unconnected(worker: Worker, settings: Settings) -> World {
-        let placement = match &settings.pools[0].kind {
-            PoolKind::Sharded { placement, .. } => Some(placement.clone()),
-            PoolKind::Single(_) => None,
-        };
+        let owners = Owners::of(&settings);
         let mut engine = Engine::new(Arc::new(settings), worker, Time(0));
         engine.begin_turn(Time(0));
         engine.end_turn();
@@ -185,7 +209,7 @@ impl World {
             slow: HashSet::new(),
             room: HashMap::new(),
             alone: worker.count == 1,
-            placement,
+            owners,
             servers,
             connecting: Vec::new(),
             unwritten: Vec::new(),
@@ -343,17 +367,13 @@ impl World {
         self.turn(|engine| engine.handle_session_lost(session));
     }
 
-    /// The server that owns a key, by its place in the pool.
+    /// See [`Owners`].
     pub(crate) fn owner_of(&self, key: &str) -> usize {
-        let placement = self.placement.as_ref();
-        placement.map_or(0, |placement| placement.server_of(key.as_bytes(), || 0))
+        self.owners.owner_of(key)
     }
 
-    /// A key with this beginning that this server owns.
     pub(crate) fn key_at(&self, server: usize, beginning: &str) -> String {
-        let mut names = (0..).map(|number| format!("{beginning}{number}"));
-        let is_its = |name: &String| self.owner_of(name) == server;
-        names.find(is_its).expect("every server owns keys")
+        self.owners.key_at(server, beginning)
     }
 
     /// The server that a link goes to, by its place in the pool.
@@ -399,7 +419,7 @@ impl World {
 }
 
 /// Servers are told apart by their ports, which begin at 1.
-fn place_of(address: &Address) -> usize {
+pub(crate) fn place_of(address: &Address) -> usize {
     match address {
         Address::Tcp { port, .. } => usize::from(*port) - 1,
         Address::Unix(path) => unreachable!("nobody listens at {path:?}"),
