@@ -5,7 +5,7 @@ mod world;
 use std::collections::HashSet;
 
 use respool_engine::limits::LINK_UNUSED_MS;
-use respool_engine::{Action, LinkId};
+use respool_engine::{Action, LinkId, SessionId};
 use world::{HELLO, World, request, requests, settings, worker};
 
 /// How a request to set `k` to a value of that length begins.
@@ -510,4 +510,85 @@ fn two_links_do_not_wait_for_one_another() {
     assert!(world.got(a).starts_with("+OK\r\n$1\r\n1\r\n-"));
     assert_eq!(world.got(b), ["+OK\r\n", &large, "$1\r\n1\r\n"].concat());
     assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+/// Two servers, and three requests of one session of which each has a part; as one server answers them, of this length.
+fn three_in_parts(soft: u32, hard: u32, len: usize) -> (World, SessionId, String) {
+    let mut settings = world::sharded(2);
+    settings.limits.session_output_soft_bytes = soft;
+    settings.limits.session_output_hard_bytes = hard;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    let [k, l] = [0, 1].map(|at| world.key_at(at, "k"));
+    let mget = format!("MGET {k} {l}");
+    world.asks(session, &[&mget, &mget, &mget]);
+    world.wait_ms(1);
+    let part = format!("*1\r\n${len}\r\n{}\r\n", "v".repeat(len));
+    (world, session, part)
+}
+
+#[test]
+fn parts_that_wait_for_others_count_against_the_bound_of_their_session() {
+    let (mut world, session, part) = three_in_parts(1_000, 10_000, 4_000);
+    let first = world.all_shared[0];
+    world.says(first, part.repeat(3));
+    assert_eq!(world.closed_sessions(), [session]);
+    assert_eq!(world.engine.counters().held_bytes, 0);
+    // Both servers answer all the same.
+    let second = world.all_shared[1];
+    world.says(second, part.repeat(3));
+    assert_eq!(world.engine.counters().late_replies, 3);
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+#[test]
+fn a_link_that_brings_parts_long_before_others_is_not_read_until_those_come() {
+    let (mut world, session, part) = three_in_parts(1_000, 1_000_000, 4_000);
+    let [first, second] = [0, 1].map(|at| world.all_shared[at]);
+    world.says(first, &part);
+    assert!(!is_read(&world, first));
+    for _ in 0..2 {
+        world.says(second, "*1\r\n$-1\r\n");
+        assert!(is_read(&world, first), "what it brought was waited for");
+        world.says(first, &part);
+    }
+    world.says(second, "*1\r\n$-1\r\n");
+    let whole = format!("*2\r\n{}$-1\r\n", &part[4..]);
+    assert_eq!(world.got(session), whole.repeat(3));
+}
+
+#[test]
+fn what_is_divided_was_not_sent_if_no_part_was() {
+    for sent in [[false, false], [true, false], [false, true]] {
+        let mut world = World::unconnected(worker(0, 1), world::sharded(2));
+        let session = world.accept();
+        let [k, l] = [0, 1].map(|at| world.key_at(at, "k"));
+        world.asks(
+            session,
+            &[&format!("DEL {k} {l}"), &format!("MGET {k} {l}")],
+        );
+        for (link, sent) in world.all_shared.clone().into_iter().zip(sent) {
+            if sent {
+                world.up(link);
+                assert_eq!(world.asked(link).len(), 2);
+            }
+            world.lose(link);
+        }
+        let got = world.got(session);
+        let (del, mget) = got.split_once("\r\n").expect("both are answered");
+        match sent.contains(&true) {
+            true => assert!(
+                del.starts_with("-UNKNOWN respool: a part of the command "),
+                "{del}"
+            ),
+            false => assert!(del.starts_with("-NOTSENT "), "{del}"),
+        }
+        // What has read changes nothing.
+        let first = if sent[0] {
+            "-UNKNOWN respool: the command was sent"
+        } else {
+            "-NOTSENT "
+        };
+        assert!(mget.starts_with(first), "{mget}");
+    }
 }
