@@ -11,7 +11,7 @@
 //!
 //! Until the nodes have said anything, the seeds own everything: they say MOVED.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use respool_protocol::cluster::{self, Endpoint, Info, View};
 use respool_protocol::encode;
@@ -20,9 +20,9 @@ use respool_protocol::slot::{SLOTS, hash_slot};
 use crate::duty::Duty;
 use crate::engine::{Engine, Event};
 use crate::limits::SERVERS_MAX;
-use crate::link::{Link, Role};
+use crate::link::{Link, Role, State};
 use crate::pool::{Server, ServerId};
-use crate::session::{Flags, Session};
+use crate::session::{Flags, Pins, Session};
 use crate::settings::{Address, ServerSettings};
 use crate::slots::Key;
 use crate::time::Time;
@@ -39,8 +39,14 @@ const REFRESH_DOWN_MS: u32 = 100;
 const FAILOVER_MS: u64 = 60_000;
 /// ... and if nothing happens.
 const REFRESH_QUIET_MS: u32 = 10_000;
-/// A node that owes replies and sends nothing for so long may have been replaced, milliseconds.
-const SILENT_MS: u64 = 200;
+/// A node that owes replies and sends nothing for so long may have been replaced, milliseconds ...
+pub(crate) const SILENT_MS: u64 = 200;
+/// ... and one that was replaced may only pause its clients until it knows that; for so long it is waited for.
+pub(crate) const DEAD_MS: u64 = 1_000;
+/// Why a link to it is given up then.
+pub(crate) const REPLACED: &str = "it was replaced while it owed replies";
+/// Whoever took over from a node that was lost is looked for so long, before its requests fail, milliseconds.
+const TAKEN_OVER_MS: u64 = 300;
 /// SCAN tells so many nodes apart.
 const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
 
@@ -51,6 +57,8 @@ pub(crate) struct Cluster {
     owners: Box<[ServerId]>,
     /// Those that own slots, the owner of the first one in front.
     servers: Vec<ServerId>,
+    /// What nodes are called, as far as any has said so.
+    names: HashMap<ServerId, String>,
     /// The same by the numbers that SCAN knows them by.
     scan_order: Vec<(u16, ServerId)>,
     /// All that the nodes spoke of, replicas too.
@@ -90,6 +98,7 @@ impl Cluster {
         Cluster {
             owners: vec![first; usize::from(SLOTS)].into_boxed_slice(),
             servers: ids.clone(),
+            names: HashMap::new(),
             scan_order: (0..).zip(ids.iter().copied()).collect(),
             members: ids.clone(),
             seeds: ids,
@@ -131,15 +140,25 @@ impl Cluster {
         self.refresh.not_before = self.refresh.not_before.min(by);
     }
 
-    fn list_owners(&mut self) {
+    /// `all`: to call those by their addresses that have no other name.
+    fn list_owners(&mut self, all: &[Server]) {
         let mut seen = HashSet::new();
         self.servers.clear();
+        let mut last = None;
         for owner in &self.owners {
             // Neighbours mostly have the same one.
-            if self.servers.last() != Some(owner) && seen.insert(*owner) {
+            if last.replace(*owner) != Some(*owner) && seen.insert(*owner) {
                 self.servers.push(*owner);
             }
         }
+        let name = |server: &ServerId| {
+            let label = || all[usize::from(server.0)].label.clone();
+            (
+                self.names.get(server).cloned().unwrap_or_else(label),
+                *server,
+            )
+        };
+        self.scan_order = numbered(self.servers.iter().map(name).collect());
     }
 }
 
@@ -223,7 +242,8 @@ impl Engine {
         candidates.rotate_left(first);
         let mut links = Vec::new();
         for server in candidates {
-            let answers = |link: &Link| link.is_up() && link.takes && !self.is_silent(link);
+            let answers =
+                |link: &Link| link.is_up() && link.takes && !self.is_silent(link, SILENT_MS);
             if self.first_link_is(server, answers) {
                 links.extend(self.shared.get(&self.first_link(server)));
             }
@@ -236,7 +256,7 @@ impl Engine {
         if links.is_empty() {
             // Of those that owned slots none may be left.
             cluster.refresh.not_before = again;
-            for other in [&cluster.members[..], &cluster.seeds].concat() {
+            for other in [&cluster.seeds[..], &cluster.members].concat() {
                 self.reach(other);
             }
             return;
@@ -317,15 +337,48 @@ impl Engine {
                 }
                 _ => {}
             }
+            self.wake_at_rest(pool);
         }
     }
 
     /// Whether a link's server may have been replaced: it owes replies, and nothing comes.
-    pub(crate) fn is_silent(&self, link: &Link) -> bool {
+    pub(crate) fn is_silent(&self, link: &Link, ms: u64) -> bool {
         link.heeds
+            && link.is_up()
             && link.in_flight() > 0
             && !link.waits
-            && self.now.since_ms(link.progress) >= SILENT_MS
+            && self.now.since_ms(link.progress) >= ms
+    }
+
+    /// Whether a node owns no slots, as far as is known.
+    pub(crate) fn owns_nothing(&self, server: ServerId) -> bool {
+        let pool = &self.pools[usize::from(self.server(server).pool)];
+        let cluster = pool.cluster();
+        cluster.is_some_and(|cluster| !cluster.servers.contains(&server))
+    }
+
+    /// Whether it is just being found out who took over from a link's server, which was lost a moment ago.
+    pub(crate) fn awaits_owners(&self, link: &Link) -> bool {
+        let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
+        let pool = &self.pools[usize::from(self.server(link.key.server).pool)];
+        let cluster = pool.cluster();
+        link.lost_at.is_some_and(is_fresh)
+            && cluster
+                .is_some_and(|cluster| cluster.refresh.wanted || cluster.refresh.since.is_some())
+    }
+
+    /// Who waits at a link that rests waits no more: who owns what is known, or is not found out.
+    fn wake_at_rest(&mut self, pool: usize) {
+        for key in self.links.keys() {
+            let rests = |link: &Link| {
+                matches!(link.state, State::Resting { .. })
+                    && usize::from(self.server(link.key.server).pool) == pool
+                    && !self.awaits_owners(link)
+            };
+            if self.links.get(key).is_some_and(rests) {
+                self.wake_waiters(key);
+            }
+        }
     }
 
     fn end_refresh(&mut self, pool: usize) {
@@ -360,11 +413,12 @@ impl Engine {
             };
             refresh.not_before = now.plus_ms(pause);
         }
+        self.wake_at_rest(pool);
     }
 
     fn all_owners_are_up(&self, pool: usize) -> bool {
         let servers = self.pools[pool].servers();
-        let answers = |link: &Link| link.is_up() && !self.is_silent(link);
+        let answers = |link: &Link| link.is_up() && !self.is_silent(link, SILENT_MS);
         let mut servers = servers.iter();
         servers.all(|server| self.first_link_is(*server, answers))
     }
@@ -410,16 +464,14 @@ impl Engine {
             }
             *old = owner;
         }
+        let nodes = view.nodes().iter().zip(&ids);
+        let named = nodes.filter(|(node, _)| !node.id.is_empty());
+        let names = named.filter_map(|(node, id)| Some(((*id)?, node.id.clone())));
+        cluster.names = names.collect();
         let home = cluster.servers[0];
-        cluster.list_owners();
+        cluster.list_owners(&self.servers);
         let home_now = cluster.servers[0];
         let owners: HashSet<ServerId> = cluster.servers.iter().copied().collect();
-        let nodes = view.nodes().iter().zip(&ids);
-        let names = nodes.filter_map(|(node, id)| {
-            let id = (*id).filter(|id| owners.contains(id))?;
-            Some((node.id.clone(), id))
-        });
-        cluster.scan_order = numbered(names.collect());
         cluster.members = ids.into_iter().flatten().collect();
         let (members, seen) = (cluster.members.clone(), &owners);
         let kept: HashSet<ServerId> = members.iter().chain(seen).copied().collect();
@@ -438,9 +490,6 @@ impl Engine {
         from.dedup();
         for server in from {
             self.settle_before_leaving(server);
-            if !owners.contains(&server) {
-                self.lose_silent_links(server);
-            }
         }
         for server in had {
             let state = self.server(server);
@@ -470,8 +519,11 @@ impl Engine {
         if old == owner {
             return false;
         }
+        // Who has lost its last slot is seen at the next refresh.
         let home = cluster.servers[0];
-        cluster.list_owners();
+        if !cluster.servers.contains(&owner) || slot == 0 {
+            cluster.list_owners(&self.servers);
+        }
         let home_now = cluster.servers[0];
         if home != home_now {
             self.move_hubs(home, home_now);
@@ -496,14 +548,42 @@ impl Engine {
                 self.hold_until_caught_up(session);
             }
         }
+        self.lose_watches(server);
     }
 
-    /// A node owns nothing any more, and owes replies that do not come: they will not.
+    /// Whose keys are watched at a node that does not have them any more: EXEC will say that they may have changed.
+    fn lose_watches(&mut self, server: ServerId) {
+        let pool = &self.pools[usize::from(self.server(server).pool)];
+        let Some(cluster) = pool.cluster() else {
+            return;
+        };
+        let lost = |session: &Session| {
+            let watched = session
+                .rare
+                .as_deref()
+                .map_or(&[][..], |rare| &rare.watched);
+            session.pins.any(Pins::WATCH)
+                && session.server == server
+                && watched
+                    .iter()
+                    .any(|slot| cluster.owner_of_slot(*slot) != server)
+        };
+        let sessions = self.sessions.iter();
+        let lost: Vec<Key> = sessions
+            .filter(|(_, session)| lost(session))
+            .map(|(key, _)| key)
+            .collect();
+        for key in lost {
+            self.lose_watch(key);
+        }
+    }
+
+    /// No other node speaks of one any more, and it owes replies that do not come: they will not.
     fn lose_silent_links(&mut self, server: ServerId) {
         for key in self.links.keys() {
             let link = self.links.get(key).filter(|link| link.key.server == server);
-            if link.is_some_and(|link| self.is_silent(link)) {
-                self.lose_link(key, "it was replaced while it owed replies");
+            if link.is_some_and(|link| self.is_silent(link, SILENT_MS)) {
+                self.lose_link(key, REPLACED);
             }
         }
     }
@@ -569,6 +649,8 @@ impl Engine {
     fn retire(&mut self, server: ServerId) {
         let state = &mut self.servers[usize::from(server.0)];
         state.gone = true;
+        self.lose_silent_links(server);
+        let state = self.server(server);
         let (pool, label) = (usize::from(state.pool), state.label.clone());
         let home = self.pools[pool].home();
         self.tell_topology(pool, format!("no node speaks of {label} any more"));

@@ -10,7 +10,7 @@ use respool_protocol::value::Value;
 
 use crate::auth::Login;
 use crate::control::Control;
-use crate::elsewhere::as_asked;
+use crate::elsewhere::{ASKING, as_asked};
 use crate::engine::Engine;
 use crate::link::Entry;
 use crate::node::as_standalone;
@@ -30,12 +30,12 @@ pub(crate) enum Duty {
     /// The entry's bytes are several requests: `before` replies are dropped, the last one is the session's.
     Block {
         before: u32,
+        /// How many of those have come.
+        came: u32,
         exec: Option<Box<Exec>>,
-        /// The next of these replies is to MULTI, without which the rest was no block.
+        /// The first of these replies is to MULTI, without which the rest was no block.
         opens: bool,
-        /// How many there were in front when it was sent, ...
-        in_front: u32,
-        /// ... and the first of them that said that another node is to be asked, or later.
+        /// The first of them that said that another node is to be asked, or later.
         refusal: Option<Vec<u8>>,
         /// Keys are watched for it.
         watched: bool,
@@ -98,9 +98,9 @@ impl Duty {
     pub(crate) fn behind(before: u32) -> Duty {
         Duty::Block {
             before,
+            came: 0,
             exec: None,
             opens: false,
-            in_front: before,
             refusal: None,
             watched: false,
         }
@@ -120,6 +120,26 @@ impl Duty {
         )
     }
 
+    /// Its entry, which was not written whole, is to be sent from its beginning, though a server may have answered some of it.
+    /// Whether it may: of what was no block, something may have been executed; and what was given up is `nobodys`.
+    pub(crate) fn begin_again(&mut self, nobodys: bool) -> bool {
+        match self {
+            Duty::Learn(_) | Duty::Ask | Duty::Dismissal { .. } | Duty::Unblock { .. } => {}
+            Duty::Probe(told) | Duty::Owners { slots: told, .. } => *told = None,
+            Duty::Survey { answers, .. } => answers.clear(),
+            // Only those are nobody's from the beginning.
+            _ if nobodys => return false,
+            Duty::Block { opens: false, .. } => return false,
+            Duty::Block { came, refusal, .. } => {
+                *came = 0;
+                *refusal = None;
+            }
+            Duty::Wait { written } => *written = None,
+            _ => {}
+        }
+        true
+    }
+
     /// Whether it makes of its link, and here of its session, another user's, or one of another version.
     pub(crate) fn changes_identity(&self) -> bool {
         match self {
@@ -133,7 +153,9 @@ impl Duty {
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
             Duty::Pass | Duty::Script { .. } | Duty::Healed { .. } => false,
-            Duty::Block { before, exec, .. } => *before > 0 || exec.is_some(),
+            Duty::Block {
+                before, came, exec, ..
+            } => came < before || exec.is_some(),
             _ => true,
         }
     }
@@ -165,12 +187,17 @@ impl Engine {
             return;
         }
         match link.duties.front_mut() {
-            Some(Duty::Block { before, opens, .. }) if *before > 0 => {
-                *before -= 1;
-                let failed = std::mem::take(opens) && reply.starts_with(b"-");
+            Some(Duty::Block {
+                before,
+                came,
+                opens,
+                ..
+            }) if *came < *before => {
+                *came += 1;
+                let failed = *opens && *came == 1 && reply.starts_with(b"-");
                 if failed {
                     // What follows is not queued but executed: whatever comes of it, it is no transaction.
-                    link.duties[0] = Duty::behind(*before);
+                    link.duties[0] = Duty::behind(*before - 1);
                     link.ledger[0].session = Key::NOBODY;
                     self.doubt_rights(key);
                     return self.pass_on(entry, NOT_OPENED);
@@ -190,6 +217,8 @@ impl Engine {
             Some(Duty::Asking { then }) => {
                 let then = then.take();
                 link.duties[0] = then.map_or(Duty::Pass, |then| *then);
+                // From now on it is what the session asked, and no more.
+                link.shorten_front(ASKING.len());
                 return;
             }
             Some(Duty::Wait {

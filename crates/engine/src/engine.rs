@@ -572,7 +572,12 @@ impl Engine {
     /// Whether a session waits for a link, to wait at the server: nobody should get any more what comes there.
     fn is_to_wait(&self, key: Key) -> bool {
         self.sessions.get(key).is_some_and(|session| {
-            session.flags.any(Flags::HOLD_ROOM) && session.asked.is_some_and(may_wait)
+            let is_held = session.flags.any(Flags::HOLD_ROOM);
+            is_held && session.asked.is_some_and(may_wait)
+                || session
+                    .rare
+                    .as_deref()
+                    .is_some_and(|rare| rare.delayed.waits())
         })
     }
 
@@ -904,10 +909,16 @@ impl Engine {
     /// Makes a session ride on another link. Only while nothing of it is in flight: what it asked
     /// on the old one would be overtaken.
     pub(crate) fn ride(&mut self, key: Key, link: Key) {
+        let caught_up = |session: &Session| session.is_caught_up();
+        debug_assert!(self.sessions.get(key).is_none_or(caught_up));
+        self.ride_anew(key, link);
+    }
+
+    /// The same where all that is not answered has left its link.
+    pub(crate) fn ride_anew(&mut self, key: Key, link: Key) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        debug_assert!(session.is_caught_up());
         let old = std::mem::replace(&mut session.link, link);
         if let Some(link) = self.links.get_mut(old) {
             link.returns.came(session.expected);

@@ -333,6 +333,10 @@ impl Engine {
             .iter()
             .filter(|(_, link)| !link.waits && link.tunnel.is_none())
             .flat_map(|(_, link)| link.ledger.iter().map(|entry| entry.at_ms))
+            .chain(self.put_off_sessions.iter().filter_map(|key| {
+                let rare = self.sessions.get(*key)?.rare.as_deref()?;
+                rare.delayed.oldest_at_ms()
+            }))
             .min_by_key(|at_ms| at_ms.wrapping_sub(self.now.stamp_ms()) as i32);
         let settled = |pause: &mut Settling| {
             oldest.is_none_or(|at| at.wrapping_sub(pause.since_ms) as i32 > 0)

@@ -42,6 +42,11 @@ struct Answered {
 }
 
 impl Gather {
+    /// Parts that are not answered.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
     pub(crate) fn held_bytes(&self) -> usize {
         self.parts.iter().map(|part| part.reply.len()).sum()
     }

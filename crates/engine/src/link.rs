@@ -450,6 +450,8 @@ pub(crate) struct Link {
     pub(crate) heads: u32,
     /// What left together comes apart: some of it is asked again.
     pub(crate) asks_again: bool,
+    /// Sessions of which something is, until all that they asked is answered.
+    pub(crate) askers: HashSet<Key>,
     /// That, until it is put on the link.
     pub(crate) again: Vec<(Entry, Vec<u8>)>,
     /// When it was last seen that this user may GET, and SET. Whoever may MGET need not have the right to GET.
@@ -479,6 +481,8 @@ pub(crate) struct Link {
     pub(crate) held: Arc<Stand>,
     /// Sessions that wait until it can be used, or refused.
     pub(crate) waiters: Vec<Key>,
+    /// When it was lost, if it ever was up.
+    pub(crate) lost_at: Option<Time>,
     /// Attempts to connect since the last success.
     pub(crate) failures: u32,
     /// What the last attempt came to. For a person; for a client if `refusal`.
@@ -534,6 +538,7 @@ impl Link {
             movable: 0,
             heads: 0,
             asks_again: false,
+            askers: HashSet::new(),
             again: Vec::new(),
             may_get: None,
             may_set: None,
@@ -550,6 +555,7 @@ impl Link {
             riders: 0,
             held: Arc::default(),
             waiters: Vec::new(),
+            lost_at: None,
             failures: 0,
             reason: String::from("not connected yet"),
             refusal: None,
@@ -639,6 +645,14 @@ impl Link {
         debug_assert!(self.in_flight() > 0, "what is answered is in flight");
         self.ledger.pop_front();
         self.out.answer(entry.len as usize);
+    }
+
+    /// The first bytes of the request in front were a request of their own, and that is answered.
+    pub(crate) fn shorten_front(&mut self, bytes: usize) {
+        if let Some(front) = self.ledger.front_mut() {
+            front.len -= bytes as u32;
+            self.out.answer(bytes);
+        }
     }
 
     /// Whether the server has answered something that it was not asked to its end.
@@ -742,6 +756,7 @@ impl Link {
         if self.in_flight() == 0 {
             self.progress = now;
             self.asks_again = false;
+            self.askers.clear();
         }
         self.open = 0;
         self.movable = 0;
@@ -906,13 +921,14 @@ impl Link {
         let (mut beginning, mut sent_at): (&[u8], _) = (b"", 0..0);
         for (index, mut entry) in std::mem::take(&mut self.ledger).into_iter().enumerate() {
             let behind = at + entry.len as usize;
-            let duty = if entry.duty { duties.next() } else { None };
+            let mut duty = if entry.duty { duties.next() } else { None };
+            let nobodys = entry.session == Key::NOBODY;
             if entry.class != Class::Same {
                 (beginning, sent_at) = (entry.class.beginning(), at..behind);
             }
             if entry.class.is_whole() {
                 // Its parts stand for themselves again.
-            } else if stays[index] {
+            } else if stays[index] && duty.as_mut().is_none_or(|duty| duty.begin_again(nobodys)) {
                 self.duties.extend(duty);
                 kept.extend_from_slice(beginning);
                 kept.extend_from_slice(&self.out.bytes()[sent_at.clone()]);
@@ -931,6 +947,7 @@ impl Link {
         self.count_open();
         self.heads = 0;
         self.asks_again = false;
+        self.askers.clear();
         if mixed {
             self.put_into_asked_order();
         }
@@ -953,6 +970,12 @@ impl Link {
         self.gets = FUSING;
         self.sets = FUSING;
         self.collapsing = COLLAPSING;
+    }
+
+    /// Whether the answer to a read comes too early: what its session asked in front of it here is asked again, and so is
+    /// this. What other links bring has nothing to do with that.
+    pub(crate) fn brings_early(&self, read: &Entry) -> bool {
+        read.before != Before::Answered && self.askers.contains(&read.session)
     }
 
     /// Whether requests of one session may not be in the order in which it asked them.

@@ -53,10 +53,10 @@ impl Parking {
         self.bytes.len() - self.left
     }
 
-    /// Whether the reply of this place is here.
-    pub(crate) fn holds(&self, seq: u32) -> bool {
-        let mut replies = self.replies.iter();
-        replies.any(|parked| seq.wrapping_sub(parked.seq) < parked.count)
+    /// How many requests they are the replies to.
+    pub(crate) fn places(&self) -> usize {
+        let counts = self.replies.iter().map(|parked| parked.count as usize);
+        counts.sum()
     }
 
     /// Keeps a reply whose place is behind `head`.

@@ -807,6 +807,11 @@ impl Engine {
                 self.connect(link);
                 Ok(link)
             }
+            // Another node may have taken over: that will be known soon.
+            State::Resting { .. } if self.awaits_owners(state) => {
+                self.wait_at(key, link);
+                Err(Blocked::Wait)
+            }
             State::Resting { .. } => Err(Blocked::Refused(self.no_link_reply(link))),
             _ if state.takes => Ok(link),
             _ => {

@@ -25,7 +25,7 @@ use crate::link::{Class, Entry, Link, LinkKey, Role, State};
 use crate::pool::{Group, ServerId};
 use crate::requests::{Placed, Request};
 use crate::returns::Expected;
-use crate::session::{Flags, Session};
+use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 use crate::unknown::What;
 
@@ -150,6 +150,8 @@ impl Engine {
                 self.turn(key, server);
                 if in_multi {
                     self.bind_transaction(key, group);
+                } else if request.id == id::WATCH {
+                    self.note_watched(key, group);
                 }
                 None
             }
@@ -202,6 +204,19 @@ impl Engine {
                 }
                 _ => Some(self.refuse_here(key, request.command)),
             },
+        }
+    }
+
+    fn note_watched(&mut self, key: Key, group: Group) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            let watches = session.pins.any(Pins::WATCH);
+            let watched = &mut session.rare().watched;
+            if !watches {
+                watched.clear();
+            }
+            if !watched.contains(&group.0) {
+                watched.push(group.0);
+            }
         }
     }
 

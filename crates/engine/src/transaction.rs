@@ -616,9 +616,9 @@ impl Engine {
         let exec = (!ours.is_empty()).then(|| Box::new(Exec { count, ours }));
         let duty = Duty::Block {
             before: 1 + in_block,
+            came: 0,
             exec,
             opens: true,
-            in_front: 1 + in_block,
             refusal: None,
             watched,
         };

@@ -5,6 +5,7 @@ use respool_protocol::encode;
 use std::sync::Arc;
 
 use crate::auth::CONFIGURED;
+use crate::cluster::{DEAD_MS, REPLACED, SILENT_MS};
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
@@ -105,6 +106,9 @@ impl Engine {
         self.learned.asking.retain(|_, (link, _)| *link != key);
         let role = link.role;
         let was_up = link.is_up();
+        if was_up {
+            link.lost_at = Some(self.now);
+        }
         if was_up && role == Role::Shared {
             self.learned.doubt_server(link.key.server);
         }
@@ -392,9 +396,10 @@ impl Engine {
         }
     }
 
-    /// Whether nobody will ask a link's server anything any more.
+    /// Whether nothing will be asked of a link's server, as far as is known.
     fn is_gone(&self, link: &Link) -> bool {
-        self.server(link.key.server).gone
+        let server = link.key.server;
+        self.server(server).gone || link.heeds && self.owns_nothing(server)
     }
 
     fn tick_link(&mut self, key: Key) {
@@ -436,8 +441,11 @@ impl Engine {
             }
             _ => {}
         }
-        if self.is_silent(link) {
+        if self.is_silent(link, SILENT_MS) {
             let server = link.key.server;
+            if self.is_silent(link, DEAD_MS) && self.owns_nothing(server) {
+                return self.lose_link(key, REPLACED);
+            }
             self.doubt_lost_owner(server);
         }
         if self

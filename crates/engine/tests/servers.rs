@@ -1,0 +1,195 @@
+//! Pools of several servers, each rule in a history of its own.
+
+mod world;
+
+use respool_engine::{LinkId, SessionId};
+use world::{World, requests};
+
+/// So many servers, and a key of each.
+fn servers(count: u16) -> (World, Vec<LinkId>, Vec<String>) {
+    let world = World::new(world::sharded(count));
+    let keys = (0..count.into()).map(|at| world.key_at(at, "k")).collect();
+    let links = world.all_shared.clone();
+    (world, links, keys)
+}
+
+/// What a server was asked, as words.
+fn asked(world: &mut World, link: LinkId) -> Vec<String> {
+    let asked = world.asked(link).into_iter();
+    asked.map(|args| args.join(" ")).collect()
+}
+
+/// A server says of COMMAND, and of MULTI and EXEC, that the table is right.
+fn may_queue(world: &mut World, session: SessionId, link: LinkId, key: &str) {
+    world.asks(session, &["MULTI", &format!("GET {key}")]);
+    world.says(link, "-ERR no\r\n");
+    world.says(link, "+OK\r\n*0\r\n");
+    world.sent(link);
+    world.got(session);
+}
+
+#[test]
+fn who_wants_no_reply_gets_none_of_several_servers() {
+    let (mut world, links, keys) = servers(2);
+    let session = world.accept();
+    world.may_ask(session, &["CLIENT REPLY respool"]);
+    let del = format!("DEL {} {}", keys[0], keys[1]);
+    let get = format!("GET {}", keys[0]);
+    world.asks(session, &["CLIENT REPLY SKIP", &del, &get]);
+    world.wait_ms(1);
+    assert_eq!(
+        asked(&mut world, links[0]),
+        [format!("DEL {}", keys[0]), get]
+    );
+    assert_eq!(asked(&mut world, links[1]), [format!("DEL {}", keys[1])]);
+    world.says(links[0], ":1\r\n$1\r\nv\r\n");
+    world.says(links[1], ":1\r\n");
+    assert_eq!(world.got(session), "$1\r\nv\r\n");
+}
+
+#[test]
+fn what_one_server_executes_as_one_has_keys_of_that_server_alone() {
+    let (mut world, links, keys) = servers(2);
+    let session = world.accept();
+    may_queue(&mut world, session, links[0], &keys[0]);
+    let crossslot = "-CROSSSLOT ";
+    for foreign in [
+        format!("GET {}", keys[1]),
+        format!("MGET {} {}", keys[0], keys[1]),
+    ] {
+        world.asks(session, &[&foreign]);
+        assert!(world.got(session).starts_with(crossslot), "{foreign}");
+    }
+    world.asks(session, &["DBSIZE"]);
+    assert!(
+        world
+            .got(session)
+            .starts_with("-ERR respool: 'dbsize' cannot")
+    );
+    world.asks(session, &["EXEC"]);
+    assert!(world.got(session).starts_with("-EXECABORT "));
+    for link in links {
+        assert_eq!(asked(&mut world, link), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn who_watches_stays_with_the_server_of_what_it_watches() {
+    let (mut world, links, keys) = servers(2);
+    let session = world.accept();
+    world.asks(session, &[&format!("WATCH {}", keys[0])]);
+    let own = world.connect();
+    assert_eq!(world.server_of(own), 0);
+    world.says(own, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+    world.sent(own);
+    for foreign in [
+        format!("GET {}", keys[1]),
+        format!("MGET {} {}", keys[0], keys[1]),
+    ] {
+        world.asks(session, &[&foreign]);
+        assert!(world.got(session).starts_with("-CROSSSLOT "), "{foreign}");
+    }
+    world.asks(session, &["DBSIZE"]);
+    assert!(
+        world
+            .got(session)
+            .starts_with("-ERR respool: 'dbsize' cannot")
+    );
+    world.asks(session, &[&format!("GET {}", keys[0]), "ECHO here"]);
+    let its = [format!("GET {}", keys[0]), "ECHO here".to_owned()];
+    assert_eq!(asked(&mut world, own), its);
+    for link in links {
+        assert_eq!(asked(&mut world, link), Vec::<String>::new());
+    }
+}
+
+/// It is there that everything is published, whatever a channel would be as a key.
+#[test]
+fn what_has_no_key_goes_to_the_first_server_that_is_up() {
+    let (mut world, links, keys) = servers(3);
+    let session = world.accept();
+    // It was elsewhere last.
+    world.asks(session, &[&format!("GET {}", keys[2]), "TIME"]);
+    world.wait_ms(1);
+    assert_eq!(asked(&mut world, links[0]), ["TIME"]);
+    assert_eq!(asked(&mut world, links[2]).len(), 1);
+    world.says(links[2], "$-1\r\n");
+    world.says(links[0], "*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+    world.got(session);
+    world.lose(links[0]);
+    for link in world.connecting() {
+        world.lose(link);
+    }
+    let channel = world.key_at(2, "channel");
+    world.asks(session, &["TIME", &format!("PUBLISH {channel} news")]);
+    assert_eq!(asked(&mut world, links[1]), ["TIME"]);
+    world.says(links[1], "*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+    let got = world.got(session);
+    let published = got.strip_prefix("*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+    assert!(
+        published.is_some_and(|reply| reply.starts_with("-NOTSENT ")),
+        "{got}"
+    );
+    assert_eq!(asked(&mut world, links[2]), Vec::<String>::new());
+}
+
+#[test]
+fn a_link_is_as_full_for_a_part_as_for_the_whole() {
+    let mut settings = world::sharded(2);
+    settings.limits.link_ledger_max = 4;
+    let mut world = World::new(settings);
+    let [k, l] = [0, 1].map(|at| world.key_at(at, "k"));
+    let sessions = [(); 20].map(|()| world.accept());
+    let mget = requests(&[&format!("MGET {k} {l}")]);
+    world.turn(|engine| {
+        for session in &sessions {
+            engine.handle_session_bytes(*session, &mget);
+        }
+    });
+    world.wait_ms(50);
+    for link in world.all_shared.clone() {
+        assert_eq!(asked(&mut world, link).len(), 4);
+    }
+}
+
+/// Also if it has turned away from it in between.
+#[test]
+fn a_link_that_is_full_stays_full_for_who_turns_back() {
+    let mut settings = world::sharded(2);
+    settings.limits.link_ledger_max = 4;
+    let mut world = World::new(settings);
+    let [k, l] = [0, 1].map(|at| format!("GET {}", world.key_at(at, "k")));
+    let session = world.accept();
+    let both: Vec<&str> = [k.as_str(), &l].repeat(20);
+    world.asks(session, &both);
+    world.wait_ms(50);
+    for link in world.all_shared.clone() {
+        assert!(asked(&mut world, link).len() <= 4);
+    }
+}
+
+/// Only who rides on a link keeps it.
+#[test]
+fn a_link_of_a_server_that_nobody_turns_to_any_more_is_closed() {
+    let (mut world, links, keys) = servers(2);
+    let session = world.accept();
+    world.may_ask(session, &["SELECT respool"]);
+    world.asks(session, &["SELECT 1"]);
+    let first = world.connect();
+    assert_eq!(world.got(session), "+OK\r\n");
+    world.asks(session, &[&format!("GET {}", keys[1])]);
+    let second = world.connect();
+    world.says(second, "$-1\r\n");
+    assert_eq!(world.got(session), "$-1\r\n");
+    world.wait_ms(2 * respool_engine::limits::LINK_UNUSED_MS);
+    assert_eq!(
+        world.closed_links(),
+        [first],
+        "but not the one that it is on"
+    );
+    world.turn(|engine| engine.handle_session_lost(session));
+    world.wait_ms(2 * respool_engine::limits::LINK_UNUSED_MS);
+    assert_eq!(world.closed_links(), [first, second]);
+    assert_eq!(world.engine.counters().links as usize, links.len());
+}
