@@ -107,6 +107,7 @@ impl History {
         let servers = match &settings.pools[0].kind {
             PoolKind::Sharded { shards, .. } => shards.len(),
             PoolKind::Single(_) => 1,
+            other => unreachable!("these tests have no {other:?}"),
         };
         let mut history = History {
             owners,

@@ -126,6 +126,7 @@ impl Owners {
         let placement = match &settings.pools[0].kind {
             PoolKind::Sharded { placement, .. } => Some(placement.clone()),
             PoolKind::Single(_) => None,
+            other => unreachable!("these tests have no {other:?}"),
         };
         Owners { placement }
     }
