@@ -13,7 +13,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use respool_protocol::cluster::{self, Endpoint, Info, View};
+use respool_protocol::cluster::{self, Endpoint, Info, Role as NodeRole, View};
 use respool_protocol::encode;
 use respool_protocol::slot::{SLOTS, hash_slot};
 
@@ -39,12 +39,8 @@ const REFRESH_DOWN_MS: u32 = 100;
 const FAILOVER_MS: u64 = 60_000;
 /// ... and if nothing happens.
 const REFRESH_QUIET_MS: u32 = 10_000;
-/// A node that owes replies and sends nothing for so long may have been replaced, milliseconds ...
+/// A node that owes replies and sends nothing for so long may have been replaced, milliseconds.
 pub(crate) const SILENT_MS: u64 = 200;
-/// ... and one that was replaced may only pause its clients until it knows that; for so long it is waited for.
-pub(crate) const DEAD_MS: u64 = 1_000;
-/// Why a link to it is given up then.
-pub(crate) const REPLACED: &str = "it was replaced while it owed replies";
 /// Whoever took over from a node that was lost is looked for so long, before its requests fail, milliseconds.
 const TAKEN_OVER_MS: u64 = 300;
 /// SCAN tells so many nodes apart.
@@ -57,10 +53,16 @@ pub(crate) struct Cluster {
     owners: Box<[ServerId]>,
     /// Those that own slots, the owner of the first one in front.
     servers: Vec<ServerId>,
+    /// Where everything is published: one of those.
+    home: ServerId,
     /// What nodes are called, as far as any has said so.
     names: HashMap<ServerId, String>,
-    /// The same by the numbers that SCAN knows them by.
+    /// Whose replicas the others are.
+    primaries: HashMap<ServerId, ServerId>,
+    /// The owners by the numbers that SCAN knows them by.
     scan_order: Vec<(u16, ServerId)>,
+    /// Owners whose numbers may still change: by a MOVED one learns that they own something, and not whose place they take.
+    unsettled: HashSet<ServerId>,
     /// All that the nodes spoke of, replicas too.
     members: Vec<ServerId>,
     seeds: Vec<ServerId>,
@@ -98,7 +100,10 @@ impl Cluster {
         Cluster {
             owners: vec![first; usize::from(SLOTS)].into_boxed_slice(),
             servers: ids.clone(),
+            home: first,
             names: HashMap::new(),
+            primaries: HashMap::new(),
+            unsettled: HashSet::new(),
             scan_order: (0..).zip(ids.iter().copied()).collect(),
             members: ids.clone(),
             seeds: ids,
@@ -123,6 +128,10 @@ impl Cluster {
 
     pub(crate) fn servers(&self) -> &[ServerId] {
         &self.servers
+    }
+
+    pub(crate) fn home(&self) -> ServerId {
+        self.home
     }
 
     pub(crate) fn scan_order(&self) -> &[(u16, ServerId)] {
@@ -151,31 +160,55 @@ impl Cluster {
                 self.servers.push(*owner);
             }
         }
-        let name = |server: &ServerId| {
-            let label = || all[usize::from(server.0)].label.clone();
-            (
-                self.names.get(server).cloned().unwrap_or_else(label),
-                *server,
-            )
-        };
-        self.scan_order = numbered(self.servers.iter().map(name).collect());
-    }
-}
-
-/// A number for each name, the same wherever the same names are known, and hardly another one when others come and go.
-fn numbered(mut names: Vec<(String, ServerId)>) -> Vec<(u16, ServerId)> {
-    names.sort_unstable();
-    let mut taken = HashSet::new();
-    let mut numbers: Vec<(u16, ServerId)> = Vec::new();
-    for (name, server) in names {
-        let first = hash_slot(name.as_bytes()) % NUMBERS;
-        let free = (0..NUMBERS).map(|more| (first + more) % NUMBERS);
-        if let Some(number) = free.into_iter().find(|number| taken.insert(*number)) {
-            numbers.push((number, server));
+        self.scan_order.retain(|(_, server)| seen.contains(server));
+        let mut news: Vec<(String, ServerId)> = Vec::new();
+        for server in &self.servers {
+            if self.scan_order.iter().all(|(_, other)| other != server) {
+                let label = || all[usize::from(server.0)].label.clone();
+                let name = self.names.get(server).cloned().unwrap_or_else(label);
+                news.push((name, *server));
+                self.unsettled.insert(*server);
+            }
         }
+        self.number(news);
     }
-    numbers.sort_unstable();
-    numbers
+
+    /// Gives owners numbers: the same wherever they are seen first together.
+    fn number(&mut self, mut news: Vec<(String, ServerId)>) {
+        news.sort_unstable();
+        for (name, server) in news {
+            let first = hash_slot(name.as_bytes()) % NUMBERS;
+            let mut numbers = (0..NUMBERS).map(|more| (first + more) % NUMBERS);
+            let is_free = |number: &u16| self.scan_order.iter().all(|(taken, _)| taken != number);
+            if let Some(number) = numbers.find(is_free) {
+                self.scan_order.push((number, server));
+            }
+        }
+        self.scan_order.sort_unstable();
+    }
+
+    /// Who has taken the place of an owner gets the number behind that one's: a SCAN that has not come so far finds it, and one
+    /// that was in the middle begins anew there, for its cursor means nothing to another node.
+    fn inherit(&mut self, from: ServerId, to: ServerId) {
+        let numbers = &self.scan_order;
+        let place = |server: ServerId| numbers.iter().position(|(_, other)| *other == server);
+        let (Some(old), new) = (place(from), place(to)) else {
+            return;
+        };
+        if new.is_some() && !self.unsettled.contains(&to) {
+            return;
+        }
+        let (number, _) = self.scan_order[old];
+        self.scan_order
+            .retain(|(_, server)| *server != from && *server != to);
+        let is_taken = |number: u16| self.scan_order.iter().any(|(taken, _)| *taken == number);
+        let next = match number + 1 {
+            next if next < NUMBERS && !is_taken(next) => next,
+            _ => number,
+        };
+        self.scan_order.push((next, to));
+        self.scan_order.sort_unstable();
+    }
 }
 
 /// What the nodes are asked.
@@ -338,6 +371,7 @@ impl Engine {
                 _ => {}
             }
             self.wake_at_rest(pool);
+            self.choose_home(pool);
         }
     }
 
@@ -468,9 +502,28 @@ impl Engine {
         let named = nodes.filter(|(node, _)| !node.id.is_empty());
         let names = named.filter_map(|(node, id)| Some(((*id)?, node.id.clone())));
         cluster.names = names.collect();
-        let home = cluster.servers[0];
+        for (from, to, _) in &moved {
+            if !cluster.owners.contains(from) {
+                cluster.inherit(*from, *to);
+            }
+        }
         cluster.list_owners(&self.servers);
-        let home_now = cluster.servers[0];
+        cluster.unsettled.clear();
+        let replaced: Vec<ServerId> = moved
+            .iter()
+            .filter(|(from, to, _)| {
+                // By one that followed it, and it does not follow that one now.
+                cluster.primaries.get(to) == Some(from) && !ids.contains(&Some(*from))
+            })
+            .map(|(from, ..)| *from)
+            .collect();
+        let replicas = view.nodes().iter().zip(&ids).filter_map(|(node, id)| {
+            let NodeRole::Replica { of: Some(of) } = node.role else {
+                return None;
+            };
+            Some(((*id)?, id_of(of)?))
+        });
+        cluster.primaries = replicas.collect();
         let owners: HashSet<ServerId> = cluster.servers.iter().copied().collect();
         cluster.members = ids.into_iter().flatten().collect();
         let (members, seen) = (cluster.members.clone(), &owners);
@@ -491,6 +544,7 @@ impl Engine {
         for server in from {
             self.settle_before_leaving(server);
         }
+        self.choose_home(pool);
         for server in had {
             let state = self.server(server);
             if usize::from(state.pool) == pool && !state.gone && !kept.contains(&server) {
@@ -500,8 +554,8 @@ impl Engine {
         for server in kept {
             self.servers[usize::from(server.0)].gone = false;
         }
-        if home != home_now {
-            self.move_hubs(home, home_now);
+        for server in replaced {
+            self.lose_silent_links(server);
         }
         for server in owners {
             self.reach(server);
@@ -520,17 +574,25 @@ impl Engine {
             return false;
         }
         // Who has lost its last slot is seen at the next refresh.
-        let home = cluster.servers[0];
-        if !cluster.servers.contains(&owner) || slot == 0 {
+        if !cluster.servers.contains(&owner) {
             cluster.list_owners(&self.servers);
-        }
-        let home_now = cluster.servers[0];
-        if home != home_now {
-            self.move_hubs(home, home_now);
         }
         self.settle_before_leaving(old);
         self.doubt_owners(owner);
         true
+    }
+
+    /// Sees to it that what is published goes to a node that is there: every worker takes the first one, if it can. A Cluster's
+    /// nodes tell each other.
+    fn choose_home(&mut self, pool: usize) {
+        let first = self.first_up(pool);
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return;
+        };
+        let home = std::mem::replace(&mut cluster.home, first);
+        if home != first {
+            self.move_hubs(home, first);
+        }
     }
 
     /// Something of what a server owned is another one's: who has asked it anything waits until that is answered. What it asks
@@ -578,12 +640,12 @@ impl Engine {
         }
     }
 
-    /// No other node speaks of one any more, and it owes replies that do not come: they will not.
+    /// A node was replaced by one that followed it, and owes replies that do not come: they will not.
     fn lose_silent_links(&mut self, server: ServerId) {
         for key in self.links.keys() {
             let link = self.links.get(key).filter(|link| link.key.server == server);
             if link.is_some_and(|link| self.is_silent(link, SILENT_MS)) {
-                self.lose_link(key, REPLACED);
+                self.lose_link(key, "it was replaced while it owed replies");
             }
         }
     }
@@ -649,8 +711,6 @@ impl Engine {
     fn retire(&mut self, server: ServerId) {
         let state = &mut self.servers[usize::from(server.0)];
         state.gone = true;
-        self.lose_silent_links(server);
-        let state = self.server(server);
         let (pool, label) = (usize::from(state.pool), state.label.clone());
         let home = self.pools[pool].home();
         self.tell_topology(pool, format!("no node speaks of {label} any more"));

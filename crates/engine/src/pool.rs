@@ -132,7 +132,10 @@ impl Pool {
 
     /// The server for what has no key: it owns everything where there is only one, so a request need not be looked at.
     pub(crate) fn home(&self) -> ServerId {
-        self.servers()[0]
+        match &self.topology {
+            Topology::Cluster(cluster) => cluster.home(),
+            _ => self.servers()[0],
+        }
     }
 
     /// Whether requests have to be looked at to know whose they are.

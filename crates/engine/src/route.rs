@@ -207,6 +207,20 @@ impl Engine {
         }
     }
 
+    /// What a session has queued may belong to another server than when it was.
+    pub(crate) fn turn_to_queued(&mut self, key: Key) {
+        let Some(group) = self.queued_group(key).filter(|_| self.is_routed(key)) else {
+            return;
+        };
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        if session.pins.is_empty() {
+            let server = self.pools[usize::from(session.pool)].server_of(group);
+            self.turn(key, server);
+        }
+    }
+
     fn note_watched(&mut self, key: Key, group: Group) {
         if let Some(session) = self.sessions.get_mut(key) {
             let watches = session.pins.any(Pins::WATCH);

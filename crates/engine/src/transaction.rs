@@ -530,6 +530,7 @@ impl Engine {
         if let Some(reply) = self.refusal_of_redirects(key, pins.is_empty()) {
             return self.leave_transaction(key, &reply);
         }
+        self.turn_to_queued(key);
         for pins in pins {
             match self.pin(key, pins) {
                 Ok(()) => {}

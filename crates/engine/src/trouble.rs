@@ -5,7 +5,7 @@ use respool_protocol::encode;
 use std::sync::Arc;
 
 use crate::auth::CONFIGURED;
-use crate::cluster::{DEAD_MS, REPLACED, SILENT_MS};
+use crate::cluster::SILENT_MS;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
@@ -443,9 +443,6 @@ impl Engine {
         }
         if self.is_silent(link, SILENT_MS) {
             let server = link.key.server;
-            if self.is_silent(link, DEAD_MS) && self.owns_nothing(server) {
-                return self.lose_link(key, REPLACED);
-            }
             self.doubt_lost_owner(server);
         }
         if self
