@@ -68,6 +68,18 @@ fn what_one_server_executes_as_one_has_keys_of_that_server_alone() {
     );
     world.asks(session, &["EXEC"]);
     assert!(world.got(session).starts_with("-EXECABORT "));
+    // Nor is anything asked of all of them before a key has said whose it is.
+    world.asks(
+        session,
+        &["MULTI", &format!("MGET {} {}", keys[0], keys[1])],
+    );
+    assert!(world.got(session).starts_with("+OK\r\n-CROSSSLOT "));
+    world.asks(session, &["DBSIZE"]);
+    assert!(
+        world
+            .got(session)
+            .starts_with("-ERR respool: 'dbsize' cannot")
+    );
     for link in links {
         assert_eq!(asked(&mut world, link), Vec::<String>::new());
     }
@@ -136,11 +148,17 @@ fn what_has_no_key_goes_to_the_first_server_that_is_up() {
 
 #[test]
 fn a_link_is_as_full_for_a_part_as_for_the_whole() {
-    let mut settings = world::sharded(2);
+    let mut settings = world::sharded(3);
     settings.limits.link_ledger_max = 4;
     let mut world = World::new(settings);
-    let [k, l] = [0, 1].map(|at| world.key_at(at, "k"));
+    let [k, l, elsewhere] = [0, 1, 2].map(|at| world.key_at(at, "k"));
+    let third = world.all_shared[2];
     let sessions = [(); 20].map(|()| world.accept());
+    for session in sessions {
+        world.asks(session, &[&format!("GET {elsewhere}")]);
+        world.says(third, "$-1\r\n");
+    }
+    world.sent(third);
     let mget = requests(&[&format!("MGET {k} {l}")]);
     world.turn(|engine| {
         for session in &sessions {
@@ -148,9 +166,12 @@ fn a_link_is_as_full_for_a_part_as_for_the_whole() {
         }
     });
     world.wait_ms(50);
-    for link in world.all_shared.clone() {
-        assert_eq!(asked(&mut world, link).len(), 4);
-    }
+    let asked = world
+        .all_shared
+        .clone()
+        .into_iter()
+        .map(|link| asked(&mut world, link).len());
+    assert_eq!(asked.collect::<Vec<_>>(), [4, 4, 0]);
 }
 
 /// Also if it has turned away from it in between.
@@ -192,4 +213,30 @@ fn a_link_of_a_server_that_nobody_turns_to_any_more_is_closed() {
     world.wait_ms(2 * respool_engine::limits::LINK_UNUSED_MS);
     assert_eq!(world.closed_links(), [first, second]);
     assert_eq!(world.engine.counters().links as usize, links.len());
+}
+
+/// A read that was lost is asked again, but not behind a change that its session asked for later, be it in part.
+#[test]
+fn what_is_divided_is_a_read_or_a_change_to_what_was_asked_before_it() {
+    for (behind, again) in [
+        ("DEL", false),
+        ("MGET", true),
+        ("EXISTS", true),
+        ("SCAN", true),
+    ] {
+        let (mut world, links, keys) = servers(2);
+        world.wait_ms(1_100);
+        let session = world.accept();
+        let get = format!("GET {}", keys[0]);
+        let behind = match behind {
+            "SCAN" => "SCAN 0".to_owned(),
+            _ => format!("{behind} {} {}", keys[0], keys[1]),
+        };
+        world.asks(session, &[&get, &behind]);
+        assert_eq!(asked(&mut world, links[0]).len(), 2, "{behind}");
+        world.lose(links[0]);
+        assert_eq!(world.connect(), links[0]);
+        let sent = if again { vec![get] } else { Vec::new() };
+        assert_eq!(asked(&mut world, links[0]), sent, "{behind}");
+    }
 }
