@@ -180,6 +180,14 @@ mod tests {
                 parking.bytes.len()
             );
         }
+        // Its bytes have moved with the others, and nothing of them is left.
+        let mut out = Vec::new();
+        let last = head.wrapping_sub(1);
+        assert_eq!(parking.unpark(last, &mut out), Some((head, 0)));
+        assert_eq!(out, expected);
+        parking.tidy(&mut spare);
+        parking.park(head, (head, 1), b"next", None, &mut spare);
+        assert_eq!(parking.held_bytes(), 4);
     }
 
     #[test]

@@ -592,3 +592,23 @@ fn what_is_divided_was_not_sent_if_no_part_was() {
         assert!(mget.starts_with(first), "{mget}");
     }
 }
+
+#[test]
+fn a_large_reply_that_has_begun_before_its_turn_is_read_on_when_that_has_come() {
+    let mut settings = world::sharded(2);
+    settings.limits.session_output_soft_bytes = 70_000;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    let [k, l] = [0, 1].map(|at| format!("GET {}", world.key_at(at, "k")));
+    world.asks(session, &[&k, &l]);
+    let [first, second] = [0, 1].map(|at| world.all_shared[at]);
+    let large = format!("$200000\r\n{}\r\n", "v".repeat(200_000));
+    let (beginning, rest) = large.split_at(80_000);
+    world.says(second, beginning);
+    assert!(!is_read(&world, second), "it would all be held");
+    world.says(first, "$-1\r\n");
+    assert!(is_read(&world, second));
+    world.says(second, rest);
+    assert!(world.got(session) == ["$-1\r\n", &large].concat());
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}

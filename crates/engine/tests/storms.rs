@@ -122,6 +122,8 @@ struct Connection {
     server: usize,
     says: Vec<u8>,
     is_unread: bool,
+    /// What has come and is not executed yet, since its server does nothing or what it says is not read.
+    waiting: VecDeque<Vec<String>>,
     /// What was queued since MULTI.
     queued: Option<Vec<Vec<String>>>,
     /// Bytes that have left, and where each reply ends that has not left whole.
@@ -745,10 +747,15 @@ impl Play {
     fn look(&mut self) -> Result<(), String> {
         self.act();
         for (link, connection) in &mut self.links {
-            for args in self.world.asked(*link) {
-                connection.execute(&mut self.servers[connection.server], args);
+            connection.waiting.extend(self.world.asked(*link));
+            let server = &mut self.servers[connection.server];
+            while !server.is_silent
+                && !connection.is_unread
+                && let Some(args) = connection.waiting.pop_front()
+            {
+                connection.execute(server, args);
             }
-            let unanswered = connection.ends.len();
+            let unanswered = connection.ends.len() + connection.waiting.len();
             if unanswered > self.storm.ledger_max as usize + ENTRIES_AT_ONCE {
                 return Err(format!("{unanswered} requests are not answered on a link"));
             }
