@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use crate::flags::{self, Asked, Flag};
 
 pub mod against;
+pub mod cluster;
 pub mod differ;
 pub mod experiment;
 pub mod floor;

@@ -17,6 +17,7 @@
 pub mod against;
 pub mod case;
 pub mod chart;
+pub mod cluster;
 pub mod command_table;
 pub mod commands;
 pub mod cores;

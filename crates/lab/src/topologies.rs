@@ -209,6 +209,29 @@ impl Shards {
     }
 }
 
+/// How respool is told of plain servers among which it divides the keys. One alone needs no dividing.
+pub fn sharded_url(servers: &[SocketAddr]) -> String {
+    match servers {
+        [one] => format!("redis://{one}"),
+        several => format!("redis-sharded://{}", listed(several)),
+    }
+}
+
+/// How respool is told of a Cluster, by some of its nodes.
+pub fn cluster_url(nodes: &[SocketAddr]) -> String {
+    format!("redis-cluster://{}", listed(nodes))
+}
+
+/// How respool is told of a primary by who watches it.
+pub fn sentinel_url(sentinels: &[SocketAddr], name: &str) -> String {
+    format!("redis-sentinel://{}/{name}", listed(sentinels))
+}
+
+fn listed(addresses: &[SocketAddr]) -> String {
+    let texts: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    texts.join(",")
+}
+
 /// Longer than any of our questions takes on a busy machine, MIGRATE's own bound included.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// Enough to recognise a request by.
