@@ -10,6 +10,7 @@ pub mod against;
 pub mod cluster;
 pub mod differ;
 pub mod experiment;
+pub mod failover;
 pub mod floor;
 pub mod histories;
 pub mod idle;

@@ -963,7 +963,8 @@ fn resolved(options: &Options) -> Options {
     }
 }
 
-fn command_line() -> Vec<String> {
+/// How this program was started.
+pub(crate) fn command_line() -> Vec<String> {
     let mut words: Vec<String> = std::env::args_os()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();

@@ -16,14 +16,6 @@ use crate::window::{self, Outcome};
 /// The whole page.
 pub fn page(report: &Report) -> String {
     let mut page = String::new();
-    let _ = write!(
-        page,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>respool-lab {}: {}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n",
-        escape(&report.experiment),
-        escape(&report.title)
-    );
     head(&mut page, report);
     windows(&mut page, report);
     pools(&mut page, report);
@@ -34,20 +26,56 @@ pub fn page(report: &Report) -> String {
     each_case(&mut page, report);
     fairness(&mut page, report);
     reproduce(&mut page, report);
-    page.push_str("</main>\n</body>\n</html>\n");
-    page
+    frame(&format!("{}: {}", report.experiment, report.title), &page)
+}
+
+/// A page of its own around a body.
+pub(crate) fn frame(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>respool-lab {}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         {body}</main>\n</body>\n</html>\n",
+        escape(title)
+    )
+}
+
+/// What was asked, and the facts that the answer rests on.
+pub(crate) fn header(
+    page: &mut String,
+    experiment: &str,
+    title: &str,
+    about: &str,
+    facts: &[(&str, String)],
+) {
+    let _ = write!(
+        page,
+        "<header><p class=\"kicker\">respool-lab {}</p><h1>{}</h1><p class=\"lede\">{}</p><dl class=\"facts\">",
+        escape(experiment),
+        escape(title),
+        escape(about)
+    );
+    for (name, value) in facts {
+        let _ = write!(page, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(value));
+    }
+    page.push_str("</dl></header>\n");
+}
+
+/// What went wrong, where something did.
+pub(crate) fn failures(page: &mut String, failures: &[String]) {
+    if failures.is_empty() {
+        return;
+    }
+    page.push_str("<section class=\"failed\"><h2>This run failed</h2><ul>");
+    for failure in failures {
+        let _ = write!(page, "<li>{}</li>", escape(failure));
+    }
+    page.push_str("</ul></section>\n");
 }
 
 fn head(page: &mut String, report: &Report) {
     let machine = &report.machine;
     let options = &report.options;
-    let _ = write!(
-        page,
-        "<header><p class=\"kicker\">respool-lab {}</p><h1>{}</h1><p class=\"lede\">{}</p><dl class=\"facts\">",
-        escape(&report.experiment),
-        escape(&report.title),
-        escape(&report.about)
-    );
     let rate = match (options.rate, &options.loads_percent[..]) {
         (Some(rate), _) => format!("open loop, {} requests/s due", figure::count(rate)),
         (None, []) => "closed loop".to_owned(),
@@ -61,7 +89,7 @@ fn head(page: &mut String, report: &Report) {
     } else {
         ""
     };
-    for (name, value) in [
+    let facts = [
         (
             "When",
             format!("{}, {:.0} s in all", report.started, report.took_s),
@@ -79,21 +107,15 @@ fn head(page: &mut String, report: &Report) {
             format!("{}, all cases in turn", table::basis(report)),
         ),
         ("Load", format!("{}, {rate}", report.generator)),
-    ] {
-        let _ = write!(
-            page,
-            "<div><dt>{name}</dt><dd>{}</dd></div>",
-            escape(&value)
-        );
-    }
-    page.push_str("</dl></header>\n");
-    if !report.failures.is_empty() {
-        page.push_str("<section class=\"failed\"><h2>This run failed</h2><ul>");
-        for failure in &report.failures {
-            let _ = write!(page, "<li>{}</li>", escape(failure));
-        }
-        page.push_str("</ul></section>\n");
-    }
+    ];
+    header(
+        page,
+        &report.experiment,
+        &report.title,
+        &report.about,
+        &facts,
+    );
+    failures(page, &report.failures);
 }
 
 /// Targets side by side, one card a workload.
@@ -404,7 +426,8 @@ fn tables(page: &mut String, report: &Report) {
     );
 }
 
-fn write_table(page: &mut String, table: &Table) {
+/// A table of the page.
+pub(crate) fn write_table(page: &mut String, table: &Table) {
     let _ = write!(
         page,
         "<div class=\"scroll\"><table><caption>{}</caption><thead>",

@@ -12,6 +12,8 @@
 //! [`report::Report`]. A new experiment is a new [`experiment::Experiment`]; a new kind of load is a new
 //! [`tape::Recipe`]; a new peer is a new [`case::Target`] and how it is started in [`targets`].
 //!
+//! What has a moment instead of a window stands beside these: [`failover`].
+//!
 //! Tests start their servers here, too: one by one from [`servers`], as Clusters and under Sentinels from [`topologies`].
 
 pub mod against;
@@ -26,6 +28,7 @@ pub mod cpu;
 pub mod decay;
 pub mod differ;
 pub mod experiment;
+pub mod failover;
 pub mod figure;
 pub mod flags;
 pub mod floor;

@@ -22,6 +22,16 @@ pub enum Style {
     Terminal,
 }
 
+impl Style {
+    /// What makes text bold, and what ends that.
+    pub fn bold(self) -> (&'static str, &'static str) {
+        match self {
+            Style::Plain => ("", ""),
+            Style::Terminal => ("\x1b[1m", "\x1b[0m"),
+        }
+    }
+}
+
 /// A table as rows of cells; the head has one cell a column.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -665,10 +675,7 @@ pub fn all(report: &Report) -> Vec<Table> {
 /// All tables and what went wrong, as text.
 pub fn text(report: &Report, style: Style) -> String {
     let mut text = String::new();
-    let (bold, plain) = match style {
-        Style::Plain => ("", ""),
-        Style::Terminal => ("\x1b[1m", "\x1b[0m"),
-    };
+    let (bold, plain) = style.bold();
     text.push_str(&format!("{bold}{}{plain}\n", report.title));
     text.push_str(&format!(
         "{} · {} · {} cores · {} · generator: {}\n",
@@ -725,7 +732,7 @@ impl Table {
                 text.push_str(&" ".repeat(room));
             } else {
                 // Two blanks before it, as before each column, then a line over all of its columns.
-                let dashes = room - 2 - name.chars().count() - 1;
+                let dashes = room.saturating_sub(2 + name.chars().count() + 1);
                 text.push_str(&format!("  {name} {}", "─".repeat(dashes)));
             }
             from += span;
@@ -757,7 +764,8 @@ impl Table {
     }
 }
 
-fn heads(names: &[&str]) -> Vec<String> {
+/// Names of columns.
+pub(crate) fn heads(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 

@@ -543,7 +543,7 @@ impl Running {
 }
 
 /// Has respool itself look at its options, which says in a line what it does not know or take.
-fn check(binary: &Path, args: &[&str]) -> Result<String, String> {
+pub(crate) fn check(binary: &Path, args: &[&str]) -> Result<String, String> {
     let output = Command::new(binary)
         .args(["check", "--print"])
         .args(args)
@@ -647,7 +647,7 @@ fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// A proxy may accept before it can reach its server: what counts as started is an answered GET.
-fn wait_until_served(address: SocketAddr) -> io::Result<()> {
+pub(crate) fn wait_until_served(address: SocketAddr) -> io::Result<()> {
     let ask = || -> io::Result<()> {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;

@@ -737,6 +737,7 @@ fn every_command_teaches() {
         "skew",
         "window",
         "cluster",
+        "failover",
         "idle",
         "ratios",
         "load",
