@@ -1,10 +1,22 @@
 //! `respool-lab failover` against real servers: what failed is seen, what was lost is found, and all files are left. Never how fast
 //! anything heals.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may stop at what it did not expect"
+)]
+
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
-use respool_lab::failover::{FailoverReport, FailoverRound};
+use respool_lab::failover::scene::Scene;
+use respool_lab::failover::{By, FailoverReport, FailoverRound, Kind, Settings, clients};
+use respool_lab::load::clock_ns;
+use respool_lab::servers::{self, Flavour};
+use respool_protocol::value::Value;
 
 const LAB: &str = env!("CARGO_BIN_EXE_respool-lab");
 
@@ -151,6 +163,59 @@ fn what_sentinels_watch_has_an_heir_whether_it_is_killed_or_told_to_hand_over() 
         let round = round(folder.path(), &output);
         assert_eq!(round.others_gap_ms, None, "there is but one: {round:?}");
     }
+}
+
+/// Without a respool: the servers do what the experiment is about, and the probe sees it.
+fn an_heir_takes_the_place(kind: Kind) {
+    let binary = match servers::find(Flavour::Redis70) {
+        Ok(binary) => binary,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    for by in [By::Command, By::Kill] {
+        let settings = Settings {
+            kind,
+            by,
+            ..Settings::default()
+        };
+        let scene = Scene::start(&settings, &binary).unwrap();
+        let before = scene.holder(0).unwrap().address();
+        // One of its keys: the others' would be refused.
+        let mut keys = (0..).map(|number| format!("key:{number}"));
+        let is_own = |key: &String| match scene.holder(0).unwrap().ask(&["SET", key, "v"]) {
+            Ok(Value::Error(_)) => false,
+            reply => reply.is_ok(),
+        };
+        let key = keys.find(is_own).unwrap();
+        assert_eq!(scene.group_of(&key).unwrap(), 0);
+        scene.wait_for_replicas(&key).unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let probe = scope.spawn(|| clients::probe(&scene.heirs(), &key, &is_over));
+            thread::sleep(Duration::from_millis(100));
+            assert!(!probe.is_finished(), "a replica takes no write");
+            let moment_ns = clock_ns();
+            scene.fail(by).unwrap();
+            let rest = scene.rest(Duration::from_secs(40));
+            is_over.store(true, Ordering::Relaxed);
+            rest.unwrap();
+            let direct_ns = probe.join().unwrap();
+            assert!(direct_ns.is_some_and(|at_ns| at_ns > moment_ns), "{by:?}");
+        });
+        let after = scene.holder(0).unwrap();
+        assert_ne!(after.address(), before, "{by:?}");
+        let value = after.ask(&["GET", &key]).unwrap();
+        assert_eq!(value, Value::Bulk(b"probe".to_vec()), "{by:?}");
+    }
+}
+
+#[test]
+fn in_a_cluster_a_replica_takes_the_place_of_its_primary() {
+    an_heir_takes_the_place(Kind::Cluster);
+}
+
+#[test]
+fn under_sentinels_a_replica_takes_the_place_of_its_primary() {
+    an_heir_takes_the_place(Kind::Sentinel);
 }
 
 #[test]
