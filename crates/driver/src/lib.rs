@@ -66,6 +66,15 @@ pub enum Notice {
         /// Which rule or bound.
         reason: String,
     },
+    /// Which servers of a pool own what has changed, or cannot be had.
+    Topology {
+        /// Who has learned it.
+        worker: usize,
+        /// The pool's name.
+        pool: String,
+        /// What has.
+        text: String,
+    },
     /// A client has set options of ours, for all workers.
     OptionsSet {
         /// The client's address.

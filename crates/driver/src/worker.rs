@@ -260,6 +260,7 @@ impl Worker {
                     peer,
                     reason,
                 },
+                Event::Topology { pool, text } => Notice::Topology { worker, pool, text },
                 Event::OptionsSet { peer, options } => Notice::OptionsSet { peer, options },
             });
         }

@@ -178,6 +178,14 @@ counters! {
     failed_unknown: u64,
     /// Reads that were sent again, after a link was lost or captured.
     reads_sent_again: u64,
+    /// Requests that a node of a Cluster sent to another one, whose their slot had become ...
+    redirected_moved: u64,
+    /// ... or to which it was on its way ...
+    redirected_ask: u64,
+    /// ... or that a node did not execute just then: asked again a little later.
+    refused_for_now: u64,
+    /// How often nodes of Clusters were asked which of them owns what.
+    topology_refreshes: u64,
     /// Requests refused because we do not pass such on.
     refused: u64,
     /// Requests too large to hold, cut through on a link of their own.

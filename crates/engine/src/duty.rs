@@ -9,6 +9,7 @@ use respool_protocol::value::Value;
 
 use crate::auth::Login;
 use crate::control::Control;
+use crate::elsewhere::as_asked;
 use crate::engine::Engine;
 use crate::link::Entry;
 use crate::pinned::Switch;
@@ -30,7 +31,17 @@ pub(crate) enum Duty {
         exec: Option<Box<Exec>>,
         /// The next of these replies is to MULTI, without which the rest was no block.
         opens: bool,
+        /// How many there were in front when it was sent, ...
+        in_front: u32,
+        /// ... and the first of them that said that another node is to be asked, or later.
+        refusal: Option<Vec<u8>>,
+        /// Keys are watched for it.
+        watched: bool,
     },
+    /// ASKING stands in front: its reply is nobody's, and then this is what becomes of the next one.
+    Asking { then: Option<Box<Duty>> },
+    /// A node of a Cluster is asked who owns what: nobody's; and what it said to the first of two requests.
+    Owners { ticket: u32, slots: Option<Vec<u8>> },
     /// MULTI and EXEC, to see whether that is possible: nobody's; and what the server said to the first.
     Probe(Option<Vec<u8>>),
     /// UNWATCH, on the session's own link. The session gets this, whatever the server says.
@@ -70,8 +81,8 @@ pub(crate) enum Duty {
     Subscribers(Kind),
     /// CONFIG SET or GET of something of ours.
     Control(Box<Control>),
-    /// SCAN of this one of so many servers.
-    Scan { server: u16, count: u16 },
+    /// SCAN of the server of that number, and behind it of the next one.
+    Scan { number: u16, next: Option<u16> },
     /// Several servers were asked; this is the part of that number. It may show a script (SCRIPT LOAD).
     Part { index: u16, shows_script: bool },
     /// COMMAND, or COMMAND INFO about a command that we do not know: nobody's.
@@ -85,7 +96,24 @@ impl Duty {
             before,
             exec: None,
             opens: false,
+            in_front: before,
+            refusal: None,
+            watched: false,
         }
+    }
+
+    /// Whether what it is for is a session's request, which says by itself what it asks for.
+    pub(crate) fn is_of_request(&self) -> bool {
+        matches!(
+            self,
+            Duty::Pass
+                | Duty::Block { .. }
+                | Duty::Script { .. }
+                | Duty::Evalsha
+                | Duty::Healed { .. }
+                | Duty::Part { .. }
+                | Duty::Receivers(_)
+        )
     }
 
     /// Whether it makes of its link, and here of its session, another user's, or one of another version.
@@ -145,8 +173,15 @@ impl Engine {
                 }
                 return;
             }
-            Some(Duty::Probe(opened @ None)) => {
-                *opened = Some(reply.to_vec());
+            Some(Duty::Probe(first @ None) | Duty::Owners { slots: first, .. })
+                if first.is_none() =>
+            {
+                *first = Some(reply.to_vec());
+                return;
+            }
+            Some(Duty::Asking { then }) => {
+                let then = then.take();
+                link.duties[0] = then.map_or(Duty::Pass, |then| *then);
                 return;
             }
             Some(Duty::Wait {
@@ -164,7 +199,7 @@ impl Engine {
                 | Duty::Part {
                     shows_script: true, ..
                 },
-            ) => link.first_bytes().to_vec(),
+            ) => as_asked(link.first_bytes()).to_vec(),
             _ => Vec::new(),
         };
         link.pop_answered(entry);
@@ -174,6 +209,10 @@ impl Engine {
         self.counters.link_replies += 1;
         match duty {
             Duty::Learn(about) => self.learn(key, about, reply),
+            Duty::Owners { ticket, slots } => {
+                self.take_owners(key, ticket, &slots.unwrap_or_default(), reply);
+            }
+            Duty::Asking { .. } => unreachable!("what is behind ASKING takes its place"),
             Duty::Probe(opened) => self.settle_probe(key, opened.unwrap_or_default(), reply),
             Duty::Unblock { to, ticket } => self.unblocked((to, ticket), reply),
             Duty::Script { body_at } => {
@@ -185,8 +224,8 @@ impl Engine {
             _ if cut => self.pass_on(entry, reply),
             Duty::Dismissal { of } => self.dismissed(of, reply),
             Duty::Pass => self.pass_on(entry, reply),
-            Duty::Scan { server, count } => {
-                let reply = self.scanned(key, (server, count), reply);
+            Duty::Scan { number, next } => {
+                let reply = self.scanned(key, (number, next), reply);
                 self.pass_on(entry, &reply);
             }
             Duty::Part {

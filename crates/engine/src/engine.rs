@@ -130,6 +130,13 @@ pub enum Event {
         /// Which.
         reason: String,
     },
+    /// What a pool's servers say of who owns what has changed, or cannot be had.
+    Topology {
+        /// The pool's name.
+        pool: String,
+        /// What has.
+        text: String,
+    },
     /// A client has set options of ours.
     OptionsSet {
         /// The client's address.
@@ -224,6 +231,10 @@ pub struct Engine {
     pub(crate) early: Vec<Key>,
     /// Sessions that may be brought more than they take, and the links that bring it.
     pub(crate) slow: Vec<(Key, Key)>,
+    /// Sessions with something that was put off.
+    pub(crate) put_off_sessions: Vec<Key>,
+    /// What was told last of who owns what.
+    pub(crate) told_of_topology: Option<String>,
     /// Sessions whose reason to wait has gone.
     pub(crate) resume: Vec<Key>,
     /// Sessions whose reading may have to be switched.
@@ -366,6 +377,8 @@ impl Engine {
             dirty: Vec::new(),
             early: Vec::new(),
             slow: Vec::new(),
+            put_off_sessions: Vec::new(),
+            told_of_topology: None,
             resume: Vec::new(),
             reading: Vec::new(),
             actions: VecDeque::new(),
@@ -630,6 +643,8 @@ impl Engine {
             self.end_pause();
         }
         self.slow_down_all();
+        self.refresh_clusters();
+        self.ask_put_off();
         self.resume_sessions();
         if self.now >= self.tick_at {
             self.tick_at = self.now.plus_ms(TICK_MS);
@@ -937,7 +952,8 @@ impl Engine {
             return None;
         }
         let max_delay_us = self.pool_of(key.server).flush.max_delay_us;
-        let link = Link::new(key, role, max_delay_us, self.now);
+        let mut link = Link::new(key, role, max_delay_us, self.now);
+        link.heeds = self.pool_of(key.server).cluster().is_some();
         self.pinned_links += u32::from(role.is_one_sessions());
         Some(self.links.insert(link))
     }

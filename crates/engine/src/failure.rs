@@ -22,6 +22,8 @@ pub(crate) enum Cause<'a> {
     LinkLost { server: &'a str, reason: &'a str },
     /// The request's deadline passed.
     Deadline { server: &'a str, limit_ms: u32 },
+    /// Its keys are another server's than this one's, and no one could be found who has them.
+    Moved { server: &'a str },
     /// A bound of ours, by its name.
     Bound { name: &'static str },
     /// Another worker gave no answer.
@@ -39,6 +41,9 @@ pub(crate) fn append_reply(out: &mut Vec<u8>, fate: Fate, cause: Cause<'_>) {
         Cause::LinkLost { server, reason } => format!("connection to {server} lost: {reason}"),
         Cause::Deadline { server, limit_ms } => {
             format!("no reply from {server} within {limit_ms} ms")
+        }
+        Cause::Moved { server } => {
+            format!("{server} has its keys no more, and who has them could not be found in time")
         }
         Cause::Bound { name } => format!("the limit {name} is reached"),
         Cause::Workers { limit_ms } => {

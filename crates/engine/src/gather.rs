@@ -10,7 +10,7 @@ use respool_protocol::fan::{self, Cursor, Divided, Merged, Part, Undivided};
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::link::{Class, Entry};
-use crate::pool::ServerId;
+use crate::pool::{Group, ServerId};
 use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::route::CROSSSLOT;
 use crate::session::{Flags, Session};
@@ -55,17 +55,18 @@ impl Engine {
         };
         let (pool, any) = (&self.pools[usize::from(session.pool)], session.next_seq);
         let mut split = std::mem::take(&mut self.split);
-        let owner_of = |name: &[u8]| pool.owner_of(name, || any).0;
-        let placed = match split.divide(request.id, request.bytes, request.spans, owner_of) {
+        let group_of = |name: &[u8]| pool.group_of(name, || any).0;
+        let placed = match split.divide(request.id, request.bytes, request.spans, group_of) {
             Ok(Divided::Shares) => {
                 let shares = split.shares();
                 let parts: Vec<_> = shares
-                    .map(|share| (ServerId(share.group), share.request))
+                    .map(|share| (pool.server_of(Group(share.group)), share.request))
                     .collect();
                 self.ask_several(key, request, &parts, split.order().to_vec())
             }
             Ok(Divided::Whole { group }) => {
-                self.turn(key, ServerId(group));
+                let server = pool.server_of(Group(group));
+                self.turn(key, server);
                 self.place_on_link(key, request.bytes, is_read(request), None)
             }
             Err(Undivided::Together) => self.answer_error(key, CROSSSLOT),
@@ -98,35 +99,47 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
-        let servers = self.pools[usize::from(session.pool)].servers();
         let cursor = request
             .spans
             .get(1)
             .and_then(|span| Cursor::parse(span.of(request.bytes)));
-        let its_server = |cursor: &Cursor| servers.get(usize::from(cursor.server)).copied();
-        let Some((cursor, server)) = cursor.and_then(|cursor| Some((cursor, its_server(&cursor)?)))
-        else {
+        let Some(cursor) = cursor else {
             return self.answer_error(key, b"ERR invalid cursor");
         };
-        let count = servers.len() as u16;
+        let pool = &self.pools[usize::from(session.pool)];
+        let Some(((number, server), next)) = pool.scanned_from(cursor.server) else {
+            // Those that were left are gone.
+            return self.answer_reply(key, b"*2\r\n$1\r\n0\r\n*0\r\n");
+        };
+        let cursor = match number == cursor.server {
+            true => cursor.cursor,
+            // It was another one's that is gone.
+            false => 0,
+        };
         self.turn(key, server);
         let mut bytes = Vec::new();
-        fan::scan_request(request.bytes, request.spans, cursor, &mut bytes);
-        let duty = Duty::Scan {
-            server: cursor.server,
-            count,
+        let at = Cursor {
+            server: number,
+            cursor,
         };
+        fan::scan_request(request.bytes, request.spans, at, &mut bytes);
+        let duty = Duty::Scan { number, next };
         self.place_on_link(key, &bytes, true, Some(duty))
     }
 
     /// What a server has answered to that, with the cursor that the client is to see.
-    pub(crate) fn scanned(&self, link: Key, (server, count): (u16, u16), reply: &[u8]) -> Vec<u8> {
+    pub(crate) fn scanned(
+        &self,
+        link: Key,
+        (number, next): (u16, Option<u16>),
+        reply: &[u8],
+    ) -> Vec<u8> {
         let part = Part {
             server: self.label(link),
             reply,
         };
         let mut out = Vec::new();
-        fan::scan_reply(part, server, count, &mut out);
+        fan::scan_reply(part, number, next, &mut out);
         out
     }
 

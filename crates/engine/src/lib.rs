@@ -6,11 +6,13 @@
 mod auth;
 mod buffer;
 mod clients;
+mod cluster;
 mod coalesce;
 mod control;
 mod counters;
 mod directory;
 mod duty;
+mod elsewhere;
 mod engine;
 mod failure;
 mod fleet;

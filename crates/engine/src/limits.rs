@@ -110,6 +110,10 @@ pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 /// a bound, as long as the transaction is open.
 pub const REDIRECTS_QUEUED_MAX: usize = 4;
 
+/// Servers that one worker knows of, in all its pools, with those that are gone. At it: what a Cluster's nodes say of another one
+/// is not followed.
+pub const SERVERS_MAX: usize = 8 << 10;
+
 /// Users of servers whose passwords clients have given to one worker, and who are still in use.
 pub const LOGINS_MAX: usize = 1 << 10;
 

@@ -171,6 +171,8 @@ pub(crate) enum Before {
     Unsent,
     /// It was answered, and that was no answer for its session.
     Answered,
+    /// It was answered that it was not executed.
+    Refused,
     /// Its connection was lost, or held up by a slow session. That is survived once.
     Lost,
 }
@@ -382,7 +384,7 @@ impl Entry {
     /// What became of it when it was not written whole to the present connection.
     pub(crate) fn fate_unsent(&self) -> Fate {
         match self.before {
-            Before::Unsent => Fate::NotSent,
+            Before::Unsent | Before::Refused => Fate::NotSent,
             Before::Answered | Before::Lost => Fate::Unknown,
         }
     }
@@ -455,6 +457,8 @@ pub(crate) struct Link {
     pub(crate) sets: Trial,
     /// Whether it pays to look for what is the same.
     pub(crate) collapsing: Trial,
+    /// Its server may say that another one is to be asked, or that one should ask later.
+    pub(crate) heeds: bool,
     /// What is in flight may rightly take for ever: the server waits for something.
     pub(crate) waits: bool,
     /// Its bytes are the session's as they come (MONITOR).
@@ -530,6 +534,7 @@ impl Link {
             gets: FUSING,
             sets: FUSING,
             collapsing: COLLAPSING,
+            heeds: false,
             waits: false,
             tunnel: None,
             tainted: false,
@@ -1021,10 +1026,16 @@ impl Link {
 
     /// Unsent requests leave the open batch of a link that is not connected.
     pub(crate) fn take_unsent(&mut self, leaves: impl Fn(&Entry) -> bool) -> Vec<Entry> {
-        debug_assert!(!self.is_up());
         if !self.ledger.iter().any(&leaves) {
             return Vec::new();
         }
+        let taken = self.take_left(|entry, _| leaves(entry));
+        taken.into_iter().map(|left| left.entry).collect()
+    }
+
+    /// The same, with all that they are.
+    pub(crate) fn take_left(&mut self, leaves: impl Fn(&Entry, &[u8]) -> bool) -> Vec<Left> {
+        debug_assert!(!self.is_up());
         let mut taken = Vec::new();
         let mut kept = Vec::new();
         let mut duties = std::mem::take(&mut self.duties).into_iter();
@@ -1032,10 +1043,16 @@ impl Link {
         for entry in std::mem::take(&mut self.ledger) {
             let duty = if entry.duty { duties.next() } else { None };
             let behind = at + entry.len as usize;
-            if leaves(&entry) {
-                taken.push(entry);
+            let request = &self.out.bytes()[at..behind];
+            if leaves(&entry, request) {
+                let request = request.to_vec();
+                taken.push(Left {
+                    entry,
+                    request,
+                    duty,
+                });
             } else {
-                kept.extend_from_slice(&self.out.bytes()[at..behind]);
+                kept.extend_from_slice(request);
                 self.ledger.push_back(entry);
                 self.duties.extend(duty);
             }
@@ -1052,6 +1069,13 @@ impl Link {
         let movable = |entry: &&Entry| entry.class.may_move();
         self.movable = self.ledger.iter().filter(movable).count() as u32;
     }
+}
+
+/// A request that has left its link unsent.
+pub(crate) struct Left {
+    pub(crate) entry: Entry,
+    pub(crate) request: Vec<u8>,
+    pub(crate) duty: Option<Duty>,
 }
 
 impl Greeting {

@@ -53,6 +53,12 @@ impl Parking {
         self.bytes.len() - self.left
     }
 
+    /// Whether the reply of this place is here.
+    pub(crate) fn holds(&self, seq: u32) -> bool {
+        let mut replies = self.replies.iter();
+        replies.any(|parked| seq.wrapping_sub(parked.seq) < parked.count)
+    }
+
     /// Keeps a reply whose place is behind `head`.
     pub(crate) fn park(
         &mut self,

@@ -2,12 +2,13 @@
 
 use respool_protocol::hashing::Placement;
 
+use crate::cluster::Cluster;
 use crate::link::LinkKey;
 use crate::settings::{FlushRule, PoolKind, PoolSettings, ServerSettings};
 use crate::slots::Key;
 
 /// A server's index in the engine's table of servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ServerId(pub(crate) u16);
 
 /// One process behind us.
@@ -18,8 +19,22 @@ pub(crate) struct Server {
     pub(crate) label: String,
     /// The index of its pool.
     pub(crate) pool: u16,
+    /// Its pool has it no more: nothing new is asked of it, and it is not connected again.
+    pub(crate) gone: bool,
     /// Of each version of the protocol, the kind of link that was asked for last, and the one that all share.
     pub(crate) current: [Option<(LinkKey, Key)>; 2],
+}
+
+impl Server {
+    pub(crate) fn new(pool: u16, settings: &ServerSettings) -> Server {
+        Server {
+            label: settings.address.to_string(),
+            settings: settings.clone(),
+            pool,
+            gone: false,
+            current: [None; 2],
+        }
+    }
 }
 
 /// One logical Redis.
@@ -40,7 +55,13 @@ pub(crate) enum Topology {
         placement: Placement,
         servers: Box<[ServerId]>,
     },
+    /// The servers say themselves which of them owns which slots.
+    Cluster(Box<Cluster>),
 }
+
+/// What a key shares with those that one command may name together with it: on a Cluster its slot, elsewhere its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group(pub(crate) u16);
 
 impl Pool {
     /// Makes the pools and the table of their servers.
@@ -48,42 +69,38 @@ impl Pool {
         let mut servers = Vec::new();
         let mut add = |pool: usize, settings: &ServerSettings| {
             let id = ServerId(servers.len() as u16);
-            servers.push(Server {
-                label: settings.address.to_string(),
-                settings: settings.clone(),
-                pool: pool as u16,
-                current: [None; 2],
-            });
+            servers.push(Server::new(pool as u16, settings));
             id
         };
         let mut pools = Vec::new();
         for (index, pool) in settings.iter().enumerate() {
+            let mut flush = flush.clone();
             let topology = match &pool.kind {
                 PoolKind::Single(server) => Topology::Single(add(index, server)),
                 PoolKind::Sharded { shards, placement } => Topology::Sharded {
                     placement: placement.clone(),
                     servers: shards.iter().map(|shard| add(index, shard)).collect(),
                 },
+                PoolKind::Cluster { seeds } => {
+                    // Keys that come together are rarely of one slot.
+                    flush.fuse = false;
+                    let ids = seeds.iter().map(|seed| add(index, seed)).collect();
+                    Topology::Cluster(Box::new(Cluster::new(seeds, ids)))
+                }
             };
-            pools.push(Pool {
-                topology,
-                flush: flush.clone(),
-            });
+            pools.push(Pool { topology, flush });
         }
         (pools, servers)
     }
 
     /// The server for what has no key: it owns everything where there is only one, so a request need not be looked at.
     pub(crate) fn home(&self) -> ServerId {
-        match &self.topology {
-            Topology::Single(server) => *server,
-            Topology::Sharded { servers, .. } => servers[0],
-        }
+        self.servers()[0]
     }
 
     /// Whether requests have to be looked at to know whose they are.
     pub(crate) fn has_several(&self) -> bool {
-        matches!(self.topology, Topology::Sharded { .. })
+        !matches!(self.topology, Topology::Single(_))
     }
 
     /// The owner of a key; `random` is asked where any will do.
@@ -92,14 +109,64 @@ impl Pool {
         match &self.topology {
             Topology::Single(server) => *server,
             Topology::Sharded { placement, servers } => servers[placement.server_of(key, random)],
+            Topology::Cluster(cluster) => cluster.owner_of(key),
         }
     }
 
-    /// All of them, in the order of the configuration.
+    /// What a key belongs to.
+    pub(crate) fn group_of(&self, key: &[u8], random: impl FnOnce() -> u32) -> Group {
+        match &self.topology {
+            Topology::Cluster(_) => Group(respool_protocol::slot::hash_slot(key)),
+            _ => Group(self.owner_of(key, random).0),
+        }
+    }
+
+    /// The server where that is.
+    pub(crate) fn server_of(&self, group: Group) -> ServerId {
+        match &self.topology {
+            Topology::Cluster(cluster) => cluster.owner_of_slot(group.0),
+            _ => ServerId(group.0),
+        }
+    }
+
+    /// All that own keys, the one for what has no key in front.
     pub(crate) fn servers(&self) -> &[ServerId] {
         match &self.topology {
             Topology::Single(server) => std::slice::from_ref(server),
             Topology::Sharded { servers, .. } => servers,
+            Topology::Cluster(cluster) => cluster.servers(),
+        }
+    }
+
+    /// The server of this number, by which SCAN knows it as long as it is there; if that is gone, the one behind it. And the
+    /// number of the next one.
+    pub(crate) fn scanned_from(&self, number: u16) -> Option<((u16, ServerId), Option<u16>)> {
+        let by_place = match &self.topology {
+            Topology::Cluster(_) => &[],
+            _ => self.servers(),
+        };
+        let by_place = (0..).zip(by_place.iter().copied());
+        let by_number = match &self.topology {
+            Topology::Cluster(cluster) => cluster.scan_order(),
+            _ => &[],
+        };
+        let all = by_place.chain(by_number.iter().copied());
+        let mut left = all.filter(|(its, _)| *its >= number);
+        let first = left.next()?;
+        Some((first, left.next().map(|(next, _)| next)))
+    }
+
+    pub(crate) fn cluster(&self) -> Option<&Cluster> {
+        match &self.topology {
+            Topology::Cluster(cluster) => Some(cluster),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn cluster_mut(&mut self) -> Option<&mut Cluster> {
+        match &mut self.topology {
+            Topology::Cluster(cluster) => Some(cluster),
+            _ => None,
         }
     }
 }

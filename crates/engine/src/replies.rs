@@ -122,6 +122,19 @@ impl Engine {
                             self.deliver_run(&mut run, &bytes[..at]);
                             return self.lose_link(key, UNASKED);
                         };
+                        let link = if link.scanner.kind() == b'-' && link.heeds {
+                            self.deliver_run(&mut run, &bytes[..at]);
+                            if self.goes_elsewhere(key, &bytes[at..end]) {
+                                at = end;
+                                continue;
+                            }
+                            match self.links.get_mut(key) {
+                                Some(link) => link,
+                                None => return,
+                            }
+                        } else {
+                            link
+                        };
                         if entry.class.is_special() {
                             let reply = &bytes[at..end];
                             let special = entry.class.tells()
@@ -210,6 +223,7 @@ impl Engine {
             if session.parked_bytes() > self.settings.limits.session_output_soft_bytes as usize {
                 self.early.push(key);
             }
+            let is_put_off = session.flags.any(Flags::PUT_OFF);
             let mut owed = session.parked_bytes();
             if !session.flags.any(Flags::ROUTED) {
                 owed += session.out.len();
@@ -217,6 +231,8 @@ impl Engine {
             if owed > self.settings.limits.session_output_hard_bytes as usize {
                 let reason = "session_output_hard_bytes: replies before their turn";
                 self.close_for(key, reason.to_owned());
+            } else if is_put_off {
+                self.overtaken(key, (seq, count));
             }
             return;
         }
@@ -298,7 +314,10 @@ impl Engine {
             let Some(entry) = link.first_in_flight() else {
                 return self.lose_link(key, UNASKED);
             };
-            if entry.duty {
+            let is_refused = link.scanner.kind() == b'-' && link.heeds && !cut;
+            if is_refused && self.goes_elsewhere(key, whole) {
+                // Its session will be told later.
+            } else if entry.duty {
                 self.settle(key, whole, cut);
             } else if entry.class.is_special() {
                 self.settle_moved(key, entry, whole, cut);

@@ -21,8 +21,8 @@ use respool_protocol::encode::Version;
 use respool_protocol::fan::is_mergeable;
 
 use crate::engine::Engine;
-use crate::link::{Class, Entry, Link, LinkKey, Role};
-use crate::pool::ServerId;
+use crate::link::{Class, Entry, Link, LinkKey, Role, State};
+use crate::pool::{Group, ServerId};
 use crate::requests::{Placed, Request};
 use crate::returns::Expected;
 use crate::session::{Flags, Session};
@@ -50,7 +50,7 @@ pub(crate) const UNKNOWN_KEYS: &[u8] =
 enum Owner {
     /// It has none.
     Nobody,
-    One(ServerId),
+    One(Group),
     Several,
 }
 
@@ -128,24 +128,25 @@ impl Engine {
             // It is refused as ever.
             return None;
         }
-        let (pool, own) = (usize::from(session.pool), session.server);
+        let pool = usize::from(session.pool);
         let in_multi = session.flags.any(Flags::IN_MULTI);
         let owner = self.owner_of_keys(key, request.command, request.spans.len(), |at| {
             request.arg(at)
         });
-        let is_bound = !session.pins.is_empty() || self.transaction_is_bound(key);
+        let is_bound = !session.pins.is_empty() || self.queued_group(key).is_some();
         let home = self.pools[pool].home();
+        let of_cluster = self.pools[pool].cluster().is_some();
         let (answer, spread) = (request.command.answer, request.command.fan_out.spread);
-        let owner = match owner {
-            Owner::Nobody if is_published(request.id) => Owner::One(home),
-            owner => owner,
-        };
         match owner {
-            Owner::One(_) if looks_elsewhere(request) => Some(self.refuse_queued(key, ELSEWHERE)),
-            Owner::One(server) if server == own || !is_bound => {
+            // A Cluster's nodes refuse that themselves, where they have to.
+            Owner::One(_) if !of_cluster && looks_elsewhere(request) => {
+                Some(self.refuse_queued(key, ELSEWHERE))
+            }
+            Owner::One(group) if self.may_turn_to(key, group) => {
+                let server = self.pools[pool].server_of(group);
                 self.turn(key, server);
                 if in_multi {
-                    self.bind_transaction(key);
+                    self.bind_transaction(key, group);
                 }
                 None
             }
@@ -154,6 +155,18 @@ impl Engine {
                 Some(self.divide(key, request))
             }
             Owner::Several => Some(self.refuse_queued(key, CROSSSLOT)),
+            // A Cluster's nodes tell each other what is published.
+            Owner::Nobody if is_published(request.id) && of_cluster && is_bound => None,
+            Owner::Nobody if is_published(request.id) => {
+                if session.server != home && is_bound {
+                    return Some(self.refuse_queued(key, FOREIGN));
+                }
+                self.turn(key, home);
+                if in_multi && !of_cluster {
+                    self.bind_transaction(key, Group(home.0));
+                }
+                None
+            }
             Owner::Nobody => match (answer, spread) {
                 // The server would know one of the session's links, and that is one of several.
                 (Answer::Pinned, _) if switches_off(request) => None,
@@ -188,6 +201,17 @@ impl Engine {
         }
     }
 
+    /// Whether nothing keeps a session from asking the owner of that.
+    fn may_turn_to(&self, key: Key, group: Group) -> bool {
+        let Some(session) = self.sessions.get(key) else {
+            return false;
+        };
+        let server = self.pools[usize::from(session.pool)].server_of(group);
+        let queued = self.queued_group(key);
+        (session.pins.is_empty() || session.server == server)
+            && queued.is_none_or(|queued| queued == group)
+    }
+
     /// The same for a request that is too large to be held, of which these arguments have come.
     pub(crate) fn route_large(
         &mut self,
@@ -203,7 +227,7 @@ impl Engine {
             return Err(UNKNOWN_KEYS.to_vec());
         };
         let command = id.get();
-        let (own, is_bound) = (session.server, !session.pins.is_empty());
+        let pool = &self.pools[usize::from(session.pool)];
         let missing = Cell::new(false);
         let arg = |at: usize| {
             args.get(at).copied().unwrap_or_else(|| {
@@ -212,18 +236,23 @@ impl Engine {
             })
         };
         let owner = match self.owner_of_keys(key, command, argc, arg) {
-            Owner::Nobody if is_published(id) => {
-                Owner::One(self.pools[usize::from(session.pool)].home())
-            }
             _ if missing.get() => Owner::Several,
             owner => owner,
         };
         match owner {
-            Owner::One(server) if server == own || !is_bound => {
+            Owner::One(group) if self.may_turn_to(key, group) => {
+                let server = pool.server_of(group);
                 self.turn(key, server);
                 Ok(())
             }
             Owner::One(_) => Err(FOREIGN.to_vec()),
+            Owner::Nobody if is_published(id) => {
+                let home = pool.home();
+                if session.pins.is_empty() {
+                    self.turn(key, home);
+                }
+                Ok(())
+            }
             Owner::Nobody if matches!(command.fan_out.spread, Spread::Owner | Spread::Any) => {
                 Ok(())
             }
@@ -249,33 +278,38 @@ impl Engine {
         };
         let failed = |link: &Link| !link.is_up() && link.failures > 0;
         let is_dead = self.links.get(session.link).is_some_and(failed);
-        if is_dead && session.pins.is_empty() && !self.transaction_is_bound(key) {
+        if is_dead && session.pins.is_empty() && self.queued_group(key).is_none() {
             let up = self.first_up(usize::from(session.pool));
             self.turn(key, up);
         }
     }
 
-    /// The first of a pool's servers that can be reached; the first of all, if none can.
+    /// The first of a pool's servers that can be reached; else one that may be; the first of all, if none can.
     pub(crate) fn first_up(&self, pool: usize) -> ServerId {
-        let is_up = |server: &&ServerId| {
-            let link = self.shared.get(&self.first_link(**server));
-            link.and_then(|link| self.links.get(*link))
-                .is_some_and(Link::is_up)
-        };
-        let pool = &self.pools[pool];
-        let up = pool.servers().iter().find(is_up);
-        up.copied().unwrap_or_else(|| pool.home())
+        let servers = self.pools[pool].servers();
+        let up = servers.iter().find(|server| self.is_reachable(**server));
+        let first = up.or_else(|| servers.iter().find(|server| !self.is_resting(**server)));
+        first.copied().unwrap_or_else(|| self.pools[pool].home())
+    }
+
+    /// Whether the first link to a server is up.
+    pub(crate) fn is_reachable(&self, server: ServerId) -> bool {
+        self.first_link_is(server, Link::is_up)
+    }
+
+    /// Whether that could not be had, and is not tried just now.
+    fn is_resting(&self, server: ServerId) -> bool {
+        self.first_link_is(server, |link| matches!(link.state, State::Resting { .. }))
+    }
+
+    pub(crate) fn first_link_is(&self, server: ServerId, so: impl FnOnce(&Link) -> bool) -> bool {
+        let link = self.shared.get(&self.first_link(server));
+        link.and_then(|link| self.links.get(*link)).is_some_and(so)
     }
 
     /// The server where everything is published that a session may listen to.
     pub(crate) fn home_of(&self, session: &Session) -> ServerId {
         self.pools[usize::from(session.pool)].home()
-    }
-
-    fn owner_of_key(&self, key: Key, name: &[u8]) -> ServerId {
-        let session = self.sessions.get(key);
-        let (pool, any) = session.map_or((0, 0), |session| (session.pool, session.next_seq));
-        self.pools[usize::from(pool)].owner_of(name, || any)
     }
 
     fn owner_of_keys<'a>(
@@ -285,16 +319,20 @@ impl Engine {
         argc: usize,
         arg: impl Fn(usize) -> &'a [u8],
     ) -> Owner {
+        let Some(session) = self.sessions.get(key) else {
+            return Owner::Nobody;
+        };
+        let (pool, any) = (&self.pools[usize::from(session.pool)], session.next_seq);
+        let channels_have_places = pool.cluster().is_some();
         let mut owner = Owner::Nobody;
         let visited = command.keys(argc, &arg, |at, what| {
-            // A channel has its place in a Cluster only.
-            if what.has(KeyFlags::NOT_KEY) {
+            if what.has(KeyFlags::NOT_KEY) && !channels_have_places {
                 return;
             }
-            let its = self.owner_of_key(key, arg(at));
+            let its = pool.group_of(arg(at), || any);
             owner = match owner {
                 Owner::Nobody => Owner::One(its),
-                Owner::One(server) if server == its => owner,
+                Owner::One(group) if group == its => owner,
                 Owner::One(_) | Owner::Several => Owner::Several,
             };
         });

@@ -12,6 +12,7 @@ use respool_protocol::request::{Scanner, Tail};
 use crate::buffer::Outgoing;
 use crate::coalesce::{Move, Run};
 use crate::duty::Duty;
+use crate::elsewhere::PutOff;
 use crate::gather::Gather;
 use crate::limits::FUSED_WAITING_BYTES_MAX;
 use crate::link::{Before, Entry};
@@ -141,6 +142,8 @@ impl Flags {
     pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 26);
     /// It has queued or watched before.
     pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
+    /// Something of it was not executed, and is asked again.
+    pub(crate) const PUT_OFF: Flags = Flags(1 << 29);
     /// Its pool has several servers: each request is looked at to know whose it is.
     pub(crate) const ROUTED: Flags = Flags(1 << 28);
 
@@ -351,6 +354,8 @@ pub(crate) struct Rare {
     pub(crate) gives_up_at: Option<(u32, Time)>,
     /// Requests of which several servers have a part.
     pub(crate) gathers: VecDeque<Gather>,
+    /// Requests that a node did not execute, in the order of their places.
+    pub(crate) put_off: VecDeque<PutOff>,
     /// What their parts have brought.
     pub(crate) gathered_bytes: usize,
     /// Within an EXEC: what the session is there.
@@ -463,7 +468,8 @@ impl Session {
             let queued = rare.transaction.as_ref().map_or(0, Transaction::held_bytes);
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
             let left: usize = rare.steps.iter().map(Step::held_bytes).sum();
-            rare.pushes.len() + queued + subscribed + left
+            let put_off: usize = rare.put_off.iter().map(PutOff::held_bytes).sum();
+            rare.pushes.len() + queued + subscribed + left + put_off
         });
         self.out.len() + self.held.len() + scanned + self.parked_bytes() + rare
     }
@@ -511,6 +517,7 @@ mod tests {
             F::FUSED,
             F::ASKS_AGAIN,
             F::ROUTED,
+            F::PUT_OFF,
         ] {
             assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));
         }

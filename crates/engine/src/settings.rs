@@ -156,6 +156,12 @@ pub struct PoolSettings {
 pub enum PoolKind {
     /// One server owns every key.
     Single(ServerSettings),
+    /// A Redis or Valkey Cluster: its nodes say which of them owns which keys.
+    Cluster {
+        /// Nodes to be asked first; from the answers come all others. Who we are to the first of them, and its
+        /// database, hold for every node.
+        seeds: Vec<ServerSettings>,
+    },
     /// Plain servers that do not know of each other; which of them owns a key is said by its hash.
     Sharded {
         /// In the order from which the placement was made.

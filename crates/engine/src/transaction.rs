@@ -24,6 +24,7 @@ use crate::engine::Engine;
 use crate::here::Hello;
 use crate::link::Entry;
 use crate::pinned::Switch;
+use crate::pool::Group;
 use crate::redirect::{Redirect, redirect_asked};
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Pins};
@@ -45,8 +46,8 @@ pub(crate) struct Transaction {
     held: usize,
     /// Something was refused: EXEC will be, too.
     aborted: bool,
-    /// A key in it has decided which server executes it.
-    bound: bool,
+    /// What its keys belong to.
+    group: Option<Group>,
     /// Something in it leaves a trace on its connection: that is to be the session's own, and nobody's thereafter.
     taints: bool,
     /// Those whose results are not simply the server's, by their places.
@@ -309,20 +310,20 @@ impl Engine {
         }
     }
 
-    /// Whether a key that was queued has decided which server executes the transaction.
-    pub(crate) fn transaction_is_bound(&self, key: Key) -> bool {
+    /// What the keys belong to that a session has queued since MULTI, if it has queued any.
+    pub(crate) fn queued_group(&self, key: Key) -> Option<Group> {
         let rare = self
             .sessions
             .get(key)
             .and_then(|session| session.rare.as_ref());
         let transaction = rare.and_then(|rare| rare.transaction.as_ref());
-        transaction.is_some_and(|transaction| transaction.bound)
+        transaction.and_then(|transaction| transaction.group)
     }
 
-    /// From now on that is the server to which the session has turned.
-    pub(crate) fn bind_transaction(&mut self, key: Key) {
+    /// From now on that is what its keys belong to.
+    pub(crate) fn bind_transaction(&mut self, key: Key, group: Group) {
         if let Some(transaction) = self.transaction_of(key) {
-            transaction.bound = true;
+            transaction.group = Some(group);
         }
     }
 
@@ -601,6 +602,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             unreachable!("it is the session's own request");
         };
+        let watched = session.pins.any(Pins::WATCH);
         let rare = session.rare.as_mut();
         let Some(transaction) = rare.and_then(|rare| rare.transaction.as_mut()) else {
             unreachable!("a session in MULTI has a transaction");
@@ -616,6 +618,9 @@ impl Engine {
             before: 1 + in_block,
             exec,
             opens: true,
+            in_front: 1 + in_block,
+            refusal: None,
+            watched,
         };
         (block, duty)
     }

@@ -52,6 +52,7 @@ impl Engine {
         link.up_since = self.now;
         link.progress = self.now;
         link.refusal = None;
+        let heeded = link.heeds.then_some(link.key.server);
         if link.has_open_batch() {
             self.list_link(key);
         } else {
@@ -59,6 +60,9 @@ impl Engine {
         }
         self.counters.link_ups += 1;
         self.reopen(key);
+        if let Some(server) = heeded {
+            self.doubt_owners(server);
+        }
         self.hub_up(key);
         self.wake_waiters(key);
         let Some(link) = self.links.get(key) else {
@@ -96,6 +100,14 @@ impl Engine {
         }
         let gone = link.disconnect(stable && role == Role::Shared);
         link.state = State::Down;
+        let (heeds, its_server) = (link.heeds && role == Role::Shared, link.key.server);
+        if heeds {
+            self.doubt_lost_owner(its_server);
+            self.move_left(key);
+        }
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
         // What stays waits for the next connection; only a shared link gets one.
         let stranded: Vec<Entry> = match role {
             Role::Shared => Vec::new(),
@@ -340,6 +352,7 @@ impl Engine {
             self.tick_link(key);
         }
         self.ticking = keys;
+        self.tick_clusters();
         self.tick_questions();
         self.tick_lessons();
         self.tick_waiters();
@@ -363,6 +376,11 @@ impl Engine {
         }
     }
 
+    /// Whether nobody will ask a link's server anything any more.
+    fn is_gone(&self, link: &Link) -> bool {
+        self.server(link.key.server).gone
+    }
+
     fn tick_link(&mut self, key: Key) {
         let timeouts = self.settings.timeouts.clone();
         let now = self.now;
@@ -380,7 +398,7 @@ impl Engine {
             State::Resting { .. }
                 if link.riders == 0
                     && !matches!(link.role, Role::Hub(_))
-                    && link.key != self.first_link(link.key.server)
+                    && (link.key != self.first_link(link.key.server) || self.is_gone(link))
                     // Whoever has turned away comes back, and is not to wait for the same again.
                     && (!self.pool_of(link.key.server).has_several()
                         || over(now, link.unused_since, LINK_UNUSED_MS)) =>
@@ -402,7 +420,15 @@ impl Engine {
             }
             _ => {}
         }
-        if matches!(link.role, Role::Redirect { .. }) {
+        if self.is_silent(link) {
+            let server = link.key.server;
+            self.doubt_lost_owner(server);
+        }
+        if self
+            .links
+            .get(key)
+            .is_some_and(|link| matches!(link.role, Role::Redirect { .. }))
+        {
             self.tick_redirect(key);
         }
         self.tick_requests(key, timeouts.request_ms);
@@ -417,8 +443,9 @@ impl Engine {
             && link.ledger.is_empty()
             && link.out.bytes().is_empty()
             && link.waiters.is_empty();
+        let is_first = link.key == self.first_link(link.key.server) && !self.is_gone(link);
         let may_go = matches!(link.role, Role::Spare | Role::Redirect { .. })
-            || link.role == Role::Shared && link.key != self.first_link(link.key.server);
+            || link.role == Role::Shared && !is_first;
         if unused && may_go && link.is_up() && over(now, link.unused_since, LINK_UNUSED_MS) {
             self.close_link(key);
         }
@@ -566,7 +593,7 @@ impl Engine {
     }
 
     /// xorshift64*: the jitter needs no more.
-    fn random(&mut self) -> u64 {
+    pub(crate) fn random(&mut self) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;

@@ -27,6 +27,8 @@ pub(crate) enum Named {
     One(Address),
     /// Several, among which keys are divided.
     Sharded(Shards),
+    /// Nodes of a Cluster, which know the others.
+    Cluster(Vec<Address>),
 }
 
 /// What is behind us, as its URL says it.
@@ -70,6 +72,10 @@ impl fmt::Display for BackendUrl {
                 write!(f, "unix://{user}{path}?db={}", self.db)
             }
             Named::One(address) => write!(f, "redis://{user}{address}/{}", self.db),
+            Named::Cluster(seeds) => {
+                let seeds: Vec<_> = seeds.iter().map(Address::to_string).collect();
+                write!(f, "redis-cluster://{user}{}/{}", seeds.join(","), self.db)
+            }
             Named::Sharded(shards) => {
                 write!(f, "redis-sharded://{user}{shards}/{}", self.db)?;
                 let mut before = '?';
@@ -130,6 +136,7 @@ impl BackendUrl {
         match &self.servers {
             Named::One(address) => vec![address],
             Named::Sharded(shards) => shards.addresses().collect(),
+            Named::Cluster(seeds) => seeds.iter().collect(),
         }
     }
 }
@@ -142,7 +149,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         _ => return Err("needs a scheme: write redis://HOST:PORT or unix:///path".into()),
     };
     match scheme {
-        "redis" | "valkey" | "unix" | "redis-sharded" => {}
+        "redis" | "valkey" | "unix" | "redis-sharded" | "redis-cluster" => {}
         "rediss" | "valkeys" => {
             return Err(
                 "TLS to the server is not supported: use redis:// or unix:// on a network \
@@ -152,7 +159,8 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         }
         _ => {
             return Err(
-                "the scheme must be redis://, valkey://, unix:// or redis-sharded://".into(),
+                "the scheme must be redis://, valkey://, unix://, redis-sharded:// or redis-cluster://"
+                    .into(),
             );
         }
     }
@@ -193,7 +201,8 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         if !host.is_empty() {
             return Err("a unix URL has no host: write unix:///path, with three slashes".into());
         }
-        Some(Address::Unix(unix_path(percent_decode(path)?.into())?))
+        let path = unix_path(percent_decode(path)?.into())?;
+        Some(Named::One(Address::Unix(path)))
     } else {
         match path.strip_prefix('/').unwrap_or(path) {
             "" => {}
@@ -201,7 +210,11 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         }
         match scheme {
             "redis-sharded" => None,
-            _ => Some(parse_server(host)?),
+            "redis-cluster" => {
+                let seeds: Result<_, _> = host.split(',').map(parse_server).collect();
+                Some(Named::Cluster(seeds?))
+            }
+            _ => Some(Named::One(parse_server(host)?)),
         }
     };
     let mut others = Vec::new();
@@ -217,7 +230,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         }
     }
     let servers = match one {
-        Some(address) => Named::One(address),
+        Some(named) => named,
         None => Named::Sharded(Shards::parse(host, others.into_iter())?),
     };
     Ok(BackendUrl {

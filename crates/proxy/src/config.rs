@@ -122,6 +122,9 @@ impl Config {
         let kind = match &server.servers {
             Named::One(address) => PoolKind::Single(one(address.clone())),
             Named::Sharded(shards) => shards.pool(one),
+            Named::Cluster(seeds) => PoolKind::Cluster {
+                seeds: seeds.iter().cloned().map(one).collect(),
+            },
         };
         let mut settings = self.settings.clone();
         settings.limits.sessions_max = sessions_max;

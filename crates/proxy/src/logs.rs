@@ -135,6 +135,7 @@ fn log(notice: Notice, down: &mut Down) {
         } => {
             warn!(worker, peer, reason, "session closed");
         }
+        Notice::Topology { worker, pool, text } => info!(worker, pool, text, "topology"),
         Notice::OptionsSet { peer, options } => info!(peer, options, "options set"),
         Notice::AcceptFailed { worker, reason } => {
             warn!(worker, reason, "a newcomer could not be accepted");

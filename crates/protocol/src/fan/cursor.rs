@@ -23,8 +23,8 @@ use crate::{encode, number, reply};
 /// client an error ([`scan_reply`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Cursor {
-    /// Which of the pool's servers is asked. The order of the servers must not change while a SCAN lasts: else some are
-    /// asked twice and others never.
+    /// Which of the pool's servers is asked: a number that it keeps while a SCAN lasts, and by which they are asked one
+    /// after the other.
     pub server: u16,
     /// What that server is asked with; 0: from its beginning.
     pub cursor: u64,
@@ -80,10 +80,10 @@ pub fn scan_request(request: &[u8], spans: &[Span], cursor: Cursor, out: &mut Ve
     out.extend_from_slice(&request[argument.end as usize + 2..]);
 }
 
-/// Appends the reply of one server to SCAN with the cursor that the client is to see. `server` is which of `servers`
-/// gave it: behind the end of one comes the beginning of the next, and only behind the last one the end of all. An error
-/// names the server, as in [`Merger`](super::Merger); the cursor that the client has stays good.
-pub fn scan_reply(part: Part<'_>, server: u16, servers: u16, out: &mut Vec<u8>) -> Merged {
+/// Appends the reply of one server to SCAN with the cursor that the client is to see. `server` gave it, and `next` is asked
+/// behind it: behind the end of one comes the beginning of the next, and only behind the last one the end of all. An
+/// error names the server, as in [`Merger`](super::Merger); the cursor that the client has stays good.
+pub fn scan_reply(part: Part<'_>, server: u16, next: Option<u16>, out: &mut Vec<u8>) -> Merged {
     let parts = &[part];
     if merge::is_error(part.reply) {
         return merge::failed(parts, 0, out);
@@ -91,15 +91,12 @@ pub fn scan_reply(part: Part<'_>, server: u16, servers: u16, out: &mut Vec<u8>) 
     let Some((cursor, rest)) = cursor_of(part.reply) else {
         return merge::misshapen(parts, 0, out);
     };
-    let next = if cursor != 0 {
-        Cursor { server, cursor }.code()
-    } else if server.saturating_add(1) < servers {
-        let server = server + 1;
-        Cursor { server, cursor }.code()
-    } else {
-        Some(0)
+    let code = match next {
+        _ if cursor != 0 => Cursor { server, cursor }.code(),
+        Some(server) => Cursor { server, cursor }.code(),
+        None => Some(0),
     };
-    let Some(code) = next else {
+    let Some(code) = code else {
         merge::complain(part.server, b"its SCAN cursor is too large", out);
         return Merged::Failed { part: 0 };
     };
@@ -143,7 +140,8 @@ mod tests {
             server: SERVER,
             reply,
         };
-        let merged = scan_reply(part, server, servers, &mut out);
+        let next = (server + 1 < servers).then_some(server + 1);
+        let merged = scan_reply(part, server, next, &mut out);
         let text = String::from_utf8(out).unwrap();
         (merged, text.strip_prefix("before").unwrap().to_owned())
     }
@@ -260,7 +258,7 @@ mod tests {
         ) {
             let reply = if whole { [b"*2\r\n$1\r\n".as_slice(), &bytes].concat() } else { bytes };
             let mut out = Vec::new();
-            scan_reply(Part { server: SERVER, reply: &reply }, 3, 4, &mut out);
+            scan_reply(Part { server: SERVER, reply: &reply }, 3, None, &mut out);
             let end = crate::reply::Scanner::default().scan(&out);
             prop_assert_eq!(end, Ok(crate::reply::Scanned::Whole(out.len())));
         }

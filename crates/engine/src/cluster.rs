@@ -1,0 +1,574 @@
+//! A Cluster behind us: which of its nodes owns which slots, as the nodes themselves say it.
+//!
+//! ```text
+//!   MOVED ──────────────► that slot, at once ─────────────┐
+//!     │                                                   ▼
+//!     └─► a refresh:  up to 5 nodes are asked ─choose─► owners[slot] ◄── every request
+//!            ▲                                            │
+//!   a link was lost, an owner is not there, 10 seconds    └─► whose slots changed: its sessions wait
+//!                                                             until what they asked there is answered
+//! ```
+//!
+//! Until the nodes have said anything, the seeds own everything: they say MOVED.
+
+use std::collections::HashSet;
+
+use respool_protocol::cluster::{self, Endpoint, Info, View};
+use respool_protocol::encode;
+use respool_protocol::slot::{SLOTS, hash_slot};
+
+use crate::duty::Duty;
+use crate::engine::{Engine, Event};
+use crate::limits::SERVERS_MAX;
+use crate::link::{Link, Role};
+use crate::pool::{Server, ServerId};
+use crate::session::{Flags, Session};
+use crate::settings::{Address, ServerSettings};
+use crate::slots::Key;
+use crate::time::Time;
+
+/// So many nodes are asked at once.
+const ASKED_MAX: usize = 5;
+/// How long those that have not answered are waited for, milliseconds.
+const ANSWERS_MS: u64 = 100;
+/// From one refresh to the next, milliseconds: usually ...
+const REFRESH_MS: u32 = 1_000;
+/// ... while an owner of slots cannot be reached, and another one may have taken over ...
+const REFRESH_DOWN_MS: u32 = 100;
+/// ... for so long at the most ...
+const FAILOVER_MS: u64 = 60_000;
+/// ... and if nothing happens.
+const REFRESH_QUIET_MS: u32 = 10_000;
+/// A node that owes replies and sends nothing for so long may have been replaced, milliseconds.
+const SILENT_MS: u64 = 200;
+/// SCAN tells so many nodes apart.
+const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
+
+/// What is known of a Cluster.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    /// Of each slot, who is asked.
+    owners: Box<[ServerId]>,
+    /// Those that own slots, the owner of the first one in front.
+    servers: Vec<ServerId>,
+    /// The same by the numbers that SCAN knows them by.
+    scan_order: Vec<(u16, ServerId)>,
+    /// All that the nodes spoke of, replicas too.
+    members: Vec<ServerId>,
+    seeds: Vec<ServerId>,
+    /// How to reach any of them, but for its address.
+    template: ServerSettings,
+    /// The epoch of what is believed.
+    epoch: u64,
+    /// Slots that a node has spoken of since the refresh under way began: it knows better.
+    healed: HashSet<u16>,
+    refresh: Refresh,
+}
+
+/// When the nodes are asked, and what they have answered.
+#[derive(Debug, Default)]
+struct Refresh {
+    wanted: bool,
+    /// Not sooner than then.
+    not_before: Time,
+    /// Since when an owner has not been there.
+    down_since: Option<Time>,
+    /// Tells the answers to it from those to an earlier one.
+    ticket: u32,
+    /// It is under way since then.
+    since: Option<Time>,
+    /// Nodes that have not answered.
+    missing: usize,
+    answers: Vec<(View, Info)>,
+    /// Why the last one that was no answer was none.
+    wrong: Option<String>,
+}
+
+impl Cluster {
+    pub(crate) fn new(seeds: &[ServerSettings], ids: Vec<ServerId>) -> Cluster {
+        let first = ids[0];
+        Cluster {
+            owners: vec![first; usize::from(SLOTS)].into_boxed_slice(),
+            servers: ids.clone(),
+            scan_order: (0..).zip(ids.iter().copied()).collect(),
+            members: ids.clone(),
+            seeds: ids,
+            template: seeds[0].clone(),
+            epoch: 0,
+            healed: HashSet::new(),
+            refresh: Refresh {
+                wanted: true,
+                ..Refresh::default()
+            },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn owner_of(&self, key: &[u8]) -> ServerId {
+        self.owners[usize::from(hash_slot(key))]
+    }
+
+    pub(crate) fn owner_of_slot(&self, slot: u16) -> ServerId {
+        self.owners[usize::from(slot)]
+    }
+
+    pub(crate) fn servers(&self) -> &[ServerId] {
+        &self.servers
+    }
+
+    pub(crate) fn scan_order(&self) -> &[(u16, ServerId)] {
+        &self.scan_order
+    }
+
+    /// Whether a node has said who owns what.
+    pub(crate) fn is_known(&self) -> bool {
+        self.epoch > 0
+    }
+
+    /// The owners may have changed.
+    fn want(&mut self, by: Time) {
+        self.refresh.wanted = true;
+        self.refresh.not_before = self.refresh.not_before.min(by);
+    }
+
+    fn list_owners(&mut self) {
+        let mut seen = HashSet::new();
+        self.servers.clear();
+        for owner in &self.owners {
+            // Neighbours mostly have the same one.
+            if self.servers.last() != Some(owner) && seen.insert(*owner) {
+                self.servers.push(*owner);
+            }
+        }
+    }
+}
+
+/// A number for each name, the same wherever the same names are known, and hardly another one when others come and go.
+fn numbered(mut names: Vec<(String, ServerId)>) -> Vec<(u16, ServerId)> {
+    names.sort_unstable();
+    let mut taken = HashSet::new();
+    let mut numbers: Vec<(u16, ServerId)> = Vec::new();
+    for (name, server) in names {
+        let first = hash_slot(name.as_bytes()) % NUMBERS;
+        let free = (0..NUMBERS).map(|more| (first + more) % NUMBERS);
+        if let Some(number) = free.into_iter().find(|number| taken.insert(*number)) {
+            numbers.push((number, server));
+        }
+    }
+    numbers.sort_unstable();
+    numbers
+}
+
+/// What the nodes are asked.
+const ASK: [&[&str]; 2] = [&["CLUSTER", "SLOTS"], &["CLUSTER", "INFO"]];
+
+/// Refreshes.
+impl Engine {
+    /// Who owns what in the pool of a server may have changed.
+    pub(crate) fn doubt_owners(&mut self, server: ServerId) {
+        let now = self.now;
+        let pool = usize::from(self.server(server).pool);
+        if let Some(cluster) = self.pools[pool].cluster_mut() {
+            let by = cluster.refresh.not_before;
+            cluster.want(by);
+            // The first of all goes at once.
+            if !cluster.is_known() {
+                cluster.want(now);
+            }
+        }
+    }
+
+    /// The same, when a node is not there: another one may take over at any time.
+    pub(crate) fn doubt_lost_owner(&mut self, server: ServerId) {
+        let soon = self.now.plus_ms(REFRESH_DOWN_MS);
+        let pool = usize::from(self.server(server).pool);
+        let other = self.first_up(pool);
+        if let Some(cluster) = self.pools[pool].cluster_mut() {
+            cluster.want(soon);
+            if !cluster.is_known() {
+                // Any seed will say who it is.
+                cluster.owners.fill(other);
+            }
+        }
+    }
+
+    /// Asks the nodes of every Cluster of which that is due.
+    pub(crate) fn refresh_clusters(&mut self) {
+        for pool in 0..self.pools.len() {
+            let now = self.now;
+            let Some(cluster) = self.pools[pool].cluster() else {
+                continue;
+            };
+            let refresh = &cluster.refresh;
+            if refresh.wanted && refresh.since.is_none() && now >= refresh.not_before {
+                self.begin_refresh(pool);
+            }
+        }
+    }
+
+    fn begin_refresh(&mut self, pool: usize) {
+        let start = self.random() as usize;
+        let again = self.now.plus_ms(REFRESH_DOWN_MS);
+        let Some(cluster) = self.pools[pool].cluster() else {
+            return;
+        };
+        let mut candidates = cluster.members.clone();
+        candidates.extend(
+            cluster
+                .seeds
+                .iter()
+                .filter(|id| !cluster.members.contains(id)),
+        );
+        let first = start % candidates.len();
+        candidates.rotate_left(first);
+        let mut links = Vec::new();
+        for server in candidates {
+            let answers = |link: &Link| link.is_up() && link.takes && !self.is_silent(link);
+            if self.first_link_is(server, answers) {
+                links.extend(self.shared.get(&self.first_link(server)));
+            }
+        }
+        links.truncate(ASKED_MAX);
+        let now = self.now;
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return;
+        };
+        if links.is_empty() {
+            // Of those that owned slots none may be left.
+            cluster.refresh.not_before = again;
+            for other in [&cluster.members[..], &cluster.seeds].concat() {
+                self.reach(other);
+            }
+            return;
+        }
+        cluster.healed.clear();
+        let ticket = cluster.refresh.ticket.wrapping_add(1);
+        cluster.refresh = Refresh {
+            down_since: cluster.refresh.down_since,
+            ticket,
+            since: Some(now),
+            missing: links.len(),
+            ..Refresh::default()
+        };
+        self.counters.topology_refreshes += 1;
+        let mut bytes = Vec::new();
+        for request in ASK {
+            encode::request(&mut bytes, request);
+        }
+        for link in links {
+            let duty = Duty::Owners {
+                ticket,
+                slots: None,
+            };
+            self.put_ours(link, &bytes, duty);
+        }
+    }
+
+    /// Sees to it that there is a link to a server, or an attempt at one.
+    pub(crate) fn reach(&mut self, server: ServerId) {
+        self.servers[usize::from(server.0)].gone = false;
+        let kind = self.first_link(server);
+        let known = self.shared.contains_key(&kind);
+        if let Some(link) = self.shared_link(kind).filter(|_| !known) {
+            self.connect(link);
+        }
+    }
+
+    /// A node has said who owns what.
+    pub(crate) fn take_owners(&mut self, link: Key, ticket: u32, slots: &[u8], info: &[u8]) {
+        let Some(server) = self.links.get(link).map(|link| link.key.server) else {
+            return;
+        };
+        let pool = usize::from(self.server(server).pool);
+        let host = match &self.server(server).settings.address {
+            Address::Tcp { host, .. } => host.clone(),
+            Address::Unix(_) => String::from("localhost"),
+        };
+        let answer = View::from_slots(slots, &host).and_then(|view| Ok((view, Info::read(info)?)));
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return;
+        };
+        let refresh = &mut cluster.refresh;
+        if refresh.since.is_none() || refresh.ticket != ticket {
+            return;
+        }
+        refresh.missing -= 1;
+        match answer {
+            Ok(answer) => refresh.answers.push(answer),
+            Err(error) => refresh.wrong = Some(error.to_string()),
+        }
+        if refresh.missing == 0 {
+            self.end_refresh(pool);
+        }
+    }
+
+    /// Looks at what has been under way for long, and at nodes that are silent.
+    pub(crate) fn tick_clusters(&mut self) {
+        for pool in 0..self.pools.len() {
+            let now = self.now;
+            let Some(cluster) = self.pools[pool].cluster() else {
+                continue;
+            };
+            let refresh = &cluster.refresh;
+            match refresh.since {
+                Some(since) if now.since_ms(since) >= ANSWERS_MS => self.end_refresh(pool),
+                None if now.since_ms(refresh.not_before) >= u64::from(REFRESH_QUIET_MS) => {
+                    self.doubt_owners(cluster.servers[0]);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a link's server may have been replaced: it owes replies, and nothing comes.
+    pub(crate) fn is_silent(&self, link: &Link) -> bool {
+        link.heeds
+            && link.in_flight() > 0
+            && !link.waits
+            && self.now.since_ms(link.progress) >= SILENT_MS
+    }
+
+    fn end_refresh(&mut self, pool: usize) {
+        let now = self.now;
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return;
+        };
+        let refresh = &mut cluster.refresh;
+        refresh.since = None;
+        let answers = std::mem::take(&mut refresh.answers);
+        let wrong = refresh.wrong.take();
+        let all = refresh.missing == 0;
+        let epoch = answers.iter().map(|(_, info)| info.current_epoch).max();
+        // Who has not heard of the last failover is not believed, unless that is all that there is.
+        let is_news = epoch.is_some_and(|epoch| epoch >= cluster.epoch || all);
+        if let Some(view) = cluster::choose(&answers).filter(|_| is_news) {
+            let was_known = cluster.is_known();
+            // A Cluster that was never changed has the epoch 0.
+            cluster.epoch = epoch.unwrap_or_default().max(1);
+            self.believe(pool, &view, was_known);
+        } else if let Some(wrong) = wrong {
+            self.tell_topology(pool, format!("no node says who owns what: {wrong}"));
+        }
+        let all_there = self.all_owners_are_up(pool);
+        if let Some(cluster) = self.pools[pool].cluster_mut() {
+            let refresh = &mut cluster.refresh;
+            refresh.wanted |= !all_there;
+            refresh.down_since = (!all_there).then(|| refresh.down_since.unwrap_or(now));
+            let pause = match refresh.down_since {
+                Some(since) if now.since_ms(since) < FAILOVER_MS => REFRESH_DOWN_MS,
+                _ => REFRESH_MS,
+            };
+            refresh.not_before = now.plus_ms(pause);
+        }
+    }
+
+    fn all_owners_are_up(&self, pool: usize) -> bool {
+        let servers = self.pools[pool].servers();
+        let answers = |link: &Link| link.is_up() && !self.is_silent(link);
+        let mut servers = servers.iter();
+        servers.all(|server| self.first_link_is(*server, answers))
+    }
+
+    fn tell_topology(&mut self, pool: usize, text: String) {
+        let pool = self.settings.pools[pool].name.clone();
+        if self.told_of_topology.as_ref() != Some(&text) {
+            self.told_of_topology = Some(text.clone());
+            self.tell(Event::Topology { pool, text });
+        }
+    }
+}
+
+/// What follows from it.
+impl Engine {
+    /// From now on this is who owns what.
+    fn believe(&mut self, pool: usize, view: &View, was_known: bool) {
+        let ids: Vec<Option<ServerId>> = view
+            .nodes()
+            .iter()
+            .map(|node| self.server_at(pool, node.endpoint.as_ref()?))
+            .collect();
+        let id_of = |index: u16| ids.get(usize::from(index)).copied().flatten();
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return;
+        };
+        let mut moved: Vec<(ServerId, ServerId, u32)> = Vec::new();
+        for slot in 0..SLOTS {
+            // Whose slot nobody has now may come back, and says otherwise what became of it.
+            let Some(owner) = view.owner(slot).and_then(id_of) else {
+                continue;
+            };
+            let old = &mut cluster.owners[usize::from(slot)];
+            if *old == owner || cluster.healed.contains(&slot) {
+                continue;
+            }
+            match moved
+                .iter_mut()
+                .find(|(from, to, _)| (*from, *to) == (*old, owner))
+            {
+                Some((.., count)) => *count += 1,
+                None => moved.push((*old, owner, 1)),
+            }
+            *old = owner;
+        }
+        cluster.list_owners();
+        let owners: HashSet<ServerId> = cluster.servers.iter().copied().collect();
+        let nodes = view.nodes().iter().zip(&ids);
+        let names = nodes.filter_map(|(node, id)| {
+            let id = (*id).filter(|id| owners.contains(id))?;
+            Some((node.id.clone(), id))
+        });
+        cluster.scan_order = numbered(names.collect());
+        cluster.members = ids.into_iter().flatten().collect();
+        let (members, seen) = (cluster.members.clone(), &owners);
+        let kept: HashSet<ServerId> = members.iter().chain(seen).copied().collect();
+        let had: Vec<ServerId> = (0..self.servers.len() as u16).map(ServerId).collect();
+        if !was_known {
+            let count = owners.len();
+            self.tell_topology(pool, format!("{count} nodes own its slots"));
+        }
+        for (from, to, count) in moved.iter().filter(|_| was_known) {
+            let (from, to) = (&self.server(*from).label, &self.server(*to).label);
+            let text = format!("{count} slots moved from {from} to {to}");
+            self.tell_topology(pool, text);
+        }
+        let mut from: Vec<ServerId> = moved.iter().map(|(from, ..)| *from).collect();
+        from.sort_unstable();
+        from.dedup();
+        for server in from {
+            self.settle_before_leaving(server);
+            if !owners.contains(&server) {
+                self.lose_silent_links(server);
+            }
+        }
+        for server in had {
+            let state = self.server(server);
+            if usize::from(state.pool) == pool && !state.gone && !kept.contains(&server) {
+                self.retire(server);
+            }
+        }
+        for server in kept {
+            self.servers[usize::from(server.0)].gone = false;
+        }
+        for server in owners {
+            self.reach(server);
+        }
+    }
+
+    /// A node has said that this slot is another one's. Whether that was news.
+    pub(crate) fn heal_slot(&mut self, pool: usize, slot: u16, owner: ServerId) -> bool {
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return false;
+        };
+        cluster.healed.insert(slot);
+        let at = &mut cluster.owners[usize::from(slot)];
+        let old = std::mem::replace(at, owner);
+        if old == owner {
+            return false;
+        }
+        cluster.list_owners();
+        self.settle_before_leaving(old);
+        self.doubt_owners(owner);
+        true
+    }
+
+    /// Something of what a server owned is another one's: who has asked it anything waits until that is answered. What it asks
+    /// next would overtake it.
+    fn settle_before_leaving(&mut self, server: ServerId) {
+        let mut asked = HashSet::new();
+        for (_, link) in self.links.iter() {
+            let shared = matches!(link.role, Role::Shared | Role::Captured { .. });
+            if link.key.server == server && shared {
+                asked.extend(link.ledger.iter().map(|entry| entry.session));
+            }
+        }
+        for session in asked {
+            if self.sessions.get(session).is_some() {
+                self.hold_until_caught_up(session);
+            }
+        }
+    }
+
+    /// A node owns nothing any more, and owes replies that do not come: they will not.
+    fn lose_silent_links(&mut self, server: ServerId) {
+        for key in self.links.keys() {
+            let link = self.links.get(key).filter(|link| link.key.server == server);
+            if link.is_some_and(|link| self.is_silent(link)) {
+                self.lose_link(key, "it was replaced while it owed replies");
+            }
+        }
+    }
+
+    /// The server at this address, among those of a pool; a new one, if there is none. `None` at [`SERVERS_MAX`].
+    pub(crate) fn server_at(&mut self, pool: usize, at: &Endpoint) -> Option<ServerId> {
+        let address = Address::Tcp {
+            host: at.host.clone(),
+            port: at.port,
+        };
+        let is_it = |server: &Server| {
+            usize::from(server.pool) == pool && server.settings.address == address
+        };
+        if let Some(index) = self.servers.iter().position(is_it) {
+            return Some(ServerId(index as u16));
+        }
+        let settings = ServerSettings {
+            address,
+            ..self.pools[pool].cluster()?.template.clone()
+        };
+        let server = Server::new(pool as u16, &settings);
+        if let Some(index) = self.free_server() {
+            self.servers[usize::from(index.0)] = server;
+            return Some(index);
+        }
+        if self.servers.len() >= SERVERS_MAX {
+            return None;
+        }
+        self.servers.push(server);
+        Some(ServerId((self.servers.len() - 1) as u16))
+    }
+
+    /// The place of a server that is gone, and that nothing points to any more. Looked for when there are many.
+    fn free_server(&self) -> Option<ServerId> {
+        const MANY: usize = 256;
+        if self.servers.len() < MANY {
+            return None;
+        }
+        let free = |id: &ServerId| {
+            self.server(*id).gone
+                && self.links.iter().all(|(_, link)| link.key.server != *id)
+                && self
+                    .sessions
+                    .iter()
+                    .all(|(_, session)| session.server != *id)
+                && self.hubs.iter().all(|hub| hub.server != *id)
+                && self.pools.iter().all(|pool| {
+                    let holds = |cluster: &Cluster| {
+                        cluster.seeds.contains(id) || cluster.owners.contains(id)
+                    };
+                    !pool.cluster().is_some_and(holds)
+                })
+        };
+        (0..self.servers.len() as u16).map(ServerId).find(free)
+    }
+
+    /// A server is a member no more: nobody stays there who has no reason to.
+    fn retire(&mut self, server: ServerId) {
+        let state = &mut self.servers[usize::from(server.0)];
+        state.gone = true;
+        let (pool, label) = (usize::from(state.pool), state.label.clone());
+        let home = self.pools[pool].home();
+        self.tell_topology(pool, format!("no node speaks of {label} any more"));
+        let rides = |session: &Session| {
+            session.server == server && session.pins.is_empty() && session.flags.any(Flags::ROUTED)
+        };
+        let riders = self.sessions.iter();
+        let riders: Vec<Key> = riders
+            .filter(|(_, session)| rides(session))
+            .map(|(key, _)| key)
+            .collect();
+        for rider in riders {
+            if self.queued_group(rider).is_none() {
+                self.turn(rider, home);
+            }
+        }
+    }
+}
