@@ -1,14 +1,14 @@
-//! A server fails, another takes its place, and clients behind a respool go on: what each of their requests met meanwhile.
+//! A server fails, another takes its place, and clients behind a proxy go on: what each of their requests met meanwhile.
 //!
 //! ```text
-//! clients   write and read at a pace through respool ───────────────────────────────────────>  time
+//! clients   write and read at a pace through a proxy ───────────────────────────────────────>  time
 //! moment    the server is killed, or told to hand over ──┐
 //! probe                     writes to its heirs directly └─ x x x x x x x x x x x ok
 //! through   the first write to its keys that is acknowledged after that ──────────── ok
 //! ```
 //!
-//! How long servers take to choose an heir is theirs. What respool adds is between the two: from the moment at which the heir
-//! takes a write from whoever asks it, to that at which respool has one acknowledged by it.
+//! How long servers take to choose an heir is theirs. What the proxy, respool or another to compare with, adds is between the two:
+//! from the moment at which the heir takes a write from whoever asks it, to that at which the proxy has one acknowledged by it.
 //!
 //! Every write appends a number of its own to a list. So at the end the servers themselves tell which writes were executed, and how
 //! often: one that was acknowledged and is gone was lost; one that is there twice was sent twice; one that is there though its client
@@ -20,7 +20,8 @@ pub mod scene;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -33,7 +34,7 @@ use crate::machine::{self, Machine};
 use crate::progress::Progress;
 use crate::report::Spread;
 use crate::servers::{self, Flavour, Proxy};
-use crate::targets::{self, Programs, first_line};
+use crate::targets::{self, Held, Programs, first_line};
 
 use clients::{Asked, Key, Load, Outcome};
 use scene::Scene;
@@ -46,12 +47,12 @@ pub const TITLE: &str =
 /// What it asks.
 pub const ABOUT: &str = "\
 What do clients meet while a server fails and another takes its place? Some write and some read at a pace, each request due at its time \
-whatever becomes of those before, through a respool that stands before a Cluster, before what Sentinels watch, or before plain \
+whatever becomes of those before, through a proxy that stands before a Cluster, before what Sentinels watch, or before plain \
 servers of which one is killed and comes back empty. A probe asks the heirs directly until one of them takes a write. From \
-then on to the first write that respool has acknowledged for the same keys is what respool adds to what the servers need themselves. Every \
+then on to the first write that the proxy has acknowledged for the same keys is what it adds to what the servers need themselves. Every \
 write is looked for in the servers at the end.";
 
-/// Milliseconds that respool may add.
+/// Milliseconds that a proxy may add.
 pub const ADDED_MS_MAX: f64 = 300.0;
 /// Milliseconds of one column of the picture, and of one line of timeline.csv.
 pub const BUCKET_MS: f64 = 50.0;
@@ -62,7 +63,7 @@ const REST: Duration = Duration::from_secs(40);
 /// How often the run looks whether it should stop.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// What stands behind respool.
+/// What stands behind the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -108,13 +109,37 @@ impl By {
     }
 }
 
+/// What clients ask through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Through {
+    /// respool.
+    Respool,
+    /// Envoy's Redis proxy, to compare with.
+    Envoy,
+}
+
+impl Through {
+    /// A word for options and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Through::Respool => "respool",
+            Through::Envoy => "envoy",
+        }
+    }
+}
+
 /// Everything that can be chosen about a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// What stands behind respool.
+    /// What stands behind the proxy.
     pub kind: Kind,
     /// How the server goes.
     pub by: By,
+    /// What clients ask through.
+    pub through: Through,
+    /// Whether the other primaries of a Cluster answer while nobody has the slots of the one that failed.
+    pub is_partial: bool,
     /// How often, each time from the beginning.
     pub rounds: u32,
     /// Requests a second that are due, writes and reads together.
@@ -146,6 +171,8 @@ impl Default for Settings {
         Settings {
             kind: Kind::Cluster,
             by: By::Kill,
+            through: Through::Respool,
+            is_partial: false,
             rounds: 3,
             rate: 2000.0,
             writers: 8,
@@ -173,6 +200,12 @@ impl Settings {
             return Err(format!(
                 "{requests:.0} requests are too many to be kept one by one: {ASKED_MAX:.0} at most"
             ));
+        }
+        if self.through == Through::Envoy && self.kind != Kind::Cluster {
+            return Err(
+                "Envoy knows no Sentinel, and divides keys by a rule of its own: --kind cluster"
+                    .to_owned(),
+            );
         }
         match (self.kind, self.by) {
             (Kind::Sharded, By::Command) => {
@@ -205,10 +238,10 @@ pub struct FailoverReport {
     pub machine: Machine,
     /// What the servers say of themselves.
     pub server: String,
-    /// What respool says of itself.
-    pub respool: String,
-    /// How respool was started in the last round.
-    pub respool_command: String,
+    /// What the proxy says of itself.
+    pub proxy: String,
+    /// How the proxy was started in the last round.
+    pub proxy_command: String,
     /// In the order they ran.
     pub rounds: Vec<FailoverRound>,
     /// What must not be, one line each.
@@ -228,7 +261,7 @@ pub struct FailoverRound {
     pub last_error_ms: Option<f64>,
     /// When an heir acknowledged the probe's write.
     pub direct_ms: Option<f64>,
-    /// When respool had a write to the same server's keys acknowledged, the first after that.
+    /// When the proxy had a write to the same server's keys acknowledged, the first after that.
     pub through_ms: Option<f64>,
     /// The longest time in which no write to that server's keys was acknowledged.
     pub longest_gap_ms: Option<f64>,
@@ -277,7 +310,7 @@ pub struct Bucket {
 }
 
 impl FailoverRound {
-    /// Milliseconds that respool took longer than whoever asks the heir.
+    /// Milliseconds that the proxy took longer than whoever asks the heir.
     pub fn added_ms(&self) -> Option<f64> {
         Some(self.through_ms? - self.direct_ms?)
     }
@@ -287,7 +320,7 @@ impl FailoverReport {
     /// The shape of `report.json` that this program writes.
     pub const FORMAT: u32 = 1;
 
-    /// What respool added, over the rounds.
+    /// What the proxy added, over the rounds.
     pub fn added_ms(&self) -> Option<Spread> {
         Spread::of(self.rounds.iter().filter_map(FailoverRound::added_ms))
     }
@@ -306,19 +339,24 @@ impl FailoverReport {
 /// One line, when something that is needed is missing or does not start, or the failover does not come about.
 pub fn run(
     settings: &Settings,
-    respool: Option<&std::path::Path>,
+    respool: Option<&Path>,
     command: Vec<String>,
     stop: &AtomicBool,
 ) -> Result<FailoverReport, String> {
     settings.check()?;
-    let respool = Programs::find(respool, 0)?.respool?;
+    let proxy = match settings.through {
+        Through::Respool => Programs::find(respool, 0)?.respool?,
+        Through::Envoy => servers::find_program("envoy")?,
+    };
     let binary = servers::find(crate::differ::flavour(&settings.flavour)?)?;
     // Nobody is asked: any address will do.
     let url = scene::url(
         settings.kind,
         &[([127, 0, 0, 1], 7000).into(), ([127, 0, 0, 1], 7001).into()],
     );
-    targets::check(&respool, &["--backend", &url])?;
+    if settings.through == Through::Respool {
+        targets::check(&proxy, &["--backend", &url])?;
+    }
     let server = servers::version(&binary).map_err(|error| error.to_string())?;
     let (begin_ns, started) = (clock_ns(), machine::utc(machine::now()));
     let mut report = FailoverReport {
@@ -330,8 +368,8 @@ pub fn run(
         settings: settings.clone(),
         machine: Machine::look(),
         server,
-        respool: first_line(&respool, "--version"),
-        respool_command: String::new(),
+        proxy: first_line(&proxy, "--version"),
+        proxy_command: String::new(),
         rounds: Vec::new(),
         failures: Vec::new(),
     };
@@ -339,16 +377,16 @@ pub fn run(
     for number in 1..=settings.rounds {
         progress.begin(&format!("round {number}"));
         let mut failed = |what: String| report.failures.push(format!("round {number}: {what}"));
-        let (round, respool_command) = Round {
+        let (round, proxy_command) = Round {
             settings,
             binary: &binary,
-            respool: &respool,
+            proxy: &proxy,
             number,
             stop,
         }
         .run(&mut failed)
         .map_err(|problem| format!("round {number}: {problem}"))?;
-        report.respool_command = respool_command;
+        report.proxy_command = proxy_command;
         report.rounds.push(round);
         progress.end_step();
     }
@@ -360,8 +398,8 @@ pub fn run(
 /// One failover from its beginning.
 struct Round<'a> {
     settings: &'a Settings,
-    binary: &'a std::path::Path,
-    respool: &'a PathBuf,
+    binary: &'a Path,
+    proxy: &'a Path,
     number: u32,
     stop: &'a AtomicBool,
 }
@@ -374,19 +412,17 @@ impl Round<'_> {
             move |error: io::Error| format!("{what}: {error}")
         };
         let mut scene = Scene::start(settings, self.binary).map_err(broken("the servers"))?;
-        let threads = settings.threads.to_string();
-        let url = scene.url();
-        let mut args = vec!["--backend", &url, "--threads", &threads];
-        args.extend(settings.respool_args.iter().map(String::as_str));
-        let proxy = Proxy::start(self.respool, &args).map_err(broken("respool"))?;
-        targets::wait_until_served(proxy.address()).map_err(broken("respool"))?;
-        let keys = self.write_keys(&proxy, &scene)?;
-        let probe_key = scene.own_key(&proxy).map_err(broken("the probe's key"))?;
+        let proxy = self.start_proxy(&scene);
+        let proxy = proxy.map_err(broken(settings.through.name()))?;
+        let address = proxy.address();
+        targets::wait_until_served(address).map_err(broken(settings.through.name()))?;
+        let keys = self.write_keys(address, &scene)?;
+        let probe_key = scene.own_key(address).map_err(broken("the probe's key"))?;
         scene
             .wait_for_replicas(&probe_key)
             .map_err(broken("the replicas"))?;
         let load = Load {
-            address: proxy.address(),
+            address,
             keys: &keys,
             settings,
             start_ns: clock_ns(),
@@ -421,8 +457,24 @@ impl Round<'_> {
         Ok((round, proxy.command_line()))
     }
 
-    /// Every key once through respool, which knows where it belongs; then asks the servers where that was.
-    fn write_keys(&self, proxy: &Proxy, scene: &Scene) -> Result<Vec<Key>, String> {
+    fn start_proxy(&self, scene: &Scene) -> io::Result<Held> {
+        let settings = self.settings;
+        match settings.through {
+            Through::Respool => {
+                let (url, threads) = (scene.url(), settings.threads.to_string());
+                let mut args = vec!["--backend", &url, "--threads", &threads];
+                args.extend(settings.respool_args.iter().map(String::as_str));
+                Proxy::start(self.proxy, &args).map(Held::Proxy)
+            }
+            Through::Envoy => {
+                let started = targets::start_envoy(self.proxy, true, &scene.addresses());
+                started.map(|(process, _)| Held::Process(process))
+            }
+        }
+    }
+
+    /// Every key once through the proxy, which knows where it belongs; then asks the servers where that was.
+    fn write_keys(&self, address: SocketAddr, scene: &Scene) -> Result<Vec<Key>, String> {
         let count = self.settings.keys;
         let mut keys: Vec<Key> = (0..2 * count)
             .map(|number| Key {
@@ -431,7 +483,7 @@ impl Round<'_> {
                 group: 0,
             })
             .collect();
-        clients::write_first(proxy.address(), &keys).map_err(|error| format!("keys: {error}"))?;
+        clients::write_first(address, &keys).map_err(|error| format!("keys: {error}"))?;
         for key in &mut keys {
             let group = scene.group_of(&key.name);
             key.group = group.map_err(|error| format!("{}: {error}", key.name))?;
@@ -771,8 +823,8 @@ pub(crate) mod tests {
             settings: Settings::default(),
             machine: Machine::look(),
             server: "redis 7.0.15".to_owned(),
-            respool: "respool <0>".to_owned(),
-            respool_command: "respool serve".to_owned(),
+            proxy: "respool <0>".to_owned(),
+            proxy_command: "respool serve".to_owned(),
             rounds: vec![round, another],
             failures: Vec::new(),
         }

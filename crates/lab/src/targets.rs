@@ -120,7 +120,7 @@ pub struct Programs {
 
 /// A child that is killed and reaped when dropped.
 #[derive(Debug)]
-enum Held {
+pub(crate) enum Held {
     Process(Process),
     Proxy(Proxy),
     /// With a port that must stay reserved as long.
@@ -494,13 +494,9 @@ impl Running {
                 way: Way::Envoy, ..
             } => {
                 let binary = servers::find_program("envoy")?;
-                let process = with_configuration("envoy.yaml", &mut |port, file| {
-                    let mut command = Command::new(&binary);
-                    command.arg("--config-path").arg(file);
-                    command.args(["--concurrency", "1", "--disable-hot-restart"]);
-                    command.args(["--log-level", "warning"]);
-                    (command, envoy_configuration(port, server))
-                });
+                let addresses: Vec<_> = server.servers.iter().map(|one| one.address).collect();
+                let is_cluster = matches!(server.behind, Behind::Cluster(_));
+                let process = start_envoy(&binary, is_cluster, &addresses);
                 let (process, text) = process.map_err(failed)?;
                 (
                     Held::Process(process),
@@ -697,11 +693,29 @@ fn twemproxy_configuration(port: u16, server: SocketAddr) -> String {
     )
 }
 
+/// Envoy with one worker, and the configuration that was written for it.
+///
+/// # Errors
+/// When it does not start.
+pub(crate) fn start_envoy(
+    binary: &Path,
+    is_cluster: bool,
+    servers: &[SocketAddr],
+) -> io::Result<(Process, String)> {
+    with_configuration("envoy.yaml", &mut |port, file| {
+        let mut command = Command::new(binary);
+        command.arg("--config-path").arg(file);
+        command.args(["--concurrency", "1", "--disable-hot-restart"]);
+        command.args(["--log-level", "warning"]);
+        (command, envoy_configuration(port, is_cluster, servers))
+    })
+}
+
 /// Its defaults and one server, or the nodes by which it finds out about a Cluster, of which it then follows the redirects; no
 /// administration port.
-fn envoy_configuration(port: u16, server: &Backend) -> String {
-    let (kind, redirects) = match server.behind {
-        Behind::Cluster(_) => (
+fn envoy_configuration(port: u16, is_cluster: bool, servers: &[SocketAddr]) -> String {
+    let (kind, redirects) = match is_cluster {
+        true => (
             "lb_policy: CLUSTER_PROVIDED
     cluster_type:
       name: envoy.clusters.redis
@@ -709,12 +723,11 @@ fn envoy_configuration(port: u16, server: &Backend) -> String {
         \"@type\": type.googleapis.com/envoy.extensions.clusters.redis.v3.RedisClusterConfig",
             ", enable_redirection: true",
         ),
-        Behind::Server | Behind::Shards(_) => ("type: STATIC", ""),
+        false => ("type: STATIC", ""),
     };
-    let endpoints: Vec<String> = server
-        .servers
+    let endpoints: Vec<String> = servers
         .iter()
-        .map(|Listening { address, .. }| {
+        .map(|address| {
             let (host, port) = (address.ip(), address.port());
             format!(
                 "        - endpoint: {{ address: {{ socket_address: {{ address: {host}, port_value: {port} }} }} }}"

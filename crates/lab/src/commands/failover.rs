@@ -9,7 +9,7 @@ use super::experiment::{new_folder, show, stop_flag, style};
 use super::{fail, read};
 use crate::differ;
 use crate::experiment::command_line;
-use crate::failover::{self, ABOUT, By, Kind, NAME, Settings, TITLE, page};
+use crate::failover::{self, ABOUT, By, Kind, NAME, Settings, TITLE, Through, page};
 use crate::flags::{Flag, WIDTH, positive, seconds, wrap};
 
 struct Arguments {
@@ -18,11 +18,11 @@ struct Arguments {
     out: Option<PathBuf>,
 }
 
-const FLAGS: [&Flag<Arguments>; 15] = [
+const FLAGS: [&Flag<Arguments>; 18] = [
     &Flag {
         name: "kind",
         value: Some("KIND"),
-        help: "What stands behind respool [cluster]: cluster, three primaries with a replica each; sentinel, a primary and a \
+        help: "What stands behind the proxy [cluster]: cluster, three primaries with a replica each; sentinel, a primary and a \
                replica that three Sentinels watch; sharded, three plain servers, of which one comes back empty.",
         set: |arguments, value| {
             let kind = Kind::ALL.into_iter().find(|kind| kind.name() == value);
@@ -35,9 +35,31 @@ const FLAGS: [&Flag<Arguments>; 15] = [
         value: Some("kill|command"),
         help: "How the server goes [kill]: SIGKILL; or CLUSTER FAILOVER or SENTINEL FAILOVER, while it runs.",
         set: |arguments, value| {
-            let by = [By::Kill, By::Command].into_iter();
-            let by = by.into_iter().find(|by| by.name() == value);
+            let by = [By::Kill, By::Command]
+                .into_iter()
+                .find(|by| by.name() == value);
             arguments.settings.by = by.ok_or("kill or command is expected")?;
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "through",
+        value: Some("respool|envoy"),
+        help: "What clients ask through [respool]; Envoy, to compare with, before a Cluster alone.",
+        set: |arguments, value| {
+            let mut all = [Through::Respool, Through::Envoy].into_iter();
+            let through = all.find(|through| through.name() == value);
+            arguments.settings.through = through.ok_or("respool or envoy is expected")?;
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "partial",
+        value: None,
+        help: "The primaries of a Cluster answer for their own slots while nobody has those of the one that failed \
+               (cluster-require-full-coverage no). Without it nobody's keys are served until an heir is there.",
+        set: |arguments, _| {
+            arguments.settings.is_partial = true;
             Ok(())
         },
     },
@@ -96,6 +118,16 @@ const FLAGS: [&Flag<Arguments>; 15] = [
         set: |arguments, value| {
             let ms = positive(value)?;
             arguments.settings.silence = Duration::from_millis(ms);
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "threads",
+        value: Some("N"),
+        help: "Workers of respool [1].",
+        set: |arguments, value| {
+            let number = positive::<u32>(value)?;
+            arguments.settings.threads = number.try_into().map_err(|_| "too many")?;
             Ok(())
         },
     },
@@ -170,13 +202,14 @@ fn measured(arguments: &Arguments) -> Result<(), String> {
 fn about() -> String {
     let ends = "\
 For each round: the first and the last error, how long no write was acknowledged, when the heir took a write directly and when \
-respool had one acknowledged, errors by their first word, and which writes are in the servers at the end. A picture of each shows times \
+the proxy had one acknowledged, errors by their first word, and which writes are in the servers at the end. A picture of each shows times \
 and errors over time. Exits with 1 when a reply was wrong, when a write was executed twice or though its client was told that it \
 was not, and when a Cluster lost an acknowledged one by a command; not for errors, and not for a bar that was missed.";
     let [about, ends] = [ABOUT, ends].map(|text| wrap(text, WIDTH).join("\n"));
     format!(
         "respool-lab failover: {TITLE}\n\n{about}\n\n{ends}\n\nUsage: respool-lab failover [OPTIONS]\nExamples:\n  \
          respool-lab failover\n  respool-lab failover --by command --rounds 5\n  \
+         respool-lab failover --partial --through envoy\n  \
          respool-lab failover --kind sharded --down 0.5 --after 3"
     )
 }

@@ -1,4 +1,4 @@
-//! Who asks: writers and readers at a pace through respool, and the probe that asks the heirs directly.
+//! Who asks: writers and readers at a pace through the proxy, and the probe that asks the heirs directly.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::schedule::Schedule;
 use crate::tape::Random;
 use crate::topologies::Connection;
 
-/// How long a client waits for a reply: longer than respool lets anybody wait.
+/// How long a client waits for a reply: longer than a proxy lets anybody wait.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// How long a client sleeps that was not let in.
 const NOT_LET_IN: Duration = Duration::from_millis(20);
@@ -87,7 +87,7 @@ pub fn is_not_executed(kind: &str) -> bool {
 /// All clients of a round.
 #[derive(Debug)]
 pub struct Load<'a> {
-    /// Where respool is.
+    /// Where the proxy is.
     pub address: SocketAddr,
     /// Of both kinds.
     pub keys: &'a [Key],

@@ -165,8 +165,13 @@ fn manner(report: &FailoverReport) -> String {
         }
         _ => String::new(),
     };
+    let partial = match settings.is_partial {
+        true => ", without full coverage",
+        false => "",
+    };
     format!(
-        "{how}{silence}; {} writers, {} readers, {} requests/s due",
+        "through {}: {how}{silence}{partial}; {} writers, {} readers, {} requests/s due",
+        settings.through.name(),
         settings.writers,
         settings.readers,
         figure::count(settings.rate)
@@ -176,7 +181,7 @@ fn manner(report: &FailoverReport) -> String {
 /// How to read the figures.
 const READ: &str = "\
 Failed: keys of the server that fails, others: of the other ones. Direct: when an heir took the write of a probe that asks it every millisecond, \
-through: when respool had a write to the same server's keys acknowledged, the first after that. Acknowledged writes that no server \
+through: when the proxy had a write to the same server's keys acknowledged, the first after that. Acknowledged writes that no server \
 has any more were lost by the servers, which replicate after they have answered; twice: executed more than once; belied: executed \
 though the client was told that they were not.";
 
@@ -189,7 +194,7 @@ pub fn text(report: &FailoverReport, style: Style) -> String {
         report.machine.cpu,
         report.machine.cores,
         report.server,
-        report.respool,
+        report.proxy,
         manner(report)
     );
     for table in [rounds(report), kinds(report)] {
@@ -227,7 +232,7 @@ pub fn page(report: &FailoverReport) -> String {
             ),
             (
                 "Servers and proxy",
-                format!("{}, {}", report.server, report.respool),
+                format!("{}, {}", report.server, report.proxy),
             ),
             ("What happens", manner(report)),
         ],
@@ -267,9 +272,9 @@ pub fn page(report: &FailoverReport) -> String {
         body,
         "<section><h2>Again, on your machine</h2><pre>{}</pre><p>Next to this page: <code>report.json</code> with all of it, \
          <code>rounds.csv</code> with a line a round, <code>timeline.csv</code> with a line for every {BUCKET_MS} ms, \
-         <code>table.txt</code>.</p><p>respool was started so: </p><pre>{}</pre></section>",
+         <code>table.txt</code>.</p><p>The proxy was started so: </p><pre>{}</pre></section>",
         escape(&report.command.join(" ")),
-        escape(&report.respool_command)
+        escape(&report.proxy_command)
     );
     html::frame(&format!("{NAME}: {TITLE}"), &body)
 }
@@ -305,7 +310,7 @@ fn picture(round: &FailoverRound, title: &str) -> String {
 /// A line a round; an empty field is a figure that there is not.
 pub fn rounds_csv(report: &FailoverReport) -> String {
     let mut text = String::from(
-        "experiment,kind,by,round,requests,errors,notsent,unknown,other_errors,errors_of_others_keys,first_error_ms,\
+        "experiment,kind,by,through,round,requests,errors,notsent,unknown,other_errors,errors_of_others_keys,first_error_ms,\
          last_error_ms,longest_gap_ms,others_gap_ms,direct_ms,through_ms,added_ms,acknowledged,lost,twice,belied\n",
     );
     let settings = &report.settings;
@@ -322,6 +327,7 @@ pub fn rounds_csv(report: &FailoverReport) -> String {
             NAME.to_owned(),
             settings.kind.name().to_owned(),
             settings.by.name().to_owned(),
+            settings.through.name().to_owned(),
         ];
         let counts = [
             u64::from(round.number),
@@ -450,7 +456,7 @@ mod tests {
         let csv = rounds_csv(&report);
         let line = csv.lines().nth(1).unwrap_or_default();
         assert!(
-            line.starts_with("failover,cluster,kill,1,11,3,2,0,1,1,51.0,71.0,680.0"),
+            line.starts_with("failover,cluster,kill,respool,1,11,3,2,0,1,1,51.0,71.0,680.0"),
             "{line}"
         );
     }

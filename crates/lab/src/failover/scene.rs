@@ -9,7 +9,6 @@ use respool_protocol::value::Value;
 
 use super::clients::Key;
 use super::{By, Kind, Settings};
-use crate::servers::Proxy;
 use crate::topologies::{
     Cluster, ClusterSettings, Connection, Node, Sentinels, SentinelsSettings, Shards, cluster_url,
     sentinel_url, sharded_url,
@@ -31,6 +30,7 @@ pub enum Scene {
 const GROUPS: usize = 3;
 /// Keys that are tried to find one of group 0.
 const PROBE_KEYS: usize = 64;
+const PARTIAL: [&str; 2] = ["--cluster-require-full-coverage", "no"];
 /// Within which a killed process is gone.
 const DEATH: Duration = Duration::from_secs(5);
 const ASK: Duration = Duration::from_secs(10);
@@ -56,6 +56,10 @@ impl Scene {
                 ClusterSettings {
                     primaries: GROUPS,
                     node_timeout: settings.silence,
+                    args: match settings.is_partial {
+                        true => PARTIAL.map(str::to_owned).to_vec(),
+                        false => Vec::new(),
+                    },
                     ..ClusterSettings::default()
                 },
             )?),
@@ -73,10 +77,20 @@ impl Scene {
 
     /// How respool is told of it.
     pub fn url(&self) -> String {
+        let kind = match self {
+            Scene::Cluster(_) => Kind::Cluster,
+            Scene::Sentinel(_) => Kind::Sentinel,
+            Scene::Sharded(_) => Kind::Sharded,
+        };
+        url(kind, &self.addresses())
+    }
+
+    /// Where those listen of which a proxy is told.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
         match self {
-            Scene::Cluster(cluster) => url(Kind::Cluster, &cluster.addresses()),
-            Scene::Sentinel(sentinels) => url(Kind::Sentinel, &sentinels.addresses()),
-            Scene::Sharded(shards) => url(Kind::Sharded, &shards.addresses()),
+            Scene::Cluster(cluster) => cluster.addresses(),
+            Scene::Sentinel(sentinels) => sentinels.addresses(),
+            Scene::Sharded(shards) => shards.addresses(),
         }
     }
 
@@ -118,8 +132,8 @@ impl Scene {
     ///
     /// # Errors
     /// When there is none.
-    pub fn own_key(&self, proxy: &Proxy) -> io::Result<String> {
-        let mut connection = Connection::open(proxy.address(), ASK)?;
+    pub fn own_key(&self, proxy: SocketAddr) -> io::Result<String> {
+        let mut connection = Connection::open(proxy, ASK)?;
         for number in 0..PROBE_KEYS {
             let key = format!("failover:probe:{number}");
             connection.order(&["SET", &key, "0"])?;
