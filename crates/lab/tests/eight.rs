@@ -695,6 +695,27 @@ fn idle_connections_are_opened_through_the_proxy_and_weighed() {
     }
 }
 
+/// As those of a pool: one that has nothing to do comes first, and must not stand for all.
+#[test]
+fn the_cpu_of_all_processes_of_one_name_is_added_up() {
+    let binary = servers::find(Flavour::Redis70).unwrap();
+    let [idle, busy] = [(); 2].map(|()| Server::start::<&str>(&binary, &[]).unwrap());
+    let target = busy.address().to_string();
+    let watch = |server: &Server| format!("server={}", server.pid());
+    let (idle, busy) = (watch(&idle), watch(&busy));
+    let mut args = vec!["load", "--target", &target, "--set", "--watch", &idle];
+    args.extend(["--watch", &busy, "--seconds", "0.5"]);
+    let output = lab(&args);
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let usage = found["usage"].as_array().unwrap();
+    let names: Vec<&str> = usage.iter().filter_map(|usage| usage[0].as_str()).collect();
+    assert_eq!(names, ["server", "generator"]);
+    let used_s = usage[0][1]["used_s"].as_f64().unwrap();
+    let requests = found["requests"].as_f64().unwrap();
+    // No SET takes a server less than a tenth of a microsecond.
+    assert!(used_s > requests * 1e-7, "{used_s} s for {requests}");
+}
+
 #[test]
 fn idle_connections_beside_a_load_stay_open() {
     let server = Server::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
