@@ -410,7 +410,9 @@ impl Engine {
             }
             *old = owner;
         }
+        let home = cluster.servers[0];
         cluster.list_owners();
+        let home_now = cluster.servers[0];
         let owners: HashSet<ServerId> = cluster.servers.iter().copied().collect();
         let nodes = view.nodes().iter().zip(&ids);
         let names = nodes.filter_map(|(node, id)| {
@@ -449,6 +451,9 @@ impl Engine {
         for server in kept {
             self.servers[usize::from(server.0)].gone = false;
         }
+        if home != home_now {
+            self.move_hubs(home, home_now);
+        }
         for server in owners {
             self.reach(server);
         }
@@ -465,7 +470,12 @@ impl Engine {
         if old == owner {
             return false;
         }
+        let home = cluster.servers[0];
         cluster.list_owners();
+        let home_now = cluster.servers[0];
+        if home != home_now {
+            self.move_hubs(home, home_now);
+        }
         self.settle_before_leaving(old);
         self.doubt_owners(owner);
         true

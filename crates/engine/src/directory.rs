@@ -9,11 +9,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::pool::ServerId;
 use crate::subscriptions::Kind;
 
-/// By server and kind, then by name.
-type Excess = HashMap<(ServerId, Kind), HashMap<Box<[u8]>, i64>>;
+/// By pool and kind, then by name. All of a pool's subscribers are at one server, which every worker may know by another number.
+type Excess = HashMap<(u16, Kind), HashMap<Box<[u8]>, i64>>;
 
 /// The excess of every channel and pattern, over all workers. They share one.
 #[derive(Debug, Default)]
@@ -30,12 +29,12 @@ impl Directory {
     }
 
     /// What one worker's subscribers change.
-    pub(crate) fn add(&self, server: ServerId, kind: Kind, name: &[u8], change: i64) {
+    pub(crate) fn add(&self, pool: u16, kind: Kind, name: &[u8], change: i64) {
         if change == 0 {
             return;
         }
         let mut servers = self.lock();
-        let names = servers.entry((server, kind)).or_default();
+        let names = servers.entry((pool, kind)).or_default();
         match names.get_mut(name) {
             Some(excess) if *excess + change == 0 => {
                 names.remove(name);
@@ -50,9 +49,9 @@ impl Directory {
     }
 
     /// By how much the server's count of a channel's subscribers is too little.
-    pub(crate) fn subscribers(&self, server: ServerId, kind: Kind, name: &[u8]) -> i64 {
+    pub(crate) fn subscribers(&self, pool: u16, kind: Kind, name: &[u8]) -> i64 {
         let servers = self.lock();
-        let names = servers.get(&(server, kind));
+        let names = servers.get(&(pool, kind));
         names
             .and_then(|names| names.get(name))
             .copied()
@@ -60,9 +59,9 @@ impl Directory {
     }
 
     /// By how much the server's count of the receivers of a message is too little.
-    pub(crate) fn receivers(&self, server: ServerId, kind: Kind, name: &[u8]) -> i64 {
+    pub(crate) fn receivers(&self, pool: u16, kind: Kind, name: &[u8]) -> i64 {
         let servers = self.lock();
-        let excess = |kind| servers.get(&(server, kind));
+        let excess = |kind| servers.get(&(pool, kind));
         let exact = excess(kind).and_then(|names| names.get(name)).copied();
         let mut receivers = exact.unwrap_or(0);
         if kind == Kind::Channel
@@ -206,7 +205,7 @@ mod tests {
     #[test]
     fn the_excess_of_a_message_is_that_of_its_channel_and_of_every_pattern_that_it_matches() {
         let directory = Directory::default();
-        let (here, there) = (ServerId(0), ServerId(1));
+        let (here, there) = (0, 1);
         assert!(directory.is_empty());
         directory.add(here, Kind::Channel, b"news", 4);
         directory.add(here, Kind::Pattern, b"n*", 2);
@@ -224,11 +223,11 @@ mod tests {
     #[test]
     fn what_comes_to_nothing_leaves_nothing() {
         let directory = Directory::default();
-        directory.add(ServerId(0), Kind::Channel, b"a", 2);
-        directory.add(ServerId(0), Kind::Channel, b"a", 0);
-        directory.add(ServerId(0), Kind::Channel, b"a", -3);
-        directory.add(ServerId(0), Kind::Channel, b"a", 1);
+        directory.add(0, Kind::Channel, b"a", 2);
+        directory.add(0, Kind::Channel, b"a", 0);
+        directory.add(0, Kind::Channel, b"a", -3);
+        directory.add(0, Kind::Channel, b"a", 1);
         assert!(directory.is_empty());
-        assert_eq!(directory.subscribers(ServerId(0), Kind::Channel, b"a"), 0);
+        assert_eq!(directory.subscribers(0, Kind::Channel, b"a"), 0);
     }
 }

@@ -12,6 +12,7 @@ use crate::control::Control;
 use crate::elsewhere::as_asked;
 use crate::engine::Engine;
 use crate::link::Entry;
+use crate::node::as_standalone;
 use crate::pinned::Switch;
 use crate::redirect::Redirect;
 use crate::session::Pins;
@@ -46,8 +47,8 @@ pub(crate) enum Duty {
     Probe(Option<Vec<u8>>),
     /// UNWATCH, on the session's own link. The session gets this, whatever the server says.
     Unwatch { instead: Option<Vec<u8>> },
-    /// INFO: our own section is added.
-    Info,
+    /// INFO: whether our own section is added.
+    Info { ours: bool },
     /// The session keeps a link of its own as long as this is on, and `had` one for it before.
     Switch {
         switch: Switch,
@@ -251,8 +252,9 @@ impl Engine {
             Duty::Control(control) => self.settle_control(entry, *control, reply),
             Duty::Ask => self.settle_ask(key, reply),
             Duty::Receivers(_) | Duty::Subscribers(_) => {
-                let reply = match self.links.get(key).map(|link| link.key.server) {
-                    Some(server) => self.recount(server, &duty, reply),
+                let server = self.links.get(key).map(|link| link.key.server);
+                let reply = match server.map(|server| self.server(server).pool) {
+                    Some(pool) => self.recount(pool, &duty, reply),
                     None => reply.to_vec(),
                 };
                 self.pass_on(entry, &reply);
@@ -271,8 +273,8 @@ impl Engine {
                 }
                 self.pass_on(entry, instead.as_deref().unwrap_or(reply));
             }
-            Duty::Info => {
-                let reply = self.with_our_section(entry.session, reply);
+            Duty::Info { ours } => {
+                let reply = self.with_our_section(entry.session, ours, reply);
                 self.pass_on(entry, &reply);
             }
             Duty::Switch {
@@ -342,14 +344,19 @@ impl Engine {
         self.pass_on(entry, reply);
     }
 
-    /// INFO as the server says it, and a section of ours.
-    fn with_our_section(&self, session: Key, reply: &[u8]) -> Vec<u8> {
+    /// INFO as the server says it, and perhaps a section of ours.
+    fn with_our_section(&self, session: Key, ours: bool, reply: &[u8]) -> Vec<u8> {
         let Some(Value::Bulk(text)) = Value::read(reply) else {
             return reply.to_vec();
         };
         let mut text = String::from_utf8_lossy(&text).into_owned();
-        text.push_str("\r\n");
-        text.push_str(&self.our_section());
+        if self.is_before_cluster(session) {
+            text = as_standalone(&text);
+        }
+        if ours {
+            text.push_str("\r\n");
+            text.push_str(&self.our_section());
+        }
         let mut out = Vec::with_capacity(text.len() + 32);
         let version = self
             .sessions

@@ -443,7 +443,9 @@ impl Engine {
             is_ours(&section) || [&b"all"[..], b"everything", b"default"].contains(&&section[..])
         };
         let with_ours = request.spans.len() == 1 || asked().any(everything);
-        self.place_on_link(key, request.bytes, true, with_ours.then_some(Duty::Info))
+        let looks_into = with_ours || self.is_before_cluster(key);
+        let duty = looks_into.then_some(Duty::Info { ours: with_ours });
+        self.place_on_link(key, request.bytes, true, duty)
     }
 
     /// Our section of INFO.

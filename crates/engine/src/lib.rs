@@ -21,6 +21,7 @@ mod here;
 pub mod limits;
 mod link;
 mod monitor;
+mod node;
 mod parking;
 mod pinned;
 mod pool;

@@ -57,15 +57,21 @@ impl Engine {
             return own;
         }
         // Wherever the session has turned: who publishes does so at the pool's first server.
-        let whose = |session| (self.home_of(session), self.kind_of(session).user);
+        let whose = |session: &Session| {
+            (
+                session.pool,
+                self.home_of(session),
+                self.kind_of(session).user,
+            )
+        };
         let session = self.sessions.get(key);
-        let (server, user) = session.map_or((ServerId(0), CONFIGURED), whose);
+        let (pool, server, user) = session.map_or((0, ServerId(0), CONFIGURED), whose);
         let found = self
             .hubs
             .iter()
             .position(|hub| (hub.server, hub.user) == (server, user));
         let index = found.unwrap_or_else(|| {
-            let fresh = Hub::new(server, user, self.directory.clone(), self.now);
+            let fresh = Hub::new((pool, server), user, self.directory.clone(), self.now);
             // Users come and go: the place of a hub that is nobody's is as good.
             let free = |hub: &Hub| hub.is_unused() && hub.link == Key::NOBODY;
             match self.hubs.iter().position(free) {
@@ -253,8 +259,8 @@ impl Engine {
         if self.directory.is_empty() {
             return None;
         }
-        let server = self.home_of(self.sessions.get(key)?);
-        let receivers = |kind| match self.directory.receivers(server, kind, channel) {
+        let pool = self.sessions.get(key)?.pool;
+        let receivers = |kind| match self.directory.receivers(pool, kind, channel) {
             0 => None,
             excess => Some(Duty::Receivers(excess)),
         };
@@ -487,7 +493,7 @@ impl Engine {
     }
 
     /// The reply to a request that the server answers by its connections: ours carry many clients.
-    pub(crate) fn recount(&self, server: ServerId, duty: &Duty, reply: &[u8]) -> Vec<u8> {
+    pub(crate) fn recount(&self, pool: u16, duty: &Duty, reply: &[u8]) -> Vec<u8> {
         let mut recounted = Vec::new();
         let total = |count: i64, excess: i64| count.saturating_add(excess).max(0);
         match (duty, Value::read(reply)) {
@@ -501,7 +507,7 @@ impl Engine {
                     let (Some(name), Value::Integer(count)) = (channel.text(), count) else {
                         continue;
                     };
-                    let excess = self.directory.subscribers(server, *kind, name);
+                    let excess = self.directory.subscribers(pool, *kind, name);
                     encode::bulk(&mut recounted, name);
                     encode::integer(&mut recounted, total(*count, excess));
                 }
@@ -534,6 +540,22 @@ impl Engine {
     pub(crate) fn hub_down(&mut self, hub: HubId) {
         self.hub(hub).handle_down();
         self.settle_subscriptions(hub);
+    }
+
+    /// What is published is at another server of a pool now: who listens goes there.
+    pub(crate) fn move_hubs(&mut self, from: ServerId, to: ServerId) {
+        for index in 0..self.hubs.len() {
+            let hub = &mut self.hubs[index];
+            if hub.server != from {
+                continue;
+            }
+            hub.server = to;
+            let key = hub.link;
+            if let Some(link) = self.links.get_mut(key) {
+                link.key.server = to;
+                self.lose_link(key, "what is published is there now");
+            }
+        }
     }
 
     /// Puts on links what hubs have to ask: once per turn, so that what sessions want in one turn is one batch.

@@ -128,7 +128,7 @@ impl Engine {
             // It is refused as ever.
             return None;
         }
-        let pool = usize::from(session.pool);
+        let (pool, own) = (usize::from(session.pool), session.server);
         let in_multi = session.flags.any(Flags::IN_MULTI);
         let owner = self.owner_of_keys(key, request.command, request.spans.len(), |at| {
             request.arg(at)
@@ -137,6 +137,9 @@ impl Engine {
         let home = self.pools[pool].home();
         let of_cluster = self.pools[pool].cluster().is_some();
         let (answer, spread) = (request.command.answer, request.command.fan_out.spread);
+        if of_cluster && let Some(placed) = self.answer_as_node(key, request) {
+            return Some(placed);
+        }
         match owner {
             // A Cluster's nodes refuse that themselves, where they have to.
             Owner::One(_) if !of_cluster && looks_elsewhere(request) => {
@@ -158,7 +161,7 @@ impl Engine {
             // A Cluster's nodes tell each other what is published.
             Owner::Nobody if is_published(request.id) && of_cluster && is_bound => None,
             Owner::Nobody if is_published(request.id) => {
-                if session.server != home && is_bound {
+                if own != home && is_bound {
                     return Some(self.refuse_queued(key, FOREIGN));
                 }
                 self.turn(key, home);
@@ -178,6 +181,7 @@ impl Engine {
                     }
                     None
                 }
+                _ if of_cluster && is_about_slot(request.id) => None,
                 (_, Spread::Owner | Spread::Owners | Spread::Any) => {
                     // Always the same one, as long as it is there.
                     if !is_bound && !in_multi {
@@ -263,6 +267,12 @@ impl Engine {
             )
             .into_bytes()),
         }
+    }
+
+    /// Whether a Cluster is behind a session.
+    pub(crate) fn is_before_cluster(&self, key: Key) -> bool {
+        let session = self.sessions.get(key);
+        session.is_some_and(|session| self.pools[usize::from(session.pool)].cluster().is_some())
     }
 
     pub(crate) fn is_routed(&self, key: Key) -> bool {
@@ -400,6 +410,11 @@ impl Engine {
         );
         self.refuse_queued(key, text.as_bytes())
     }
+}
+
+/// Whether it is for the owner of the slot that it names.
+pub(crate) fn is_about_slot(id: CommandId) -> bool {
+    matches!(id, id::CLUSTER_COUNTKEYSINSLOT | id::CLUSTER_GETKEYSINSLOT)
 }
 
 /// What is published is at the pool's first server, wherever its channels would be as keys: patterns meet all of them.

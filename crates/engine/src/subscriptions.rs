@@ -188,6 +188,7 @@ pub(crate) struct Unasked;
 /// What this worker's sessions subscribe to on one server, as one of its users: what one may listen to,
 /// another may not.
 pub(crate) struct Hub {
+    pub(crate) pool: u16,
     pub(crate) server: ServerId,
     pub(crate) user: u16,
     directory: Arc<Directory>,
@@ -270,8 +271,14 @@ impl Hub {
 
 /// What sessions ask.
 impl Hub {
-    pub(crate) fn new(server: ServerId, user: u16, directory: Arc<Directory>, now: Time) -> Self {
+    pub(crate) fn new(
+        (pool, server): (u16, ServerId),
+        user: u16,
+        directory: Arc<Directory>,
+        now: Time,
+    ) -> Self {
         Hub {
+            pool,
             server,
             user,
             directory,
@@ -749,7 +756,7 @@ impl Hub {
         };
         let change = excess - std::mem::replace(&mut channel.told, excess);
         self.directory
-            .add(self.server, channel.kind, &channel.name, change);
+            .add(self.pool, channel.kind, &channel.name, change);
     }
 
     /// The server has answered what it was asked first.

@@ -660,8 +660,8 @@ impl Engine {
 
     /// Puts what the server has executed and what is ours into the order in which it was queued.
     fn weave(&mut self, link: Key, key: Key, exec: Exec, elements: Vec<&[u8]>) -> Woven {
-        let server = self.links.get(link).map(|link| link.key.server);
         let session = self.sessions.get(key);
+        let pool = session.map(|session| session.pool);
         let mut woven = Woven {
             first: Vec::new(),
             steps: VecDeque::new(),
@@ -715,12 +715,10 @@ impl Engine {
                         None => woven.say(element),
                     }
                 }
-                Some(Ours::Counted(id, name)) => {
-                    match self.count_duty(key, id, &name).zip(server) {
-                        Some((duty, server)) => woven.say(&self.recount(server, &duty, element)),
-                        None => woven.say(element),
-                    }
-                }
+                Some(Ours::Counted(id, name)) => match self.count_duty(key, id, &name).zip(pool) {
+                    Some((duty, pool)) => woven.say(&self.recount(pool, &duty, element)),
+                    None => woven.say(element),
+                },
                 Some(Ours::Said(reply)) => woven.say(reply),
             }
         }

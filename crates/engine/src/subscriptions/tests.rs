@@ -11,7 +11,7 @@ fn key(index: u32) -> Key {
 
 fn hub() -> (Hub, Arc<Directory>) {
     let directory = Arc::new(Directory::default());
-    let mut hub = Hub::new(ServerId(0), 0, directory.clone(), Time(0));
+    let mut hub = Hub::new((0, ServerId(0)), 0, directory.clone(), Time(0));
     hub.handle_up();
     (hub, directory)
 }
@@ -115,7 +115,7 @@ fn the_server_is_asked_once_for_a_channel_and_told_when_the_last_one_has_left() 
     assert_eq!(two.done(&mut hub), SUBSCRIBED_A);
     let channel = hub.channel(Kind::Channel, b"a").expect("it is claimed");
     assert_eq!(hub.members(channel), [key(1), key(2)]);
-    assert_eq!(directory.receivers(ServerId(0), Kind::Channel, b"a"), 1);
+    assert_eq!(directory.receivers(0, Kind::Channel, b"a"), 1);
 
     assert_eq!(
         one.unsubscribe(&mut hub, Kind::Channel, &["a"]),
@@ -128,7 +128,7 @@ fn the_server_is_asked_once_for_a_channel_and_told_when_the_last_one_has_left() 
     two.subscriber.waits = false;
     hub.forget(two.key, &mut two.subscriber);
     assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
-    assert_eq!(directory.receivers(ServerId(0), Kind::Channel, b"a"), -1);
+    assert_eq!(directory.receivers(0, Kind::Channel, b"a"), -1);
     assert_eq!(hub.handle_confirmed(Kind::Channel, false, b"a"), Ok(()));
     assert!(hub.is_unused() && directory.is_empty());
     assert_eq!(hub.claims(), 0);
@@ -251,7 +251,7 @@ fn a_new_connection_is_asked_for_everything_and_members_notice_nothing() {
     late.subscribe(&mut hub, Kind::Pattern, &["p*"]);
     two.unsubscribe(&mut hub, Kind::Channel, &["a"]);
     asked(&mut hub);
-    assert_eq!(directory.receivers(ServerId(0), Kind::Channel, b"a"), 1);
+    assert_eq!(directory.receivers(0, Kind::Channel, b"a"), 1);
     hub.handle_down();
     assert!(directory.is_empty());
     assert_eq!(two.done(&mut hub), "*3 $11 unsubscribe $1 a :0 ");
@@ -375,7 +375,7 @@ fn history(seed: u64) {
     };
     let names = ["a", "b", "c"];
     let directory = Arc::new(Directory::default());
-    let mut hub = Hub::new(ServerId(0), 0, directory.clone(), Time(0));
+    let mut hub = Hub::new((0, ServerId(0)), 0, directory.clone(), Time(0));
     let mut sessions: Vec<One> = (0..5).map(One::new).collect();
     // What each session believes, by its confirmations.
     let mut believes: HashMap<(usize, Kind, String), bool> = HashMap::new();

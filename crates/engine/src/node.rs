@@ -1,0 +1,184 @@
+//! What clients that speak to a Cluster are told where a Cluster is behind us: that there is one node, and that it owns all
+//! slots. It is us, at the address where they have reached us.
+
+use respool_protocol::commands::id;
+use respool_protocol::encode::{self, Version};
+use respool_protocol::number;
+use respool_protocol::slot::{SLOTS, hash_slot};
+use sha1::{Digest, Sha1};
+
+use crate::engine::Engine;
+use crate::here::OK;
+use crate::pool::Group;
+use crate::requests::{Placed, Request, wrong_arity};
+use crate::session::{Local, Session};
+use crate::slots::Key;
+
+/// Where clients reach the node that we are to them, and what it is called.
+struct Node {
+    host: String,
+    port: u16,
+    id: String,
+    version: Version,
+}
+
+impl Engine {
+    /// Answers what only a Cluster's node is asked; `None`: it is for the servers.
+    pub(crate) fn answer_as_node(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
+        let about_node = matches!(
+            request.id,
+            id::READONLY
+                | id::READWRITE
+                | id::ASKING
+                | id::CLUSTER_SLOTS
+                | id::CLUSTER_SHARDS
+                | id::CLUSTER_NODES
+                | id::CLUSTER_INFO
+                | id::CLUSTER_MYID
+                | id::CLUSTER_MYSHARDID
+                | id::CLUSTER_KEYSLOT
+                | id::CLUSTER_LINKS
+                | id::CLUSTER_REPLICAS
+                | id::CLUSTER_SLAVES
+                | id::CLUSTER_COUNTKEYSINSLOT
+                | id::CLUSTER_GETKEYSINSLOT
+        );
+        if !about_node || self.is_in_multi(key) {
+            return None;
+        }
+        if !request.command.arity_ok(request.spans.len()) {
+            return Some(self.answer_error(key, &wrong_arity(request.command)));
+        }
+        let node = self.node_seen_by(self.sessions.get(key)?);
+        let mut out = Vec::new();
+        match request.id {
+            id::READONLY | id::READWRITE | id::ASKING => out.extend_from_slice(OK),
+            id::CLUSTER_SLOTS => node.append_slots(&mut out),
+            id::CLUSTER_SHARDS => node.append_shards(&mut out),
+            id::CLUSTER_NODES => {
+                let line = format!("{}\n", node.line());
+                encode::verbatim(&mut out, node.version, &line);
+            }
+            id::CLUSTER_INFO => encode::verbatim(&mut out, node.version, &info()),
+            id::CLUSTER_MYID | id::CLUSTER_MYSHARDID => encode::bulk(&mut out, node.id.as_bytes()),
+            id::CLUSTER_KEYSLOT => encode::integer(&mut out, hash_slot(request.arg(2)).into()),
+            id::CLUSTER_LINKS => encode::array(&mut out, 0),
+            id::CLUSTER_REPLICAS | id::CLUSTER_SLAVES => match request.arg(2) {
+                asked if asked == node.id.as_bytes() => encode::array(&mut out, 0),
+                asked => encode::error(&mut out, &[b"ERR Unknown node ", asked].concat()),
+            },
+            // The owner counts.
+            _ => match slot_of(request.arg(2)) {
+                Some(slot) => {
+                    let pool = usize::from(self.sessions.get(key)?.pool);
+                    let server = self.pools[pool].server_of(Group(slot));
+                    if self.sessions.get(key)?.pins.is_empty() {
+                        self.turn(key, server);
+                    }
+                    return None;
+                }
+                None => encode::error(&mut out, b"ERR Invalid slot"),
+            },
+        }
+        Some(self.answer_reply(key, &out))
+    }
+
+    fn node_seen_by(&self, session: &Session) -> Node {
+        let (host, port) = match session.local {
+            Local::Tcp(at) => (at.ip().to_string(), at.port()),
+            // Who came by a file knows the way.
+            Local::Unix(_) | Local::Unknown => (String::new(), self.worker.tcp_port),
+        };
+        // The same for all that stand in front of the same pool, and after a restart.
+        let name = &self.settings.pools[usize::from(session.pool)].name;
+        let digest = Sha1::digest(format!("respool:{name}"));
+        Node {
+            host,
+            port,
+            id: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            version: session.version,
+        }
+    }
+}
+
+impl Node {
+    /// CLUSTER SLOTS.
+    fn append_slots(&self, out: &mut Vec<u8>) {
+        encode::array(out, 1);
+        encode::array(out, 3);
+        encode::integer(out, 0);
+        encode::integer(out, i64::from(SLOTS) - 1);
+        encode::array(out, 4);
+        encode::bulk(out, self.host.as_bytes());
+        encode::integer(out, self.port.into());
+        encode::bulk(out, self.id.as_bytes());
+        encode::array(out, 0);
+    }
+
+    /// CLUSTER SHARDS.
+    fn append_shards(&self, out: &mut Vec<u8>) {
+        encode::array(out, 1);
+        encode::map(out, self.version, 2);
+        encode::bulk(out, b"slots");
+        encode::array(out, 2);
+        encode::integer(out, 0);
+        encode::integer(out, i64::from(SLOTS) - 1);
+        encode::bulk(out, b"nodes");
+        encode::array(out, 1);
+        encode::map(out, self.version, 7);
+        let texts = [
+            ("id", &self.id[..]),
+            ("ip", &self.host),
+            ("endpoint", &self.host),
+            ("role", "master"),
+            ("health", "online"),
+        ];
+        for (field, text) in texts {
+            encode::bulk(out, field.as_bytes());
+            encode::bulk(out, text.as_bytes());
+        }
+        for (field, number) in [("port", self.port.into()), ("replication-offset", 0)] {
+            encode::bulk(out, field.as_bytes());
+            encode::integer(out, number);
+        }
+    }
+
+    /// Of CLUSTER NODES. There is no bus, and so no port of one.
+    fn line(&self) -> String {
+        let (id, host, port, last) = (&self.id, &self.host, self.port, SLOTS - 1);
+        format!("{id} {host}:{port}@0 myself,master - 0 0 1 connected 0-{last}")
+    }
+}
+
+/// CLUSTER INFO.
+fn info() -> String {
+    let fields = [
+        ("cluster_state", "ok"),
+        ("cluster_slots_assigned", "16384"),
+        ("cluster_slots_ok", "16384"),
+        ("cluster_slots_pfail", "0"),
+        ("cluster_slots_fail", "0"),
+        ("cluster_known_nodes", "1"),
+        ("cluster_size", "1"),
+        ("cluster_current_epoch", "1"),
+        ("cluster_my_epoch", "1"),
+    ];
+    let lines = fields.map(|(name, value)| format!("{name}:{value}\r\n"));
+    lines.concat()
+}
+
+fn slot_of(argument: &[u8]) -> Option<u16> {
+    let slot = u16::try_from(number::parse(argument)?).ok()?;
+    (slot < SLOTS).then_some(slot)
+}
+
+/// INFO of a Cluster's node as who sees one server is to see it.
+pub(crate) fn as_standalone(info: &str) -> String {
+    [
+        ("redis_mode:cluster", "redis_mode:standalone"),
+        ("server_mode:cluster", "server_mode:standalone"),
+        ("cluster_enabled:1", "cluster_enabled:0"),
+    ]
+    .iter()
+    .fold(info.to_owned(), |info, (from, to)| info.replace(from, to))
+}
