@@ -369,7 +369,7 @@ impl Engine {
         servers.all(|server| self.first_link_is(*server, answers))
     }
 
-    fn tell_topology(&mut self, pool: usize, text: String) {
+    pub(crate) fn tell_topology(&mut self, pool: usize, text: String) {
         let pool = self.settings.pools[pool].name.clone();
         if self.told_of_topology.as_ref() != Some(&text) {
             self.told_of_topology = Some(text.clone());
@@ -525,6 +525,11 @@ impl Engine {
             ..self.pools[pool].cluster()?.template.clone()
         };
         let server = Server::new(pool as u16, &settings);
+        self.add_server(server)
+    }
+
+    /// A place for one more server. `None` at [`SERVERS_MAX`].
+    pub(crate) fn add_server(&mut self, server: Server) -> Option<ServerId> {
         if let Some(index) = self.free_server() {
             self.servers[usize::from(index.0)] = server;
             return Some(index);

@@ -5,6 +5,7 @@
 //! small. A duty gets its reply whole.
 
 use respool_protocol::encode;
+use respool_protocol::sentinel::SURVEY_ANSWERS;
 use respool_protocol::value::Value;
 
 use crate::auth::Login;
@@ -41,6 +42,8 @@ pub(crate) enum Duty {
     },
     /// ASKING stands in front: its reply is nobody's, and then this is what becomes of the next one.
     Asking { then: Option<Box<Duty>> },
+    /// A Sentinel is asked about the primary of this number: nobody's; and what it said to the first of five requests.
+    Survey { primary: u16, answers: Vec<Vec<u8>> },
     /// A node of a Cluster is asked who owns what: nobody's; and what it said to the first of two requests.
     Owners { ticket: u32, slots: Option<Vec<u8>> },
     /// MULTI and EXEC, to see whether that is possible: nobody's; and what the server said to the first.
@@ -180,6 +183,10 @@ impl Engine {
                 *first = Some(reply.to_vec());
                 return;
             }
+            Some(Duty::Survey { answers, .. }) if answers.len() + 1 < SURVEY_ANSWERS => {
+                answers.push(reply.to_vec());
+                return;
+            }
             Some(Duty::Asking { then }) => {
                 let then = then.take();
                 link.duties[0] = then.map_or(Duty::Pass, |then| *then);
@@ -212,6 +219,13 @@ impl Engine {
             Duty::Learn(about) => self.learn(key, about, reply),
             Duty::Owners { ticket, slots } => {
                 self.take_owners(key, ticket, &slots.unwrap_or_default(), reply);
+            }
+            Duty::Survey {
+                primary,
+                mut answers,
+            } => {
+                answers.push(reply.to_vec());
+                self.take_survey(key, primary, &answers);
             }
             Duty::Asking { .. } => unreachable!("what is behind ASKING takes its place"),
             Duty::Probe(opened) => self.settle_probe(key, opened.unwrap_or_default(), reply),

@@ -213,6 +213,7 @@ impl Engine {
             }
             Refusal::ReadOnly | Refusal::ClusterDown | Refusal::MasterDown => {
                 self.counters.refused_for_now += 1;
+                self.doubt_primary(server);
                 self.doubt_lost_owner(server);
             }
             Refusal::TryAgain | Refusal::Loading => self.counters.refused_for_now += 1,

@@ -406,6 +406,9 @@ impl Engine {
                 engine.connect(link);
             }
         }
+        for pool in 0..engine.pools.len() {
+            engine.meet_sentinels(pool);
+        }
         engine
     }
 
@@ -953,7 +956,8 @@ impl Engine {
         }
         let max_delay_us = self.pool_of(key.server).flush.max_delay_us;
         let mut link = Link::new(key, role, max_delay_us, self.now);
-        link.heeds = self.pool_of(key.server).cluster().is_some();
+        let pool = self.pool_of(key.server);
+        link.heeds = pool.cluster().is_some() || pool.watch.is_some() && role != Role::Sentinel;
         self.pinned_links += u32::from(role.is_one_sessions());
         Some(self.links.insert(link))
     }
@@ -974,10 +978,12 @@ impl Engine {
         link.state = State::Connecting { since: self.now };
         link.attempted_at = self.now;
         link.admit(link.may_take(), paused);
-        let to = self.servers[link.key.server.0 as usize]
-            .settings
-            .address
-            .clone();
+        let server = &self.servers[usize::from(link.key.server.0)];
+        if server.unknown {
+            // Whoever is asked where it is connects it.
+            return;
+        }
+        let to = server.settings.address.clone();
         self.actions.push_back(Action::Connect {
             link: LinkId(key),
             to,

@@ -477,6 +477,7 @@ impl Engine {
                 Role::Streaming { .. } => "streaming",
                 Role::Pinned { .. } => "pinned",
                 Role::Hub(_) => "hub",
+                Role::Sentinel => "sentinel",
                 Role::Redirect { .. } => "redirect",
                 Role::Spare => "spare",
             };

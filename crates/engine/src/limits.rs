@@ -110,6 +110,9 @@ pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 /// a bound, as long as the transaction is open.
 pub const REDIRECTS_QUEUED_MAX: usize = 4;
 
+/// Sentinels that one worker listens to for one pool. Others are listened to when of these one is gone.
+pub const SENTINELS_WATCHED_MAX: usize = 5;
+
 /// Servers that one worker knows of, in all its pools, with those that are gone. At it: what a Cluster's nodes say of another one
 /// is not followed.
 pub const SERVERS_MAX: usize = 8 << 10;

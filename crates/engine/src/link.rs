@@ -59,6 +59,8 @@ pub(crate) enum Role {
     Pinned { by: Key },
     /// Subscriptions on this server, and what subscribers publish.
     Hub(HubId),
+    /// Nobody's: its server is a Sentinel.
+    Sentinel,
     /// Nothing is asked on it: it stands for the session of this id, to be told what others track.
     Redirect { to: u64 },
     /// Nobody's: it was streaming or pinned, carries no trace of that, and waits for the next one.
@@ -70,7 +72,9 @@ impl Role {
     pub(crate) fn captor(self) -> Key {
         match self {
             Role::Captured { by } | Role::Streaming { by } | Role::Pinned { by } => by,
-            Role::Shared | Role::Hub(_) | Role::Redirect { .. } | Role::Spare => Key::NOBODY,
+            Role::Shared | Role::Hub(_) | Role::Sentinel | Role::Redirect { .. } | Role::Spare => {
+                Key::NOBODY
+            }
         }
     }
 
@@ -499,6 +503,8 @@ pub(crate) struct Identity {
     /// `redis` or `valkey`.
     pub(crate) server: String,
     pub(crate) version: String,
+    /// `master`, `replica`, `sentinel`.
+    pub(crate) role: String,
     /// Its modules: of each, names and values of its fields.
     pub(crate) modules: Vec<Value>,
 }
@@ -1144,6 +1150,7 @@ impl Greeting {
                         *identity = Some(Identity {
                             server: text(server),
                             version: text(version),
+                            role: text(value.field("role").and_then(Value::text).unwrap_or(b"")),
                             modules: match value.field("modules") {
                                 Some(Value::List(modules)) => modules.clone(),
                                 _ => Vec::new(),
@@ -1391,6 +1398,7 @@ mod tests {
             let expected = Identity {
                 server: "valkey".into(),
                 version: "9.1.0".into(),
+                role: "".into(),
                 modules: Vec::new(),
             };
             assert_eq!(identity, Some(expected));

@@ -339,6 +339,7 @@ impl Engine {
             Some(Role::Pinned { by }) => self.take_own_push(by, push),
             Some(Role::Redirect { to }) => self.redirected(to, push),
             Some(Role::Hub(hub)) => self.take_hub_push(key, hub, push),
+            Some(Role::Sentinel) => self.take_sentinel_push(key, push),
             _ => {}
         }
     }
@@ -581,7 +582,9 @@ impl Engine {
                 state.paused_us = 0;
             }
             Role::Captured { .. } | Role::Streaming { .. } | Role::Pinned { .. } => {}
-            Role::Shared | Role::Hub(_) | Role::Redirect { .. } | Role::Spare => return,
+            Role::Shared | Role::Hub(_) | Role::Sentinel | Role::Redirect { .. } | Role::Spare => {
+                return;
+            }
         }
         let Some(state) = self.links.get_mut(link) else {
             return;
@@ -682,7 +685,11 @@ impl Engine {
                 self.keep_spare(key);
                 self.next_streaming();
             }
-            Role::Streaming { .. } | Role::Hub(_) | Role::Redirect { .. } | Role::Spare => {}
+            Role::Streaming { .. }
+            | Role::Hub(_)
+            | Role::Sentinel
+            | Role::Redirect { .. }
+            | Role::Spare => {}
         }
     }
 

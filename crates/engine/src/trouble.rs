@@ -34,6 +34,16 @@ impl Engine {
     pub(crate) fn greeted(&mut self, key: Key, greeted: Greeted) {
         match greeted {
             Greeted::Waiting => {}
+            Greeted::Done if self.is_disproved(key) => {
+                let server = self.links.get(key).map(|link| link.key.server);
+                self.lose_link(
+                    key,
+                    "it is a replica, and the Sentinels call it the primary",
+                );
+                if let Some(server) = server {
+                    self.doubt_primary(server);
+                }
+            }
             Greeted::Done => self.link_is_up(key),
             Greeted::Broken(reason) => self.lose_link(key, &reason),
             Greeted::Refused(text) => {
@@ -53,6 +63,7 @@ impl Engine {
         link.progress = self.now;
         link.refusal = None;
         let heeded = link.heeds.then_some(link.key.server);
+        let role = link.role;
         if link.has_open_batch() {
             self.list_link(key);
         } else {
@@ -63,6 +74,9 @@ impl Engine {
         if let Some(server) = heeded {
             self.doubt_owners(server);
         }
+        if role == Role::Sentinel {
+            self.sentinel_up(key);
+        }
         self.hub_up(key);
         self.wake_waiters(key);
         let Some(link) = self.links.get(key) else {
@@ -71,7 +85,7 @@ impl Engine {
         let identity = link.identity.as_ref().map_or(String::new(), |identity| {
             format!("{} {}", identity.server, identity.version)
         });
-        if matches!(link.role, Role::Shared | Role::Hub(_)) {
+        if matches!(link.role, Role::Shared | Role::Hub(_) | Role::Sentinel) {
             let server = self.label(key).to_owned();
             self.tell(Event::LinkUp { server, identity });
         }
@@ -102,6 +116,7 @@ impl Engine {
         link.state = State::Down;
         let (heeds, its_server) = (link.heeds && role == Role::Shared, link.key.server);
         if heeds {
+            self.doubt_primary(its_server);
             self.doubt_lost_owner(its_server);
             self.move_left(key);
         }
@@ -126,7 +141,7 @@ impl Engine {
         // What nobody rides on yet was asked for by a client, and the refusal is the client's alone.
         let theirs = refusal.is_some() && link.riders == 0 && !link.waiters.is_empty();
         // A session's own link says nothing that the shared one does not.
-        let told = !theirs && matches!(role, Role::Shared | Role::Hub(_));
+        let told = !theirs && matches!(role, Role::Shared | Role::Hub(_) | Role::Sentinel);
         // A server that wanted a password wants it still, until it has been seen not to.
         if refusal.is_some() || !wants_password(link) {
             link.refusal = refusal;
@@ -165,8 +180,8 @@ impl Engine {
         }
         match role {
             // What stayed leaves when the link is back.
-            Role::Shared if stable => self.connect(key),
-            Role::Shared => self.rest(key),
+            Role::Shared | Role::Sentinel if stable => self.connect(key),
+            Role::Shared | Role::Sentinel => self.rest(key),
             Role::Hub(hub) => {
                 self.hub_down(hub);
                 if stable {
@@ -353,6 +368,7 @@ impl Engine {
         }
         self.ticking = keys;
         self.tick_clusters();
+        self.tick_sentinels();
         self.tick_questions();
         self.tick_lessons();
         self.tick_waiters();
@@ -397,7 +413,7 @@ impl Engine {
             // A database that does not exist, say: nobody rides on it, and who asked was told.
             State::Resting { .. }
                 if link.riders == 0
-                    && !matches!(link.role, Role::Hub(_))
+                    && !matches!(link.role, Role::Hub(_) | Role::Sentinel)
                     && (link.key != self.first_link(link.key.server) || self.is_gone(link))
                     // Whoever has turned away comes back, and is not to wait for the same again.
                     && (!self.pool_of(link.key.server).has_several()
