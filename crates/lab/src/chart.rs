@@ -786,7 +786,7 @@ pub fn timeline(timeline: &Timeline) -> String {
             &mut svg,
             "mark",
             at + 4.0,
-            above.top - 32.0 + 14.0 * place as f64,
+            above.top - 36.0 + 12.0 * place as f64,
             name,
         );
     }

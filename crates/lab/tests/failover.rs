@@ -186,6 +186,10 @@ fn what_sentinels_watch_has_an_heir_whether_it_is_killed_or_told_to_hand_over() 
         };
         let round = round(folder.path(), &output);
         assert_eq!(round.others_gap_ms, None, "there is but one: {round:?}");
+        let (named, through) = (round.named_ms.unwrap(), round.through_ms.unwrap());
+        assert!(named >= round.direct_ms.unwrap(), "{by}: {round:?}");
+        // Nobody could know before the Sentinels say so, and what went to the old one does not count.
+        assert!(through >= named - 100.0, "{by}: {round:?}");
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use respool_protocol::value::Value;
 
 use super::Settings;
+use super::scene::WATCHED;
 use crate::load::clock_ns;
 use crate::schedule::Schedule;
 use crate::tape::Random;
@@ -250,15 +251,40 @@ pub fn write_first(address: SocketAddr, keys: &[Key]) -> io::Result<()> {
 
 /// Asks all heirs in turn until one of them takes a write, or it is over; returns when one did.
 pub fn probe(heirs: &[SocketAddr], key: &str, over: &AtomicBool) -> Option<u64> {
-    let mut connections: Vec<Option<Connection>> = heirs.iter().map(|_| None).collect();
-    while !over.load(Ordering::Relaxed) {
-        for (address, connection) in heirs.iter().zip(&mut connections) {
+    let is_taken = |reply: &Value| *reply == Value::Line(b"OK".to_vec());
+    ask_until(heirs, &["SET", key, "probe"], is_taken, over)
+}
+
+/// Asks all Sentinels in turn until one of them names an heir, or it is over; returns when one did.
+pub fn named(sentinels: &[SocketAddr], heirs: &[SocketAddr], over: &AtomicBool) -> Option<u64> {
+    let is_heir = |reply: &Value| {
+        let Value::List(words) = reply else {
+            return false;
+        };
+        let port = words.get(1).and_then(Value::text);
+        let mut ports = heirs.iter().map(|heir| heir.port().to_string());
+        ports.any(|heir| port == Some(heir.as_bytes()))
+    };
+    let args = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", WATCHED];
+    ask_until(sentinels, &args, is_heir, over)
+}
+
+/// Asks all in turn until one gives the reply that is waited for, or it is over: at once, when there is nobody to ask.
+fn ask_until(
+    whom: &[SocketAddr],
+    args: &[&str],
+    is_it: impl Fn(&Value) -> bool,
+    over: &AtomicBool,
+) -> Option<u64> {
+    let mut connections: Vec<Option<Connection>> = whom.iter().map(|_| None).collect();
+    while !whom.is_empty() && !over.load(Ordering::Relaxed) {
+        for (address, connection) in whom.iter().zip(&mut connections) {
             if connection.is_none() {
                 *connection = Connection::open(*address, PROBE_PATIENCE).ok();
             }
             let Some(open) = connection else { continue };
-            match open.ask(&["SET", key, "probe"]) {
-                Ok(Value::Line(line)) if line == b"OK" => return Some(clock_ns()),
+            match open.ask(args) {
+                Ok(reply) if is_it(&reply) => return Some(clock_ns()),
                 Ok(_) => {}
                 Err(_) => *connection = None,
             }

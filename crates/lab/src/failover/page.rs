@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{ABOUT, ADDED_MS_MAX, BUCKET_MS, By, FailoverReport, FailoverRound, Kind, NAME, TITLE};
+use super::{ABOUT, BUCKET_MS, By, FailoverReport, FailoverRound, Kind, LAG_MS_MAX, NAME, TITLE};
 use crate::chart::{self, Moment, Timeline, escape};
 use crate::figure;
 use crate::flags::{WIDTH, wrap};
@@ -28,14 +28,16 @@ fn ms(ms: Option<f64>) -> String {
 
 /// A row a round, and one of the medians.
 pub fn rounds(report: &FailoverReport) -> Table {
-    let times: [fn(&FailoverRound) -> Option<f64>; 7] = [
+    let times: [fn(&FailoverRound) -> Option<f64>; 9] = [
         |round| round.first_error_ms,
         |round| round.last_error_ms,
         |round| round.longest_gap_ms,
         |round| round.others_gap_ms,
         |round| round.direct_ms,
+        |round| round.named_ms,
         |round| round.through_ms,
         FailoverRound::added_ms,
+        FailoverRound::lag_ms,
     ];
     let mut rows: Vec<Vec<String>> = report
         .rounds
@@ -47,7 +49,7 @@ pub fn rounds(report: &FailoverReport) -> Table {
                 figure::count(errors(round) as f64),
             ];
             row.extend(times.iter().map(|time| ms(time(round))));
-            row.push(verdict(round.added_ms().map(|ms| ms <= ADDED_MS_MAX)).to_owned());
+            row.push(verdict(round.is_kept()).to_owned());
             for count in [round.acknowledged, round.lost, round.doubled, round.belied] {
                 row.push(figure::count(count as f64));
             }
@@ -67,13 +69,13 @@ pub fn rounds(report: &FailoverReport) -> Table {
     }
     Table {
         caption: format!(
-            "Milliseconds from the moment on; added: through - direct, {ADDED_MS_MAX} at most"
+            "Milliseconds from the moment on; added: through - direct; lag: through - the later of direct and named, {LAG_MS_MAX} at most"
         ),
         groups: vec![
             (String::new(), 3),
             ("errors".to_owned(), 2),
             ("longest without a write".to_owned(), 2),
-            ("first write".to_owned(), 4),
+            ("first write".to_owned(), 6),
             ("writes".to_owned(), 4),
         ],
         head: heads(&[
@@ -85,8 +87,10 @@ pub fn rounds(report: &FailoverReport) -> Table {
             "failed",
             "others",
             "direct",
+            "named",
             "through",
             "added",
+            "lag",
             "bar",
             "acknowledged",
             "lost",
@@ -180,9 +184,10 @@ fn manner(report: &FailoverReport) -> String {
 
 /// How to read the figures.
 const READ: &str = "\
-Failed: keys of the server that fails, others: of the other ones. Direct: when an heir took the write of a probe that asks it every millisecond, \
-through: when the proxy had a write to the same server's keys acknowledged, the first after that. Acknowledged writes that no server \
-has any more were lost by the servers, which replicate after they have answered; twice: executed more than once; belied: executed \
+Failed: keys of the server that fails, others: of the other ones. Direct: when an heir took the write of a probe that asks it every \
+millisecond, named: when a Sentinel named it, through: when the proxy had a write to the same server's keys acknowledged, the first after \
+direct that is there in the end. Acknowledged writes that no server has any more were lost by the servers, which replicate after \
+they have answered, or, under Sentinels, went to a primary that was none any more; twice: executed more than once; belied: executed \
 though the client was told that they were not.";
 
 /// The tables and what went wrong, as text.
@@ -294,7 +299,11 @@ fn picture(round: &FailoverRound, title: &str) -> String {
         })
         .collect();
     let mut marks = vec![(0.0, "moment".to_owned())];
-    let named = [(round.direct_ms, "direct"), (round.through_ms, "through")];
+    let named = [
+        (round.direct_ms, "direct"),
+        (round.named_ms, "named"),
+        (round.through_ms, "through"),
+    ];
     for (ms, name) in named {
         marks.extend(ms.map(|ms| (ms / 1e3, name.to_owned())));
     }
@@ -311,7 +320,7 @@ fn picture(round: &FailoverRound, title: &str) -> String {
 pub fn rounds_csv(report: &FailoverReport) -> String {
     let mut text = String::from(
         "experiment,kind,by,through,round,requests,errors,notsent,unknown,other_errors,errors_of_others_keys,first_error_ms,\
-         last_error_ms,longest_gap_ms,others_gap_ms,direct_ms,through_ms,added_ms,acknowledged,lost,twice,belied\n",
+         last_error_ms,longest_gap_ms,others_gap_ms,direct_ms,named_ms,through_ms,added_ms,lag_ms,acknowledged,lost,twice,belied\n",
     );
     let settings = &report.settings;
     for round in &report.rounds {
@@ -345,8 +354,10 @@ pub fn rounds_csv(report: &FailoverReport) -> String {
             round.longest_gap_ms,
             round.others_gap_ms,
             round.direct_ms,
+            round.named_ms,
             round.through_ms,
             round.added_ms(),
+            round.lag_ms(),
         ];
         fields.extend(times.map(number));
         let counts = [round.acknowledged, round.lost, round.doubled, round.belied];
@@ -440,7 +451,7 @@ mod tests {
         let table = rounds(&report);
         assert_eq!(
             table.rows[2].join(" | "),
-            "median |  |  | 51 | 71 | 680 | 500 | 400 | 625 | 225 | missed |  |  |  | "
+            "median |  |  | 51 | 71 | 680 | 500 | 400 | 430 | 630 | 230 | 200 | missed |  |  |  | "
         );
         assert_eq!(kinds(&report).rows.len(), 2 * 2);
     }
@@ -456,7 +467,7 @@ mod tests {
         let csv = rounds_csv(&report);
         let line = csv.lines().nth(1).unwrap_or_default();
         assert!(
-            line.starts_with("failover,cluster,kill,respool,1,11,3,2,0,1,1,51.0,71.0,680.0"),
+            line.starts_with("failover,cluster,kill,respool,1,12,3,2,0,1,1,51.0,71.0,680.0"),
             "{line}"
         );
     }

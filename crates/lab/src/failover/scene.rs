@@ -26,6 +26,8 @@ pub enum Scene {
     Sharded(Shards),
 }
 
+/// What Sentinels call what they watch.
+pub const WATCHED: &str = "m0";
 /// Primaries, or plain servers.
 const GROUPS: usize = 3;
 /// Keys that are tried to find one of group 0.
@@ -39,7 +41,7 @@ const ASK: Duration = Duration::from_secs(10);
 pub fn url(kind: Kind, addresses: &[SocketAddr]) -> String {
     match kind {
         Kind::Cluster => cluster_url(addresses),
-        Kind::Sentinel => sentinel_url(addresses, "m0"),
+        Kind::Sentinel => sentinel_url(addresses, WATCHED),
         Kind::Sharded => sharded_url(addresses),
     }
 }
@@ -195,6 +197,14 @@ impl Scene {
                 others.map(|server| server.address()).collect()
             }
             Scene::Sharded(shards) => vec![shards.node(0).address()],
+        }
+    }
+
+    /// Who names the primary: nobody but Sentinels do.
+    pub fn witnesses(&self) -> Vec<SocketAddr> {
+        match self {
+            Scene::Sentinel(sentinels) => sentinels.addresses(),
+            Scene::Cluster(_) | Scene::Sharded(_) => Vec::new(),
         }
     }
 
