@@ -11,7 +11,9 @@
 
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::encode::Version;
-use respool_protocol::sentinel::{self, Answer, Event as Heard, Message, Roster, Survey};
+use respool_protocol::sentinel::{
+    self, Answer, Event as Heard, Message, Roster, SURVEY_ANSWERS, Survey,
+};
 
 use crate::auth::CONFIGURED;
 use crate::duty::Duty;
@@ -226,7 +228,7 @@ impl Engine {
         let Some((pool, index)) = self.watcher_of(key) else {
             return;
         };
-        let Some(answers) = answers.as_array() else {
+        let Ok(answers) = <&[_; SURVEY_ANSWERS]>::try_from(answers) else {
             return;
         };
         let survey = match Survey::read(answers.each_ref().map(Vec::as_slice)) {
