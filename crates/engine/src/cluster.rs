@@ -275,11 +275,7 @@ impl Engine {
         candidates.rotate_left(first);
         let mut links = Vec::new();
         for server in candidates {
-            let answers =
-                |link: &Link| link.is_up() && link.takes && !self.is_silent(link, SILENT_MS);
-            if self.first_link_is(server, answers) {
-                links.extend(self.shared.get(&self.first_link(server)));
-            }
+            links.extend(self.link_that_answers(server));
         }
         links.truncate(ASKED_MAX);
         let now = self.now;
@@ -315,6 +311,19 @@ impl Engine {
             };
             self.put_ours(link, &bytes, duty);
         }
+    }
+
+    /// A link on which a node can be asked who owns what. Where the clients bring the password, it may be any user's.
+    fn link_that_answers(&self, server: ServerId) -> Option<Key> {
+        let answers = |link: &Link| {
+            link.key.server == server
+                && link.role == Role::Shared
+                && link.is_up()
+                && link.takes
+                && !self.is_silent(link, SILENT_MS)
+        };
+        let mut links = self.links.iter();
+        links.find(|(_, link)| answers(link)).map(|(key, _)| key)
     }
 
     /// Sees to it that there is a link to a server, or an attempt at one.
@@ -502,6 +511,10 @@ impl Engine {
         let named = nodes.filter(|(node, _)| !node.id.is_empty());
         let names = named.filter_map(|(node, id)| Some(((*id)?, node.id.clone())));
         cluster.names = names.collect();
+        if !was_known {
+            // The seeds had numbers by their places.
+            cluster.scan_order.clear();
+        }
         for (from, to, _) in &moved {
             if !cluster.owners.contains(from) {
                 cluster.inherit(*from, *to);

@@ -686,9 +686,15 @@ impl Engine {
         let pins = session.pins;
         let its = front.session == by;
         if is_watch {
-            // Where its keys are now nobody watches them: EXEC will say that they may have changed.
+            // Where its keys are now nobody watches them: EXEC will say that they may have changed. To who tries again at once
+            // that is of no use where it would be so again.
             self.lose_watch(by);
-            self.answer_front(key, front, b"+OK\r\n");
+            let told = match why {
+                Refusal::Moved => &b"+OK\r\n"[..],
+                Refusal::Ask => NOT_TO_BE_WATCHED,
+                _ => reply,
+            };
+            self.answer_front(key, front, told);
         } else if watched {
             // The same: what it watched is not there any more.
             let mut nil = Vec::new();
@@ -781,6 +787,10 @@ impl Engine {
         }
     }
 }
+
+/// To WATCH.
+const NOT_TO_BE_WATCHED: &[u8] =
+    b"-TRYAGAIN respool: the slot of these keys is on its way to another node: watch them when it is there\r\n";
 
 /// What a client is told whose request found no node that would execute it.
 fn moved_away(server: &str) -> Vec<u8> {

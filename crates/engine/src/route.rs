@@ -41,6 +41,10 @@ const ELSEWHERE: &[u8] =
     b"ERR respool: BY and GET of SORT are refused where a pool has several servers: \
     the keys that they name may be anywhere";
 
+/// To what goes to all nodes of a Cluster.
+const NOT_KNOWN_YET: &[u8] =
+    b"CLUSTERDOWN respool: no node of the Cluster has said yet which nodes there are: try again";
+
 /// To a command that the table does not have.
 pub(crate) const UNKNOWN_KEYS: &[u8] =
     b"ERR respool: which arguments of this command are keys is not known, and the pool has several servers";
@@ -191,6 +195,13 @@ impl Engine {
                         self.turn(key, up);
                     }
                     None
+                }
+                // It would be asked of a part of them.
+                _ if self.pools[pool]
+                    .cluster()
+                    .is_some_and(|cluster| !cluster.is_known()) =>
+                {
+                    Some(self.refuse_queued(key, NOT_KNOWN_YET))
                 }
                 // Of what one server executes, the others would know nothing.
                 _ if is_bound || in_multi => Some(self.refuse_here(key, request.command)),
