@@ -9,6 +9,7 @@ mod relay;
 mod target;
 
 mod clients;
+mod cluster;
 mod coalescing;
 mod control;
 mod crosstalk;
