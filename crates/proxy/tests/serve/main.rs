@@ -5,9 +5,11 @@
 
 mod client;
 mod divided;
+mod fake;
 mod relay;
 mod target;
 
+mod astray;
 mod clients;
 mod cluster;
 mod coalescing;
