@@ -341,3 +341,75 @@ fn who_has_heard_of_the_latest_failover_is_believed_and_not_the_many() {
         thread::sleep(Duration::from_millis(50));
     }
 }
+
+#[test]
+fn nodes_that_contradict_each_other_for_ever_are_not_asked_all_the_time() {
+    // Each says that all is its own, and at the same epoch; what is asked of the second belongs to the first.
+    let served = Astray::start(2, &[], |asked| match asked.name() {
+        "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(&asked.all[asked.node..=asked.node])),
+        "GET" if asked.node == 1 => Some(redirect("MOVED", &asked.words[1], asked.all[0])),
+        _ => None,
+    });
+    let mut client = served.client();
+    let before = counter(&mut client, "topology_refreshes");
+    let began = Instant::now();
+    let mut turn = 0;
+    while began.elapsed() < Duration::from_secs(3) {
+        turn += 1;
+        let replies = pipelined(&mut client, &format!("GET one:{turn};GET other:{turn}"));
+        let expected = [format!("one:{turn}"), format!("other:{turn}")];
+        assert_eq!(replies, expected.map(Value::bulk));
+    }
+    let time = began.elapsed();
+    let asked = counter(&mut client, "topology_refreshes") - before;
+    assert!(asked <= 2 + time.as_secs(), "{asked} times in {time:?}");
+}
+
+#[test]
+fn who_waits_for_an_answer_of_a_slots_old_owner_asks_the_new_one_after_it() {
+    // The answer of the first comes so late that everybody else knows by then where the slot is.
+    let has_moved = Arc::new(AtomicUsize::new(0));
+    let says = Arc::clone(&has_moved);
+    let (own, other) = (key_of(0, 2), key_of(1, 2));
+    let moving = usize::from(hash_slot(own.as_bytes()));
+    let (key, trigger) = (own.clone(), other.clone());
+    let served = Astray::start(2, &[], move |asked| {
+        let has_moved = || says.load(Ordering::SeqCst) > 0;
+        match asked.name() {
+            "SET" if asked.node == 0 => {
+                thread::sleep(Duration::from_millis(1_500));
+                Some(redirect("MOVED", &key, asked.all[1]))
+            }
+            "GET" if asked.words[1] == trigger => {
+                let is_first = says.fetch_add(1, Ordering::SeqCst) == 0;
+                is_first.then(|| "-CLUSTERDOWN for a moment\r\n".to_owned())
+            }
+            "CLUSTER" if has_moved() && asked.is("CLUSTER SLOTS") => {
+                let [one, other] = [asked.all[0], asked.all[1]];
+                let ranges = [
+                    range(0, moving - 1, one),
+                    range(moving, moving, other),
+                    range(moving + 1, 8_191, one),
+                    range(8_192, 16_383, other),
+                ];
+                Some(format!("*4\r\n{}", ranges.concat()))
+            }
+            "CLUSTER" if has_moved() && asked.is("CLUSTER INFO") => Some(info(2, 2)),
+            _ => None,
+        }
+    });
+    let mut client = served.client();
+    client.send(&words(&format!("SET {own} x")));
+    wait_until("it is asked", SOON, || served.fakes.count("SET") == 1);
+    let reply = served.client().call(&format!("GET {other}"));
+    assert_eq!(reply, Value::bulk(&other));
+    wait_until("it has moved", SOON, || {
+        served.proxy.log().contains("1 slots moved")
+    });
+    client.send(&words(&format!("GET {own}")));
+    assert_eq!(client.replies(2), [Value::ok(), Value::bulk(&own)]);
+    let asked = served.fakes.asked_of(1);
+    let place = |words: &str| asked.iter().position(|asked| asked == words);
+    let (set, get) = (place(&format!("SET {own} x")), place(&format!("GET {own}")));
+    assert!(set.is_some() && set < get, "{asked:?}");
+}

@@ -842,18 +842,30 @@ fn when_a_primary_is_killed_no_increment_is_doubled_and_every_session_goes_on() 
 #[test]
 fn when_a_primary_freezes_every_session_goes_on_with_its_replica() {
     with_every_server(|binary| {
-        let args = ["--threads=3"];
+        // Nobody is helped by a deadline.
+        let args = [
+            "--threads=3",
+            "--request-timeout-ms=0",
+            "--link-stall-ms=60s",
+        ];
         let mut served = Served::start(binary, ClusterSettings::default(), &args);
         counted(&mut served, Allowed::Loss, |served| {
+            let key = served.key_of(1, 0);
+            let mut waiting = served.client();
+            assert_eq!(waiting.call(&format!("INCR {key}")), Value::Integer(1));
             served.cluster.node(1).stop();
+            waiting.send(&words(&format!("INCR {key}")));
             let slot = *served.cluster.share(1).start();
             let other = served.cluster.wait_for_other_owner(slot, 1, SOON);
-            // Who has one of its keys is answered before it wakes.
-            let key = served.key_of(1, 0);
-            let mut client = served.client();
-            wait_until("its replica answers", SOON, || {
-                client.call(&format!("SET {key} x")) == Value::ok()
-            });
+            // Whoever has asked it something, or would, is answered before it wakes.
+            let reply = waiting.reply();
+            let text = reply.error().unwrap_or_default();
+            assert!(text.starts_with("UNKNOWN respool: "), "{reply:?}");
+            for client in [&mut waiting, &mut served.client()] {
+                wait_until("its replica answers", SOON, || {
+                    client.call(&format!("INCR {key}")).error().is_none()
+                });
+            }
             served.cluster.node(1).cont();
             assert_eq!(other.unwrap_or_else(|error| panic!("{error}")), 4);
             served.whole();

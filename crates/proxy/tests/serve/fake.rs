@@ -75,6 +75,13 @@ impl Fakes {
         &self.addresses
     }
 
+    /// What one of them was asked, in order; a space between two words.
+    pub(crate) fn asked_of(&self, node: usize) -> Vec<String> {
+        let asked = self.shared.asked.lock().expect("no holder panics");
+        let own = asked.iter().filter(|(of, _)| *of == node);
+        own.map(|(_, asked)| asked.join(" ")).collect()
+    }
+
     /// How often this was asked, of whichever node; the name of a command, or more of its words.
     pub(crate) fn count(&self, words: &str) -> usize {
         let asked = self.shared.asked.lock().expect("no holder panics");
@@ -129,10 +136,10 @@ impl Shared {
                 all: &self.addresses,
                 words: &request,
             };
-            let answer = (self.script)(&asked).unwrap_or_else(|| in_order(&asked));
             let mut all = self.asked.lock().expect("no holder panics");
-            all.push((node, request));
+            all.push((node, request.clone()));
             drop(all);
+            let answer = (self.script)(&asked).unwrap_or_else(|| in_order(&asked));
             if peer.stream().write_all(answer.as_bytes()).is_err() {
                 return;
             }
