@@ -1,6 +1,6 @@
 //! Plain servers among which keys are divided: to a client they are one.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use respool_lab::servers::{Proxy, Server};
 use respool_protocol::hashing::{Hashing, Node, PredixyHash};
 
 use super::client::{Client, Value, request, words};
-use super::target::{Random, any_server, installed, respool, seed, wait_until};
+use super::divided::{self, pipelined, text, texts};
+use super::target::{any_server, installed, respool, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -78,47 +79,6 @@ impl Shards {
     }
 }
 
-fn texts(value: &Value) -> Vec<String> {
-    let Value::Array(elements) = value else {
-        panic!("no array: {value:?}")
-    };
-    elements.iter().map(text).collect()
-}
-
-fn text(value: &Value) -> String {
-    let Value::Bulk(bytes) = value else {
-        panic!("no text: {value:?}")
-    };
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Asks all of it in one pipeline, `;` between two requests.
-fn pipelined(client: &mut Client, requests: &str) -> Vec<Value> {
-    let count = requests.split(';').count();
-    client.exchange(requests.split(';').flat_map(words).collect(), count)
-}
-
-/// Random requests of one client for few keys.
-fn some_request(random: &mut Random) -> Vec<u8> {
-    let mut key = || format!("k{}", random.below(30));
-    let (one, two, three) = (key(), key(), key());
-    let number = random.below(1_000);
-    words(&match random.below(16) {
-        0..3 => format!("SET {one} {number}"),
-        3..6 => format!("GET {one}"),
-        6 => format!("INCR {one}"),
-        7 => format!("APPEND {one} {number}"),
-        8 => format!("MGET {one} {two} {three} {one}"),
-        9 => format!("MSET {one} {number} {two} b {one} c"),
-        10 => format!("DEL {one} {two} {one}"),
-        11 => format!("EXISTS {one} {two} {three} {one}"),
-        12 => format!("RPUSH {one} {number}"),
-        13 => format!("LRANGE {one} 0 -1"),
-        14 => format!("UNLINK {one} {two}"),
-        _ => format!("TOUCH {one} {two} {three}"),
-    })
-}
-
 #[test]
 fn one_client_gets_what_one_server_would_have_said_and_in_order() {
     for binary in installed() {
@@ -127,34 +87,9 @@ fn one_client_gets_what_one_server_would_have_said_and_in_order() {
             &["--threads=2", "--fuse=false", "--collapse=false"],
         ] {
             let shards = Shards::of(&binary, "", args);
-            let model = Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
-            let mut random = Random::new(seed());
-            let (mut one, mut other) = (shards.client(), Client::connect(model.address()));
-            for round in 0..150 {
-                let count = 1 + random.below(40) as usize;
-                let requests: Vec<u8> =
-                    (0..count).flat_map(|_| some_request(&mut random)).collect();
-                let got = one.exchange(requests.clone(), count);
-                let expected = other.exchange(requests.clone(), count);
-                let as_one = |value: &Value| match value.error() {
-                    // Of a part that failed the server is named.
-                    Some(error) if error.contains(" respool: 127.0.0.1:") => {
-                        let (code, rest) = error.split_once(" respool: ").unwrap_or_default();
-                        let (_, rest) = rest.split_once(": ").unwrap_or_default();
-                        Value::Error(format!("{code} {rest}"))
-                    }
-                    _ => value.clone(),
-                };
-                let got: Vec<Value> = got.iter().map(as_one).collect();
-                assert_eq!(
-                    got,
-                    expected,
-                    "round {round}: {}",
-                    String::from_utf8_lossy(&requests)
-                );
-            }
+            let keys = divided::answers_like_one_server(&binary, shards.address());
             let all: usize = (0..3).map(|server| shards.keys_of(server).len()).sum();
-            assert_eq!(Value::Integer(all as i64), other.call("DBSIZE"));
+            assert_eq!(Value::Integer(all as i64), keys);
             assert!((0..3).all(|server| !shards.keys_of(server).is_empty()));
         }
     }
@@ -522,41 +457,7 @@ fn a_part_that_may_have_been_executed_makes_the_whole_uncertain() {
 #[test]
 fn many_clients_at_once_get_their_own_answers() {
     let shards = Shards::start(&["--threads=2"]);
-    let address = shards.address();
-    std::thread::scope(|scope| {
-        for number in 0..16 {
-            scope.spawn(move || {
-                let mut client = Client::connect(address);
-                let mut random = Random::new(seed().wrapping_add(number));
-                let mut model: HashMap<String, String> = HashMap::new();
-                for _ in 0..60 {
-                    let (mut requests, mut expected) = (Vec::new(), Vec::new());
-                    for _ in 0..30 {
-                        let key = format!("{number}:{}", random.below(20));
-                        let other = format!("{number}:{}", random.below(20));
-                        let held = |key: &str| model.get(key).map_or(Value::Null, Value::bulk);
-                        match random.below(3) {
-                            0 => {
-                                requests.extend(words(&format!("MGET {key} {other}")));
-                                expected.push(Value::Array(vec![held(&key), held(&other)]));
-                            }
-                            1 => {
-                                requests.extend(words(&format!("GET {key}")));
-                                expected.push(held(&key));
-                            }
-                            _ => {
-                                let value = random.below(1_000_000).to_string();
-                                requests.extend(words(&format!("SET {key} {value}")));
-                                model.insert(key, value);
-                                expected.push(Value::ok());
-                            }
-                        }
-                    }
-                    assert_eq!(client.exchange(requests, 30), expected);
-                }
-            });
-        }
-    });
+    divided::many_clients_get_their_own_answers(shards.address());
 }
 
 #[test]
