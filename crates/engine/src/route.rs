@@ -62,7 +62,8 @@ impl Engine {
             return false;
         };
         let at = usize::from(request.command.only_key);
-        let placed = at > 0
+        // Some module's command may come without the key that it names to be its only one.
+        let placed = (1..request.spans.len()).contains(&at)
             && request.command.arity_ok(request.spans.len())
             && self.goes_by_key(key)
             && self.put_by_key(key, request.bytes, request.arg(at), (request.id, class));
@@ -346,8 +347,12 @@ impl Engine {
                 Owner::One(_) | Owner::Several => Owner::Several,
             };
         });
-        // Where its keys are cannot be said: any server refuses it in its own words.
-        visited.map_or(Owner::Nobody, |()| owner)
+        // Where its keys are cannot be said: any server refuses it in its own words. But a PFMERGE without sources is
+        // none of these, and belongs where its one key does.
+        match (visited, owner) {
+            (Err(_), Owner::Several) => Owner::Nobody,
+            (_, owner) => owner,
+        }
     }
 
     /// From now on the session rides on the link that all share to this server. What it has in flight elsewhere stays there.

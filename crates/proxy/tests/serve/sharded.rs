@@ -861,3 +861,21 @@ fn what_a_session_is_it_is_to_every_server() {
         Value::bulk(&keys[2])
     );
 }
+
+/// A command that may have keys has fewer than the table thinks: it goes where those are that it has, and a request without
+/// any ends nobody.
+#[test]
+fn who_names_fewer_keys_than_there_could_be_is_answered() {
+    for binary in installed() {
+        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let keys = shards.a_key_each();
+        let mut client = shards.client();
+        for (server, key) in keys.iter().enumerate() {
+            client.call(&format!("DEL {key}"));
+            assert_eq!(client.call(&format!("PFMERGE {key}")), Value::ok());
+            assert!(shards.keys_of(server).contains(key), "{key}");
+        }
+        assert!(client.call("VADD").error().is_some());
+        assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+    }
+}
