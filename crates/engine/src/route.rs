@@ -9,6 +9,8 @@
 //!   PING, TIME         the first that is up
 //! ```
 //!
+//! Which of these a command is, its row in the table says, and nothing else ([`Spread`]).
+//!
 //! A session turns to the server that its next request is for: from then on its link is the one that all share there, and
 //! whatever places a request does so as if there were no other server. What it asked elsewhere comes back in its own time
 //! and waits for its turn among the session's replies. The requests for one key all go one way, so they are executed in
@@ -16,9 +18,8 @@
 
 use std::cell::Cell;
 
-use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, id};
+use respool_protocol::commands::{Command, CommandId, KeyFlags, Spread, id};
 use respool_protocol::encode::Version;
-use respool_protocol::fan::is_mergeable;
 
 use crate::engine::Engine;
 use crate::link::{Class, Entry, Link, LinkKey, Role, State};
@@ -137,10 +138,7 @@ impl Engine {
         let is_bound = !session.pins.is_empty() || self.queued_group(key).is_some();
         let home = self.pools[pool].home();
         let of_cluster = self.pools[pool].cluster().is_some();
-        let (answer, spread) = (request.command.answer, request.command.fan_out.spread);
-        if of_cluster && let Some(placed) = self.answer_as_node(key, request) {
-            return Some(placed);
-        }
+        let spread = request.command.fan_out.spread;
         match owner {
             // A Cluster's nodes refuse that themselves, where they have to.
             Owner::One(_) if !of_cluster && looks_elsewhere(request) => {
@@ -159,31 +157,10 @@ impl Engine {
                 Some(self.divide(key, request))
             }
             Owner::Several => Some(self.refuse_queued(key, CROSSSLOT)),
-            // A Cluster's nodes tell each other what is published.
-            Owner::Nobody if is_published(request.id) && of_cluster && is_bound => None,
-            Owner::Nobody if is_published(request.id) => {
-                if own != home && is_bound {
-                    return Some(self.refuse_queued(key, FOREIGN));
-                }
-                self.turn(key, home);
-                if in_multi && !of_cluster {
-                    self.bind_transaction(key, Group(home.0));
-                }
-                None
-            }
-            Owner::Nobody => match (answer, spread) {
-                // The server would know one of the session's links, and that is one of several.
-                (Answer::Pinned, _) if switches_off(request) => None,
-                (Answer::Pinned, _) => Some(self.refuse_here(key, request.command)),
-                (Answer::Session, _) => {
-                    // Ours, and the rest is the first server's.
-                    if request.id == id::INFO && !is_bound && !in_multi {
-                        self.turn(key, home);
-                    }
-                    None
-                }
-                _ if of_cluster && is_about_slot(request.id) => None,
-                (_, Spread::Owner | Spread::Owners | Spread::Any) => {
+            Owner::Nobody => match spread {
+                Spread::Here => None,
+                Spread::Node if of_cluster && !in_multi => self.answer_as_node(key, request),
+                Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
                     // Always the same one, as long as it is there.
                     if !is_bound && !in_multi {
                         let up = self.first_up(pool);
@@ -191,17 +168,26 @@ impl Engine {
                     }
                     None
                 }
-                // Of what one server executes, the others would know nothing.
-                _ if is_bound || in_multi => Some(self.refuse_here(key, request.command)),
-                _ if request.id == id::SCAN && request.spans.len() < 2 => None,
-                _ if request.id == id::SCAN => Some(self.scan(key, request)),
-                // What waits at the server, or must not wait behind others, would do so on links that all share.
-                (answer, Spread::Primaries | Spread::All)
-                    if answer != Answer::Alone && is_mergeable(request.id) =>
-                {
-                    Some(self.ask_all(key, request))
+                // A Cluster's nodes tell each other what is published.
+                Spread::Home if of_cluster && is_bound => None,
+                Spread::Home if own != home && is_bound => Some(self.refuse_queued(key, FOREIGN)),
+                Spread::Home => {
+                    self.turn(key, home);
+                    if in_multi && !of_cluster {
+                        self.bind_transaction(key, Group(home.0));
+                    }
+                    None
                 }
-                _ => Some(self.refuse_here(key, request.command)),
+                Spread::Off if switches_off(request) => None,
+                Spread::Off | Spread::Refused => Some(self.refuse_here(key, request.command)),
+                // Of what one server executes, the others would know nothing.
+                Spread::All | Spread::Turns if is_bound || in_multi => {
+                    Some(self.refuse_here(key, request.command))
+                }
+                // The server says in its own words what is wrong with it.
+                Spread::Turns if !request.command.arity_ok(request.spans.len()) => None,
+                Spread::Turns => Some(self.scan(key, request)),
+                Spread::All => Some(self.ask_all(key, request)),
             },
         }
     }
@@ -251,7 +237,7 @@ impl Engine {
                 Ok(())
             }
             Owner::One(_) => Err(FOREIGN.to_vec()),
-            Owner::Nobody if is_published(id) => {
+            Owner::Nobody if command.fan_out.spread == Spread::Home => {
                 let home = pool.home();
                 if session.pins.is_empty() {
                     self.turn(key, home);
@@ -415,25 +401,6 @@ impl Engine {
         );
         self.refuse_queued(key, text.as_bytes())
     }
-}
-
-/// Whether it is for the owner of the slot that it names.
-pub(crate) fn is_about_slot(id: CommandId) -> bool {
-    matches!(id, id::CLUSTER_COUNTKEYSINSLOT | id::CLUSTER_GETKEYSINSLOT)
-}
-
-/// What is published is at the pool's first server, wherever its channels would be as keys: patterns meet all of them.
-fn is_published(id: CommandId) -> bool {
-    matches!(
-        id,
-        id::PUBLISH
-            | id::SPUBLISH
-            | id::PUBSUB_CHANNELS
-            | id::PUBSUB_NUMPAT
-            | id::PUBSUB_NUMSUB
-            | id::PUBSUB_SHARDCHANNELS
-            | id::PUBSUB_SHARDNUMSUB
-    )
 }
 
 /// Whether a SORT reads keys that it makes of a pattern.

@@ -16,7 +16,7 @@ mod merge;
 mod split;
 
 pub use cursor::{Cursor, scan_reply, scan_request};
-pub use merge::{Merged, Merger, Part, is_mergeable};
+pub use merge::{Merged, Merger, Part};
 pub use split::{Divided, Share, Split, Undivided};
 
 /// Appends a number that is not negative as a bulk string.

@@ -1,7 +1,5 @@
 //! Making one reply of several.
 
-use std::collections::HashSet;
-
 use super::info;
 use crate::commands::{CommandId, Merge, id};
 use crate::reply::{Scanned, Scanner};
@@ -56,9 +54,6 @@ pub enum Merged {
 /// | command | reply |
 /// |---|---|
 /// | RANDOMKEY | one of those found, by a hash of all of them: not always the first server's |
-/// | PUBLISH, PUBSUB NUMPAT | the sum; a pattern that several servers know counts several times |
-/// | PUBSUB NUMSUB, SHARDNUMSUB | the sum of each channel |
-/// | PUBSUB CHANNELS, SHARDCHANNELS | each channel once |
 /// | LATENCY LATEST, HISTORY | the rows of all, one server after the other: several rows per event |
 /// | INFO | one text, see below |
 /// | LATENCY DOCTOR, GRAPH, MEMORY DOCTOR, MALLOC-STATS | one text, each server's under its name |
@@ -67,8 +62,7 @@ pub enum Merged {
 /// per server, as `server0_used_memory`: neither a sum nor one server's value would be true. The first section says
 /// which server is `server0`.
 ///
-/// Nothing is done for FUNCTION STATS, LATENCY HISTOGRAM and MEMORY STATS, and SCAN has a
-/// [`Cursor`](super::Cursor): see [`is_mergeable`].
+/// SCAN has a [`Cursor`](super::Cursor).
 #[derive(Clone, Debug, Default)]
 pub struct Merger {
     /// Where the next element of each part is.
@@ -82,11 +76,6 @@ struct Rest {
     at: usize,
     /// How many there are.
     left: usize,
-}
-
-/// Whether several replies to this command can become one, so whether it is worth sending to several servers.
-pub fn is_mergeable(command: CommandId) -> bool {
-    Way::of(command).is_some()
 }
 
 impl Merger {
@@ -156,8 +145,6 @@ impl Merger {
             Way::First => out.extend_from_slice(parts[0].reply),
             Way::Concat => concat(parts, out)?,
             Way::Numbers(fold) => numbers(parts, fold, out)?,
-            Way::Union => union(parts, out)?,
-            Way::SumOfEach => sum_of_each(parts, out)?,
             Way::Drawn => drawn(parts, out)?,
             Way::Info => texts(parts, out, info::merge)?,
             Way::Texts => texts(parts, out, info::headed)?,
@@ -222,8 +209,6 @@ enum Way {
     OneSucceeded,
     /// Number by number; one number, or an array of them.
     Numbers(fn(i64, i64) -> Option<i64>),
-    Union,
-    SumOfEach,
     Drawn,
     Info,
     Texts,
@@ -243,9 +228,6 @@ impl Way {
             Merge::One => return None,
             Merge::Special => match command {
                 id::RANDOMKEY => Way::Drawn,
-                id::PUBLISH | id::PUBSUB_NUMPAT => Way::Numbers(i64::checked_add),
-                id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB => Way::SumOfEach,
-                id::PUBSUB_CHANNELS | id::PUBSUB_SHARDCHANNELS => Way::Union,
                 id::LATENCY_LATEST | id::LATENCY_HISTORY => Way::Concat,
                 id::INFO => Way::Info,
                 id::LATENCY_DOCTOR
@@ -353,64 +335,6 @@ fn concat(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
         if let Some(list) = List::of(part.reply) {
             out.extend_from_slice(list.body);
         }
-    }
-    Ok(())
-}
-
-/// Each element once, in the order in which they occur first.
-fn union(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
-    let kind = parts[0].reply[0];
-    let mut seen = HashSet::new();
-    let mut all = Vec::new();
-    for (at, part) in parts.iter().enumerate() {
-        let list = List::of(part.reply).filter(|list| list.kind == kind && kind != b'%');
-        let list = list.ok_or(Trouble::Misshapen(at))?;
-        all.extend(list.elements().filter(|&element| seen.insert(element)));
-    }
-    out.push(kind);
-    number::append(out, all.len() as i64);
-    out.extend_from_slice(b"\r\n");
-    all.iter()
-        .for_each(|element| out.extend_from_slice(element));
-    Ok(())
-}
-
-/// Names and numbers in turn: every server was asked for the same names, and answers in that order.
-fn sum_of_each(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
-    let mut all: Vec<(&[u8], i64)> = Vec::new();
-    let kind = parts[0].reply[0];
-    for (at, part) in parts.iter().enumerate() {
-        let odd = || Trouble::Misshapen(at);
-        let list = List::of(part.reply).filter(|list| list.kind == kind);
-        let list = list.ok_or_else(odd)?;
-        let mut elements = list.elements();
-        let mut pairs = 0;
-        while let Some(name) = elements.next() {
-            let number = elements.next().and_then(integer).ok_or_else(odd)?;
-            match all.get_mut(pairs) {
-                Some((known, sum)) if *known == name => {
-                    *sum = sum.checked_add(number).ok_or(TOO_LARGE)?;
-                }
-                None if at == 0 => all.push((name, number)),
-                _ => return Err(odd()),
-            }
-            pairs += 1;
-        }
-        if pairs != all.len() {
-            return Err(odd());
-        }
-    }
-    out.push(kind);
-    let count = if kind == b'%' {
-        all.len()
-    } else {
-        all.len() * 2
-    };
-    number::append(out, count as i64);
-    out.extend_from_slice(b"\r\n");
-    for (name, sum) in all {
-        out.extend_from_slice(name);
-        encode::integer(out, sum);
     }
     Ok(())
 }
@@ -611,7 +535,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::commands::{Spread, all, lookup, resolve};
+    use crate::commands::{Command, Spread, all, lookup, resolve};
     use crate::encode::Version;
     use crate::fan::{Divided, Split};
     use crate::request;
@@ -742,7 +666,6 @@ mod tests {
     fn numbers_are_added_or_compared() {
         assert_eq!(whole("DEL", &[":1|", ":0|", ":41|"]), ":42|");
         assert_eq!(whole("DBSIZE", &[":1|"]), ":1|");
-        assert_eq!(whole("PUBLISH", &[":1|", ":2|"]), ":3|");
         assert_eq!(whole("WAIT", &[":2|", ":1|", ":3|"]), ":1|");
         assert_eq!(whole("WAITAOF", &["*2|:1|:2|", "*2|:0|:5|"]), "*2|:0|:2|");
         assert_eq!(
@@ -770,9 +693,6 @@ mod tests {
             assert_eq!(merged, Merged::Refused);
             assert_eq!(reply, "-ERR respool: the sum of all servers is too large|");
         }
-        let most = format!("*2|$1|a|:{}|", i64::MAX);
-        let (merged, _) = merged("PUBSUB NUMSUB", &[], &[&most, &most]);
-        assert_eq!(merged, Merged::Refused);
     }
 
     #[test]
@@ -806,43 +726,6 @@ mod tests {
             "{reply}"
         );
         assert_eq!(whole("FLUSHALL", &["+OK|", "+OK|"]), "+OK|");
-    }
-
-    #[test]
-    fn channels_are_counted_by_name_and_listed_once() {
-        assert_eq!(
-            whole(
-                "PUBSUB NUMSUB",
-                &["*4|$1|a|:1|$1|b|:2|", "*4|$1|a|:10|$1|b|:0|"]
-            ),
-            "*4|$1|a|:11|$1|b|:2|"
-        );
-        // The same channel twice is asked for twice.
-        assert_eq!(
-            whole(
-                "PUBSUB NUMSUB",
-                &["*4|$1|a|:1|$1|a|:1|", "*4|$1|a|:1|$1|a|:1|"]
-            ),
-            "*4|$1|a|:2|$1|a|:2|"
-        );
-        assert_eq!(
-            whole("PUBSUB SHARDNUMSUB", &["%1|$1|a|:1|", "%1|$1|a|:1|"]),
-            "%1|$1|a|:2|"
-        );
-        for odd in [
-            "*2|$1|b|:1|",
-            "*4|$1|a|:1|$1|b|:1|",
-            "*0|",
-            "*1|$1|a|",
-            "*2|$1|a|$1|1|",
-        ] {
-            let (merged, _) = merged("PUBSUB NUMSUB", &[], &["*2|$1|a|:1|", odd]);
-            assert_eq!(merged, Merged::Misshapen { part: 1 }, "{odd}");
-        }
-        assert_eq!(
-            whole("PUBSUB CHANNELS", &["*2|$1|b|$1|a|", "*2|$1|a|$1|c|"]),
-            "*3|$1|b|$1|a|$1|c|"
-        );
     }
 
     #[test]
@@ -898,33 +781,19 @@ mod tests {
         assert_eq!(merged, Merged::Misshapen { part: 1 });
     }
 
-    /// A command that the table begins to send to several servers is merged, or stands here.
+    /// A command that the table begins to send to several servers is merged, or this notices.
     #[test]
     fn what_is_sent_to_several_servers_is_merged() {
-        let not: Vec<&str> = all()
-            .filter(|id| {
-                !matches!(
-                    id.get().fan_out.spread,
-                    Spread::Owner | Spread::Any | Spread::Unclear
-                )
-            })
-            .filter(|id| !is_mergeable(*id))
-            .map(|id| id.get().name)
-            .collect();
-        assert_eq!(
-            not,
-            [
-                "clusterscan",
-                "function|stats",
-                "latency|histogram",
-                "memory|stats",
-                "scan"
-            ]
-        );
-        let (merged_as, reply) = merged("MEMORY STATS", &[], &["%0|", "%0|"]);
+        for id in all() {
+            let Command { name, fan_out, .. } = id.get();
+            if matches!(fan_out.spread, Spread::Owners | Spread::All) {
+                assert!(Way::of(id).is_some(), "{name}");
+            }
+        }
+        let (merged_as, reply) = merged("GET", &[], &["$1|a|", "$1|a|"]);
         assert_eq!(merged_as, Merged::Refused);
         assert!(reply.starts_with("-ERR respool: "), "{reply}");
-        assert_eq!(whole("MEMORY STATS", &["%0|"]), "%0|");
+        assert_eq!(whole("GET", &["$1|a|"]), "$1|a|");
         assert_eq!(merged("KEYS", &[], &[]).0, Merged::Refused);
     }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use respool_lab::servers::{Proxy, Server};
+use respool_protocol::commands::{Answer, CommandId, KeyFlags, Spread, all, id};
 use respool_protocol::hashing::{Hashing, Node, PredixyHash};
 
 use super::client::{Client, Value, request, words};
@@ -877,5 +878,143 @@ fn who_names_fewer_keys_than_there_could_be_is_answered() {
         }
         assert!(client.call("VADD").error().is_some());
         assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+    }
+}
+
+/// What the table says of several servers is what becomes of each of its commands: whom it is sent to is counted at the
+/// servers themselves.
+#[test]
+fn every_command_goes_where_the_table_says() {
+    for binary in installed() {
+        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let keys = shards.a_key_each();
+        let mut direct: Vec<Client> = shards
+            .servers
+            .iter()
+            .map(|server| Client::connect(server.address()))
+            .collect();
+        let told = |direct: &mut [Client], name: &str| -> Vec<u64> {
+            let times = direct.iter_mut().map(|one| times_told(one, name));
+            times.collect()
+        };
+        let mut compared = 0;
+        for id in all() {
+            let (name, spread) = (id.get().name, id.get().fan_out.spread);
+            let mut is_known = |name| {
+                direct[0].call(&format!("COMMAND INFO {name}")) != Value::Array(vec![Value::Null])
+            };
+            // Redis 6.2 describes no subcommands.
+            let container = name.split('|').next().unwrap_or_default();
+            if !is_known(name) && (is_known("config|get") || !is_known(container)) {
+                continue;
+            }
+            compared += 1;
+            let mut before = told(&mut direct, name);
+            for (owner, key) in keys.iter().enumerate() {
+                let request = some_request_of(id, key, &keys);
+                let reply = shards.client().call(&request);
+                let after = told(&mut direct, name);
+                // To ask for INFO is to be told INFO; and CONFIG RESETSTAT lets all counts begin again.
+                let own = u64::from(id == id::INFO);
+                let asked: Vec<usize> = (0..3)
+                    .filter(|&server| after[server] != before[server] + own)
+                    .collect();
+                before = after;
+                let said = |text: &str| reply.error().is_some_and(|error| error.contains(text));
+                if said("nknown subcommand") && name.contains('|') {
+                    break;
+                }
+                let refused = said("ERR respool: ");
+                let has_key = names_a_key(id, &request);
+                let as_said = match spread {
+                    Spread::Owner | Spread::Node if id.get().answer == Answer::Session => !refused,
+                    Spread::Owner if has_key => asked == [owner],
+                    Spread::Owner | Spread::Any | Spread::Home | Spread::Node => asked == [0],
+                    Spread::Owners | Spread::All => asked == [0, 1, 2],
+                    Spread::Turns => asked.len() == 1,
+                    Spread::Here => !refused,
+                    Spread::Off | Spread::Refused => refused && asked.is_empty(),
+                };
+                assert!(
+                    as_said,
+                    "{request}, {spread:?}: {asked:?} were asked; {reply:?}"
+                );
+                if !has_key {
+                    break;
+                }
+            }
+        }
+        assert!(compared > 200, "{compared}");
+    }
+}
+
+/// How often a server was told of this command, what it refused included. Of a container without a subcommand of its
+/// own it counts nothing but the error.
+fn times_told(server: &mut Client, name: &str) -> u64 {
+    let info = text(&server.call("INFO everything"));
+    let container = name.split('|').next().unwrap_or_default();
+    let number = |line: &str, field: &str| {
+        let (_, rest) = line.split_once(field)?;
+        rest.split(',').next()?.trim_end().parse::<u64>().ok()
+    };
+    let of_name = |line: &&str| {
+        // Redis 6.2 counts no subcommands.
+        let names = [format!("cmdstat_{name}:"), format!("cmdstat_{container}:")];
+        names.iter().any(|name| line.starts_with(name.as_str()))
+    };
+    let counted = info
+        .lines()
+        .filter(of_name)
+        .flat_map(|line| [number(line, "calls="), number(line, "rejected_calls=")]);
+    let counted: u64 = counted.flatten().sum();
+    let failed = info
+        .lines()
+        .find_map(|line| number(line, "total_error_replies:"));
+    counted + failed.unwrap_or(0)
+}
+
+fn names_a_key(id: CommandId, request: &str) -> bool {
+    let words: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
+    let mut owned = false;
+    let _ = id.get().keys(
+        words.len(),
+        |at| words[at],
+        |_, what| owned |= !what.has(KeyFlags::NOT_KEY),
+    );
+    owned
+}
+
+/// A request that is right in the number of its arguments and names `key`; one that is divided names one of each server.
+fn some_request_of(id: CommandId, key: &str, keys: &[String]) -> String {
+    let command = id.get();
+    let name = command.name.replace('|', " ");
+    match &command.name[..] {
+        "mset" => format!("MSET {0} 1 {1} 1 {2} 1", keys[0], keys[1], keys[2]),
+        "msetex" => format!("MSETEX 3 {0} 1 {1} 1 {2} 1", keys[0], keys[1], keys[2]),
+        _ if command.fan_out.spread == Spread::Owners => format!("{name} {}", keys.join(" ")),
+        "xread" => format!("XREAD STREAMS {key} 0"),
+        "xreadgroup" => format!("XREADGROUP GROUP g c STREAMS {key} 0"),
+        "migrate" => format!("MIGRATE 127.0.0.1 1 {key} 0 1"),
+        // They wait for as many seconds as their last argument, or their first, says.
+        "blpop" | "brpop" | "bzpopmin" | "bzpopmax" => format!("{name} {key} 0.01"),
+        "brpoplpush" => format!("{name} {key} {key} 0.01"),
+        "blmove" => format!("{name} {key} {key} LEFT LEFT 0.01"),
+        "blmpop" => format!("{name} 0.01 1 {key} LEFT"),
+        "bzmpop" => format!("{name} 0.01 1 {key} MIN"),
+        _ => {
+            let mut words: Vec<String> = name.split(' ').map(str::to_owned).collect();
+            words.resize(
+                usize::from(command.arity.unsigned_abs()).max(words.len()),
+                "1".to_owned(),
+            );
+            // Where keys are is seen once there is something.
+            let mut places = Vec::new();
+            let bytes: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
+            let _ = command.keys(bytes.len(), |at| bytes[at], |at, _| places.push(at));
+            for at in places {
+                words[at] = key.to_owned();
+            }
+            words.join(" ")
+        }
     }
 }
