@@ -22,6 +22,7 @@ use respool_protocol::commands::{Command, CommandId, KeyFlags, Spread, id};
 use respool_protocol::encode::Version;
 
 use crate::engine::Engine;
+use crate::here::asks_for_us_alone;
 use crate::link::{Class, Entry, Link, LinkKey, Role, State};
 use crate::pool::{Group, ServerId};
 use crate::requests::{Placed, Request};
@@ -180,6 +181,7 @@ impl Engine {
                 }
                 Spread::Off if switches_off(request) => None,
                 Spread::Off | Spread::Refused => Some(self.refuse_here(key, request.command)),
+                Spread::All if request.id == id::INFO && asks_for_us_alone(request) => None,
                 // Of what one server executes, the others would know nothing.
                 Spread::All | Spread::Turns if is_bound || in_multi => {
                     Some(self.refuse_here(key, request.command))
@@ -187,6 +189,7 @@ impl Engine {
                 // The server says in its own words what is wrong with it.
                 Spread::Turns if !request.command.arity_ok(request.spans.len()) => None,
                 Spread::Turns => Some(self.scan(key, request)),
+                Spread::All if request.id == id::INFO => Some(self.ask_info(key, request)),
                 Spread::All => Some(self.ask_all(key, request)),
             },
         }

@@ -16,6 +16,7 @@ mod merge;
 mod split;
 
 pub use cursor::{Cursor, scan_reply, scan_request};
+pub use info::Sections;
 pub use merge::{Merged, Merger, Part};
 pub use split::{Divided, Share, Split, Undivided};
 

@@ -231,7 +231,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("incr" 2 [WRITE DENYOOM FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; false; 0 0),
     row!("incrby" 3 [WRITE DENYOOM FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; false; 0 0),
     row!("incrbyfloat" 3 [WRITE DENYOOM FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; false; 0 0),
-    row!("info" -1 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Home One; None; false; 0 0),
+    row!("info" -1 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Read; All Special; None; false; 0 0),
     row!("keys" 2 [READONLY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Concat; None; false; 0 0),
     row!("lastsave" 1 [LOADING STALE FAST] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Refused One; None; false; 0 0),
     row!("latency" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; false; 194 201),

@@ -1,6 +1,6 @@
 //! Making one reply of several.
 
-use super::info;
+use super::info::{self, Sections};
 use crate::commands::{CommandId, Merge, id};
 use crate::reply::{Scanned, Scanner};
 use crate::{encode, number};
@@ -58,9 +58,8 @@ pub enum Merged {
 /// | INFO | one text, see below |
 /// | LATENCY DOCTOR, GRAPH, MEMORY DOCTOR, MALLOC-STATS | one text, each server's under its name |
 ///
-/// In INFO stands what a server is (`redis_version`, `role`) once, if it is the same at all. Anything else stands once
-/// per server, as `server0_used_memory`: neither a sum nor one server's value would be true. The first section says
-/// which server is `server0`.
+/// In INFO stands the sum of what can be added; of what cannot, the largest; what says who or what a server is is the
+/// first one's. [`Sections`] has what is said of each of them.
 ///
 /// SCAN has a [`Cursor`](super::Cursor).
 #[derive(Clone, Debug, Default)]
@@ -88,8 +87,24 @@ impl Merger {
         parts: &[Part<'_>],
         out: &mut Vec<u8>,
     ) -> Merged {
+        self.merge_asked(command, order, Sections::default(), parts, out)
+    }
+
+    /// The same of INFO, of which the client asked for these sections.
+    pub fn merge_info(&mut self, asked: Sections, parts: &[Part<'_>], out: &mut Vec<u8>) -> Merged {
+        self.merge_asked(id::INFO, &[], asked, parts, out)
+    }
+
+    fn merge_asked(
+        &mut self,
+        command: CommandId,
+        order: &[u16],
+        asked: Sections,
+        parts: &[Part<'_>],
+        out: &mut Vec<u8>,
+    ) -> Merged {
         let start = out.len();
-        let trouble = match self.append(command, order, parts, out) {
+        let trouble = match self.append(command, order, asked, parts, out) {
             Ok(()) => return Merged::Whole,
             Err(trouble) => trouble,
         };
@@ -108,6 +123,7 @@ impl Merger {
         &mut self,
         command: CommandId,
         order: &[u16],
+        asked: Sections,
         parts: &[Part<'_>],
         out: &mut Vec<u8>,
     ) -> Result<(), Trouble> {
@@ -132,7 +148,9 @@ impl Merger {
         if let Some(odd) = parts.iter().position(|part| !is_whole(part.reply)) {
             return Err(Trouble::Misshapen(odd));
         }
-        if let [only] = parts {
+        if let [only] = parts
+            && asked == Sections::default()
+        {
             out.extend_from_slice(only.reply);
             return Ok(());
         }
@@ -146,7 +164,7 @@ impl Merger {
             Way::Concat => concat(parts, out)?,
             Way::Numbers(fold) => numbers(parts, fold, out)?,
             Way::Drawn => drawn(parts, out)?,
-            Way::Info => texts(parts, out, info::merge)?,
+            Way::Info => texts(parts, out, |texts| info::merge(texts, asked))?,
             Way::Texts => texts(parts, out, info::headed)?,
             Way::KeyOrder | Way::OneSucceeded => unreachable!("done above"),
         }
@@ -371,7 +389,7 @@ fn drawn(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
 fn texts(
     parts: &[Part<'_>],
     out: &mut Vec<u8>,
-    merge: fn(&[info::Text<'_>]) -> Vec<u8>,
+    merge: impl Fn(&[info::Text<'_>]) -> Vec<u8>,
 ) -> Result<(), Trouble> {
     let kind = parts[0].reply[0];
     let mut of_servers = Vec::with_capacity(parts.len());
@@ -539,7 +557,6 @@ mod tests {
     use crate::encode::Version;
     use crate::fan::{Divided, Split};
     use crate::request;
-    use crate::value::Value;
 
     const SERVERS: [&str; 3] = ["127.0.0.1:6380", "127.0.0.1:6381", "127.0.0.1:6382"];
 
@@ -741,34 +758,6 @@ mod tests {
             of_server[server] += 1;
         }
         assert!(of_server.iter().all(|&times| times > 60), "{of_server:?}");
-    }
-
-    #[test]
-    fn info_says_once_what_is_the_same_and_per_server_what_is_not() {
-        let text = |fields: &str| format!("# Server|redis_version:8|{fields}");
-        let info = |texts: [&str; 2], head: &str, mark: &str| {
-            let replies = texts.map(|text| {
-                let len = text.replace('|', "\r\n").len() + mark.len();
-                format!("{head}{len}|{mark}{text}|")
-            });
-            let reply = whole("INFO", &replies.each_ref().map(String::as_str));
-            let value = Value::read(reply.replace('|', "\r\n").as_bytes()).unwrap();
-            let text = value.text().unwrap().to_vec();
-            (
-                reply[..1].to_owned(),
-                String::from_utf8(text).unwrap().replace("\r\n", "|"),
-            )
-        };
-        let one = text("port:6380|module:name=a|module:name=b||# Keyspace|db0:keys=1|");
-        let other = text("port:6381|module:name=a||# Keyspace|db0:keys=1||# More|x:1|");
-        let expected = "# Respool_servers|server0:127.0.0.1:6380|server1:127.0.0.1:6381||\
-            # Server|redis_version:8|server0_port:6380|server1_port:6381|module:name=a|server0_module:name=b||\
-            # Keyspace|server0_db0:keys=1|server1_db0:keys=1||# More|server1_x:1|";
-        for (head, mark) in [("$", ""), ("=", "txt:")] {
-            let (kind, text) = info([&one, &other], head, mark);
-            assert_eq!(kind, head);
-            assert_eq!(text, expected);
-        }
     }
 
     #[test]

@@ -863,6 +863,103 @@ fn what_a_session_is_it_is_to_every_server() {
     );
 }
 
+/// The value of a field of INFO, as far as it is a number.
+fn number_in(info: &str, field: &str) -> u64 {
+    let lines = info.lines().map(str::trim_end);
+    let mut found = lines.filter_map(|line| line.strip_prefix(field));
+    let rest = found
+        .next()
+        .unwrap_or_else(|| panic!("no {field} in {info}"));
+    let end = rest.find(|c: char| !c.is_ascii_digit());
+    rest[..end.unwrap_or(rest.len())]
+        .parse()
+        .unwrap_or_default()
+}
+
+#[test]
+fn info_is_that_of_all_servers_together_and_of_each() {
+    for binary in installed() {
+        let mut shards = Shards::of(&binary, "", &["--threads=1"]);
+        shards.a_key_each();
+        let mut client = shards.client();
+        let mut direct: Vec<Client> = shards
+            .servers
+            .iter()
+            .map(|server| Client::connect(server.address()))
+            .collect();
+        for (server, one) in direct.iter_mut().enumerate() {
+            for _ in 0..=server * 10 {
+                one.call("GET nothing");
+            }
+        }
+        let each: Vec<String> = direct
+            .iter_mut()
+            .map(|one| text(&one.call("INFO everything")))
+            .collect();
+        let sum = |field| each.iter().map(|info| number_in(info, field)).sum::<u64>();
+        let info = text(&client.call("INFO"));
+        for field in [
+            "db0:keys=",
+            "connected_clients:",
+            "maxclients:",
+            "keyspace_misses:",
+            "evicted_keys:",
+        ] {
+            assert_eq!(number_in(&info, field), sum(field), "{field}");
+        }
+        assert_eq!(number_in(&info, "db0:keys="), 64);
+        let port = u64::from(shards.servers[0].address().port());
+        assert_eq!(number_in(&info, "tcp_port:"), port);
+        assert!(info.contains("respool_version:"), "{info}");
+        assert!(!info.contains("# Servers"), "{info}");
+        let stats = text(&client.call("INFO commandstats"));
+        let calls = number_in(&stats, "cmdstat_get:calls=");
+        assert_eq!(calls, 1 + 11 + 21);
+        let usec = number_in(&stats, "cmdstat_get:calls=33,usec=");
+        assert!(stats.contains(&format!("usec_per_call={:.2}", usec as f64 / 33.0)));
+
+        // A line for each, whoever asks for it, and alone if nothing else is asked for.
+        client.call("HELLO 3");
+        let Value::Other('=', servers) = client.call("INFO servers") else {
+            panic!("in RESP3 it is verbatim")
+        };
+        let servers = String::from_utf8_lossy(&servers).into_owned();
+        let servers = servers.strip_prefix("txt:").unwrap_or(&servers);
+        client.call("HELLO 2");
+        assert_eq!(servers.lines().count(), 4, "{servers}");
+        let everything = text(&client.call("INFO everything"));
+        for (at, server) in shards.servers.iter().enumerate() {
+            let keys = shards.keys_of(at).len();
+            let line = format!(
+                "server{at}:address={},role=master,link=up,",
+                server.address()
+            );
+            for info in [servers, &everything] {
+                let found = info.lines().find(|shown| shown.starts_with(&line));
+                let found = found.unwrap_or_else(|| panic!("no {line} in {info}"));
+                assert!(found.ends_with(&format!(",keys={keys}")), "{found}");
+            }
+        }
+        assert!(everything.contains("# Respool"));
+        assert!(text(&client.call("INFO respool")).starts_with("# Respool"));
+
+        // Of what one server executes, the others know nothing; ours is ours.
+        assert!(
+            pipelined(&mut client, "MULTI;INFO;EXEC")[1]
+                .error()
+                .is_some()
+        );
+        let gone = shards.servers.remove(1);
+        let address = gone.address().to_string();
+        drop(gone);
+        wait_until("INFO says who is gone", SOON, || {
+            let reply = client.call("INFO");
+            reply.error().is_some_and(|error| error.contains(&address))
+        });
+        assert!(text(&client.call("INFO respool")).starts_with("# Respool"));
+    }
+}
+
 /// A command that may have keys has fewer than the table thinks: it goes where those are that it has, and a request without
 /// any ends nobody.
 #[test]
@@ -988,7 +1085,7 @@ fn names_a_key(id: CommandId, request: &str) -> bool {
 fn some_request_of(id: CommandId, key: &str, keys: &[String]) -> String {
     let command = id.get();
     let name = command.name.replace('|', " ");
-    match &command.name[..] {
+    match command.name {
         "mset" => format!("MSET {0} 1 {1} 1 {2} 1", keys[0], keys[1], keys[2]),
         "msetex" => format!("MSETEX 3 {0} 1 {1} 1 {2} 1", keys[0], keys[1], keys[2]),
         _ if command.fan_out.spread == Spread::Owners => format!("{name} {}", keys.join(" ")),
