@@ -3,7 +3,7 @@
 //! A part is an entry of its link's ledger like any other, with the place of the whole in the order of the session's
 //! replies. The session keeps what has come until all parts have; whoever fails has failed the whole.
 
-use respool_protocol::commands::{CommandId, Retry, id};
+use respool_protocol::commands::{Answer, CommandId, Retry, id};
 use respool_protocol::encode;
 use respool_protocol::fan::{self, Cursor, Divided, Merged, Part, Sections, Undivided};
 
@@ -172,14 +172,16 @@ impl Engine {
         parts: &[(ServerId, &[u8])],
         merge: How,
     ) -> Placed {
-        let mut links = Vec::with_capacity(parts.len());
-        for (server, _) in parts {
+        let servers = parts.iter().map(|(server, _)| *server);
+        let links = match request.command.answer {
+            Answer::Alone => self.links_alone(key, servers.collect()),
             // All of them, before any is asked: nothing is to be done by halves that could be known.
-            match self.link_to(key, *server) {
-                Ok(link) => links.push(link),
-                Err(blocked) => return self.blocked(key, blocked),
-            }
-        }
+            _ => servers.map(|server| self.link_to(key, server)).collect(),
+        };
+        let links = match links {
+            Ok(links) => links,
+            Err(blocked) => return self.blocked(key, blocked),
+        };
         let Some(session) = self.sessions.get_mut(key) else {
             return Placed::Done;
         };
@@ -234,6 +236,38 @@ impl Engine {
             Some(link) => self.ready_link(key, link),
             None => Err(Blocked::Refused(bound_reply("links_max"))),
         }
+    }
+
+    /// A link to each server on which nothing else is asked, for what must not wait behind others there. They serve this
+    /// once, as those for large requests do, and are of their number.
+    fn links_alone(&mut self, key: Key, servers: Vec<ServerId>) -> Result<Vec<Key>, Blocked> {
+        // What the session asked before is executed before.
+        if self.hold_until_caught_up(key) {
+            return Err(Blocked::Wait);
+        }
+        for server in &servers {
+            let first = self.shared.get(&self.first_link(*server)).copied();
+            if let Some(first) = first.filter(|_| self.is_resting(*server)) {
+                return Err(Blocked::Refused(self.no_link_reply(first)));
+            }
+        }
+        self.wait_for_streaming(key, servers.len())?;
+        let mut links = Vec::with_capacity(servers.len());
+        for server in servers {
+            let Some(session) = self.sessions.get(key) else {
+                return Err(Blocked::Wait);
+            };
+            let kind = self.kind_at(session, server);
+            match self.link_once(kind, key) {
+                Some(link) => links.push(link),
+                None => {
+                    links.into_iter().for_each(|link| self.close_link(link));
+                    self.next_streaming();
+                    return Err(Blocked::Refused(bound_reply("links_max")));
+                }
+            }
+        }
+        Ok(links)
     }
 
     /// A server has answered its part.

@@ -298,7 +298,7 @@ impl Engine {
     }
 
     /// Whether that could not be had, and is not tried just now.
-    fn is_resting(&self, server: ServerId) -> bool {
+    pub(crate) fn is_resting(&self, server: ServerId) -> bool {
         self.first_link_is(server, |link| matches!(link.state, State::Resting { .. }))
     }
 

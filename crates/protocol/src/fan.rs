@@ -11,6 +11,7 @@
 //! [`Cursor`] for SCAN, which asks one server after the other.
 
 mod cursor;
+mod figures;
 mod info;
 mod merge;
 mod split;

@@ -178,11 +178,11 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("function|dump" 2 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; false; 0 0),
     row!("function|flush" -2 [WRITE NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; All AllSucceeded; None; false; 0 0),
     row!("function|help" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; false; 0 0),
-    row!("function|kill" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; Refused OneSucceeded; None; false; 0 0),
+    row!("function|kill" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; All OneSucceeded; None; false; 0 0),
     row!("function|list" -2 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; false; 0 0),
     row!("function|load" -3 [WRITE DENYOOM NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; All AllSucceeded; None; false; 0 0),
     row!("function|restore" -3 [WRITE DENYOOM NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; All AllSucceeded; None; false; 0 0),
-    row!("function|stats" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Read; Refused Special; None; false; 0 0),
+    row!("function|stats" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Read; All Special; None; false; 0 0),
     row!("geoadd" -5 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([RW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; false; 0 0),
     row!("geodist" -4 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; false; 0 0),
     row!("geohash" -2 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; false; 0 0),
@@ -238,7 +238,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("latency|doctor" 2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Special; None; false; 0 0),
     row!("latency|graph" 3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Special; None; false; 0 0),
     row!("latency|help" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; false; 0 0),
-    row!("latency|histogram" -2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Refused Special; None; false; 0 0),
+    row!("latency|histogram" -2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Special; None; false; 0 0),
     row!("latency|history" 3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Special; None; false; 0 0),
     row!("latency|latest" 2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Special; None; false; 0 0),
     row!("latency|reset" -2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; All Sum; None; false; 0 0),
@@ -262,7 +262,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("memory|help" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; false; 0 0),
     row!("memory|malloc-stats" 2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Special; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [loading]
     row!("memory|purge" 2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; All AllSucceeded; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [loading]
-    row!("memory|stats" 2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Refused Special; None; false; 0 0),
+    row!("memory|stats" 2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Special; None; false; 0 0),
     row!("memory|usage" -3 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Read; Owner One; Collapse; false; 0 0),
     row!("mget" -2 [READONLY FAST] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Read; Owners KeyOrder; None; false; 0 0),
     row!("migrate" -6 [WRITE MOVABLEKEYS] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(3), Range { last: 0, step: 1, limit: 0 }), key!([RW ACCESS DELETE INCOMPLETE] Keyword { word: b"keys", from: -2 }, Range { last: -1, step: 1, limit: 0 })] Migrate 0 | Server; Write; Owner One; None; false; 0 0),
@@ -332,7 +332,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("script|exists" -3 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All And; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [stale]
     row!("script|flush" -2 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Conditional(Condition::Script); Write; All AllSucceeded; None; false; 0 0), // flags: redis-8.2 [], valkey-9.1 [stale]
     row!("script|help" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; false; 0 0),
-    row!("script|kill" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; Refused OneSucceeded; None; false; 0 0),
+    row!("script|kill" 2 [NOSCRIPT ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; All OneSucceeded; None; false; 0 0),
     row!("script|load" 3 [NOSCRIPT STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Conditional(Condition::Script); Write; All AllSucceeded; None; false; 0 0),
     row!("script|show" 3 [NOSCRIPT STALE] [VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; false; 0 0),
     row!("sdiff" -2 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Read; Owner One; None; false; 0 0),

@@ -1,5 +1,6 @@
 //! Making one reply of several.
 
+use super::figures;
 use super::info::{self, Sections};
 use crate::commands::{CommandId, Merge, id};
 use crate::reply::{Scanned, Scanner};
@@ -53,9 +54,12 @@ pub enum Merged {
 ///
 /// | command | reply |
 /// |---|---|
+/// | FUNCTION STATS | that of the first server on which a function runs; engines and libraries are the same on all |
 /// | RANDOMKEY | one of those found, by a hash of all of them: not always the first server's |
 /// | LATENCY LATEST, HISTORY | the rows of all, one server after the other: several rows per event |
 /// | INFO | one text, see below |
+/// | MEMORY STATS | the sums, and what is a share is made of them |
+/// | LATENCY HISTOGRAM | of each command the calls of all, and how many of them took no longer than each bound |
 /// | LATENCY DOCTOR, GRAPH, MEMORY DOCTOR, MALLOC-STATS | one text, each server's under its name |
 ///
 /// In INFO stands the sum of what can be added; of what cannot, the largest; what says who or what a server is is the
@@ -164,6 +168,8 @@ impl Merger {
             Way::Concat => concat(parts, out)?,
             Way::Numbers(fold) => numbers(parts, fold, out)?,
             Way::Drawn => drawn(parts, out)?,
+            Way::Running => running(parts, out)?,
+            Way::Figures(merge) => merge(parts, out).map_err(Trouble::Misshapen)?,
             Way::Info => texts(parts, out, |texts| info::merge(texts, asked))?,
             Way::Texts => texts(parts, out, info::headed)?,
             Way::KeyOrder | Way::OneSucceeded => unreachable!("done above"),
@@ -228,6 +234,9 @@ enum Way {
     /// Number by number; one number, or an array of them.
     Numbers(fn(i64, i64) -> Option<i64>),
     Drawn,
+    Running,
+    /// MEMORY STATS, LATENCY HISTOGRAM.
+    Figures(fn(&[Part<'_>], &mut Vec<u8>) -> Result<(), usize>),
     Info,
     Texts,
 }
@@ -246,8 +255,11 @@ impl Way {
             Merge::One => return None,
             Merge::Special => match command {
                 id::RANDOMKEY => Way::Drawn,
+                id::FUNCTION_STATS => Way::Running,
                 id::LATENCY_LATEST | id::LATENCY_HISTORY => Way::Concat,
                 id::INFO => Way::Info,
+                id::MEMORY_STATS => Way::Figures(figures::memory),
+                id::LATENCY_HISTOGRAM => Way::Figures(figures::histogram),
                 id::LATENCY_DOCTOR
                 | id::LATENCY_GRAPH
                 | id::MEMORY_DOCTOR
@@ -385,6 +397,24 @@ fn drawn(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
     Ok(())
 }
 
+/// Of a map with the function that runs, one in which one runs.
+fn running(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
+    let kind = parts[0].reply[0];
+    let mut shown = 0;
+    for (at, part) in parts.iter().enumerate().rev() {
+        let list = List::of(part.reply).filter(|list| list.kind == kind);
+        let mut elements = list.ok_or(Trouble::Misshapen(at))?.elements();
+        let name = elements.find(|element| bulk(element, b'$') == Some(b"running_script"));
+        let function = name.and_then(|_| elements.next());
+        let function = function.ok_or(Trouble::Misshapen(at))?;
+        if !matches!(function, b"$-1\r\n" | b"*-1\r\n" | b"_\r\n") {
+            shown = at;
+        }
+    }
+    out.extend_from_slice(parts[shown].reply);
+    Ok(())
+}
+
 /// Texts, as bulk strings, or in RESP3 verbatim.
 fn texts(
     parts: &[Part<'_>],
@@ -472,18 +502,18 @@ fn is_whole(reply: &[u8]) -> bool {
 }
 
 /// An aggregate.
-struct List<'a> {
-    kind: u8,
+pub(super) struct List<'a> {
+    pub(super) kind: u8,
     /// As its header says: of a map, the pairs.
     count: usize,
     /// How many values follow: of a map, twice as many.
-    values: usize,
+    pub(super) values: usize,
     body: &'a [u8],
 }
 
 impl<'a> List<'a> {
     #[inline]
-    fn of(reply: &'a [u8]) -> Option<List<'a>> {
+    pub(super) fn of(reply: &'a [u8]) -> Option<List<'a>> {
         let (&kind, rest) = reply.split_first()?;
         if !matches!(kind, b'*' | b'~' | b'%') {
             return None;
@@ -503,7 +533,7 @@ impl<'a> List<'a> {
     }
 
     /// The elements of a reply that is whole.
-    fn elements(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    pub(super) fn elements(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut scanner = Scanner::default();
         let mut rest = self.body;
         std::iter::from_fn(move || match scanner.scan(rest) {
@@ -532,11 +562,11 @@ fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((len, bytes[line..].strip_prefix(b"\r\n")?))
 }
 
-fn integer(reply: &[u8]) -> Option<i64> {
+pub(super) fn integer(reply: &[u8]) -> Option<i64> {
     number::parse(reply.strip_prefix(b":")?.strip_suffix(b"\r\n")?)
 }
 
-fn bulk(reply: &[u8], kind: u8) -> Option<&[u8]> {
+pub(super) fn bulk(reply: &[u8], kind: u8) -> Option<&[u8]> {
     let (len, rest) = length(reply.strip_prefix(&[kind])?)?;
     rest.get(..len)
 }
@@ -743,6 +773,83 @@ mod tests {
             "{reply}"
         );
         assert_eq!(whole("FLUSHALL", &["+OK|", "+OK|"]), "+OK|");
+    }
+
+    #[test]
+    fn figures_are_added_and_shares_are_made_of_the_sums() {
+        let stats = |total: u32, keys: u32, share: &str| {
+            format!(
+                "*14|$15|total.allocated|:{total}|$17|startup.allocated|:10|$10|keys.count|:{keys}|\
+                $18|keys.bytes-per-key|:{}|$13|dataset.bytes|:{total}|$18|dataset.percentage|{share}|\
+                $4|db.0|*2|$4|main|:7|",
+                (total - 10) / keys
+            )
+        };
+        let all = whole(
+            "MEMORY STATS",
+            &[&stats(30, 2, "$3|150"), &stats(90, 2, "$5|112.5")],
+        );
+        let expected = stats(120, 4, "$3|120")
+            .replace(":10|", ":20|")
+            .replace(":7|", ":14|");
+        assert_eq!(all, expected.replace(":27|", ":25|"));
+        // A database that one alone has; in RESP3; with a share that nobody knows.
+        assert_eq!(
+            whole(
+                "MEMORY STATS",
+                &[
+                    "%2|$4|db.0|%1|$1|a|:1|$3|new|,1.5|",
+                    "%2|$4|db.1|%1|$1|a|:1|$3|new|,2.5|"
+                ]
+            ),
+            "%3|$4|db.0|%1|$1|a|:1|$3|new|,1.5|$4|db.1|%1|$1|a|:1|"
+        );
+        for odd in ["*0|", "%1|$4|db.0|:1|", "%1|$4|db.0|*0|", "+OK|"] {
+            let (merged, _) = merged("MEMORY STATS", &[], &["%1|$4|db.0|%0|", odd]);
+            assert_eq!(merged, Merged::Misshapen { part: 1 }, "{odd}");
+        }
+    }
+
+    #[test]
+    fn histograms_are_added_bound_by_bound() {
+        let get = |calls: u32, buckets: &str| {
+            let count = buckets.matches(':').count();
+            format!("*2|$3|get|*4|$5|calls|:{calls}|$14|histogram_usec|*{count}|{buckets}")
+        };
+        assert_eq!(
+            whole(
+                "LATENCY HISTOGRAM",
+                &[&get(3, ":1|:1|:4|:3|"), &get(7, ":2|:5|:8|:7|"), "*0|"]
+            ),
+            get(10, ":1|:1|:2|:6|:4|:8|:8|:10|")
+        );
+        let set = "%1|$3|set|%2|$5|calls|:1|$14|histogram_usec|%1|:2|:1|";
+        assert_eq!(whole("LATENCY HISTOGRAM", &["%0|", set]), set);
+        for odd in [
+            "*0|",
+            "%1|$3|set|%0|",
+            "%1|$3|set|:1|",
+            &set.replace(":2|:1", "+a|:1"),
+        ] {
+            let (merged, _) = merged("LATENCY HISTOGRAM", &[], &[set, odd]);
+            assert_eq!(merged, Merged::Misshapen { part: 1 }, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_function_that_runs_is_seen_wherever_it_does() {
+        let idle = "*4|$14|running_script|$-1|$7|engines|*0|";
+        let busy = "*4|$14|running_script|*2|$4|name|$1|f|$7|engines|*0|";
+        assert_eq!(whole("FUNCTION STATS", &[idle, busy, idle]), busy);
+        assert_eq!(whole("FUNCTION STATS", &[idle, idle]), idle);
+        for odd in [
+            "*0|",
+            "%2|$14|running_script|_|$7|engines|*0|",
+            "*1|$14|running_script|",
+        ] {
+            let (merged, _) = merged("FUNCTION STATS", &[], &[idle, odd]);
+            assert_eq!(merged, Merged::Misshapen { part: 1 }, "{odd}");
+        }
     }
 
     #[test]

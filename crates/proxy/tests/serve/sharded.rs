@@ -345,7 +345,6 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
         "DEBUG JMAP",
         "MONITOR",
         "CLIENT TRACKING ON",
-        "SCRIPT KILL",
     ] {
         let reply = client.call(one_servers);
         let refused = reply
@@ -957,6 +956,102 @@ fn info_is_that_of_all_servers_together_and_of_each() {
             reply.error().is_some_and(|error| error.contains(&address))
         });
         assert!(text(&client.call("INFO respool")).starts_with("# Respool"));
+    }
+}
+
+#[test]
+fn figures_are_those_of_all_servers_together() {
+    for binary in installed() {
+        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let mut client = shards.client();
+        shards.a_key_each();
+        for hello in ["HELLO 2", "HELLO 3"] {
+            client.call(hello);
+            let stats = client.call("MEMORY STATS");
+            assert_eq!(
+                stats.get("keys.count"),
+                Some(&Value::Integer(64)),
+                "{stats:?}"
+            );
+            let per_key = stats.get("keys.bytes-per-key");
+            let number = |name: &str| match stats.get(name) {
+                Some(Value::Integer(number)) => *number,
+                other => panic!("{name}: {other:?}"),
+            };
+            let net = number("total.allocated") - number("startup.allocated");
+            assert_eq!(per_key, Some(&Value::Integer(net / 64)));
+            let histogram = client.call("LATENCY HISTOGRAM set");
+            // Redis 6.2 has none.
+            if histogram
+                .error()
+                .is_some_and(|text| text.to_lowercase().contains("unknown subcommand"))
+            {
+                continue;
+            }
+            let of_set = histogram
+                .get("set")
+                .unwrap_or_else(|| panic!("{histogram:?}"));
+            assert_eq!(of_set.get("calls"), Some(&Value::Integer(64)));
+            let Some(Value::Array(pairs) | Value::Map(pairs)) = of_set.get("histogram_usec") else {
+                panic!("{of_set:?}")
+            };
+            assert_eq!(
+                pairs.last(),
+                Some(&Value::Integer(64)),
+                "all took no longer"
+            );
+        }
+    }
+}
+
+/// Who ends a script, or asks what runs, does not wait behind it, and need not know where it is.
+#[test]
+fn a_script_is_ended_wherever_it_runs() {
+    for binary in installed() {
+        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        for server in &shards.servers {
+            Client::connect(server.address()).call("CONFIG SET lua-time-limit 20");
+        }
+        let keys = shards.a_key_each();
+        let mut killer = shards.client();
+        let none = killer.call("SCRIPT KILL");
+        assert!(
+            none.error()
+                .is_some_and(|error| error.starts_with("NOTBUSY respool: ")),
+            "{none:?}"
+        );
+        for key in &keys {
+            let mut caught = shards.client();
+            caught.send(&request(&["EVAL", "while true do end", "1", key]));
+            wait_until("the script is ended", SOON, || {
+                killer.call("SCRIPT KILL") == Value::ok()
+            });
+            let reply = caught.reply();
+            assert!(reply.error().is_some(), "{reply:?}");
+            // All is as before, and the links are of use again.
+            assert_eq!(killer.call(&format!("GET {key}")), Value::bulk(key));
+        }
+        let function =
+            "#!lua name=l\nredis.register_function('f', function() while true do end end)";
+        if killer
+            .call_args(&["FUNCTION", "LOAD", function])
+            .error()
+            .is_some()
+        {
+            continue;
+        }
+        for key in &keys {
+            let mut caught = shards.client();
+            caught.send(&request(&["FCALL", "f", "1", key]));
+            let is_seen =
+                |stats: &Value| matches!(stats.get("running_script"), Some(Value::Array(_)));
+            wait_until("the function is seen", SOON, || {
+                is_seen(&killer.call("FUNCTION STATS"))
+            });
+            assert_eq!(killer.call("FUNCTION KILL"), Value::ok());
+            assert!(caught.reply().error().is_some());
+            assert!(!is_seen(&killer.call("FUNCTION STATS")));
+        }
     }
 }
 
