@@ -388,7 +388,7 @@ impl Engine {
     }
 
     /// INFO as the server says it, and perhaps a section of ours.
-    fn with_our_section(&self, session: Key, ours: bool, reply: &[u8]) -> Vec<u8> {
+    pub(crate) fn with_our_section(&self, session: Key, ours: bool, reply: &[u8]) -> Vec<u8> {
         let Some(Value::Bulk(text)) = Value::read(reply) else {
             return reply.to_vec();
         };
