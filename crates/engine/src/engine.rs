@@ -113,6 +113,8 @@ pub enum Event {
     LinkUp {
         /// The server's address.
         server: String,
+        /// Its pool's name.
+        pool: String,
         /// What it is, with its version.
         identity: String,
     },
@@ -120,6 +122,8 @@ pub enum Event {
     LinkDown {
         /// The server's address.
         server: String,
+        /// Its pool's name.
+        pool: String,
         /// Why.
         reason: String,
     },
@@ -1090,6 +1094,15 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// What the configuration calls a server's pool.
+    pub(crate) fn pool_name(&self, server: ServerId) -> &str {
+        let pool = self
+            .settings
+            .pools
+            .get(usize::from(self.server(server).pool));
+        pool.map_or("", |pool| pool.name.as_str())
     }
 
     pub(crate) fn pool_of(&self, server: ServerId) -> &Pool {

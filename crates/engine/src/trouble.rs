@@ -73,7 +73,12 @@ impl Engine {
         });
         if matches!(link.role, Role::Shared | Role::Hub(_)) {
             let server = self.label(key).to_owned();
-            self.tell(Event::LinkUp { server, identity });
+            let pool = self.pool_name(link.key.server).to_owned();
+            self.tell(Event::LinkUp {
+                server,
+                pool,
+                identity,
+            });
         }
     }
 
@@ -140,6 +145,7 @@ impl Engine {
         if told {
             self.tell(Event::LinkDown {
                 server: server.clone(),
+                pool: self.pool_name(kind.server).to_owned(),
                 reason: reason.to_owned(),
             });
         }
