@@ -89,7 +89,7 @@ impl Engine {
             .map(|server| (*server, request.bytes))
             .collect();
         if request.id == id::SCRIPT_FLUSH {
-            self.forget_scripts();
+            self.forget_scripts(session.pool);
         }
         self.ask_several(key, request, &parts, Vec::new())
     }

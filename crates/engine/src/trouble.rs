@@ -327,7 +327,7 @@ impl Engine {
     /// A link that had no room has some: who waits for it continues.
     pub(crate) fn reopen(&mut self, key: Key) {
         let limits = &self.settings.limits;
-        let paused = self.pause.is_some();
+        let paused = self.is_link_paused(key);
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
