@@ -228,6 +228,8 @@ fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
             client.patience(Duration::from_secs(5));
             assert_eq!(client.call("SET k 2"), Value::ok());
         }
+        // A pause is confirmed when everything before it is answered: in its pool.
+        assert_eq!(manies[0].call("CLIENT PAUSE 1"), Value::ok());
         pools.alone.kill9();
         pools.alone.cont();
         assert!(one.reply().error().is_some(), "its server is gone");
@@ -282,6 +284,17 @@ fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
         for client in &mut ones {
             assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
         }
+
+        // Nor is anybody of the other pool told what one has tracked.
+        let mut tracker = pools.one();
+        let many_id = id(&mut manies[0]);
+        let answer = tracker.call(&format!("CLIENT TRACKING ON REDIRECT {many_id}"));
+        assert!(
+            answer.error().is_some_and(|text| text.contains("redirect")),
+            "{answer:?}"
+        );
+        let answer = tracker.call(&format!("CLIENT TRACKING ON REDIRECT {}", ids[1]));
+        assert_eq!(answer, Value::ok());
 
         // Who waits in the other pool goes on waiting.
         let mut waiter = pools.one();
