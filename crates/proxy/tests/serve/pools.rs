@@ -317,6 +317,7 @@ fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
         assert_eq!(ones[0].call("CLIENT PAUSE 3600000 WRITE"), Value::ok());
         let mut many = pools.many();
         assert_eq!(many.call("SET k 1"), Value::ok());
+        assert_eq!(many.call("MSET k 1 l 2 m 3"), Value::ok());
         ones[1].send(&words("SET k 1"));
         assert_eq!(many.call("CLIENT PAUSE 3600000 WRITE"), Value::ok());
         assert_eq!(many.call("CLIENT UNPAUSE"), Value::ok());
