@@ -464,7 +464,10 @@ impl Engine {
 
     /// Whether a link is one for whose pool a pause is on.
     pub(crate) fn is_link_paused(&self, link: Key) -> bool {
-        let link = self.links.get(link).filter(|_| !self.pauses.is_empty());
+        if self.pauses.is_empty() {
+            return false;
+        }
+        let link = self.links.get(link);
         link.is_some_and(|link| self.is_server_paused(link.key.server))
     }
 
