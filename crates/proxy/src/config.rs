@@ -5,14 +5,14 @@ use std::path::Path;
 
 use respool_engine::limits::Limits;
 use respool_engine::settings::{
-    Address, Credentials, PoolKind, PoolSettings, ServerSettings, Settings, User,
+    Address, Credentials, Part, PoolKind, PoolSettings, ServerSettings, Settings, User,
 };
 
 use crate::address::{BackendUrl, Named};
 use crate::options::{
     Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Values, find, parse_secret,
 };
-use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, about};
+use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, PREFIXES_MAX, about};
 use crate::problem::{Place, Problem};
 use crate::raw::RawConfig;
 use crate::spawn::Plan;
@@ -43,6 +43,8 @@ pub(crate) struct PoolConfig {
     pub(crate) listen: Vec<Address>,
     /// Its servers.
     pub(crate) backend: Backend,
+    /// Whose keys that begin in these ways are: plain servers, as then those of `backend` are.
+    pub(crate) prefixes: Vec<(String, BackendUrl)>,
 }
 
 /// The server behind us.
@@ -151,6 +153,34 @@ impl Config {
 impl PoolConfig {
     /// What the engine is told, once it is known where its servers are.
     fn settings(&self, server: &BackendUrl) -> PoolSettings {
+        let mut kind = PoolConfig::kind(server);
+        if !self.prefixes.is_empty() {
+            let named = self.prefixes.iter();
+            let named = named.map(|(prefix, url)| (prefix.as_str(), PoolConfig::kind(url)));
+            let all = [("", kind)].into_iter().chain(named);
+            let parts = all.map(|(prefix, kind)| {
+                let (servers, placement) = match kind {
+                    PoolKind::Single(server) => (vec![server], None),
+                    PoolKind::Sharded { shards, placement } => (shards, Some(placement)),
+                    other => unreachable!("no part of a checked configuration is {other:?}"),
+                };
+                Part {
+                    prefix: prefix.into(),
+                    servers,
+                    placement,
+                }
+            });
+            kind = PoolKind::ByPrefix {
+                parts: parts.collect(),
+            };
+        }
+        PoolSettings {
+            name: self.name.clone().unwrap_or_else(|| "default".into()),
+            kind,
+        }
+    }
+
+    fn kind(server: &BackendUrl) -> PoolKind {
         let credentials = server.password.clone().map(|password| Credentials {
             user: server.user.clone(),
             password,
@@ -160,16 +190,12 @@ impl PoolConfig {
             credentials: credentials.clone(),
             db: server.db,
         };
-        let kind = match &server.servers {
+        match &server.servers {
             Named::One(address) => PoolKind::Single(one(address.clone())),
             Named::Sharded(shards) => shards.pool(one),
             Named::Cluster(seeds) => PoolKind::Cluster {
                 seeds: seeds.iter().cloned().map(one).collect(),
             },
-        };
-        PoolSettings {
-            name: self.name.clone().unwrap_or_else(|| "default".into()),
-            kind,
         }
     }
 
@@ -182,7 +208,13 @@ impl PoolConfig {
         let listen = listen.join(", ");
         match &self.name {
             None => format!("listen {listen}; backend {backend}"),
-            Some(name) => format!("pool {name}: listen {listen}, backend {backend}"),
+            Some(name) => {
+                let mut text = format!("pool {name}: listen {listen}, backend {backend}");
+                for (prefix, url) in &self.prefixes {
+                    text.push_str(&format!(", `{prefix}` at {url}"));
+                }
+                text
+            }
         }
     }
 }
@@ -234,6 +266,7 @@ impl Resolved {
                 name: None,
                 listen: self.values.listen.clone(),
                 backend: self.backend(problems),
+                prefixes: Vec::new(),
             }];
         }
         for name in OF_ONE {
@@ -258,6 +291,7 @@ impl Resolved {
             let Some((url, place)) = &pool.backend else {
                 continue;
             };
+            check_parts(pool, url, problems);
             if let (Some(user), None) = (&url.user, &url.password) {
                 let what =
                     format!("names the user `{user}` and no password: write it behind a colon");
@@ -271,6 +305,12 @@ impl Resolved {
                     .map(|(address, _)| address.clone())
                     .collect(),
                 backend: Backend::Server(url.clone()),
+                prefixes: {
+                    let prefixes = pool.prefixes.iter();
+                    prefixes
+                        .map(|(prefix, url, _)| (prefix.clone(), url.clone()))
+                        .collect()
+                },
             });
         }
         named
@@ -607,11 +647,70 @@ impl Resolved {
     }
 }
 
+/// What must be true of the servers among which keys are divided by how they begin.
+fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) {
+    let name = Some(pool.name.as_str());
+    if pool.prefixes.len() > PREFIXES_MAX {
+        let what = format!(
+            "has {} prefixes, and {PREFIXES_MAX} are the most",
+            pool.prefixes.len()
+        );
+        problems.push(about(name, "", &pool.place, what));
+    }
+    let is_plain = |url: &BackendUrl| matches!(url.servers, Named::One(_) | Named::Sharded(_));
+    let not_plain = "must be redis://, unix:// or redis-sharded:// in a pool with prefixes";
+    if let Some((_, place)) = &pool.backend
+        && !pool.prefixes.is_empty()
+        && !is_plain(url)
+    {
+        problems.push(about(name, "backend", place, not_plain));
+    }
+    let mut seen = url.addresses();
+    for (prefix, part, place) in &pool.prefixes {
+        let mut problem = |what: String| {
+            let what = format!("`{prefix}`: {what}");
+            problems.push(about(name, "prefixes", place, what));
+        };
+        if prefix.is_empty() {
+            problem("is how every key begins: `backend` is for those without another".into());
+        }
+        if !is_plain(part) {
+            problem(not_plain.into());
+        }
+        if part.db != url.db {
+            problem(format!(
+                "must start in the database {}, as `backend` does",
+                url.db
+            ));
+        }
+        if let (Some(user), None) = (&part.user, &part.password) {
+            problem(format!(
+                "names the user `{user}` and no password: write it behind a colon"
+            ));
+        }
+        for address in part.addresses() {
+            if seen.contains(&address) {
+                problem(format!(
+                    "{address} is in this pool already: its keys would count twice"
+                ));
+            }
+            seen.push(address);
+        }
+    }
+}
+
 /// Where the servers of all pools are, but for one that we start.
 fn servers(pools: &[PoolConfig]) -> impl Iterator<Item = &Address> {
-    pools.iter().flat_map(|pool| match &pool.backend {
-        Backend::Server(url) => url.addresses(),
-        Backend::Spawn(_) => Vec::new(),
+    pools.iter().flat_map(|pool| {
+        let prefixes = pool.prefixes.iter().map(|(_, url)| url);
+        let backend = match &pool.backend {
+            Backend::Server(url) => Some(url),
+            Backend::Spawn(_) => None,
+        };
+        backend
+            .into_iter()
+            .chain(prefixes)
+            .flat_map(BackendUrl::addresses)
     })
 }
 
@@ -1093,6 +1192,70 @@ mod tests {
             &["--links-max=5", "--streaming-links-max=1"],
         );
         assert!(told.err().unwrap()[0].starts_with("--links-max: must be at least 6"));
+    }
+
+    const PREFIXES: &str = "[pool.all]\nlisten = ':1'\nbackend = 'redis://u:SECRET@h:1/2'\n\
+                            [pool.all.prefixes]\n'page:' = 'redis-sharded://h:2,h:3/2'\n\
+                            'a \"b' = 'redis://h:4/2'\n";
+
+    #[test]
+    fn keys_of_a_pool_may_have_servers_by_how_they_begin() {
+        let (config, resolved) = resolve(PREFIXES, &[], &[]).ok().unwrap();
+        let summary = "pool all: listen 0.0.0.0:1, backend redis://u@h:1/2, `page:` at redis-sharded://h:2,h:3/2";
+        assert!(
+            config.summary().starts_with(summary),
+            "{}",
+            config.summary()
+        );
+        let printed = resolved.to_toml().replace("u@", "u:SECRET@");
+        assert_eq!(good(&printed, &[], &[]), config, "{printed}");
+        let Backend::Server(url) = &config.pools[0].backend else {
+            panic!("not asked for");
+        };
+        let settings = config.settings(std::slice::from_ref(url), 7);
+        let PoolKind::ByPrefix { parts } = &settings.pools[0].kind else {
+            panic!("{settings:?}");
+        };
+        let shown: Vec<_> = parts
+            .iter()
+            .map(|part| {
+                let prefix = String::from_utf8_lossy(&part.prefix).into_owned();
+                (prefix, part.servers.len(), part.placement.is_some())
+            })
+            .collect();
+        let expected = [("", 1, false), ("page:", 2, true), ("a \"b", 1, false)];
+        let expected =
+            expected.map(|(prefix, servers, placed)| (prefix.to_owned(), servers, placed));
+        assert_eq!(shown, expected);
+
+        let wrong = "[pool.all]\nlisten = ':1'\nbackend = 'redis-cluster://h:1/2'\n\
+                     [pool.all.prefixes]\n'' = 'redis://h:2/2'\na = 'redis://h:2/2'\nb = 'redis://h:3'\n\
+                     c = 'redis-cluster://h:4/2'\nd = 'redis://127.0.0.1:1/2'\ne = 'SECRET'\nf = 'redis://u@h/2'\n";
+        let told = resolve(wrong, &[], &[]).err().unwrap();
+        let expected = [
+            "r.toml:10:5: pool.all.prefixes: `e`: needs a scheme",
+            "r.toml:3:11: pool.all.backend: must be redis://, unix:// or redis-sharded://",
+            "r.toml:5:6: pool.all.prefixes: ``: is how every key begins",
+            "r.toml:6:5: pool.all.prefixes: `a`: h:2 is in this pool already",
+            "r.toml:7:5: pool.all.prefixes: `b`: must start in the database 2",
+            "r.toml:8:5: pool.all.prefixes: `c`: must be redis://, unix:// or redis-sharded://",
+            "r.toml:11:5: pool.all.prefixes: `f`: names the user `u` and no password",
+            "r.toml:2:10: pool.all.listen: `0.0.0.0:1` is where the backend 127.0.0.1:1 is",
+        ];
+        for (told, expected) in told.iter().zip(expected) {
+            assert!(told.starts_with(expected), "{expected}: {told}");
+        }
+        assert_eq!(told.len(), expected.len(), "{told:#?}");
+        let many: String = (0..=PREFIXES_MAX)
+            .map(|n| format!("p{n} = 'redis://h{n}'\n"))
+            .collect();
+        let file =
+            format!("[pool.a]\nlisten = ':1'\nbackend = 'redis://h'\n[pool.a.prefixes]\n{many}");
+        let told = resolve(&file, &[], &["--links-max=999"]).err().unwrap();
+        assert!(
+            told[0].starts_with("r.toml:1:7: pool.a: has 65 prefixes"),
+            "{told:?}"
+        );
     }
 
     /// Values of one option that some configuration may have, each with what it needs beside it.

@@ -19,6 +19,9 @@ pub(crate) const POOL_NAME_BYTES_MAX: usize = 64;
 /// The most pools: each has links of its own in every worker.
 pub(crate) const POOLS_MAX: usize = 256;
 
+/// The most ways in which the keys of one pool may begin: each has servers of its own.
+pub(crate) const PREFIXES_MAX: usize = 64;
+
 /// The options of the form with one pool: where pools have names, each has its own.
 pub(crate) const OF_ONE: [&str; 7] = [
     "listen",
@@ -39,6 +42,8 @@ pub(crate) struct NamedPool {
     pub(crate) listen: Vec<(Address, Place)>,
     /// Its servers; `None` only where a problem says why.
     pub(crate) backend: Option<(BackendUrl, Place)>,
+    /// How some keys begin, and the servers that those are at.
+    pub(crate) prefixes: Vec<(String, BackendUrl, Place)>,
 }
 
 /// One pool as a table of the file has it. A part is `None` if it is missing, and empty if it is wrong and that was told.
@@ -48,6 +53,7 @@ pub(crate) struct PoolTable {
     pub(crate) place: Place,
     pub(crate) listen: Option<Vec<(String, Place)>>,
     pub(crate) backend: Option<Vec<(String, Place)>>,
+    pub(crate) prefixes: Vec<(String, String, Place)>,
 }
 
 impl NamedPool {
@@ -69,6 +75,7 @@ impl NamedPool {
             place: Place::Default,
             listen: listen.collect::<Result<_, String>>()?,
             backend: Some((parse_backend(url).map_err(wrong)?, Place::Default)),
+            prefixes: Vec::new(),
         })
     }
 
@@ -108,7 +115,16 @@ impl NamedPool {
             let url = parse_backend(&text).map_err(|what| wrong("backend", &place, what));
             url.ok().map(|url| (url, place))
         });
+        let prefixes = table
+            .prefixes
+            .into_iter()
+            .filter_map(|(prefix, text, place)| {
+                let what = |what: String| wrong("prefixes", &place, format!("`{prefix}`: {what}"));
+                let url = parse_backend(&text).map_err(what);
+                url.ok().map(|url| (prefix, url, place))
+            });
         NamedPool {
+            prefixes: prefixes.collect(),
             name,
             place,
             listen,
@@ -135,11 +151,21 @@ impl NamedPool {
                 quoted(url.to_string())
             ));
         }
+        for (index, (prefix, url, place)) in self.prefixes.iter().enumerate() {
+            if index == 0 {
+                lines.push_str(&format!("\n[pool.{}.prefixes]\n", self.name));
+            }
+            let (prefix, url) = (
+                toml_edit::Key::new(prefix).to_string(),
+                quoted(url.to_string()),
+            );
+            lines.push_str(&format!("{prefix} = {url}  # {place}\n"));
+        }
         lines
     }
 }
 
-/// As the command line takes it, without the password.
+/// As the command line takes it, without the password; it has no words for prefixes.
 impl fmt::Display for NamedPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let listen: Vec<_> = self.listen.iter().map(|(at, _)| at.to_string()).collect();

@@ -178,11 +178,40 @@ impl RawConfig {
             place,
             listen: None,
             backend: None,
+            prefixes: Vec::new(),
         };
         for (part, item) in table.iter() {
             let kept = match part {
                 "listen" => &mut pool.listen,
                 "backend" => &mut pool.backend,
+                "prefixes" => {
+                    let Some(prefixes) = item.as_table_like() else {
+                        let what = format!("must be a table: [pool.{name}.prefixes]");
+                        self.problems.push(Problem::of_option(
+                            "pool",
+                            &place_at(item.span()),
+                            what,
+                        ));
+                        continue;
+                    };
+                    for (prefix, item) in prefixes.iter() {
+                        let place = place_at(item.span());
+                        match item.as_str() {
+                            Some(url) => {
+                                pool.prefixes
+                                    .push((prefix.to_owned(), url.to_owned(), place));
+                            }
+                            None => {
+                                let part = format!("pool.{name}.prefixes");
+                                let what = format!(
+                                    "`{prefix}`: must be a string, such as \"redis://10.0.0.8\""
+                                );
+                                self.problems.push(Problem::of_option(&part, &place, what));
+                            }
+                        }
+                    }
+                    continue;
+                }
                 _ => {
                     let place = place_at(table.key(part).and_then(|key| key.span()));
                     self.problems
@@ -287,7 +316,7 @@ fn unknown(name: &str, item: &Item) -> String {
 }
 
 fn unknown_in_pool(pool: &str, key: &str) -> String {
-    match did_you_mean(key, ["listen", "backend"].into_iter()) {
+    match did_you_mean(key, ["listen", "backend", "prefixes"].into_iter()) {
         _ if OF_ONE.contains(&key) => {
             format!(
                 "`{key}` is not for pools: one has `listen` and `backend`, with the password in its URL"
@@ -299,7 +328,9 @@ fn unknown_in_pool(pool: &str, key: &str) -> String {
             )
         }
         Some(meant) => format!("unknown key `{key}` in [pool.{pool}]: did you mean `{meant}`?"),
-        None => format!("unknown key `{key}` in [pool.{pool}]: it may have `listen` and `backend`"),
+        None => format!(
+            "unknown key `{key}` in [pool.{pool}]: it may have `listen`, `backend` and `prefixes`"
+        ),
     }
 }
 
@@ -453,7 +484,15 @@ mod tests {
             ),
             (
                 "[pool.a]\nweight = 1",
-                "r.toml:2:1: unknown key `weight` in [pool.a]: it may have `listen` and `backend`",
+                "r.toml:2:1: unknown key `weight` in [pool.a]: it may have `listen`, `backend` and",
+            ),
+            (
+                "[pool.a]\nprefixes = 'b:'",
+                "r.toml:2:12: pool: must be a table: [pool.a.prefixes]",
+            ),
+            (
+                "[pool.a.prefixes]\nb = 6379",
+                "r.toml:2:5: pool.a.prefixes: `b`: must be a string",
             ),
             (
                 "[pool.a]\nthreads = 1",

@@ -162,7 +162,11 @@ fn log_ready(config: &Config, running: &Running, servers: &[BackendUrl], session
         let its: Vec<_> = its.map(|address| address.to_string()).collect();
         let its = its.join(",");
         if let Some(name) = &pool.name {
-            pools.push(format!("{name}={its}={server}"));
+            let mut text = format!("{name}={its}={server}");
+            for (prefix, url) in &pool.prefixes {
+                text.push_str(&format!(",{prefix}={url}"));
+            }
+            pools.push(text);
         }
         listen.push(its);
     }

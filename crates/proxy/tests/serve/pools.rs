@@ -362,3 +362,85 @@ fn the_log_and_info_name_the_pool_of_each_server() {
     );
     assert!(!log.contains("of-the-one"), "{log}");
 }
+
+#[test]
+fn keys_are_at_the_servers_that_their_beginning_names_and_to_a_client_they_are_one() {
+    let start = || Server::start(&any_server(), &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let servers: [Server; 4] = std::array::from_fn(|_| start());
+    let [rest, sessions, pages @ ..] = &servers;
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let file = folder.path().join("respool.toml");
+    let proxy = Proxy::start_with(&respool(), |port| {
+        let text = format!(
+            "threads = 3\nreconnect-max-ms = 100\n[pool.all]\nlisten = '127.0.0.1:{port}'\n\
+             backend = 'redis://{}'\n[pool.all.prefixes]\n's:' = 'redis://{}'\n\
+             's:page:' = 'redis-sharded://{},{}'\n",
+            rest.address(),
+            sessions.address(),
+            pages[0].address(),
+            pages[1].address()
+        );
+        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
+        vec!["--config".into(), file.display().to_string()]
+    });
+    let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
+    let connect = || Client::connect(proxy.address());
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| connect()).collect();
+    let keys = |of: usize| {
+        ["", "s", "s:", "s:1", "s:page", "s:page:", "other:"].map(|word| format!("{word}:{of}"))
+    };
+    for (of, client) in clients.iter_mut().enumerate() {
+        let asked = keys(of).map(|key| [format!("SET {key} {key}"), format!("GET {key}")]);
+        let asked: Vec<u8> = asked
+            .iter()
+            .flatten()
+            .flat_map(|text| words(text))
+            .collect();
+        let expected = keys(of).map(|key| [Value::ok(), Value::bulk(key)]);
+        assert_eq!(client.exchange(asked, 14), expected.concat());
+        let all = format!("MGET {}", keys(of).join(" "));
+        assert_eq!(
+            client.call(&all),
+            Value::Array(keys(of).map(Value::bulk).to_vec())
+        );
+    }
+    let held = servers.each_ref().map(|server| {
+        let Value::Array(keys) = Client::connect(server.address()).call("KEYS *") else {
+            panic!("KEYS is an array");
+        };
+        keys.len()
+    });
+    // Those of `s:page` and `s:page:`, with the number behind the colon.
+    let of_pages = 2 * CLIENTS;
+    let of_rest = (0..CLIENTS)
+        .flat_map(keys)
+        .filter(|key| !key.starts_with("s:"))
+        .count();
+    assert_eq!(
+        [held[0], held[2] + held[3]],
+        [of_rest, of_pages],
+        "{held:?}"
+    );
+    assert_eq!(held.iter().sum::<usize>(), 7 * CLIENTS);
+    assert!(held[2] > 0 && held[3] > 0, "{held:?}");
+    let client = &mut clients[0];
+    assert_eq!(client.call("DBSIZE"), Value::Integer(7 * CLIENTS as i64));
+    let across = client.call("SINTERSTORE s:1 other:1 s:page:1");
+    assert!(
+        across
+            .error()
+            .is_some_and(|text| text.starts_with("CROSSSLOT")),
+        "{across:?}"
+    );
+
+    sessions.kill9();
+    let name = sessions.address().to_string();
+    wait_until("its keys fail", SOON, || {
+        let answer = client.call("GET s:1:0");
+        answer.error().is_some_and(|error| error.contains(&name))
+    });
+    for client in &mut clients {
+        assert_eq!(client.call("SET other:x 1"), Value::ok());
+        assert_eq!(client.call("SET s:page:x 1"), Value::ok());
+    }
+}
