@@ -7,6 +7,7 @@ use respool_engine::limits::Limits;
 use respool_engine::settings::{
     Address, Credentials, Part, PoolKind, PoolSettings, ServerSettings, Settings, User,
 };
+use respool_protocol::hashing::SERVERS_MAX;
 
 use crate::address::{BackendUrl, Named};
 use crate::options::{
@@ -697,6 +698,10 @@ fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) 
             seen.push(address);
         }
     }
+    if seen.len() > SERVERS_MAX && !pool.prefixes.is_empty() {
+        let what = format!("has {} servers, and {SERVERS_MAX} are the most", seen.len());
+        problems.push(about(name, "", &pool.place, what));
+    }
 }
 
 /// Where the servers of all pools are, but for one that we start.
@@ -1255,6 +1260,19 @@ mod tests {
         assert!(
             told[0].starts_with("r.toml:1:7: pool.a: has 65 prefixes"),
             "{told:?}"
+        );
+        let [a, b] = [0, 2_100].map(|from| {
+            let hosts: Vec<_> = (from..from + 2_100).map(|n| format!("h{n}")).collect();
+            hosts.join(",") + "?distribution=modula"
+        });
+        let file = format!(
+            "[pool.a]\nlisten = ':1'\nbackend = 'redis-sharded://{a}'\n\
+             [pool.a.prefixes]\nb = 'redis-sharded://{b}'\n"
+        );
+        let told = resolve(&file, &[], &["--links-max=9999"]).err().unwrap();
+        assert_eq!(
+            told,
+            ["r.toml:1:7: pool.a: has 4200 servers, and 4096 are the most"]
         );
     }
 
