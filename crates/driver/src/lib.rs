@@ -45,6 +45,8 @@ pub enum Notice {
         worker: usize,
         /// The server's address.
         server: String,
+        /// Its pool's name.
+        pool: String,
         /// What it says it is.
         version: String,
     },
@@ -54,6 +56,8 @@ pub enum Notice {
         worker: usize,
         /// The server's address.
         server: String,
+        /// Its pool's name.
+        pool: String,
         /// Why.
         reason: String,
     },

@@ -245,14 +245,24 @@ impl Worker {
         while let Some(event) = self.engine.poll_event() {
             let worker = self.id.index;
             self.say(match event {
-                Event::LinkUp { server, identity } => Notice::LinkUp {
+                Event::LinkUp {
+                    server,
+                    pool,
+                    identity,
+                } => Notice::LinkUp {
                     worker,
                     server,
+                    pool,
                     version: identity,
                 },
-                Event::LinkDown { server, reason } => Notice::LinkDown {
+                Event::LinkDown {
+                    server,
+                    pool,
+                    reason,
+                } => Notice::LinkDown {
                     worker,
                     server,
+                    pool,
                     reason,
                 },
                 Event::SessionClosed { peer, reason } => Notice::SessionClosed {

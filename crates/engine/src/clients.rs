@@ -16,6 +16,7 @@ use crate::engine::{Engine, Event};
 use crate::fleet::{Answer, Form, Question};
 use crate::here::OK;
 use crate::link::{Link, Role};
+use crate::pool::ServerId;
 use crate::requests::{Placed, Request, c_string, malformed_subcommand};
 use crate::session::{Flags, Local, Peer, Pins, Session};
 use crate::slots::Key;
@@ -26,6 +27,8 @@ use crate::time::Time;
 pub struct Filter {
     /// The session that asks.
     asker: u64,
+    /// Its pool, beyond which it sees and reaches nobody: it is that pool's server that has given it the right.
+    pool: u16,
     /// Whether it is left out.
     skip_asker: bool,
     /// How lines are written.
@@ -50,6 +53,8 @@ pub enum Unblock {
 /// What CLIENT PAUSE holds back, and until when.
 #[derive(Debug)]
 pub(crate) struct Pause {
+    /// Whose sessions it is about.
+    pool: u16,
     pub(crate) until: Time,
     /// Everything, not only what may write.
     all: bool,
@@ -132,7 +137,10 @@ impl Engine {
                 Ok(question) => self.ask(key, question, Form::Ok, None),
                 Err(text) => self.answer_error(key, &text),
             },
-            id::CLIENT_UNPAUSE => self.ask(key, Question::Unpause, Form::Ok, None),
+            id::CLIENT_UNPAUSE => {
+                let pool = self.pool_of_session(key);
+                self.ask(key, Question::Unpause { pool }, Form::Ok, None)
+            }
             id::CLIENT_UNBLOCK => match self.unblock_asked(key, request) {
                 Ok(question) => self.ask(key, question, Form::Sum, None),
                 Err(text) => self.answer_error(key, &text),
@@ -189,6 +197,7 @@ impl Engine {
     fn filter(&self, key: Key, skip_asker: bool) -> Filter {
         Filter {
             asker: self.sessions.get(key).map_or(0, |session| session.id),
+            pool: self.pool_of_session(key),
             skip_asker,
             dialect: self.dialect_of(key),
             age: None,
@@ -323,7 +332,8 @@ impl Engine {
             return Err(b"ERR timeout is out of range".to_vec());
         }
         let until = Time(self.now.0.saturating_add(ms.saturating_mul(1_000)));
-        Ok(Question::Pause { until, all })
+        let pool = self.pool_of_session(key);
+        Ok(Question::Pause { pool, until, all })
     }
 
     fn unblock_asked(&self, key: Key, request: &Request<'_>) -> Result<Question, Vec<u8>> {
@@ -342,7 +352,8 @@ impl Engine {
             .ok_or(b"ERR value is not an integer or out of range".as_slice())?;
         // Below 1 is nobody.
         let id = u64::try_from(id).unwrap_or(0);
-        Ok(Question::Unblock { id, how })
+        let pool = self.pool_of_session(key);
+        Ok(Question::Unblock { id, pool, how })
     }
 
     fn client_no_evict(&mut self, key: Key, request: &Request<'_>) -> Placed {
@@ -391,8 +402,13 @@ impl Engine {
         killed.len() as u64
     }
 
-    pub(crate) fn begin_pause(&mut self, until: Time, all: bool) {
-        match &mut self.pause {
+    /// The pool of a session that is here.
+    pub(crate) fn pool_of_session(&self, key: Key) -> u16 {
+        self.sessions.get(key).map_or(0, |session| session.pool)
+    }
+
+    pub(crate) fn begin_pause(&mut self, pool: u16, until: Time, all: bool) {
+        match self.pauses.iter_mut().find(|pause| pause.pool == pool) {
             // Of two pauses the longer and the stricter hold.
             Some(pause) => {
                 pause.until = pause.until.max(until);
@@ -400,46 +416,83 @@ impl Engine {
             }
             None if until <= self.now => {}
             None => {
-                self.pause = Some(Pause { until, all });
+                self.pauses.push(Pause { pool, until, all });
                 self.admit_links();
             }
         }
     }
 
-    pub(crate) fn end_pause(&mut self) {
-        if self.pause.take().is_none() {
+    pub(crate) fn end_pause(&mut self, pool: u16) {
+        let Some(index) = self.pauses.iter().position(|pause| pause.pool == pool) else {
             return;
-        }
+        };
+        self.pauses.swap_remove(index);
         self.admit_links();
-        // Who is released last continues first.
-        for key in std::mem::take(&mut self.paused).into_iter().rev() {
+        // Who is released last continues first. Whoever is paused in another pool stays so.
+        let (mut released, sessions) = (Vec::new(), &self.sessions);
+        self.paused.retain(|key| {
+            let ends = sessions
+                .get(*key)
+                .is_none_or(|session| session.pool == pool);
+            if ends {
+                released.push(*key);
+            }
+            !ends
+        });
+        for key in released.into_iter().rev() {
             self.release(key, Flags::HOLD_PAUSE);
+        }
+    }
+
+    /// Ends those whose time is over.
+    pub(crate) fn end_pauses(&mut self) {
+        let now = self.now;
+        while let Some(over) = self.pauses.iter().find(|pause| now >= pause.until) {
+            self.end_pause(over.pool);
         }
     }
 
     /// A pause began or ended: the short way closes or opens.
     fn admit_links(&mut self) {
-        let paused = self.pause.is_some();
         for key in self.links.keys() {
+            let paused = self.is_link_paused(key);
             if let Some(link) = self.links.get_mut(key) {
                 link.admit(link.takes, paused);
             }
         }
     }
 
-    /// Whether a pause is on that holds what writes, or what does not.
+    /// Whether a link is one for whose pool a pause is on.
+    pub(crate) fn is_link_paused(&self, link: Key) -> bool {
+        if self.pauses.is_empty() {
+            return false;
+        }
+        let link = self.links.get(link);
+        link.is_some_and(|link| self.is_server_paused(link.key.server))
+    }
+
+    /// The same of a server.
+    pub(crate) fn is_server_paused(&self, server: ServerId) -> bool {
+        let pool = self.server(server).pool;
+        self.pauses.iter().any(|pause| pause.pool == pool)
+    }
+
+    /// Whether a pause is on that holds what writes, or what does not, of this session.
     #[inline]
-    pub(crate) fn pauses(&self, writes: impl FnOnce() -> bool) -> bool {
-        self.pause
-            .as_ref()
-            .is_some_and(|pause| pause.all || writes())
+    pub(crate) fn pauses(&self, key: Key, writes: impl FnOnce() -> bool) -> bool {
+        if self.pauses.is_empty() {
+            return false;
+        }
+        let pool = self.pool_of_session(key);
+        let pause = self.pauses.iter().find(|pause| pause.pool == pool);
+        pause.is_some_and(|pause| pause.all || writes())
     }
 
     /// Whether a request has to wait for the end of a pause. As in Redis, what is wrong by its name or
     /// the number of its arguments has been answered by then, and what MULTI would only queue waits, too.
     #[inline]
     pub(crate) fn is_paused(&self, key: Key, request: &Request<'_>) -> bool {
-        self.pauses(|| {
+        self.pauses(key, || {
             if request.id == id::EXEC {
                 let session = self.sessions.get(key);
                 let transaction = session
@@ -452,8 +505,8 @@ impl Engine {
     }
 
     /// The same for a request that has come in part; its command is known.
-    pub(crate) fn is_paused_large(&self, args: &[&[u8]], argc: usize) -> bool {
-        self.pauses(|| {
+    pub(crate) fn is_paused_large(&self, key: Key, args: &[&[u8]], argc: usize) -> bool {
+        self.pauses(key, || {
             let arg = |index: usize| args.get(index).copied().unwrap_or_default();
             let id = commands::resolve(argc, arg);
             // Of a script that has not come whole, nothing is known.
@@ -487,11 +540,16 @@ impl Engine {
 
     /// Asks the server to end the wait of a session of ours in a command that blocks. False if it is in none;
     /// otherwise the server's answer becomes that to `whose` question.
-    pub(crate) fn unblock(&mut self, id: u64, how: Unblock, whose: (usize, u64)) -> bool {
+    pub(crate) fn unblock(
+        &mut self,
+        (id, pool): (u64, u16),
+        how: Unblock,
+        whose: (usize, u64),
+    ) -> bool {
         let blocked = self
             .sessions
             .iter()
-            .find(|(_, session)| session.id == id)
+            .find(|(_, session)| session.id == id && session.pool == pool)
             .map(|(_, session)| session.link);
         // Named at the server by its connection, that must not be another session's by then.
         if let Some(link) = blocked.and_then(|link| self.links.get_mut(link)) {
@@ -544,7 +602,8 @@ impl Engine {
         let old = |since: Time, seconds: Option<u64>| {
             seconds.is_none_or(|seconds| self.now.since_ms(since) / 1_000 >= seconds)
         };
-        !(filter.skip_asker && session.id == filter.asker)
+        session.pool == filter.pool
+            && !(filter.skip_asker && session.id == filter.asker)
             && old(session.accepted_at, filter.age)
             && old(session.active_at, filter.idle)
             && self.has(session, &filter.is).all(|has| has)

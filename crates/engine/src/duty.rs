@@ -262,7 +262,7 @@ impl Engine {
             Duty::Script { body_at } => {
                 // The rest of a large reply is no error.
                 let reply_or_rest = if cut { b"".as_slice() } else { reply };
-                self.settle_script(&request, body_at, reply_or_rest);
+                self.settle_script(entry.session, &request, body_at, reply_or_rest);
                 self.pass_on(entry, reply);
             }
             _ if cut => self.pass_on(entry, reply),
@@ -277,7 +277,7 @@ impl Engine {
                 shows_script,
             } => {
                 if shows_script {
-                    self.settle_script(&request, 2, reply);
+                    self.settle_script(entry.session, &request, 2, reply);
                 }
                 self.take_part_of(entry, index, reply);
             }

@@ -113,6 +113,8 @@ pub enum Event {
     LinkUp {
         /// The server's address.
         server: String,
+        /// Its pool's name.
+        pool: String,
         /// What it is, with its version.
         identity: String,
     },
@@ -120,6 +122,8 @@ pub enum Event {
     LinkDown {
         /// The server's address.
         server: String,
+        /// Its pool's name.
+        pool: String,
         /// Why.
         reason: String,
     },
@@ -258,7 +262,7 @@ pub struct Engine {
     pub(crate) asked: VecDeque<Asked>,
     pub(crate) next_ticket: u64,
     /// CLIENT PAUSE: what it holds back and until when, and who waits for its end.
-    pub(crate) pause: Option<Pause>,
+    pub(crate) pauses: Vec<Pause>,
     pub(crate) paused: Vec<Key>,
     /// Pauses that are answered once what had been let through before them is.
     pub(crate) settling: Vec<Settling>,
@@ -305,7 +309,7 @@ impl Engine {
         if !self.resume.is_empty() || self.has_put_off() {
             return Some(self.now);
         }
-        let pause_ends = self.pause.as_ref().map(|pause| pause.until);
+        let pause_ends = self.pauses.iter().map(|pause| pause.until).min();
         match (self.flush_at, pause_ends) {
             (Some(flush), Some(end)) => Some(flush.min(end)),
             (flush, end) => flush.or(end),
@@ -394,7 +398,7 @@ impl Engine {
             draining: false,
             asked: VecDeque::new(),
             next_ticket: 0,
-            pause: None,
+            pauses: Vec::new(),
             paused: Vec::new(),
             settling: Vec::new(),
             settings,
@@ -643,13 +647,7 @@ impl Engine {
 
     /// Everything that was ready has been handled: decides what leaves.
     pub fn end_turn(&mut self) {
-        if self
-            .pause
-            .as_ref()
-            .is_some_and(|pause| self.now >= pause.until)
-        {
-            self.end_pause();
-        }
+        self.end_pauses();
         self.slow_down_all();
         self.refresh_clusters();
         self.ask_put_off();
@@ -982,7 +980,7 @@ impl Engine {
 
     /// Starts connecting a link that is not.
     pub(crate) fn connect(&mut self, key: Key) {
-        let paused = self.pause.is_some();
+        let paused = self.is_link_paused(key);
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -1107,6 +1105,15 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// What the configuration calls a server's pool.
+    pub(crate) fn pool_name(&self, server: ServerId) -> &str {
+        let pool = self
+            .settings
+            .pools
+            .get(usize::from(self.server(server).pool));
+        pool.map_or("", |pool| pool.name.as_str())
     }
 
     pub(crate) fn pool_of(&self, server: ServerId) -> &Pool {

@@ -36,17 +36,24 @@ pub enum Question {
     /// To hold back what CLIENT PAUSE names. Answered when nothing that was let through before is still
     /// on its way.
     Pause {
+        /// Of the sessions of which pool.
+        pool: u16,
         /// The end, by the clock that all workers share.
         until: Time,
         /// Everything, not only what may write.
         all: bool,
     },
     /// To end that.
-    Unpause,
+    Unpause {
+        /// In which pool.
+        pool: u16,
+    },
     /// To end the wait of a session in a command that blocks; whether it was in one.
     Unblock {
         /// Which session.
         id: u64,
+        /// If it is one of this pool.
+        pool: u16,
         /// How its command is answered.
         how: Unblock,
     },
@@ -54,6 +61,8 @@ pub enum Question {
     Target {
         /// Which session.
         to: u64,
+        /// If it is one of this pool.
+        pool: u16,
     },
     /// To tell that session what the server had to say.
     Tell {
@@ -79,7 +88,10 @@ pub enum Question {
         values: Vec<(usize, u32)>,
     },
     /// To forget the scripts that were seen. Nobody waits for the answer.
-    ForgetScripts,
+    ForgetScripts {
+        /// In which pool.
+        pool: u16,
+    },
 }
 
 /// One worker's part of the answer.
@@ -128,6 +140,8 @@ pub(crate) struct Asked {
 /// A pause that waits for what was let through before it.
 #[derive(Debug)]
 pub(crate) struct Settling {
+    /// Whose links.
+    pool: u16,
     /// Who asked.
     to: usize,
     ticket: u64,
@@ -141,20 +155,21 @@ impl Engine {
         let answer = match question {
             Question::List(filter) => Answer::Lines(self.list_clients(&filter)),
             Question::Kill(filter) => Answer::Count(self.kill_clients(&filter)),
-            Question::Pause { until, all } => {
-                self.begin_pause(until, all);
+            Question::Pause { pool, until, all } => {
+                self.begin_pause(pool, until, all);
                 self.settling.push(Settling {
+                    pool,
                     to: from,
                     ticket,
                     since_ms: self.now.stamp_ms(),
                 });
                 return;
             }
-            Question::Unpause => {
-                self.end_pause();
+            Question::Unpause { pool } => {
+                self.end_pause(pool);
                 Answer::Count(0)
             }
-            Question::Target { to } => Answer::Count(self.become_target(to).into()),
+            Question::Target { to, pool } => Answer::Count(self.become_target(to, pool).into()),
             Question::Tell { to, push } => {
                 self.tell_target(to, &push);
                 Answer::Count(0)
@@ -172,12 +187,16 @@ impl Engine {
                 self.set_dials(at, (pool, listener), &values);
                 Answer::Count(0)
             }
-            Question::ForgetScripts => {
-                self.scripts.forget();
+            Question::ForgetScripts { pool } => {
+                self.scripts.forget(pool);
                 Answer::Count(0)
             }
             // Whether it was in one, only the server can tell.
-            Question::Unblock { id, how } if self.unblock(id, how, (from, ticket)) => return,
+            Question::Unblock { id, pool, how }
+                if self.unblock((id, pool), how, (from, ticket)) =>
+            {
+                return;
+            }
             Question::Unblock { .. } => Answer::Count(0),
         };
         self.give_answer(from, ticket, answer);
@@ -328,18 +347,22 @@ impl Engine {
         }
         // What was moved in its batch, or is asked again, stands behind what is younger. What waits for something at the server
         // may wait for ever, and is not waited for: a server that is paused itself does not, either.
-        let oldest = self
-            .links
-            .iter()
-            .filter(|(_, link)| !link.waits && link.tunnel.is_none())
-            .flat_map(|(_, link)| link.ledger.iter().map(|entry| entry.at_ms))
-            .chain(self.put_off_sessions.iter().filter_map(|key| {
-                let rare = self.sessions.get(*key)?.rare.as_deref()?;
-                rare.delayed.oldest_at_ms()
-            }))
-            .min_by_key(|at_ms| at_ms.wrapping_sub(self.now.stamp_ms()) as i32);
+        let (links, servers, now) = (&self.links, &self.servers, self.now.stamp_ms());
+        let (sessions, put_off) = (&self.sessions, &self.put_off_sessions);
+        let oldest = |pool: u16| {
+            links
+                .iter()
+                .filter(|(_, link)| !link.waits && link.tunnel.is_none())
+                .filter(|(_, link)| servers[usize::from(link.key.server.0)].pool == pool)
+                .flat_map(|(_, link)| link.ledger.iter().map(|entry| entry.at_ms))
+                .chain(put_off.iter().filter_map(|key| {
+                    let session = sessions.get(*key).filter(|session| session.pool == pool)?;
+                    session.rare.as_deref()?.delayed.oldest_at_ms()
+                }))
+                .min_by_key(|at_ms| at_ms.wrapping_sub(now) as i32)
+        };
         let settled = |pause: &mut Settling| {
-            oldest.is_none_or(|at| at.wrapping_sub(pause.since_ms) as i32 > 0)
+            oldest(pause.pool).is_none_or(|at| at.wrapping_sub(pause.since_ms) as i32 > 0)
         };
         let settled: Vec<Settling> = self.settling.extract_if(.., settled).collect();
         for pause in settled {

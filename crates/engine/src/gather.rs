@@ -116,7 +116,7 @@ impl Engine {
         let servers = self.pools[usize::from(session.pool)].servers();
         let parts: Vec<_> = servers.iter().map(|server| (*server, bytes)).collect();
         if request.id == id::SCRIPT_FLUSH {
-            self.forget_scripts();
+            self.forget_scripts(session.pool);
         }
         self.ask_several(key, request, &parts, merge)
     }

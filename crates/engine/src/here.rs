@@ -482,8 +482,9 @@ impl Engine {
             };
             let version = link.key.version.number();
             let described = format!(
-                "server={},db={},resp={version},role={role},state={state},in_flight={},riders={}",
+                "server={},pool={},db={},resp={version},role={role},state={state},in_flight={},riders={}",
                 self.server(link.key.server).label,
+                self.pool_name(link.key.server),
                 link.key.db,
                 link.in_flight(),
                 link.riders,

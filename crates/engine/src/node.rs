@@ -70,7 +70,8 @@ impl Engine {
     fn node_seen_by(&self, session: &Session) -> Node {
         let (host, port) = match session.local {
             Local::Tcp(at) => (at.ip().to_string(), at.port()),
-            // Who came by a file knows the way.
+            // Who came by a file knows the way. The port may be another pool's, where there are several.
+            Local::Unix(_) | Local::Unknown if self.pools.len() > 1 => (String::new(), 0),
             Local::Unix(_) | Local::Unknown => (String::new(), self.worker.tcp_port),
         };
         // The same for all that stand in front of the same pool, and after a restart.

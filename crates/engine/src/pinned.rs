@@ -134,7 +134,7 @@ impl Engine {
 
     /// A link that was given back, if there is one of this kind.
     pub(crate) fn take_spare(&mut self, kind: LinkKey, role: Role) -> Option<Key> {
-        let paused = self.pause.is_some();
+        let paused = self.is_server_paused(kind.server);
         let spares = self.spares.get_mut(&kind)?;
         while let Some(key) = spares.pop() {
             if let Some(link) = self.links.get_mut(key)

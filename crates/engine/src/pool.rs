@@ -61,6 +61,13 @@ pub(crate) enum Topology {
         placement: Placement,
         servers: Box<[ServerId]>,
     },
+    /// Each key's owner follows from how it begins, and from its hash.
+    ByPrefix {
+        prefixes: Prefixes,
+        /// Of each part, where its servers begin, and which of several owns a key.
+        parts: Box<[(usize, Option<Placement>)]>,
+        servers: Box<[ServerId]>,
+    },
     /// The servers say themselves which of them owns which slots.
     Cluster(Box<Cluster>),
 }
@@ -106,6 +113,19 @@ impl Pool {
                         None => Topology::Single(ids[0]),
                     }
                 }
+                PoolKind::ByPrefix { parts } => {
+                    let mut servers = Vec::new();
+                    let owners = parts.iter().map(|part| {
+                        let first = servers.len();
+                        servers.extend(part.servers.iter().map(|server| add(index, server)));
+                        (first, part.placement.clone())
+                    });
+                    Topology::ByPrefix {
+                        parts: owners.collect(),
+                        prefixes: Prefixes::new(parts.iter().map(|part| &part.prefix[..])),
+                        servers: servers.into(),
+                    }
+                }
                 PoolKind::Cluster { seeds } => {
                     // Keys that come together are rarely of one slot.
                     flush.fuse = false;
@@ -149,6 +169,15 @@ impl Pool {
         match &self.topology {
             Topology::Single(server) => *server,
             Topology::Sharded { placement, servers } => servers[placement.server_of(key, random)],
+            Topology::ByPrefix {
+                prefixes,
+                parts,
+                servers,
+            } => {
+                let (first, placement) = &parts[prefixes.longest_of(key)];
+                let placement = placement.as_ref();
+                servers[first + placement.map_or(0, |its| its.server_of(key, random))]
+            }
             Topology::Cluster(cluster) => cluster.owner_of(key),
         }
     }
@@ -173,7 +202,7 @@ impl Pool {
     pub(crate) fn servers(&self) -> &[ServerId] {
         match &self.topology {
             Topology::Single(server) => std::slice::from_ref(server),
-            Topology::Sharded { servers, .. } => servers,
+            Topology::Sharded { servers, .. } | Topology::ByPrefix { servers, .. } => servers,
             Topology::Cluster(cluster) => cluster.servers(),
         }
     }
@@ -207,6 +236,83 @@ impl Pool {
         match &mut self.topology {
             Topology::Cluster(cluster) => Some(cluster),
             _ => None,
+        }
+    }
+}
+
+/// How the keys of parts begin, in the order of their bytes. What fits a key is not behind it, and what stands between the
+/// two begins with it: so from the last one that is not behind the key, the way by the prefixes of prefixes meets the longest.
+#[derive(Debug)]
+pub(crate) struct Prefixes {
+    sorted: Box<[Prefix]>,
+}
+
+#[derive(Debug)]
+struct Prefix {
+    bytes: Box<[u8]>,
+    part: usize,
+    /// The longest other one that this one begins with.
+    within: Option<usize>,
+}
+
+impl Prefixes {
+    /// The first part is for what begins in no way that is named.
+    fn new<'a>(prefixes: impl Iterator<Item = &'a [u8]>) -> Prefixes {
+        let named = prefixes.enumerate().skip(1);
+        let prefix = |(part, bytes): (usize, &[u8])| Prefix {
+            bytes: bytes.into(),
+            part,
+            within: None,
+        };
+        let mut sorted: Box<[Prefix]> = named.map(prefix).collect();
+        sorted.sort_by(|a, b| a.bytes.cmp(&b.bytes));
+        for index in 1..sorted.len() {
+            let mut within = Some(index - 1);
+            while let Some(other) = within
+                && !sorted[index].bytes.starts_with(&sorted[other].bytes)
+            {
+                within = sorted[other].within;
+            }
+            sorted[index].within = within;
+        }
+        Prefixes { sorted }
+    }
+
+    /// The part whose prefix is the longest of those that a key begins with.
+    fn longest_of(&self, key: &[u8]) -> usize {
+        let behind = self.sorted.partition_point(|prefix| *prefix.bytes <= *key);
+        let mut at = behind.checked_sub(1);
+        while let Some(prefix) = at.map(|at| &self.sorted[at]) {
+            if key.starts_with(&prefix.bytes) {
+                return prefix.part;
+            }
+            at = prefix.within;
+        }
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The short way finds what a look at every prefix finds.
+        #[test]
+        fn of_the_prefixes_that_a_key_begins_with_the_longest_counts(
+            prefixes in prop::collection::hash_set(prop::collection::vec(0..3_u8, 1..5), 0..20),
+            keys in prop::collection::vec(prop::collection::vec(0..3_u8, 0..7), 50),
+        ) {
+            let mut parts = vec![Vec::new()];
+            parts.extend(prefixes);
+            let made = Prefixes::new(parts.iter().map(|prefix| &prefix[..]));
+            for key in keys {
+                let fit = (0..parts.len()).filter(|part| key.starts_with(&parts[*part]));
+                let longest = fit.max_by_key(|part| parts[*part].len());
+                prop_assert_eq!(Some(made.longest_of(&key)), longest, "{:?}", key);
+            }
         }
     }
 }

@@ -81,7 +81,8 @@ impl Engine {
             self.hold(key, Flags::HOLD_DRAIN);
             let request = request.keep();
             let form = Form::Target { to, request };
-            return self.ask(key, Question::Target { to }, form, None);
+            let pool = self.pool_of_session(key);
+            return self.ask(key, Question::Target { to, pool }, form, None);
         };
         let placed = match self.place_redirected(key, request, at, found) {
             Ok(placed) => placed,
@@ -230,10 +231,10 @@ impl Engine {
 
 /// The session that is told.
 impl Engine {
-    /// Whether a session is here; from now on it is known as one that is told.
-    pub(crate) fn become_target(&mut self, to: u64) -> bool {
+    /// Whether a session is here and of this pool; from now on it is known as one that is told.
+    pub(crate) fn become_target(&mut self, to: u64, pool: u16) -> bool {
         let mut sessions = self.sessions.iter();
-        let found = sessions.find(|(_, session)| session.id == to);
+        let found = sessions.find(|(_, session)| session.id == to && session.pool == pool);
         let key = found.map(|(key, _)| key);
         self.targets.extend(key.map(|key| (to, key)));
         key.is_some()

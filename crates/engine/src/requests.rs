@@ -128,7 +128,7 @@ impl Engine {
                 if flags.any(Flags::STREAMING | Flags::SWALLOWING)
                     && !flags.any(Flags::HOLD | Flags::CLOSING)
                 {
-                    if flags.any(Flags::STREAMING) && self.pauses(|| true) {
+                    if flags.any(Flags::STREAMING) && self.pauses(key, || true) {
                         // What it is, is not known any more: the server must not get the rest of a write.
                         self.hold_for_pause(key);
                         break;
@@ -883,7 +883,7 @@ impl Engine {
         let refused = self
             .check_large(key, &args, scanner.argc(), what)
             .and_then(|()| self.route_large(key, what, &args, scanner.argc()));
-        if refused.is_ok() && self.is_paused_large(&args, scanner.argc()) {
+        if refused.is_ok() && self.is_paused_large(key, &args, scanner.argc()) {
             self.hold_for_pause(key);
             return None;
         }

@@ -15,10 +15,10 @@ use crate::link::Entry;
 use crate::requests::{Placed, Request};
 use crate::slots::Key;
 
-/// The bodies of scripts, by what EVALSHA calls them.
+/// The bodies of scripts, by the pool that they were shown to and by what EVALSHA calls them.
 #[derive(Default)]
 pub(crate) struct Scripts {
-    bodies: HashMap<Name, Vec<u8>>,
+    bodies: HashMap<(u16, Name), Vec<u8>>,
     bytes: usize,
 }
 
@@ -26,31 +26,32 @@ pub(crate) struct Scripts {
 type Name = [u8; 40];
 
 impl Scripts {
-    /// A client has shown a script.
-    fn remember(&mut self, body: &[u8]) {
+    /// A client of this pool has shown a script.
+    fn remember(&mut self, pool: u16, body: &[u8]) {
         let mut name = [0; 40];
         for (index, byte) in Sha1::digest(body).iter().enumerate() {
             name[2 * index] = HEX[usize::from(byte >> 4)];
             name[2 * index + 1] = HEX[usize::from(byte & 15)];
         }
-        if body.len() > SCRIPT_BYTES_MAX || self.bodies.contains_key(&name) {
+        if body.len() > SCRIPT_BYTES_MAX || self.bodies.contains_key(&(pool, name)) {
             return;
         }
         if self.bytes + body.len() > SCRIPT_BYTES_MAX {
-            self.forget();
+            self.bodies.clear();
+            self.bytes = 0;
         }
         self.bytes += body.len();
-        self.bodies.insert(name, body.to_vec());
+        self.bodies.insert((pool, name), body.to_vec());
     }
 
-    fn body(&self, name: &[u8]) -> Option<&[u8]> {
+    fn body(&self, pool: u16, name: &[u8]) -> Option<&[u8]> {
         let name: Name = name.to_ascii_lowercase().try_into().ok()?;
-        self.bodies.get(&name).map(Vec::as_slice)
+        self.bodies.get(&(pool, name)).map(Vec::as_slice)
     }
 
-    pub(crate) fn forget(&mut self) {
-        self.bodies.clear();
-        self.bytes = 0;
+    pub(crate) fn forget(&mut self, pool: u16) {
+        self.bodies.retain(|(of, _), _| *of != pool);
+        self.bytes = self.bodies.values().map(Vec::len).sum();
     }
 }
 
@@ -60,31 +61,36 @@ impl Engine {
     /// EVAL, EVALSHA and their like.
     pub(crate) fn place_script(&mut self, key: Key, request: &Request<'_>) -> Placed {
         let reads = request.command.retry == Retry::Read;
+        let pool = self.pool_of_session(key);
         let duty = match request.id {
             id::EVAL | id::EVAL_RO => Some(Duty::Script { body_at: 1 }),
             id::SCRIPT_LOAD => Some(Duty::Script { body_at: 2 }),
             id::SCRIPT_FLUSH => {
-                self.forget_scripts();
+                self.forget_scripts(pool);
                 None
             }
-            _ => self.scripts.body(request.arg(1)).map(|_| Duty::Evalsha),
+            _ => {
+                let body = self.scripts.body(pool, request.arg(1));
+                body.map(|_| Duty::Evalsha)
+            }
         };
         self.place_on_link(key, request.bytes, reads, duty)
     }
 
     /// Whoever flushes wants NOSCRIPT.
-    pub(crate) fn forget_scripts(&mut self) {
-        self.tell_all(Question::ForgetScripts);
+    pub(crate) fn forget_scripts(&mut self, pool: u16) {
+        self.tell_all(Question::ForgetScripts { pool });
     }
 
     /// The reply to a request that showed a script. What the server refused, it does not know either.
-    pub(crate) fn settle_script(&mut self, request: &[u8], body_at: usize, reply: &[u8]) {
+    pub(crate) fn settle_script(&mut self, key: Key, request: &[u8], body_at: usize, reply: &[u8]) {
         let mut scanner = Scanner::default();
         if !reply.starts_with(b"-")
             && let Ok(Found::Request { .. }) = scanner.scan(request, true)
             && let Some(body) = scanner.spans().get(body_at)
+            && let Some(session) = self.sessions.get(key)
         {
-            self.scripts.remember(body.of(request));
+            self.scripts.remember(session.pool, body.of(request));
         }
     }
 
@@ -127,7 +133,7 @@ impl Engine {
             .iter()
             .map(|span| span.of(request))
             .collect();
-        args[1] = self.scripts.body(args[1])?;
+        args[1] = self.scripts.body(session.pool, args[1])?;
         args[0] = if args[0].len() > b"EVALSHA".len() {
             b"EVAL_RO"
         } else {
@@ -146,27 +152,34 @@ mod tests {
     #[test]
     fn a_script_is_found_by_the_name_that_redis_gives_it() {
         let mut scripts = Scripts::default();
-        scripts.remember(b"return 1");
+        scripts.remember(0, b"return 1");
         // What SCRIPT LOAD "return 1" answers.
         let name = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
-        assert_eq!(scripts.body(name), Some(&b"return 1"[..]));
+        assert_eq!(scripts.body(0, name), Some(&b"return 1"[..]));
         assert_eq!(
-            scripts.body(&name.to_ascii_uppercase()),
+            scripts.body(0, &name.to_ascii_uppercase()),
             Some(&b"return 1"[..])
         );
-        assert_eq!(scripts.body(&name[1..]), None);
+        assert_eq!(scripts.body(0, &name[1..]), None);
+        // Of another pool it is not, until that was shown it, and what one forgets the other still knows.
+        assert_eq!(scripts.body(1, name), None);
+        scripts.remember(1, b"return 1");
+        scripts.forget(0);
+        assert_eq!(scripts.body(0, name), None);
+        assert_eq!(scripts.body(1, name), Some(&b"return 1"[..]));
+        assert_eq!(scripts.bytes, b"return 1".len());
     }
 
     #[test]
     fn what_is_remembered_has_a_bound() {
         let mut scripts = Scripts::default();
         for size in 0..40 {
-            scripts.remember(&vec![b'x'; 200_000 + size]);
+            scripts.remember(size as u16 % 3, &vec![b'x'; 200_000 + size]);
             let held: usize = scripts.bodies.values().map(Vec::len).sum();
             assert_eq!(held, scripts.bytes);
             assert!(held <= SCRIPT_BYTES_MAX);
         }
-        scripts.remember(&vec![b'x'; SCRIPT_BYTES_MAX + 1]);
+        scripts.remember(0, &vec![b'x'; SCRIPT_BYTES_MAX + 1]);
         assert!(!scripts.bodies.is_empty());
     }
 }

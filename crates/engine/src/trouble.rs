@@ -88,7 +88,12 @@ impl Engine {
         });
         if matches!(link.role, Role::Shared | Role::Hub(_) | Role::Sentinel) {
             let server = self.label(key).to_owned();
-            self.tell(Event::LinkUp { server, identity });
+            let pool = self.pool_name(link.key.server).to_owned();
+            self.tell(Event::LinkUp {
+                server,
+                pool,
+                identity,
+            });
         }
     }
 
@@ -159,6 +164,7 @@ impl Engine {
         if told {
             self.tell(Event::LinkDown {
                 server: server.clone(),
+                pool: self.pool_name(kind.server).to_owned(),
                 reason: reason.to_owned(),
             });
         }
@@ -340,7 +346,7 @@ impl Engine {
     /// A link that had no room has some: who waits for it continues.
     pub(crate) fn reopen(&mut self, key: Key) {
         let limits = &self.settings.limits;
-        let paused = self.pause.is_some();
+        let paused = self.is_link_paused(key);
         let Some(link) = self.links.get_mut(key) else {
             return;
         };

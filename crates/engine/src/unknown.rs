@@ -214,8 +214,8 @@ impl Engine {
             return self.answer_error(key, &not_in_subscription(&name, self.is_before_7(key)));
         }
         let held = match lesson {
-            Lesson::Shared { reads } => self.pauses(|| !reads),
-            Lesson::Alone | Lesson::Unsaid { .. } => self.pauses(|| true),
+            Lesson::Shared { reads } => self.pauses(key, || !reads),
+            Lesson::Alone | Lesson::Unsaid { .. } => self.pauses(key, || true),
             Lesson::Renamed(_) | Lesson::Nothing { .. } => false,
         };
         if held {

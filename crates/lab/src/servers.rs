@@ -211,6 +211,19 @@ impl Proxy {
         Ok(Proxy { process })
     }
 
+    /// Runs `binary serve ARGS`, of which one has to make it listen on 127.0.0.1 and the port that they are made for.
+    ///
+    /// # Errors
+    /// As [`Proxy::start`].
+    pub fn start_with(binary: &Path, args: impl Fn(u16) -> Vec<String>) -> io::Result<Proxy> {
+        let process = Process::start(Ready::Accept, &mut |port, _dir| {
+            let mut command = Command::new(binary);
+            command.arg("serve").args(args(port));
+            command
+        })?;
+        Ok(Proxy { process })
+    }
+
     /// Asks it to end (SIGTERM) and waits until it has; kills it when it has not after a minute.
     ///
     /// # Errors

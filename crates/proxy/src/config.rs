@@ -5,13 +5,15 @@ use std::path::Path;
 
 use respool_engine::limits::Limits;
 use respool_engine::settings::{
-    Address, Credentials, PoolKind, PoolSettings, ServerSettings, Settings, User,
+    Address, Credentials, Part, PoolKind, PoolSettings, ServerSettings, Settings, User,
 };
+use respool_protocol::hashing::SERVERS_MAX;
 
 use crate::address::{BackendUrl, Named};
 use crate::options::{
     Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Values, find, parse_secret,
 };
+use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, PREFIXES_MAX, about};
 use crate::problem::{Place, Problem};
 use crate::raw::RawConfig;
 use crate::spawn::Plan;
@@ -19,13 +21,11 @@ use crate::spawn::Plan;
 /// A configuration that holds together.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// Where clients reach us; at least one.
-    pub(crate) listen: Vec<Address>,
-    /// The server behind us.
-    pub(crate) backend: Backend,
+    /// At least one.
+    pub(crate) pools: Vec<PoolConfig>,
     /// Threads.
     pub(crate) workers: usize,
-    /// What the engine is told; its pools are filled in once the server's address is known.
+    /// What the engine is told; its pools are filled in once their servers' addresses are known.
     settings: Settings,
     /// How long a stop waits.
     pub(crate) drain_timeout: std::time::Duration,
@@ -33,6 +33,19 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     /// Which are written.
     pub(crate) log_level: LogLevel,
+}
+
+/// What is behind us, and where clients reach it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PoolConfig {
+    /// `None`: the only one, by the options `listen` and `backend`.
+    pub(crate) name: Option<String>,
+    /// Where clients reach it; at least one.
+    pub(crate) listen: Vec<Address>,
+    /// Its servers.
+    pub(crate) backend: Backend,
+    /// Whose keys that begin in these ways are: plain servers, as then those of `backend` are.
+    pub(crate) prefixes: Vec<(String, BackendUrl)>,
 }
 
 /// The server behind us.
@@ -65,18 +78,17 @@ impl Config {
     /// As [`Config::build`].
     pub(crate) fn resolve(raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
         let (resolved, mut problems) = Resolved::from_raw(raw);
-        let backend = resolved.backend(&mut problems);
+        let pools = resolved.pools(&mut problems);
         let users = resolved.users(&mut problems);
-        resolved.check_listeners(&backend, &mut problems);
+        resolved.check_listeners(&pools, &mut problems);
         resolved.check_relations(&mut problems);
-        resolved.check_links(&backend, &mut problems);
+        resolved.check_links(&pools, &mut problems);
         if !problems.is_empty() {
             return Err(problems);
         }
         let values = &resolved.values;
         let config = Config {
-            listen: values.listen.clone(),
-            backend,
+            pools,
             workers: match values.threads {
                 Threads::Exactly(count) => count,
                 // Where the system cannot say, one worker is what always works.
@@ -108,41 +120,24 @@ impl Config {
         self.settings.users.is_empty()
     }
 
-    /// What the engine is told, for this server and no more than this many sessions.
-    pub(crate) fn settings(&self, server: &BackendUrl, sessions_max: u32) -> Settings {
-        let credentials = server.password.clone().map(|password| Credentials {
-            user: server.user.clone(),
-            password,
-        });
-        let one = |address| ServerSettings {
-            address,
-            credentials: credentials.clone(),
-            db: server.db,
-        };
-        let kind = match &server.servers {
-            Named::One(address) => PoolKind::Single(one(address.clone())),
-            Named::Sharded(shards) => shards.pool(one),
-            Named::Watched(watched) => watched.pool(one),
-            Named::Cluster(seeds) => PoolKind::Cluster {
-                seeds: seeds.iter().cloned().map(one).collect(),
-            },
-        };
+    /// Every listener with the index of its pool.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = (&Address, usize)> {
+        let pools = self.pools.iter().enumerate();
+        pools.flat_map(|(index, pool)| pool.listen.iter().map(move |address| (address, index)))
+    }
+
+    /// What the engine is told, for these servers, of each pool, and no more than this many sessions.
+    pub(crate) fn settings(&self, servers: &[BackendUrl], sessions_max: u32) -> Settings {
         let mut settings = self.settings.clone();
         settings.limits.sessions_max = sessions_max;
-        settings.pools = vec![PoolSettings {
-            name: "default".into(),
-            kind,
-        }];
+        let pools = self.pools.iter().zip(servers);
+        settings.pools = pools.map(|(pool, server)| pool.settings(server)).collect();
         settings
     }
 
     /// The whole in one line.
     pub(crate) fn summary(&self) -> String {
-        let listen: Vec<_> = self.listen.iter().map(Address::to_string).collect();
-        let backend = match &self.backend {
-            Backend::Server(url) => url.to_string(),
-            Backend::Spawn(plan) => format!("a server of our own ({plan})"),
-        };
+        let pools: Vec<_> = self.pools.iter().map(PoolConfig::summary).collect();
         let workers = match self.workers {
             1 => "1 worker".into(),
             count => format!("{count} workers"),
@@ -152,10 +147,77 @@ impl Config {
             1 => "1 user".into(),
             count => format!("{count} users"),
         };
-        format!(
-            "listen {}; backend {backend}; {workers}; {access}",
-            listen.join(", ")
-        )
+        format!("{}; {workers}; {access}", pools.join("; "))
+    }
+}
+
+impl PoolConfig {
+    /// What the engine is told, once it is known where its servers are.
+    fn settings(&self, server: &BackendUrl) -> PoolSettings {
+        let mut kind = PoolConfig::kind(server);
+        if !self.prefixes.is_empty() {
+            let named = self.prefixes.iter();
+            let named = named.map(|(prefix, url)| (prefix.as_str(), PoolConfig::kind(url)));
+            let all = [("", kind)].into_iter().chain(named);
+            let parts = all.map(|(prefix, kind)| {
+                let (servers, placement) = match kind {
+                    PoolKind::Single(server) => (vec![server], None),
+                    PoolKind::Sharded { shards, placement } => (shards, Some(placement)),
+                    other => unreachable!("no part of a checked configuration is {other:?}"),
+                };
+                Part {
+                    prefix: prefix.into(),
+                    servers,
+                    placement,
+                }
+            });
+            kind = PoolKind::ByPrefix {
+                parts: parts.collect(),
+            };
+        }
+        PoolSettings {
+            name: self.name.clone().unwrap_or_else(|| "default".into()),
+            kind,
+        }
+    }
+
+    fn kind(server: &BackendUrl) -> PoolKind {
+        let credentials = server.password.clone().map(|password| Credentials {
+            user: server.user.clone(),
+            password,
+        });
+        let one = |address| ServerSettings {
+            address,
+            credentials: credentials.clone(),
+            db: server.db,
+        };
+        match &server.servers {
+            Named::One(address) => PoolKind::Single(one(address.clone())),
+            Named::Sharded(shards) => shards.pool(one),
+            Named::Watched(watched) => watched.pool(one),
+            Named::Cluster(seeds) => PoolKind::Cluster {
+                seeds: seeds.iter().cloned().map(one).collect(),
+            },
+        }
+    }
+
+    fn summary(&self) -> String {
+        let listen: Vec<_> = self.listen.iter().map(Address::to_string).collect();
+        let backend = match &self.backend {
+            Backend::Server(url) => url.to_string(),
+            Backend::Spawn(plan) => format!("a server of our own ({plan})"),
+        };
+        let listen = listen.join(", ");
+        match &self.name {
+            None => format!("listen {listen}; backend {backend}"),
+            Some(name) => {
+                let mut text = format!("pool {name}: listen {listen}, backend {backend}");
+                for (prefix, url) in &self.prefixes {
+                    text.push_str(&format!(", `{prefix}` at {url}"));
+                }
+                text
+            }
+        }
     }
 }
 
@@ -179,7 +241,15 @@ impl Resolved {
             for (text, place) in &given.texts {
                 if let Err(what) = given.option.set(&mut resolved.values, text) {
                     problems.push(Problem::of_option(given.option.name, place, what));
+                } else if given.option.name == "pool" {
+                    let pool = resolved.values.pools.last_mut();
+                    pool.into_iter().for_each(|pool| pool.set_place(place));
                 }
+            }
+            if given.option.name == "pool" && given.texts.is_empty() {
+                let tables = raw.pools.drain(..);
+                let pools = tables.map(|table| NamedPool::read(table, &mut problems));
+                resolved.values.pools.extend(pools);
             }
             resolved.places.insert(given.option.name, given.place);
         }
@@ -188,6 +258,68 @@ impl Resolved {
 
     fn place(&self, name: &str) -> &Place {
         self.places.get(name).unwrap_or(&Place::Default)
+    }
+
+    /// What is behind us: the pools that have names, or the one of `listen` and `backend`. Every named one is whole unless
+    /// there is a problem.
+    fn pools(&self, problems: &mut Vec<Problem>) -> Vec<PoolConfig> {
+        if !self.has_named_pools() {
+            return vec![PoolConfig {
+                name: None,
+                listen: self.values.listen.clone(),
+                backend: self.backend(problems),
+                prefixes: Vec::new(),
+            }];
+        }
+        for name in OF_ONE {
+            let is_off = name == "spawn" && !self.values.spawn;
+            if self.places.contains_key(name) && !is_off {
+                let what = "excludes `pool`, and each pool has its own: leave one of them away";
+                problems.push(Problem::of_option(name, self.place(name), what));
+            }
+        }
+        let pools = &self.values.pools;
+        if pools.len() > POOLS_MAX {
+            let what = format!("there are {}, and {POOLS_MAX} are the most", pools.len());
+            problems.push(Problem::of_option("pool", self.place("pool"), what));
+        }
+        let mut named = Vec::with_capacity(pools.len());
+        for (index, pool) in pools.iter().enumerate() {
+            let (name, place) = (pool.name.as_str(), &pool.place);
+            if pools[..index].iter().any(|other| other.name == name) {
+                let what = "there is a pool of this name already: choose another";
+                problems.push(about(Some(name), "", place, what));
+            }
+            let Some((url, place)) = &pool.backend else {
+                continue;
+            };
+            check_parts(pool, url, problems);
+            if let (Some(user), None) = (&url.user, &url.password) {
+                let what =
+                    format!("names the user `{user}` and no password: write it behind a colon");
+                problems.push(about(Some(name), "backend", place, what));
+            }
+            named.push(PoolConfig {
+                name: Some(name.to_owned()),
+                listen: pool
+                    .listen
+                    .iter()
+                    .map(|(address, _)| address.clone())
+                    .collect(),
+                backend: Backend::Server(url.clone()),
+                prefixes: {
+                    let prefixes = pool.prefixes.iter();
+                    prefixes
+                        .map(|(prefix, url, _)| (prefix.clone(), url.clone()))
+                        .collect()
+                },
+            });
+        }
+        named
+    }
+
+    fn has_named_pools(&self) -> bool {
+        self.places.contains_key("pool")
     }
 
     /// The server behind us: of `backend` and `spawn`, the later layer's.
@@ -312,22 +444,42 @@ impl Resolved {
             .ok()
     }
 
-    fn check_listeners(&self, backend: &Backend, problems: &mut Vec<Problem>) {
-        let listen = &self.values.listen;
-        let mut problem = |what: String| {
-            problems.push(Problem::of_option("listen", self.place("listen"), what));
-        };
-        for (index, address) in listen.iter().enumerate() {
+    /// Every listener with the name of its pool and its place.
+    fn listeners(&self) -> Vec<(Option<&str>, &Address, &Place)> {
+        let values = &self.values;
+        if !self.has_named_pools() {
+            let place = self.place("listen");
+            let listen = values.listen.iter();
+            return listen.map(|address| (None, address, place)).collect();
+        }
+        let mut listeners = Vec::new();
+        for pool in &values.pools {
+            let its = pool.listen.iter();
+            listeners
+                .extend(its.map(|(address, place)| (Some(pool.name.as_str()), address, place)));
+        }
+        listeners
+    }
+
+    fn check_listeners(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
+        let listen = self.listeners();
+        for (index, &(pool, address, place)) in listen.iter().enumerate() {
+            let mut problem = |what: String| problems.push(about(pool, "listen", place, what));
             let any_port = matches!(address, Address::Tcp { port: 0, .. });
-            if listen[..index].contains(address) && !any_port {
-                problem(format!(
+            let same = listen[..index]
+                .iter()
+                .find(|(_, other, _)| *other == address);
+            match same {
+                _ if any_port => {}
+                Some((Some(other), ..)) if Some(*other) != pool => problem(format!(
+                    "`{address}` leads to the pool `{other}` already: choose another"
+                )),
+                Some(_) => problem(format!(
                     "`{address}` is given twice: leave one of them away"
-                ));
+                )),
+                None => {}
             }
-            let Backend::Server(url) = backend else {
-                continue;
-            };
-            for server in url.addresses() {
+            for server in servers(pools) {
                 if reaches(address, server) {
                     problem(format!(
                         "`{address}` is where the backend {server} is: respool would speak to itself; \
@@ -339,11 +491,8 @@ impl Resolved {
     }
 
     /// Each server has a link of each version of the protocol, at least.
-    fn check_links(&self, backend: &Backend, problems: &mut Vec<Problem>) {
-        let Backend::Server(url) = backend else {
-            return;
-        };
-        let (servers, links) = (url.addresses().len(), self.values.limits.links_max);
+    fn check_links(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
+        let (servers, links) = (servers(pools).count(), self.values.limits.links_max);
         if servers > 1 && (links as usize) < 2 * servers {
             let what = format!(
                 "must be at least {}, twice the number of servers: raise it",
@@ -458,8 +607,16 @@ impl Resolved {
              # Passwords are not shown.\n",
         );
         for option in OPTIONS {
+            if option.name == "pool" && self.has_named_pools() {
+                continue;
+            }
             lines.push_str(&self.line(option, &mut values));
             lines.push('\n');
+        }
+        if self.has_named_pools() {
+            for pool in &self.values.pools {
+                lines.push_str(&pool.to_toml());
+            }
         }
         lines
     }
@@ -475,6 +632,7 @@ impl Resolved {
         }
         // Of the two that exclude each other, the overruled one would make the file wrong.
         let overruled = match name {
+            name if OF_ONE.contains(&name) && self.has_named_pools() => true,
             "backend" => values.spawn && self.place("spawn").layer() >= place.layer(),
             "spawn" => values.spawn && self.place("backend").layer() > place.layer(),
             "spawn-program" | "spawn-memory-bytes" => {
@@ -489,6 +647,77 @@ impl Resolved {
             line
         }
     }
+}
+
+/// What must be true of the servers among which keys are divided by how they begin.
+fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) {
+    let name = Some(pool.name.as_str());
+    if pool.prefixes.len() > PREFIXES_MAX {
+        let what = format!(
+            "has {} prefixes, and {PREFIXES_MAX} are the most",
+            pool.prefixes.len()
+        );
+        problems.push(about(name, "", &pool.place, what));
+    }
+    let is_plain = |url: &BackendUrl| matches!(url.servers, Named::One(_) | Named::Sharded(_));
+    let not_plain = "must be redis://, unix:// or redis-sharded:// in a pool with prefixes";
+    if let Some((_, place)) = &pool.backend
+        && !pool.prefixes.is_empty()
+        && !is_plain(url)
+    {
+        problems.push(about(name, "backend", place, not_plain));
+    }
+    let mut seen = url.addresses();
+    for (prefix, part, place) in &pool.prefixes {
+        let mut problem = |what: String| {
+            let what = format!("`{prefix}`: {what}");
+            problems.push(about(name, "prefixes", place, what));
+        };
+        if prefix.is_empty() {
+            problem("is how every key begins: `backend` is for those without another".into());
+        }
+        if !is_plain(part) {
+            problem(not_plain.into());
+        }
+        if part.db != url.db {
+            problem(format!(
+                "must start in the database {}, as `backend` does",
+                url.db
+            ));
+        }
+        if let (Some(user), None) = (&part.user, &part.password) {
+            problem(format!(
+                "names the user `{user}` and no password: write it behind a colon"
+            ));
+        }
+        for address in part.addresses() {
+            if seen.contains(&address) {
+                problem(format!(
+                    "{address} is in this pool already: its keys would count twice"
+                ));
+            }
+            seen.push(address);
+        }
+    }
+    if seen.len() > SERVERS_MAX && !pool.prefixes.is_empty() {
+        let what = format!("has {} servers, and {SERVERS_MAX} are the most", seen.len());
+        problems.push(about(name, "", &pool.place, what));
+    }
+}
+
+/// Where the servers of all pools are, but for one that we start.
+fn servers(pools: &[PoolConfig]) -> impl Iterator<Item = &Address> {
+    pools.iter().flat_map(|pool| {
+        let prefixes = pool.prefixes.iter().map(|(_, url)| url);
+        let backend = match &pool.backend {
+            Backend::Server(url) => Some(url),
+            Backend::Spawn(_) => None,
+        };
+        backend
+            .into_iter()
+            .chain(prefixes)
+            .flat_map(BackendUrl::addresses)
+    })
 }
 
 /// Whether who connects to `server` arrives at `listener`.
@@ -583,7 +812,7 @@ mod tests {
 
     #[test]
     fn of_a_backend_and_a_server_of_our_own_the_later_layer_decides() {
-        let spawns = |config: Config| matches!(config.backend, Backend::Spawn(_));
+        let spawns = |config: Config| matches!(config.pools[0].backend, Backend::Spawn(_));
         assert!(!spawns(good("", &[], &[])));
         assert!(spawns(good("", &[], &["--spawn"])));
         assert!(spawns(good("backend = 'redis://h'", &[], &["--spawn"])));
@@ -609,8 +838,8 @@ mod tests {
         assert_eq!(shown, [("default", "of the file"), ("alice", "a:b")]);
 
         let variable = [("RESPOOL_BACKEND_PASSWORD", "of-the-environment")];
-        let password = |config: Config| match config.backend {
-            Backend::Server(url) => (url.user, url.password),
+        let password = |config: Config| match &config.pools[0].backend {
+            Backend::Server(url) => (url.user.clone(), url.password.clone()),
             Backend::Spawn(_) => panic!("not asked for"),
         };
         let who = |user: Option<&str>, password: &str| {
@@ -841,6 +1070,213 @@ mod tests {
         assert_eq!(again, config);
     }
 
+    const TWO_POOLS: &str = "threads = 3\n\
+                             [pool.sessions]\nbackend = 'redis://u:SECRET@h:1/2'\nlisten = ':1'\n\
+                             [pool.pages]\nlisten = [':2', 'unix:/a']\n\
+                             backend = 'redis-sharded://h:2,h:3'\n";
+
+    #[test]
+    fn pools_are_said_alike_by_the_file_and_the_command_line_and_each_has_its_own() {
+        let by_file = good(TWO_POOLS, &[], &[]);
+        let arguments = [
+            "--pool",
+            "sessions=:1=redis://u:SECRET@h:1/2",
+            "--pool=pages=:2,unix:/a=redis-sharded://h:2,h:3",
+            "--threads=3",
+        ];
+        assert_eq!(by_file, good("", &[], &arguments));
+        let summary = by_file.summary();
+        assert_eq!(
+            summary,
+            "pool sessions: listen 0.0.0.0:1, backend redis://u@h:1/2; pool pages: listen 0.0.0.0:2, \
+             unix:/a, backend redis-sharded://h:2,h:3/0?hash=murmur&distribution=ketama\
+             &hash-tag=%7B%7D; 3 workers; no password"
+        );
+        let listeners: Vec<_> = by_file
+            .listeners()
+            .map(|(address, pool)| format!("{address} {pool}"))
+            .collect();
+        assert_eq!(listeners, ["0.0.0.0:1 0", "0.0.0.0:2 1", "unix:/a 1"]);
+
+        let urls = by_file.pools.iter().map(|pool| match &pool.backend {
+            Backend::Server(url) => url.clone(),
+            Backend::Spawn(_) => panic!("not asked for"),
+        });
+        let settings = by_file.settings(&urls.collect::<Vec<_>>(), 7);
+        let [sessions, pages] = &settings.pools[..] else {
+            panic!("{settings:?}");
+        };
+        assert_eq!((&*sessions.name, &*pages.name), ("sessions", "pages"));
+        let PoolKind::Single(server) = &sessions.kind else {
+            panic!("{sessions:?}");
+        };
+        assert_eq!(
+            (server.db, &*server.credentials.as_ref().unwrap().password),
+            (2, "SECRET")
+        );
+        let PoolKind::Sharded { shards, .. } = &pages.kind else {
+            panic!("{pages:?}");
+        };
+        assert!(
+            shards.iter().all(|shard| shard.credentials.is_none()),
+            "{shards:?}"
+        );
+        // A list that is given again replaces the earlier one.
+        let replaced = good(TWO_POOLS, &[], &["--pool", "c=:3=redis://h"]);
+        assert_eq!(replaced.pools.len(), 1);
+        assert!(replaced.summary().starts_with("pool c: "));
+    }
+
+    #[test]
+    fn printed_pools_are_tables_that_say_the_same_but_for_passwords() {
+        let (config, resolved) = resolve(TWO_POOLS, &[], &["--spawn=false"]).ok().unwrap();
+        let printed = resolved.to_toml();
+        assert!(!printed.contains("SECRET"), "{printed}");
+        for line in [
+            "# listen = [\"127.0.0.1:6380\"]  # default, not in use\n",
+            "[pool.pages]  # r.toml:5:7\n",
+            "listen = [\"0.0.0.0:2\", \"unix:/a\"]  # r.toml:6:11\n",
+            "backend = \"redis://u@h:1/2\"  # r.toml:3:11\n",
+        ] {
+            assert!(printed.contains(line), "{line}: {printed}");
+        }
+        // Without its password the user is not whole.
+        assert_eq!(good(&printed.replace("u@", "u:SECRET@"), &[], &[]), config);
+    }
+
+    #[test]
+    fn everything_that_is_wrong_with_pools_is_told_at_once_each_with_its_place() {
+        let file = "listen = ':9'\n\
+                    [pool.a]\nlisten = ':1'\nbackend = 'redis://u@h'\n\
+                    [pool.b]\nlisten = [':1', ':2', ':2', 'x']\n\
+                    [pool.c]\nbackend = 'redis://127.0.0.1:2'\n\
+                    [pool.'d.e']\nlisten = ':0'\nbackend = 'SECRET'\n";
+        let told = resolve(file, &[("RESPOOL_BACKEND_PASSWORD", "SECRET")], &[]);
+        let told = told.err().unwrap();
+        let expected = [
+            "r.toml:5:7: pool.b: has no `backend`: write one below",
+            "r.toml:6:29: pool.b.listen: needs a port",
+            "r.toml:7:7: pool.c: has no `listen`: write one below",
+            "r.toml:9:7: pool: a pool's name has from 1 to 64 letters",
+            "r.toml:11:11: pool.d.e.backend: needs a scheme",
+            "r.toml:1:1: listen: excludes `pool`, and each pool has its own",
+            "RESPOOL_BACKEND_PASSWORD: excludes `pool`",
+            "r.toml:4:11: pool.a.backend: names the user `u` and no password",
+            "r.toml:6:11: pool.b.listen: `0.0.0.0:1` leads to the pool `a` already",
+            "r.toml:6:17: pool.b.listen: `0.0.0.0:2` is where the backend 127.0.0.1:2 is",
+            "r.toml:6:23: pool.b.listen: `0.0.0.0:2` is given twice",
+        ];
+        for expected in expected {
+            let found = told.iter().filter(|line| line.starts_with(expected));
+            assert_eq!(found.count(), 1, "{expected}: {told:#?}");
+        }
+        // The second `:2` is where the backend is, too.
+        assert_eq!(told.len(), expected.len() + 1, "{told:#?}");
+        assert!(
+            !told.iter().any(|line| line.contains("SECRET")),
+            "{told:#?}"
+        );
+
+        let arguments = ["--pool=a=:1=redis://h", "--pool=a=:2=redis://h", "--spawn"];
+        let told = resolve("", &[], &arguments).err().unwrap();
+        assert_eq!(told.len(), 2, "{told:#?}");
+        assert!(told[0].starts_with("--spawn: excludes `pool`"), "{told:#?}");
+        assert!(
+            told[1].starts_with("--pool: `a`: there is a pool of this name"),
+            "{told:#?}"
+        );
+        let many: Vec<_> = (0..=POOLS_MAX)
+            .map(|n| format!("--pool=p{n}=:0=redis://h"))
+            .collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let told = resolve("", &[], &[&many[..], &["--links-max=9999"]].concat());
+        assert!(told.err().unwrap()[0].starts_with("--pool: there are 257, and 256 are the most"));
+        // Each server has a link of each version of the protocol.
+        let told = resolve(
+            TWO_POOLS,
+            &[],
+            &["--links-max=5", "--streaming-links-max=1"],
+        );
+        assert!(told.err().unwrap()[0].starts_with("--links-max: must be at least 6"));
+    }
+
+    const PREFIXES: &str = "[pool.all]\nlisten = ':1'\nbackend = 'redis://u:SECRET@h:1/2'\n\
+                            [pool.all.prefixes]\n'page:' = 'redis-sharded://h:2,h:3/2'\n\
+                            'a \"b' = 'redis://h:4/2'\n";
+
+    #[test]
+    fn keys_of_a_pool_may_have_servers_by_how_they_begin() {
+        let (config, resolved) = resolve(PREFIXES, &[], &[]).ok().unwrap();
+        let summary = "pool all: listen 0.0.0.0:1, backend redis://u@h:1/2, `page:` at redis-sharded://h:2,h:3/2";
+        assert!(
+            config.summary().starts_with(summary),
+            "{}",
+            config.summary()
+        );
+        let printed = resolved.to_toml().replace("u@", "u:SECRET@");
+        assert_eq!(good(&printed, &[], &[]), config, "{printed}");
+        let Backend::Server(url) = &config.pools[0].backend else {
+            panic!("not asked for");
+        };
+        let settings = config.settings(std::slice::from_ref(url), 7);
+        let PoolKind::ByPrefix { parts } = &settings.pools[0].kind else {
+            panic!("{settings:?}");
+        };
+        let shown: Vec<_> = parts
+            .iter()
+            .map(|part| {
+                let prefix = String::from_utf8_lossy(&part.prefix).into_owned();
+                (prefix, part.servers.len(), part.placement.is_some())
+            })
+            .collect();
+        let expected = [("", 1, false), ("page:", 2, true), ("a \"b", 1, false)];
+        let expected =
+            expected.map(|(prefix, servers, placed)| (prefix.to_owned(), servers, placed));
+        assert_eq!(shown, expected);
+
+        let wrong = "[pool.all]\nlisten = ':1'\nbackend = 'redis-cluster://h:1/2'\n\
+                     [pool.all.prefixes]\n'' = 'redis://h:2/2'\na = 'redis://h:2/2'\nb = 'redis://h:3'\n\
+                     c = 'redis-cluster://h:4/2'\nd = 'redis://127.0.0.1:1/2'\ne = 'SECRET'\nf = 'redis://u@h/2'\n";
+        let told = resolve(wrong, &[], &[]).err().unwrap();
+        let expected = [
+            "r.toml:10:5: pool.all.prefixes: `e`: needs a scheme",
+            "r.toml:3:11: pool.all.backend: must be redis://, unix:// or redis-sharded://",
+            "r.toml:5:6: pool.all.prefixes: ``: is how every key begins",
+            "r.toml:6:5: pool.all.prefixes: `a`: h:2 is in this pool already",
+            "r.toml:7:5: pool.all.prefixes: `b`: must start in the database 2",
+            "r.toml:8:5: pool.all.prefixes: `c`: must be redis://, unix:// or redis-sharded://",
+            "r.toml:11:5: pool.all.prefixes: `f`: names the user `u` and no password",
+            "r.toml:2:10: pool.all.listen: `0.0.0.0:1` is where the backend 127.0.0.1:1 is",
+        ];
+        for (told, expected) in told.iter().zip(expected) {
+            assert!(told.starts_with(expected), "{expected}: {told}");
+        }
+        assert_eq!(told.len(), expected.len(), "{told:#?}");
+        let many: String = (0..=PREFIXES_MAX)
+            .map(|n| format!("p{n} = 'redis://h{n}'\n"))
+            .collect();
+        let file =
+            format!("[pool.a]\nlisten = ':1'\nbackend = 'redis://h'\n[pool.a.prefixes]\n{many}");
+        let told = resolve(&file, &[], &["--links-max=999"]).err().unwrap();
+        assert!(
+            told[0].starts_with("r.toml:1:7: pool.a: has 65 prefixes"),
+            "{told:?}"
+        );
+        let [a, b] = [0, 2_100].map(|from| {
+            let hosts: Vec<_> = (from..from + 2_100).map(|n| format!("h{n}")).collect();
+            hosts.join(",") + "?distribution=modula"
+        });
+        let file = format!(
+            "[pool.a]\nlisten = ':1'\nbackend = 'redis-sharded://{a}'\n\
+             [pool.a.prefixes]\nb = 'redis-sharded://{b}'\n"
+        );
+        let told = resolve(&file, &[], &["--links-max=9999"]).err().unwrap();
+        assert_eq!(
+            told,
+            ["r.toml:1:7: pool.a: has 4200 servers, and 4096 are the most"]
+        );
+    }
+
     /// Values of one option that some configuration may have, each with what it needs beside it.
     fn samples(option: &'static Opt) -> BoxedStrategy<Vec<String>> {
         let one = |text: &str| Just(vec![text.to_owned()]).boxed();
@@ -857,6 +1293,7 @@ mod tests {
             Kind::List { .. } => {
                 let twice = match option.name {
                     "listen" => vec![":1".to_owned(), "unix:/a b".to_owned()],
+                    "pool" => vec!["a=:1=redis://h".to_owned(), "b=:2,:3=redis://h".to_owned()],
                     _ => vec!["a:\"1\"".to_owned(), "b:'\\2".to_owned()],
                 };
                 prop_oneof![one(option.example), Just(twice)].boxed()

@@ -92,17 +92,16 @@ fn write(receiver: &Receiver<Option<Notice>>, dropped: &AtomicU64) {
 /// What the log has said of servers that are away.
 #[derive(Default)]
 struct Down {
-    /// Why, for each worker and server.
-    said: HashMap<(usize, String), String>,
+    /// Why, for each worker, pool and server: the same server may be in two pools, with other credentials.
+    said: HashMap<(usize, String, String), String>,
 }
 
 impl Down {
     /// Every attempt to connect that fails is a notice, for as long as a server is away. Only another
     /// reason is news, so that a night without a server does not fill the disk.
-    fn is_news(&mut self, worker: usize, server: &str, reason: &str) -> bool {
-        let said = self
-            .said
-            .insert((worker, server.to_owned()), reason.to_owned());
+    fn is_news(&mut self, worker: usize, (pool, server): (&str, &str), reason: &str) -> bool {
+        let whose = (worker, pool.to_owned(), server.to_owned());
+        let said = self.said.insert(whose, reason.to_owned());
         said.as_deref() != Some(reason)
     }
 }
@@ -112,20 +111,22 @@ fn log(notice: Notice, down: &mut Down) {
         Notice::LinkUp {
             worker,
             server,
+            pool,
             version,
         } => {
-            info!(worker, server = %server, version, "link up");
-            down.said.remove(&(worker, server));
+            info!(worker, server = %server, pool, version, "link up");
+            down.said.remove(&(worker, pool, server));
         }
         Notice::LinkDown {
             worker,
             server,
+            pool,
             reason,
         } => {
-            if down.is_news(worker, &server, &reason) {
-                warn!(worker, server = %server, reason, "link down");
+            if down.is_news(worker, (&pool, &server), &reason) {
+                warn!(worker, server = %server, pool, reason, "link down");
             } else {
-                debug!(worker, server = %server, reason, "link still down");
+                debug!(worker, server = %server, pool, reason, "link still down");
             }
         }
         Notice::SessionClosed {
@@ -169,18 +170,21 @@ mod tests {
     #[test]
     fn a_server_that_stays_away_is_news_once_for_each_reason_until_it_is_back() {
         let mut down = Down::default();
-        assert!(down.is_news(0, "a:1", "refused"));
-        assert!(!down.is_news(0, "a:1", "refused"));
-        assert!(down.is_news(1, "a:1", "refused"));
-        assert!(down.is_news(0, "a:2", "refused"));
-        assert!(down.is_news(0, "a:1", "timed out"));
+        assert!(down.is_news(0, ("p", "a:1"), "refused"));
+        assert!(!down.is_news(0, ("p", "a:1"), "refused"));
+        assert!(down.is_news(1, ("p", "a:1"), "refused"));
+        assert!(down.is_news(0, ("p", "a:2"), "refused"));
+        assert!(down.is_news(0, ("p", "a:1"), "timed out"));
+        assert!(down.is_news(0, ("q", "a:1"), "timed out"));
         let up = Notice::LinkUp {
             worker: 0,
             server: "a:1".into(),
+            pool: "p".into(),
             version: "redis".into(),
         };
         log(up, &mut down);
-        assert!(down.is_news(0, "a:1", "timed out"));
-        assert!(!down.is_news(1, "a:1", "refused"));
+        assert!(down.is_news(0, ("p", "a:1"), "timed out"));
+        assert!(!down.is_news(1, ("p", "a:1"), "refused"));
+        assert!(!down.is_news(0, ("q", "a:1"), "timed out"));
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! From the command line to a running process:
 //! - [`arguments`] reads the command line, [`raw`] keeps what every layer gives, with its place;
-//! - [`options`] is the one table of options, [`address`] reads listeners and URLs;
+//! - [`options`] is the one table of options, [`address`] reads listeners and URLs, [`pools`]
+//!   what names several of them;
 //! - [`config`] makes one checked configuration of it, or says every [`problem`];
 //! - [`serve`] runs it: open files ([`descriptors`]), a server of our own ([`spawn`]), the workers
 //!   (crate `driver`), signals, the drain; [`logs`] writes what happens;
@@ -17,6 +18,7 @@ mod help;
 mod logs;
 mod manual;
 mod options;
+mod pools;
 mod problem;
 mod raw;
 mod serve;

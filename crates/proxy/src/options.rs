@@ -12,6 +12,7 @@ use respool_engine::settings::{Address, FlushRule, Timeouts, User, WhenFull};
 use respool_protocol::commands::{self, CommandId};
 
 use crate::address::{BackendUrl, parse_backend, parse_listener};
+use crate::pools::NamedPool;
 
 /// One option.
 pub(crate) struct Opt {
@@ -176,6 +177,7 @@ impl Topic {
 pub(crate) struct Values {
     pub(crate) listen: Vec<Address>,
     pub(crate) backend: BackendUrl,
+    pub(crate) pools: Vec<NamedPool>,
     pub(crate) threads: Threads,
     pub(crate) spawn: bool,
     pub(crate) spawn_program: Option<PathBuf>,
@@ -204,6 +206,7 @@ impl Default for Values {
                 port: 6380,
             }],
             backend: BackendUrl::default(),
+            pools: Vec::new(),
             threads: Threads::Auto,
             spawn: false,
             spawn_program: None,
@@ -345,6 +348,26 @@ pub(crate) static OPTIONS: &[Opt] = &[
                and the order of the servers counts). To keep data where it is, say what the proxy in use says, the order and the writing of \
                addresses included.",
         example: "redis://10.0.0.7:6379/0",
+        ..OPTION
+    },
+    Opt {
+        name: "pool",
+        kind: Kind::List {
+            push: |values, text| {
+                values.pools.push(NamedPool::parse(text)?);
+                Ok(())
+            },
+            clear: |values| values.pools.clear(),
+            get: |values| values.pools.iter().map(NamedPool::to_string).collect(),
+        },
+        value: "NAME=LISTEN=URL",
+        brief: "A pool with its own listeners; may be given several times",
+        more: "Several pools in one process, instead of --listen and --backend: NAME is what the log and INFO call the pool, \
+               LISTEN one of its addresses or several with commas between them, URL what --backend takes, with the user and the \
+               password of this pool. In the file better a table for each, at its end: [pool.NAME] with the keys \
+               `listen` and `backend`; there, [pool.NAME.prefixes] may have URLs of servers for the keys that begin in some way.\n\nWhat a client asks goes to the pool whose listener it has reached, and to no other. \
+               The workers and everything that the other options say are common to all pools, the users of respool among it.",
+        example: "pages=127.0.0.1:6381=redis://10.0.0.8",
         ..OPTION
     },
     Opt {

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use toml_edit::{Document, Item, Value};
 
 use crate::options::{Kind, OPTIONS, Opt, find};
+use crate::pools::{OF_ONE, PoolTable};
 use crate::problem::{Place, Problem, did_you_mean};
 
 /// One option as it was given in one layer.
@@ -25,6 +26,8 @@ pub(crate) struct Given {
 pub(crate) struct RawConfig {
     /// In no order.
     pub(crate) given: Vec<Given>,
+    /// What the file has of the option `pool` in tables; that option is among `given`, then.
+    pub(crate) pools: Vec<PoolTable>,
     /// What could not even be read.
     pub(crate) problems: Vec<Problem>,
 }
@@ -115,6 +118,29 @@ impl RawConfig {
                 self.problems.push(Problem::at(key, unknown(name, item)));
                 continue;
             };
+            if name == "pool" && item.is_array_of_tables() {
+                let what = "a pool has its name in single brackets: [pool.NAME]";
+                self.problems.push(Problem::of_option(name, &key, what));
+                continue;
+            }
+            let elements = item.as_array().map(toml_edit::Array::len);
+            let elements = elements.or(item.as_table_like().map(|table| table.len()));
+            if name == "pool" && elements == Some(0) {
+                let what = "is empty: a pool is a table, [pool.NAME]";
+                self.problems.push(Problem::of_option(name, &key, what));
+            }
+            if let Some(tables) = item.as_table_like().filter(|_| name == "pool") {
+                let place_of = |name: &str| place(tables.key(name).and_then(|key| key.span()));
+                for (name, item) in tables.iter() {
+                    self.add_pool(name, place_of(name), item, &place);
+                }
+                self.given.push(Given {
+                    option,
+                    place: key,
+                    texts: Vec::new(),
+                });
+                continue;
+            }
             match texts(option, item) {
                 Ok(texts) => {
                     let texts = texts.into_iter().map(|(text, span)| (text, place(span)));
@@ -131,6 +157,88 @@ impl RawConfig {
                 }
             }
         }
+    }
+
+    /// Adds `[pool.NAME]`; `place_at`: where a part of the file is.
+    fn add_pool(
+        &mut self,
+        name: &str,
+        place: Place,
+        item: &Item,
+        place_at: &impl Fn(Span) -> Place,
+    ) {
+        let Some(table) = item.as_table_like() else {
+            let what = format!("must be a table: [pool.{name}], and its keys below");
+            self.problems
+                .push(Problem::of_option("pool", &place_at(item.span()), what));
+            return;
+        };
+        let mut pool = PoolTable {
+            name: name.into(),
+            place,
+            listen: None,
+            backend: None,
+            prefixes: Vec::new(),
+        };
+        for (part, item) in table.iter() {
+            let kept = match part {
+                "listen" => &mut pool.listen,
+                "backend" => &mut pool.backend,
+                "prefixes" => {
+                    let Some(prefixes) = item.as_table_like() else {
+                        let what = format!("must be a table: [pool.{name}.prefixes]");
+                        self.problems.push(Problem::of_option(
+                            "pool",
+                            &place_at(item.span()),
+                            what,
+                        ));
+                        continue;
+                    };
+                    for (prefix, item) in prefixes.iter() {
+                        let place = place_at(item.span());
+                        match item.as_str() {
+                            Some(url) => {
+                                pool.prefixes
+                                    .push((prefix.to_owned(), url.to_owned(), place));
+                            }
+                            None => {
+                                let part = format!("pool.{name}.prefixes");
+                                let what = format!(
+                                    "`{prefix}`: must be a string, such as \"redis://10.0.0.8\""
+                                );
+                                self.problems.push(Problem::of_option(&part, &place, what));
+                            }
+                        }
+                    }
+                    continue;
+                }
+                _ => {
+                    let place = place_at(table.key(part).and_then(|key| key.span()));
+                    self.problems
+                        .push(Problem::at(place, unknown_in_pool(name, part)));
+                    continue;
+                }
+            };
+            let option = find(part).expect("a pool has these options for itself");
+            let part = format!("pool.{name}.{part}");
+            let mut problem = |span: Span, what: String| {
+                self.problems
+                    .push(Problem::of_option(&part, &place_at(span), what));
+                Vec::new()
+            };
+            *kept = Some(match texts(option, item) {
+                Ok(texts) if texts.is_empty() => {
+                    let what = "is empty: clients need at least one address";
+                    problem(item.span(), what.into())
+                }
+                Ok(texts) => {
+                    let texts = texts.into_iter();
+                    texts.map(|(text, span)| (text, place_at(span))).collect()
+                }
+                Err((span, what)) => problem(span, what),
+            });
+        }
+        self.pools.push(pool);
     }
 }
 
@@ -191,8 +299,12 @@ fn unknown(name: &str, item: &Item) -> String {
                 .find(|key| find(key).is_some())
         });
         return match inner {
-            Some(key) => format!("the file has no sections: write `{key}` above, without [{name}]"),
-            None => format!("unknown section [{name}]: the file has no sections"),
+            Some(key) => {
+                format!(
+                    "only pools are sections, [pool.NAME]: write `{key}` above, without [{name}]"
+                )
+            }
+            None => format!("unknown section [{name}]: only pools are sections, [pool.NAME]"),
         };
     }
     match did_you_mean(name, OPTIONS.iter().map(|option| option.name)) {
@@ -200,6 +312,25 @@ fn unknown(name: &str, item: &Item) -> String {
         None => {
             format!("unknown key `{name}`: `respool serve --help` lists all that a file may have")
         }
+    }
+}
+
+fn unknown_in_pool(pool: &str, key: &str) -> String {
+    match did_you_mean(key, ["listen", "backend", "prefixes"].into_iter()) {
+        _ if OF_ONE.contains(&key) => {
+            format!(
+                "`{key}` is not for pools: one has `listen` and `backend`, with the password in its URL"
+            )
+        }
+        _ if find(key).is_some() => {
+            format!(
+                "`{key}` is for all pools: write it above the first of them, outside of [pool.{pool}]"
+            )
+        }
+        Some(meant) => format!("unknown key `{key}` in [pool.{pool}]: did you mean `{meant}`?"),
+        None => format!(
+            "unknown key `{key}` in [pool.{pool}]: it may have `listen`, `backend` and `prefixes`"
+        ),
     }
 }
 
@@ -304,20 +435,74 @@ mod tests {
             ),
             (
                 "[limits]\nsessions-max = 1",
-                "r.toml:1:2: the file has no sections: write `sessions-max` above, without \
-                 [limits]",
+                "r.toml:1:2: only pools are sections, [pool.NAME]: write `sessions-max` above, \
+                 without [limits]",
             ),
             (
                 "[tls]\na = 1",
-                "r.toml:1:2: unknown section [tls]: the file has no sections",
+                "r.toml:1:2: unknown section [tls]: only pools are sections, [pool.NAME]",
             ),
             (
                 "[[tls]]\na = 1",
-                "r.toml:1:3: unknown section [tls]: the file has no sections",
+                "r.toml:1:3: unknown section [tls]: only pools are sections, [pool.NAME]",
             ),
             (
                 "threads = 1\nthreads = 2",
                 "r.toml:2:1: is not TOML: duplicate key",
+            ),
+            (
+                "[pool.a]\nlisten = ':1'\n[pool.a]",
+                "r.toml:3:7: is not TOML: duplicate key",
+            ),
+            (
+                "pool = []",
+                "r.toml:1:1: pool: is empty: a pool is a table, [pool.NAME]",
+            ),
+            (
+                "[pool]",
+                "r.toml:1:2: pool: is empty: a pool is a table, [pool.NAME]",
+            ),
+            (
+                "[pool]\na = 'redis://h'",
+                "r.toml:2:5: pool: must be a table: [pool.a], and its keys below",
+            ),
+            (
+                "[[pool]]\nname = 'a'",
+                "r.toml:1:3: pool: a pool has its name in single brackets: [pool.NAME]",
+            ),
+            (
+                "[pool.a]\nlisten = 6380",
+                "r.toml:2:10: pool.a.listen: must be an array of strings",
+            ),
+            (
+                "[pool.a]\nlisten = []",
+                "r.toml:2:10: pool.a.listen: is empty: clients need",
+            ),
+            (
+                "[pool.a]\n\n  bakcend = 'redis://h'",
+                "r.toml:3:3: unknown key `bakcend` in [pool.a]: did you mean `backend`?",
+            ),
+            (
+                "[pool.a]\nweight = 1",
+                "r.toml:2:1: unknown key `weight` in [pool.a]: it may have `listen`, `backend` and",
+            ),
+            (
+                "[pool.a]\nprefixes = 'b:'",
+                "r.toml:2:12: pool: must be a table: [pool.a.prefixes]",
+            ),
+            (
+                "[pool.a.prefixes]\nb = 6379",
+                "r.toml:2:5: pool.a.prefixes: `b`: must be a string",
+            ),
+            (
+                "[pool.a]\nthreads = 1",
+                "r.toml:2:1: `threads` is for all pools: write it above the first of them, \
+                 outside of [pool.a]",
+            ),
+            (
+                "[pool.a]\nbackend-password = 'b'",
+                "r.toml:2:1: `backend-password` is not for pools: one has `listen` and `backend`, \
+                 with the password in its URL",
             ),
             ("threads = ", "r.toml:1:11: is not TOML: "),
             ("é = 1", "r.toml:1:1: is not TOML: "),
@@ -348,7 +533,8 @@ mod tests {
             let (given, problems) = read(text);
             assert_eq!(problems.len(), 1, "{text}: {problems:?}");
             assert!(problems[0].starts_with(problem), "{text}: {}", problems[0]);
-            assert!(given.is_empty(), "{text}: {given:?}");
+            let read = given.iter().any(|(_, texts)| !texts.is_empty());
+            assert!(!read, "{text}: {given:?}");
         }
     }
 

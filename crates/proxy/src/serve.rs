@@ -11,8 +11,10 @@ use respool_driver::{Notice, Notify, Running, Setup};
 use respool_engine::settings::Address;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tracing::field::display;
 use tracing::{error, info, warn};
 
+use crate::address::BackendUrl;
 use crate::config::{Backend, Config};
 use crate::descriptors::{self, Granted, Need};
 use crate::logs::{self, NoticeWriter};
@@ -90,43 +92,36 @@ fn run(config: &Config) -> Result<Ending, String> {
         .map_err(|error| format!("cannot wait for signals: {error}"))?;
     let sessions_max = sessions_max(config)?;
 
-    let (server, mut spawned) = match &config.backend {
-        Backend::Server(url) => (url.clone(), None),
-        Backend::Spawn(plan) => {
-            let mut asked = || signals.pending().any(|signal| signal != SIGCHLD);
-            let Some(spawned) = SpawnedServer::start(plan, &mut asked)? else {
-                return Ok(Ending::Clean);
-            };
-            info!(program = %spawned.program().display(), pid = spawned.pid(), "server started");
-            (spawned.backend(), Some(spawned))
-        }
-    };
+    let (mut servers, mut spawned) = (Vec::with_capacity(config.pools.len()), None);
+    for pool in &config.pools {
+        servers.push(match &pool.backend {
+            Backend::Server(url) => url.clone(),
+            Backend::Spawn(plan) => {
+                let mut asked = || signals.pending().any(|signal| signal != SIGCHLD);
+                let Some(server) = SpawnedServer::start(plan, &mut asked)? else {
+                    return Ok(Ending::Clean);
+                };
+                info!(program = %server.program().display(), pid = server.pid(), "server started");
+                spawned.insert(server).backend()
+            }
+        });
+    }
     warn_if_open(config);
 
     let setup = Setup {
         listeners: config
-            .listen
-            .iter()
-            .map(|address| (address.clone(), 0))
+            .listeners()
+            .map(|(address, pool)| (address.clone(), pool))
             .collect(),
         workers: config.workers,
-        settings: Arc::new(config.settings(&server, sessions_max)),
+        settings: Arc::new(config.settings(&servers, sessions_max)),
     };
     let (notify, notices) =
         NoticeWriter::start().map_err(|error| format!("cannot start a thread: {error}"))?;
     let failed = Arc::new(AtomicBool::new(false));
     let notify = watching(notify, Arc::clone(&failed));
     let running = respool_driver::start(setup, notify).map_err(explain)?;
-    let listen: Vec<_> = running.addresses().iter().map(Address::to_string).collect();
-    info!(
-        version = env!("CARGO_PKG_VERSION"),
-        listen = %listen.join(","),
-        backend = %server,
-        workers = config.workers,
-        sessions_max,
-        pid = std::process::id(),
-        "ready"
-    );
+    log_ready(config, &running, &servers, sessions_max);
 
     let event = wait(&mut signals, &mut spawned, &failed);
     // Whatever ends us, answers may still be on their way, and every request that can have none
@@ -156,6 +151,39 @@ fn run(config: &Config) -> Result<Ending, String> {
     }
     notices.finish();
     Ok(ending)
+}
+
+/// We serve: where, and what is behind. Of pools with names, each in the words of `--pool`.
+fn log_ready(config: &Config, running: &Running, servers: &[BackendUrl], sessions_max: u32) {
+    let (mut listen, mut pools) = (Vec::new(), Vec::new());
+    let mut addresses = running.addresses().into_iter();
+    for (pool, server) in config.pools.iter().zip(servers) {
+        let its = addresses.by_ref().take(pool.listen.len());
+        let its: Vec<_> = its.map(|address| address.to_string()).collect();
+        let its = its.join(",");
+        if let Some(name) = &pool.name {
+            let mut text = format!("{name}={its}={server}");
+            for (prefix, url) in &pool.prefixes {
+                text.push_str(&format!(",{prefix}={url}"));
+            }
+            pools.push(text);
+        }
+        listen.push(its);
+    }
+    let backend = match servers {
+        [server] if pools.is_empty() => Some(display(server.to_string())),
+        _ => None,
+    };
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        listen = %listen.join(","),
+        backend,
+        pools = Some(pools).filter(|pools| !pools.is_empty()).map(|pools| display(pools.join(" "))),
+        workers = config.workers,
+        sessions_max,
+        pid = std::process::id(),
+        "ready"
+    );
 }
 
 /// A notice of a worker that has failed also wakes the main thread, by the signal at which it looks
@@ -256,7 +284,7 @@ fn sessions_max(config: &Config) -> Result<u32, String> {
         workers: config.workers,
         links_max: limits.links_max,
         pinned_links_max: limits.pinned_links_max,
-        listeners: config.listen.len(),
+        listeners: config.listeners().count(),
     });
     match granted {
         Granted::Enough => Ok(limits.sessions_max),
@@ -270,7 +298,8 @@ fn sessions_max(config: &Config) -> Result<u32, String> {
 
 /// As a server without a password does, we serve everybody who reaches us; but not silently.
 fn warn_if_open(config: &Config) {
-    let open = config.listen.iter().find(|address| match address {
+    let mut listeners = config.listeners().map(|(address, _)| address);
+    let open = listeners.find(|address| match address {
         Address::Tcp { host, .. } => {
             !(host == "localhost" || host == "::1" || host.starts_with("127."))
         }

@@ -156,6 +156,51 @@ fn check_tells_every_problem_of_a_file_and_starts_nothing() {
 }
 
 #[test]
+fn check_shows_every_pool_and_tells_what_is_wrong_with_each() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pools.toml");
+    let file = path.to_str().unwrap();
+    let pools = "[pool.a]\nlisten = ':1'\nbackend = 'redis://:SECRET@h:1'\n\
+                 [pool.b]\nlisten = [':2', 'unix:/b']\nbackend = 'redis-cluster://h:2'\n";
+    fs::write(&path, format!("threads = 3\n{pools}")).unwrap();
+    let (code, out, err) = said(&["check", file]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let summary = "good: pool a: listen 0.0.0.0:1, backend redis://h:1/0; pool b: listen 0.0.0.0:2, unix:/b, \
+                   backend redis-cluster://h:2/0; 3 workers; no password\n";
+    assert_eq!(out, summary);
+    // What is printed is a file that says the same.
+    let (code, printed, _) = said(&["check", "--print", file]);
+    assert_eq!(code, Some(0));
+    assert!(
+        printed.contains("\n[pool.b]  # ") && !printed.contains("SECRET"),
+        "{printed}"
+    );
+    fs::write(&path, printed).unwrap();
+    assert_eq!(
+        said(&["check", file]),
+        (Some(0), summary.into(), String::new())
+    );
+
+    fs::write(
+        &path,
+        pools.replace(":2'", ":1'").replace("redis-", "rdeis-"),
+    )
+    .unwrap();
+    let (code, out, err) = said(&["check", file, "--backend", "redis://h"]);
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    let mut lines: Vec<_> = err.lines().map(|line| line.replace(file, "f")).collect();
+    lines.sort();
+    for (line, start) in lines.iter().zip([
+        "error: --backend: excludes `pool`",
+        "error: f:5:11: pool.b.listen: `0.0.0.0:1` leads to the pool `a` already",
+        "error: f:6:11: pool.b.backend: the scheme must be",
+    ]) {
+        assert!(line.starts_with(start), "{line}");
+    }
+    assert_eq!(lines.len(), 3, "{err}");
+}
+
+#[test]
 fn a_password_may_come_from_the_environment() {
     let mut command = Command::new(RESPOOL);
     let output = command

@@ -25,6 +25,7 @@ mod limits;
 mod linear;
 mod pinned;
 mod pipelines;
+mod pools;
 mod pubsub;
 mod redirect;
 mod redis_rs;
