@@ -686,12 +686,10 @@ impl Engine {
         let pins = session.pins;
         let its = front.session == by;
         if is_watch {
-            // Where its keys are now nobody watches them: EXEC will say that they may have changed. To who tries again at once
-            // that is of no use where it would be so again.
+            // Where its keys are now nobody watches them: EXEC will say that they may have changed.
             self.lose_watch(by);
             let told = match why {
-                Refusal::Moved => &b"+OK\r\n"[..],
-                Refusal::Ask => NOT_TO_BE_WATCHED,
+                Refusal::Moved | Refusal::Ask => &b"+OK\r\n"[..],
                 _ => reply,
             };
             self.answer_front(key, front, told);
@@ -787,10 +785,6 @@ impl Engine {
         }
     }
 }
-
-/// To WATCH.
-const NOT_TO_BE_WATCHED: &[u8] =
-    b"-TRYAGAIN respool: the slot of these keys is on its way to another node: watch them when it is there\r\n";
 
 /// What a client is told whose request found no node that would execute it.
 fn moved_away(server: &str) -> Vec<u8> {

@@ -29,6 +29,7 @@ use crate::control::Levels;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::fleet::{Answer, Asked, Question, Settling};
+use crate::limits::LINKS_PER_SERVER;
 use crate::link::{Class, Decision, Entry, Identity, Link, LinkKey, Role, State, Streaming, Why};
 use crate::pool::{Pool, Server, ServerId};
 use crate::requests::{Alike, may_wait};
@@ -975,7 +976,12 @@ impl Engine {
     pub(crate) fn has_room_for_link(&self) -> bool {
         let counts =
             |(_, link): &(Key, &Link)| !link.role.is_one_sessions() && link.role != Role::Spare;
-        self.links.iter().filter(counts).count() < self.settings.limits.links_max as usize
+        let of_cluster = |server: &&Server| {
+            !server.gone && self.pools[usize::from(server.pool)].cluster().is_some()
+        };
+        let servers = self.servers.iter().filter(of_cluster);
+        let max = (self.settings.limits.links_max as usize).max(LINKS_PER_SERVER * servers.count());
+        self.links.iter().filter(counts).count() < max
     }
 
     /// Starts connecting a link that is not.

@@ -26,8 +26,8 @@ pub struct Limits {
     pub request_held_bytes_max: u32,
     /// Links of one worker on which one large request each travels. At it: the next one waits.
     pub streaming_links_max: u32,
-    /// Links of one worker to all servers, except those that sessions have for themselves. At it: what
-    /// needs one more is refused.
+    /// Links of one worker to all servers, except those that sessions have for themselves; or four for each node of its
+    /// Clusters, if that is more: they may grow. At it: what needs one more is refused.
     pub links_max: u32,
     /// Links of one worker that one session each has for itself: because it waits there (BLPOP), or for
     /// what the server knows about it (WATCH, CLIENT TRACKING, MONITOR), or to stand for it (REDIRECT). At it: as
@@ -61,7 +61,7 @@ impl Default for Limits {
             stranger_stall_ms: 5_000,
             request_held_bytes_max: 256 << 10,
             streaming_links_max: 16,
-            links_max: 512,
+            links_max: 64,
             pinned_links_max: 1_024,
             transaction_bytes_max: 64 << 20,
             session_subscriptions_max: 65_536,
@@ -112,6 +112,9 @@ pub const REDIRECTS_QUEUED_MAX: usize = 4;
 
 /// Sentinels that one worker listens to for one pool. Others are listened to when of these one is gone.
 pub const SENTINELS_WATCHED_MAX: usize = 5;
+
+/// See [`Limits::links_max`].
+pub const LINKS_PER_SERVER: usize = 4;
 
 /// Servers that one worker knows of, in all its pools, with those that are gone. At it: what a Cluster's nodes say of another one
 /// is not followed.

@@ -853,7 +853,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         }),
         value: "COUNT",
         brief: "Links of one worker to all servers, without the pinned ones",
-        more: "At it, what needs one more is refused with an error.",
+        more: "At it, what needs one more is refused with an error. Where the nodes of a Cluster are many, it is four for each of them.",
         example: "128",
         ..OPTION
     },
