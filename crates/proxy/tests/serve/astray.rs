@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -368,20 +368,20 @@ fn nodes_that_contradict_each_other_for_ever_are_not_asked_all_the_time() {
 #[test]
 fn who_waits_for_an_answer_of_a_slots_old_owner_asks_the_new_one_after_it() {
     // The answer of the first comes so late that everybody else knows by then where the slot is.
-    let has_moved = Arc::new(AtomicUsize::new(0));
-    let says = Arc::clone(&has_moved);
+    let may_answer = Arc::new(AtomicBool::new(false));
+    let (waits_for, triggered) = (Arc::clone(&may_answer), AtomicUsize::new(0));
     let (own, other) = (key_of(0, 2), key_of(1, 2));
     let moving = usize::from(hash_slot(own.as_bytes()));
     let (key, trigger) = (own.clone(), other.clone());
     let served = Astray::start(2, &[], move |asked| {
-        let has_moved = || says.load(Ordering::SeqCst) > 0;
+        let has_moved = || triggered.load(Ordering::SeqCst) > 0;
         match asked.name() {
             "SET" if asked.node == 0 => {
-                thread::sleep(Duration::from_millis(1_500));
+                wait_until("it may answer", SOON, || waits_for.load(Ordering::SeqCst));
                 Some(redirect("MOVED", &key, asked.all[1]))
             }
             "GET" if asked.words[1] == trigger => {
-                let is_first = says.fetch_add(1, Ordering::SeqCst) == 0;
+                let is_first = triggered.fetch_add(1, Ordering::SeqCst) == 0;
                 is_first.then(|| "-CLUSTERDOWN for a moment\r\n".to_owned())
             }
             "CLUSTER" if has_moved() && asked.is("CLUSTER SLOTS") => {
@@ -407,6 +407,9 @@ fn who_waits_for_an_answer_of_a_slots_old_owner_asks_the_new_one_after_it() {
         served.proxy.log().contains("1 slots moved")
     });
     client.send(&words(&format!("GET {own}")));
+    // Long enough for it to come to the new owner, if it did not wait.
+    thread::sleep(Duration::from_millis(200));
+    may_answer.store(true, Ordering::SeqCst);
     assert_eq!(client.replies(2), [Value::ok(), Value::bulk(&own)]);
     let asked = served.fakes.asked_of(1);
     let place = |words: &str| asked.iter().position(|asked| asked == words);
