@@ -11,18 +11,18 @@
 //!
 //! Until the nodes have said anything, the seeds own everything: they say MOVED.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use respool_protocol::cluster::{self, Endpoint, Info, View};
+use respool_protocol::cluster::{self, Endpoint, Info, Role as NodeRole, View};
 use respool_protocol::encode;
 use respool_protocol::slot::{SLOTS, hash_slot};
 
 use crate::duty::Duty;
 use crate::engine::{Engine, Event};
 use crate::limits::SERVERS_MAX;
-use crate::link::{Link, Role};
+use crate::link::{Link, Role, State};
 use crate::pool::{Server, ServerId};
-use crate::session::{Flags, Session};
+use crate::session::{Flags, Pins, Session};
 use crate::settings::{Address, ServerSettings};
 use crate::slots::Key;
 use crate::time::Time;
@@ -40,7 +40,9 @@ const FAILOVER_MS: u64 = 60_000;
 /// ... and if nothing happens.
 const REFRESH_QUIET_MS: u32 = 10_000;
 /// A node that owes replies and sends nothing for so long may have been replaced, milliseconds.
-const SILENT_MS: u64 = 200;
+pub(crate) const SILENT_MS: u64 = 200;
+/// Whoever took over from a node that was lost is looked for so long, before its requests fail, milliseconds.
+const TAKEN_OVER_MS: u64 = 300;
 /// SCAN tells so many nodes apart.
 const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
 
@@ -51,8 +53,16 @@ pub(crate) struct Cluster {
     owners: Box<[ServerId]>,
     /// Those that own slots, the owner of the first one in front.
     servers: Vec<ServerId>,
-    /// The same by the numbers that SCAN knows them by.
+    /// Where everything is published: one of those.
+    home: ServerId,
+    /// What nodes are called, as far as any has said so.
+    names: HashMap<ServerId, String>,
+    /// Whose replicas the others are.
+    primaries: HashMap<ServerId, ServerId>,
+    /// The owners by the numbers that SCAN knows them by.
     scan_order: Vec<(u16, ServerId)>,
+    /// Owners whose numbers may still change: by a MOVED one learns that they own something, and not whose place they take.
+    unsettled: HashSet<ServerId>,
     /// All that the nodes spoke of, replicas too.
     members: Vec<ServerId>,
     seeds: Vec<ServerId>,
@@ -90,6 +100,10 @@ impl Cluster {
         Cluster {
             owners: vec![first; usize::from(SLOTS)].into_boxed_slice(),
             servers: ids.clone(),
+            home: first,
+            names: HashMap::new(),
+            primaries: HashMap::new(),
+            unsettled: HashSet::new(),
             scan_order: (0..).zip(ids.iter().copied()).collect(),
             members: ids.clone(),
             seeds: ids,
@@ -116,6 +130,10 @@ impl Cluster {
         &self.servers
     }
 
+    pub(crate) fn home(&self) -> ServerId {
+        self.home
+    }
+
     pub(crate) fn scan_order(&self) -> &[(u16, ServerId)] {
         &self.scan_order
     }
@@ -131,32 +149,66 @@ impl Cluster {
         self.refresh.not_before = self.refresh.not_before.min(by);
     }
 
-    fn list_owners(&mut self) {
+    /// `all`: to call those by their addresses that have no other name.
+    fn list_owners(&mut self, all: &[Server]) {
         let mut seen = HashSet::new();
         self.servers.clear();
+        let mut last = None;
         for owner in &self.owners {
             // Neighbours mostly have the same one.
-            if self.servers.last() != Some(owner) && seen.insert(*owner) {
+            if last.replace(*owner) != Some(*owner) && seen.insert(*owner) {
                 self.servers.push(*owner);
             }
         }
-    }
-}
-
-/// A number for each name, the same wherever the same names are known, and hardly another one when others come and go.
-fn numbered(mut names: Vec<(String, ServerId)>) -> Vec<(u16, ServerId)> {
-    names.sort_unstable();
-    let mut taken = HashSet::new();
-    let mut numbers: Vec<(u16, ServerId)> = Vec::new();
-    for (name, server) in names {
-        let first = hash_slot(name.as_bytes()) % NUMBERS;
-        let free = (0..NUMBERS).map(|more| (first + more) % NUMBERS);
-        if let Some(number) = free.into_iter().find(|number| taken.insert(*number)) {
-            numbers.push((number, server));
+        self.scan_order.retain(|(_, server)| seen.contains(server));
+        let mut news: Vec<(String, ServerId)> = Vec::new();
+        for server in &self.servers {
+            if self.scan_order.iter().all(|(_, other)| other != server) {
+                let label = || all[usize::from(server.0)].label.clone();
+                let name = self.names.get(server).cloned().unwrap_or_else(label);
+                news.push((name, *server));
+                self.unsettled.insert(*server);
+            }
         }
+        self.number(news);
     }
-    numbers.sort_unstable();
-    numbers
+
+    /// Gives owners numbers: the same wherever they are seen first together.
+    fn number(&mut self, mut news: Vec<(String, ServerId)>) {
+        news.sort_unstable();
+        for (name, server) in news {
+            let first = hash_slot(name.as_bytes()) % NUMBERS;
+            let mut numbers = (0..NUMBERS).map(|more| (first + more) % NUMBERS);
+            let is_free = |number: &u16| self.scan_order.iter().all(|(taken, _)| taken != number);
+            if let Some(number) = numbers.find(is_free) {
+                self.scan_order.push((number, server));
+            }
+        }
+        self.scan_order.sort_unstable();
+    }
+
+    /// Who has taken the place of an owner gets the number behind that one's: a SCAN that has not come so far finds it, and one
+    /// that was in the middle begins anew there, for its cursor means nothing to another node.
+    fn inherit(&mut self, from: ServerId, to: ServerId) {
+        let numbers = &self.scan_order;
+        let place = |server: ServerId| numbers.iter().position(|(_, other)| *other == server);
+        let (Some(old), new) = (place(from), place(to)) else {
+            return;
+        };
+        if new.is_some() && !self.unsettled.contains(&to) {
+            return;
+        }
+        let (number, _) = self.scan_order[old];
+        self.scan_order
+            .retain(|(_, server)| *server != from && *server != to);
+        let is_taken = |number: u16| self.scan_order.iter().any(|(taken, _)| *taken == number);
+        let next = match number + 1 {
+            next if next < NUMBERS && !is_taken(next) => next,
+            _ => number,
+        };
+        self.scan_order.push((next, to));
+        self.scan_order.sort_unstable();
+    }
 }
 
 /// What the nodes are asked.
@@ -223,10 +275,7 @@ impl Engine {
         candidates.rotate_left(first);
         let mut links = Vec::new();
         for server in candidates {
-            let answers = |link: &Link| link.is_up() && link.takes && !self.is_silent(link);
-            if self.first_link_is(server, answers) {
-                links.extend(self.shared.get(&self.first_link(server)));
-            }
+            links.extend(self.link_that_answers(server));
         }
         links.truncate(ASKED_MAX);
         let now = self.now;
@@ -236,7 +285,7 @@ impl Engine {
         if links.is_empty() {
             // Of those that owned slots none may be left.
             cluster.refresh.not_before = again;
-            for other in [&cluster.members[..], &cluster.seeds].concat() {
+            for other in [&cluster.seeds[..], &cluster.members].concat() {
                 self.reach(other);
             }
             return;
@@ -262,6 +311,19 @@ impl Engine {
             };
             self.put_ours(link, &bytes, duty);
         }
+    }
+
+    /// A link on which a node can be asked who owns what. Where the clients bring the password, it may be any user's.
+    fn link_that_answers(&self, server: ServerId) -> Option<Key> {
+        let answers = |link: &Link| {
+            link.key.server == server
+                && link.role == Role::Shared
+                && link.is_up()
+                && link.takes
+                && !self.is_silent(link, SILENT_MS)
+        };
+        let mut links = self.links.iter();
+        links.find(|(_, link)| answers(link)).map(|(key, _)| key)
     }
 
     /// Sees to it that there is a link to a server, or an attempt at one.
@@ -317,15 +379,49 @@ impl Engine {
                 }
                 _ => {}
             }
+            self.wake_at_rest(pool);
+            self.choose_home(pool);
         }
     }
 
     /// Whether a link's server may have been replaced: it owes replies, and nothing comes.
-    pub(crate) fn is_silent(&self, link: &Link) -> bool {
+    pub(crate) fn is_silent(&self, link: &Link, ms: u64) -> bool {
         link.heeds
+            && link.is_up()
             && link.in_flight() > 0
             && !link.waits
-            && self.now.since_ms(link.progress) >= SILENT_MS
+            && self.now.since_ms(link.progress) >= ms
+    }
+
+    /// Whether a node owns no slots, as far as is known.
+    pub(crate) fn owns_nothing(&self, server: ServerId) -> bool {
+        let pool = &self.pools[usize::from(self.server(server).pool)];
+        let cluster = pool.cluster();
+        cluster.is_some_and(|cluster| !cluster.servers.contains(&server))
+    }
+
+    /// Whether it is just being found out who took over from a link's server, which was lost a moment ago.
+    pub(crate) fn awaits_owners(&self, link: &Link) -> bool {
+        let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
+        let pool = &self.pools[usize::from(self.server(link.key.server).pool)];
+        let cluster = pool.cluster();
+        link.lost_at.is_some_and(is_fresh)
+            && cluster
+                .is_some_and(|cluster| cluster.refresh.wanted || cluster.refresh.since.is_some())
+    }
+
+    /// Who waits at a link that rests waits no more: who owns what is known, or is not found out.
+    fn wake_at_rest(&mut self, pool: usize) {
+        for key in self.links.keys() {
+            let rests = |link: &Link| {
+                matches!(link.state, State::Resting { .. })
+                    && usize::from(self.server(link.key.server).pool) == pool
+                    && !self.awaits_owners(link)
+            };
+            if self.links.get(key).is_some_and(rests) {
+                self.wake_waiters(key);
+            }
+        }
     }
 
     fn end_refresh(&mut self, pool: usize) {
@@ -360,16 +456,17 @@ impl Engine {
             };
             refresh.not_before = now.plus_ms(pause);
         }
+        self.wake_at_rest(pool);
     }
 
     fn all_owners_are_up(&self, pool: usize) -> bool {
         let servers = self.pools[pool].servers();
-        let answers = |link: &Link| link.is_up() && !self.is_silent(link);
+        let answers = |link: &Link| link.is_up() && !self.is_silent(link, SILENT_MS);
         let mut servers = servers.iter();
         servers.all(|server| self.first_link_is(*server, answers))
     }
 
-    fn tell_topology(&mut self, pool: usize, text: String) {
+    pub(crate) fn tell_topology(&mut self, pool: usize, text: String) {
         let pool = self.settings.pools[pool].name.clone();
         if self.told_of_topology.as_ref() != Some(&text) {
             self.told_of_topology = Some(text.clone());
@@ -410,16 +507,37 @@ impl Engine {
             }
             *old = owner;
         }
-        let home = cluster.servers[0];
-        cluster.list_owners();
-        let home_now = cluster.servers[0];
-        let owners: HashSet<ServerId> = cluster.servers.iter().copied().collect();
         let nodes = view.nodes().iter().zip(&ids);
-        let names = nodes.filter_map(|(node, id)| {
-            let id = (*id).filter(|id| owners.contains(id))?;
-            Some((node.id.clone(), id))
+        let named = nodes.filter(|(node, _)| !node.id.is_empty());
+        let names = named.filter_map(|(node, id)| Some(((*id)?, node.id.clone())));
+        cluster.names = names.collect();
+        if !was_known {
+            // The seeds had numbers by their places.
+            cluster.scan_order.clear();
+        }
+        for (from, to, _) in &moved {
+            if !cluster.owners.contains(from) {
+                cluster.inherit(*from, *to);
+            }
+        }
+        cluster.list_owners(&self.servers);
+        cluster.unsettled.clear();
+        let replaced: Vec<ServerId> = moved
+            .iter()
+            .filter(|(from, to, _)| {
+                // By one that followed it, and it does not follow that one now.
+                cluster.primaries.get(to) == Some(from) && !ids.contains(&Some(*from))
+            })
+            .map(|(from, ..)| *from)
+            .collect();
+        let replicas = view.nodes().iter().zip(&ids).filter_map(|(node, id)| {
+            let NodeRole::Replica { of: Some(of) } = node.role else {
+                return None;
+            };
+            Some(((*id)?, id_of(of)?))
         });
-        cluster.scan_order = numbered(names.collect());
+        cluster.primaries = replicas.collect();
+        let owners: HashSet<ServerId> = cluster.servers.iter().copied().collect();
         cluster.members = ids.into_iter().flatten().collect();
         let (members, seen) = (cluster.members.clone(), &owners);
         let kept: HashSet<ServerId> = members.iter().chain(seen).copied().collect();
@@ -438,10 +556,8 @@ impl Engine {
         from.dedup();
         for server in from {
             self.settle_before_leaving(server);
-            if !owners.contains(&server) {
-                self.lose_silent_links(server);
-            }
         }
+        self.choose_home(pool);
         for server in had {
             let state = self.server(server);
             if usize::from(state.pool) == pool && !state.gone && !kept.contains(&server) {
@@ -451,8 +567,8 @@ impl Engine {
         for server in kept {
             self.servers[usize::from(server.0)].gone = false;
         }
-        if home != home_now {
-            self.move_hubs(home, home_now);
+        for server in replaced {
+            self.lose_silent_links(server);
         }
         for server in owners {
             self.reach(server);
@@ -470,15 +586,26 @@ impl Engine {
         if old == owner {
             return false;
         }
-        let home = cluster.servers[0];
-        cluster.list_owners();
-        let home_now = cluster.servers[0];
-        if home != home_now {
-            self.move_hubs(home, home_now);
+        // Who has lost its last slot is seen at the next refresh.
+        if !cluster.servers.contains(&owner) {
+            cluster.list_owners(&self.servers);
         }
         self.settle_before_leaving(old);
         self.doubt_owners(owner);
         true
+    }
+
+    /// Sees to it that what is published goes to a node that is there: every worker takes the first one, if it can. A Cluster's
+    /// nodes tell each other.
+    fn choose_home(&mut self, pool: usize) {
+        let first = self.first_up(pool);
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return;
+        };
+        let home = std::mem::replace(&mut cluster.home, first);
+        if home != first {
+            self.move_hubs(home, first);
+        }
     }
 
     /// Something of what a server owned is another one's: who has asked it anything waits until that is answered. What it asks
@@ -496,13 +623,41 @@ impl Engine {
                 self.hold_until_caught_up(session);
             }
         }
+        self.lose_watches(server);
     }
 
-    /// A node owns nothing any more, and owes replies that do not come: they will not.
+    /// Whose keys are watched at a node that does not have them any more: EXEC will say that they may have changed.
+    fn lose_watches(&mut self, server: ServerId) {
+        let pool = &self.pools[usize::from(self.server(server).pool)];
+        let Some(cluster) = pool.cluster() else {
+            return;
+        };
+        let lost = |session: &Session| {
+            let watched = session
+                .rare
+                .as_deref()
+                .map_or(&[][..], |rare| &rare.watched);
+            session.pins.any(Pins::WATCH)
+                && session.server == server
+                && watched
+                    .iter()
+                    .any(|slot| cluster.owner_of_slot(*slot) != server)
+        };
+        let sessions = self.sessions.iter();
+        let lost: Vec<Key> = sessions
+            .filter(|(_, session)| lost(session))
+            .map(|(key, _)| key)
+            .collect();
+        for key in lost {
+            self.lose_watch(key);
+        }
+    }
+
+    /// A node was replaced by one that followed it, and owes replies that do not come: they will not.
     fn lose_silent_links(&mut self, server: ServerId) {
         for key in self.links.keys() {
             let link = self.links.get(key).filter(|link| link.key.server == server);
-            if link.is_some_and(|link| self.is_silent(link)) {
+            if link.is_some_and(|link| self.is_silent(link, SILENT_MS)) {
                 self.lose_link(key, "it was replaced while it owed replies");
             }
         }
@@ -525,6 +680,11 @@ impl Engine {
             ..self.pools[pool].cluster()?.template.clone()
         };
         let server = Server::new(pool as u16, &settings);
+        self.add_server(server)
+    }
+
+    /// A place for one more server. `None` at [`SERVERS_MAX`].
+    pub(crate) fn add_server(&mut self, server: Server) -> Option<ServerId> {
         if let Some(index) = self.free_server() {
             self.servers[usize::from(index.0)] = server;
             return Some(index);

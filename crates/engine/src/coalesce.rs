@@ -697,12 +697,12 @@ impl Engine {
             && (is_first || entry.class == Class::Same)
         {
             link.pop_answered(entry);
-            let asks_again = |session: &Session| session.asks_again(&entry);
+            let is_early = link.brings_early(&entry);
             let too_much = !is_first && (cut || !self.has_room_for_copy(entry.session, reply));
             if let Some(link) = self.links.get_mut(key).filter(|_| too_much) {
                 self.counters.reads_left_alone += u64::from(link.collapsing.give_up());
             }
-            if nil || too_much || self.sessions.get(entry.session).is_some_and(asks_again) {
+            if nil || too_much || is_early {
                 let entry = Entry {
                     len: request.len() as u32,
                     class: match too_much {
@@ -741,6 +741,7 @@ impl Engine {
         session.flags |= Flags::ASKS_AGAIN;
         if let Some(link) = self.links.get_mut(key) {
             link.asks_again = true;
+            link.askers.insert(entry.session);
             link.again.push((entry, request.to_vec()));
         }
     }

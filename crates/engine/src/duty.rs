@@ -5,11 +5,12 @@
 //! small. A duty gets its reply whole.
 
 use respool_protocol::encode;
+use respool_protocol::sentinel::SURVEY_ANSWERS;
 use respool_protocol::value::Value;
 
 use crate::auth::Login;
 use crate::control::Control;
-use crate::elsewhere::as_asked;
+use crate::elsewhere::{ASKING, as_asked};
 use crate::engine::Engine;
 use crate::link::Entry;
 use crate::node::as_standalone;
@@ -29,18 +30,20 @@ pub(crate) enum Duty {
     /// The entry's bytes are several requests: `before` replies are dropped, the last one is the session's.
     Block {
         before: u32,
+        /// How many of those have come.
+        came: u32,
         exec: Option<Box<Exec>>,
-        /// The next of these replies is to MULTI, without which the rest was no block.
+        /// The first of these replies is to MULTI, without which the rest was no block.
         opens: bool,
-        /// How many there were in front when it was sent, ...
-        in_front: u32,
-        /// ... and the first of them that said that another node is to be asked, or later.
+        /// The first of them that said that another node is to be asked, or later.
         refusal: Option<Vec<u8>>,
         /// Keys are watched for it.
         watched: bool,
     },
     /// ASKING stands in front: its reply is nobody's, and then this is what becomes of the next one.
     Asking { then: Option<Box<Duty>> },
+    /// A Sentinel is asked about the primary of this number: nobody's; and what it said to the first of five requests.
+    Survey { primary: u16, answers: Vec<Vec<u8>> },
     /// A node of a Cluster is asked who owns what: nobody's; and what it said to the first of two requests.
     Owners { ticket: u32, slots: Option<Vec<u8>> },
     /// MULTI and EXEC, to see whether that is possible: nobody's; and what the server said to the first.
@@ -95,9 +98,9 @@ impl Duty {
     pub(crate) fn behind(before: u32) -> Duty {
         Duty::Block {
             before,
+            came: 0,
             exec: None,
             opens: false,
-            in_front: before,
             refusal: None,
             watched: false,
         }
@@ -117,6 +120,26 @@ impl Duty {
         )
     }
 
+    /// Its entry, which was not written whole, is to be sent from its beginning, though a server may have answered some of it.
+    /// Whether it may: of what was no block, something may have been executed; and what was given up is `nobodys`.
+    pub(crate) fn begin_again(&mut self, nobodys: bool) -> bool {
+        match self {
+            Duty::Learn(_) | Duty::Ask | Duty::Dismissal { .. } | Duty::Unblock { .. } => {}
+            Duty::Probe(told) | Duty::Owners { slots: told, .. } => *told = None,
+            Duty::Survey { answers, .. } => answers.clear(),
+            // Only those are nobody's from the beginning.
+            _ if nobodys => return false,
+            Duty::Block { opens: false, .. } => return false,
+            Duty::Block { came, refusal, .. } => {
+                *came = 0;
+                *refusal = None;
+            }
+            Duty::Wait { written } => *written = None,
+            _ => {}
+        }
+        true
+    }
+
     /// Whether it makes of its link, and here of its session, another user's, or one of another version.
     pub(crate) fn changes_identity(&self) -> bool {
         match self {
@@ -130,7 +153,9 @@ impl Duty {
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
             Duty::Pass | Duty::Script { .. } | Duty::Healed { .. } => false,
-            Duty::Block { before, exec, .. } => *before > 0 || exec.is_some(),
+            Duty::Block {
+                before, came, exec, ..
+            } => came < before || exec.is_some(),
             _ => true,
         }
     }
@@ -162,12 +187,17 @@ impl Engine {
             return;
         }
         match link.duties.front_mut() {
-            Some(Duty::Block { before, opens, .. }) if *before > 0 => {
-                *before -= 1;
-                let failed = std::mem::take(opens) && reply.starts_with(b"-");
+            Some(Duty::Block {
+                before,
+                came,
+                opens,
+                ..
+            }) if *came < *before => {
+                *came += 1;
+                let failed = *opens && *came == 1 && reply.starts_with(b"-");
                 if failed {
                     // What follows is not queued but executed: whatever comes of it, it is no transaction.
-                    link.duties[0] = Duty::behind(*before);
+                    link.duties[0] = Duty::behind(*before - 1);
                     link.ledger[0].session = Key::NOBODY;
                     self.doubt_rights(key);
                     return self.pass_on(entry, NOT_OPENED);
@@ -180,9 +210,15 @@ impl Engine {
                 *first = Some(reply.to_vec());
                 return;
             }
+            Some(Duty::Survey { answers, .. }) if answers.len() + 1 < SURVEY_ANSWERS => {
+                answers.push(reply.to_vec());
+                return;
+            }
             Some(Duty::Asking { then }) => {
                 let then = then.take();
                 link.duties[0] = then.map_or(Duty::Pass, |then| *then);
+                // From now on it is what the session asked, and no more.
+                link.shorten_front(ASKING.len());
                 return;
             }
             Some(Duty::Wait {
@@ -212,6 +248,13 @@ impl Engine {
             Duty::Learn(about) => self.learn(key, about, reply),
             Duty::Owners { ticket, slots } => {
                 self.take_owners(key, ticket, &slots.unwrap_or_default(), reply);
+            }
+            Duty::Survey {
+                primary,
+                mut answers,
+            } => {
+                answers.push(reply.to_vec());
+                self.take_survey(key, primary, &answers);
             }
             Duty::Asking { .. } => unreachable!("what is behind ASKING takes its place"),
             Duty::Probe(opened) => self.settle_probe(key, opened.unwrap_or_default(), reply),
@@ -345,7 +388,7 @@ impl Engine {
     }
 
     /// INFO as the server says it, and perhaps a section of ours.
-    fn with_our_section(&self, session: Key, ours: bool, reply: &[u8]) -> Vec<u8> {
+    pub(crate) fn with_our_section(&self, session: Key, ours: bool, reply: &[u8]) -> Vec<u8> {
         let Some(Value::Bulk(text)) = Value::read(reply) else {
             return reply.to_vec();
         };

@@ -1,20 +1,21 @@
-//! A node of a Cluster that executed nothing, and says so: its request is asked again, where it belongs or when it may be.
+//! A node that executed nothing, and says so: its request is asked again, where it belongs or when it may be.
 //!
 //! ```text
 //!   MOVED, ASK                                       ─► to the node that was named
 //!   TRYAGAIN, CLUSTERDOWN, LOADING, ... READONLY     ─► to the slot's owner, a little later
 //! ```
 //!
-//! Such a request is the session's until it is sent again, and the session is not read meanwhile. What it asked behind it
-//! is on its way already: what of that is about the same keys is waited for. If that is refused, too, it follows behind; if
-//! it is not, it was executed first, and so the request in front must not be any more: its client gets what the node had
-//! said. And where two about the same keys go to different nodes, the second goes when the first is answered.
+//! Such a request is put off: it is the session's until it is sent again, and the session is not read meanwhile. What it asked
+//! besides is on its way already, and is waited for. When nothing of the session is in flight any more, what was put off is
+//! sent in the order in which it was asked. Some of what was asked behind it may have been executed: if that was about the same
+//! keys, what was put off must not be executed any more, and its client gets what the node had said. And of two about the same
+//! keys that go to different nodes, the second goes when the first is answered.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 
 use respool_protocol::cluster::{Endpoint, Redirect, Refusal};
-use respool_protocol::commands::{self, id};
+use respool_protocol::commands::{self, CommandId, id};
 use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner};
 use respool_protocol::slot::hash_slot;
@@ -24,19 +25,23 @@ use crate::engine::{Engine, TICK_MS};
 use crate::failure::{self, Cause, Fate};
 use crate::link::{Before, Class, Entry, LinkKey, Role, State};
 use crate::pool::ServerId;
-use crate::session::{Flags, Pins, Rare};
+use crate::requests::bound_reply;
+use crate::session::{Flags, Pins, Session};
 use crate::settings::Address;
 use crate::slots::Key;
 use crate::time::Time;
 
 /// The command that has to stand in front of one that a node was named for by ASK.
-const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
+pub(crate) const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
 /// How long a request is asked again where requests have no deadline, milliseconds.
 const ASKED_AGAIN_MS: u32 = 10_000;
 
+/// A request that may wait at its node has waited there if it was there for so long, milliseconds.
+const WAITED_MS: u32 = 1_000;
+
 /// A request that its node did not execute.
-pub(crate) struct PutOff {
+struct PutOff {
     entry: Entry,
     duty: Option<Duty>,
     request: Vec<u8>,
@@ -46,12 +51,62 @@ pub(crate) struct PutOff {
     about: About,
     /// Not before then.
     due: Time,
-    /// Places of what the session asked behind it about the same keys, as far as that is not answered.
-    waits_for: Vec<u32>,
-    /// Places of what it asked in front of it about the same keys, and what was sent to another node.
-    after: Vec<u32>,
+    /// It may have to wait at its node, on a link of its session's own.
+    waits: bool,
     /// What the node said.
     refusal: Vec<u8>,
+}
+
+/// Where it is asked next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum To {
+    /// Whoever owns its slot then.
+    Owner,
+    /// That one, with [`ASKING`].
+    Importer(ServerId),
+}
+
+/// What a session has put off.
+#[derive(Default)]
+pub(crate) struct Delayed {
+    /// In the order of their places.
+    items: VecDeque<PutOff>,
+    /// What else it had in flight when that began, on the same links.
+    others: Vec<Other>,
+    /// Those links.
+    looked_through: Vec<Key>,
+    /// Since when a request is put off that may have to wait.
+    waits_since_ms: u32,
+}
+
+/// A request that was in flight when one in front of it was put off.
+struct Other {
+    seq: u32,
+    about: About,
+    /// It was put off, too.
+    is_put_off: bool,
+}
+
+impl Delayed {
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.items.iter().map(|item| item.request.len()).sum()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether a request of it may have to wait at its node.
+    pub(crate) fn waits(&self) -> bool {
+        self.items.iter().any(|item| item.waits)
+    }
+
+    /// When the oldest of it was asked, as ledgers keep it.
+    pub(crate) fn oldest_at_ms(&self) -> Option<u32> {
+        let places = self.items.iter().filter(|item| !item.waits);
+        places.map(|item| item.entry.at_ms).next()
+    }
 }
 
 /// What a request is about.
@@ -60,8 +115,10 @@ struct About {
     /// The slot of its first key.
     slot: Option<u16>,
     /// Its keys, hashed: to take two for the same that are not does no harm.
-    keys: HashSet<u64>,
+    keys: Vec<u64>,
     reads: bool,
+    /// It has the server execute code, which may say anything.
+    runs_code: bool,
 }
 
 impl About {
@@ -77,40 +134,67 @@ impl About {
             let request = &requests[at..at + len];
             let spans = scanner.spans();
             let arg = |index: usize| spans[index].of(request);
-            if let Some(id) = commands::resolve(spans.len(), arg) {
-                // Where its keys are cannot be said: then its server refuses it.
-                let _ = id.get().keys(spans.len(), arg, |index, _| {
-                    let key = arg(index);
-                    about.slot.get_or_insert_with(|| hash_slot(key));
-                    let mut hasher = DefaultHasher::new();
-                    hasher.write(key);
-                    about.keys.insert(hasher.finish());
-                });
+            match commands::resolve(spans.len(), arg) {
+                Some(id) => {
+                    about.runs_code |= runs_code(id);
+                    // Where its keys are cannot be said: then its server refuses it.
+                    let _ = id.get().keys(spans.len(), arg, |index, _| {
+                        let key = arg(index);
+                        about.slot.get_or_insert_with(|| hash_slot(key));
+                        let mut hasher = DefaultHasher::new();
+                        hasher.write(key);
+                        about.keys.push(hasher.finish());
+                    });
+                }
+                None => about.runs_code = true,
             }
             at += len;
         }
         about
     }
 
-    /// Whether it matters which of two is executed first.
-    fn conflicts_with(&self, other: &About) -> bool {
-        let one_writes = !self.reads || !other.reads;
-        one_writes && !self.keys.is_disjoint(&other.keys)
+    /// Whether a refusal can be believed. What a script returns as its error is its own text, after it has run.
+    fn believes(&self, said: &[u8], refusal: Refusal) -> bool {
+        match refusal {
+            _ if !self.runs_code => true,
+            Refusal::Moved | Refusal::Ask => {
+                let slot = Redirect::read(said).map(|redirect| redirect.slot);
+                slot.is_some() && slot == self.slot
+            }
+            _ => refusal.is_in_a_nodes_words(said),
+        }
     }
 }
 
-/// Where it is asked next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum To {
-    /// Whoever owns its slot then.
-    Owner,
-    /// That one, with [`ASKING`].
-    Importer(ServerId),
+fn runs_code(id: CommandId) -> bool {
+    matches!(
+        id,
+        id::EVAL | id::EVAL_RO | id::EVALSHA | id::EVALSHA_RO | id::FCALL | id::FCALL_RO
+    )
 }
 
-impl PutOff {
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.request.len()
+/// Keys, and whether something about them only reads.
+#[derive(Default)]
+struct Touched {
+    any: HashSet<u64>,
+    written: HashSet<u64>,
+}
+
+impl Touched {
+    fn add(&mut self, about: &About) {
+        self.any.extend(&about.keys);
+        if !about.reads {
+            self.written.extend(&about.keys);
+        }
+    }
+
+    /// Whether it matters in which order that is executed.
+    fn conflicts_with(&self, about: &About) -> bool {
+        let keys = match about.reads {
+            true => &self.written,
+            false => &self.any,
+        };
+        about.keys.iter().any(|key| keys.contains(key))
     }
 }
 
@@ -120,67 +204,74 @@ pub(crate) fn as_asked(request: &[u8]) -> &[u8] {
 }
 
 impl Engine {
-    /// The reply in front is an error, on a link to a Cluster. Whether its node has executed nothing and somebody else, or the same later, may:
-    /// then the request has left the link.
+    /// The reply in front is an error, on a link whose server may send us elsewhere. Whether it has executed nothing, and
+    /// somebody else may, or it later: then the request has left the link.
     #[cold]
     pub(crate) fn goes_elsewhere(&mut self, key: Key, reply: &[u8]) -> bool {
         let said = reply.strip_prefix(b"-").unwrap_or_default();
-        let Some(state) = self.links.get_mut(key) else {
+        let Some(link) = self.links.get_mut(key) else {
             return false;
         };
-        let Some(front) = state.first_in_flight() else {
+        let Some(front) = link.first_in_flight() else {
             return false;
         };
         if let Some(Duty::Block {
-            before, refusal, ..
-        }) = state.duties.front_mut().filter(|_| front.duty)
+            before,
+            came,
+            refusal,
+            ..
+        }) = link.duties.front_mut().filter(|_| front.duty)
         {
             let refused = Refusal::of(said).is_some();
             match refusal {
-                // EXEC tells what becomes of it.
-                None if *before > 0 && refused => *refusal = Some(reply.to_vec()),
-                Some(first) if *before == 0 && said.starts_with(b"EXECABORT") => {
+                _ if *came < *before => {
+                    // EXEC tells what becomes of it.
+                    if refused && refusal.is_none() {
+                        *refusal = Some(reply.to_vec());
+                    }
+                    return false;
+                }
+                Some(first) if said.starts_with(b"EXECABORT") => {
                     let first = std::mem::take(first);
                     return self.goes_elsewhere(key, &first);
                 }
                 _ => {}
             }
-            if *before > 0 {
-                return false;
-            }
         }
         let Some(refusal) = Refusal::of(said) else {
             return false;
         };
-        let may_go = match state.duties.front().filter(|_| front.duty) {
-            None => true,
+        let is_of_request = match link.duties.front().filter(|_| front.duty) {
+            None => front.session != Key::NOBODY,
             Some(duty) => duty.is_of_request(),
         };
-        if !may_go || front.session == Key::NOBODY && !front.duty {
+        if !is_of_request || matches!(link.role, Role::Hub(_) | Role::Sentinel) {
             return false;
         }
-        let kind = state.key;
-        let role = state.role;
-        let to = self.follow(kind.server, said, refusal);
-        match role {
-            Role::Shared | Role::Captured { .. } => {
-                self.put_off_front(key, to, refusal, reply);
-                true
-            }
-            Role::Pinned { by } => {
-                if !self.leave_own_node(key, by, front) {
-                    self.put_off_front(key, to, refusal, reply);
-                }
-                true
-            }
-            // It is not held, and cannot be sent again.
-            Role::Streaming { .. } if front.len == 0 => {
-                let told = moved_away(self.label(key));
-                self.answer_front(key, front, &told);
-                true
-            }
-            _ => false,
+        let is_block = matches!(link.duties.front(), Some(Duty::Block { .. }) if front.duty);
+        let about = About::of(as_asked(link.first_bytes()), front.class.reads());
+        let (server, role) = (link.key.server, link.role);
+        let believes = match front.len {
+            // It is not held any more, and may have been anything.
+            0 => refusal.is_in_a_nodes_words(said),
+            _ => is_block || about.believes(said, refusal),
+        };
+        if !believes {
+            return false;
         }
+        let to = self.follow(server, said, refusal);
+        if front.len == 0 {
+            let mut told = Vec::new();
+            let server = self.label(key);
+            failure::append_reply(&mut told, Fate::NotSent, Cause::TooLargeToMove { server });
+            self.answer_front(key, front, &told);
+            return true;
+        }
+        match role {
+            Role::Pinned { by } => self.leave_own_node(key, by, front, to, refusal, reply),
+            _ => self.put_off_front(key, (to, refusal), false, reply),
+        }
+        true
     }
 
     /// What a refusal says of who owns what.
@@ -213,6 +304,7 @@ impl Engine {
             }
             Refusal::ReadOnly | Refusal::ClusterDown | Refusal::MasterDown => {
                 self.counters.refused_for_now += 1;
+                self.doubt_primary(server);
                 self.doubt_lost_owner(server);
             }
             Refusal::TryAgain | Refusal::Loading => self.counters.refused_for_now += 1,
@@ -220,8 +312,9 @@ impl Engine {
         To::Owner
     }
 
-    /// The request in front, and those that are the same, leave the link; their sessions keep them.
-    fn put_off_front(&mut self, key: Key, to: To, why: Refusal, reply: &[u8]) {
+    /// The request in front, and those that are the same, leave the link; their sessions keep them. `waits`: it may have
+    /// to wait at its node.
+    fn put_off_front(&mut self, key: Key, (to, why): (To, Refusal), waits: bool, reply: &[u8]) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -231,16 +324,8 @@ impl Engine {
             Some(front) => {
                 let request = as_asked(link.first_bytes()).to_vec();
                 let mut duty = link.duties.pop_front();
-                if let Some(Duty::Block {
-                    before,
-                    in_front,
-                    opens,
-                    refusal,
-                    ..
-                }) = &mut duty
-                {
-                    (*before, *refusal) = (*in_front, None);
-                    *opens = *in_front > 0;
+                if let Some(Duty::Block { came, refusal, .. }) = &mut duty {
+                    (*came, *refusal) = (0, None);
                 }
                 link.pop_answered(front);
                 (vec![front], request, duty)
@@ -251,42 +336,80 @@ impl Engine {
             }
         };
         self.counters.link_replies += 1;
-        let due = match why {
-            Refusal::Moved | Refusal::Ask => self.now,
-            _ => self.now.plus_ms(TICK_MS),
-        };
+        let now = matches!(why, Refusal::Moved | Refusal::Ask);
         for entry in entries {
-            let about = About::of(&request, entry.class.reads());
-            let put_off = PutOff {
-                waits_for: self.asked_behind(key, &entry, &about),
-                after: Vec::new(),
+            // Who was sent from one to the other and back is in no hurry.
+            let soon = now && entry.before != Before::Refused;
+            let item = PutOff {
                 entry: Entry {
                     len: request.len() as u32,
                     class: Class::of(entry.class.reads()),
                     ..entry
                 },
                 duty: duty.take(),
+                about: About::of(&request, entry.class.reads()),
                 request: request.clone(),
                 asked,
                 to,
-                about,
-                // Who was sent from one to the other and back is in no hurry.
-                due: match entry.before {
-                    Before::Refused => self.now.plus_ms(TICK_MS),
-                    _ => due,
+                due: match soon {
+                    true => self.now,
+                    false => self.now.plus_ms(TICK_MS),
                 },
+                waits,
                 refusal: reply.to_vec(),
             };
-            self.put_off(put_off);
+            self.put_off(key, item);
         }
     }
 
-    /// What a session has asked behind a request, about the same keys and on the same link.
-    fn asked_behind(&self, key: Key, front: &Entry, about: &About) -> Vec<u32> {
-        let Some(link) = self.links.get(key) else {
+    /// A request that was on this link is its session's again.
+    fn put_off(&mut self, link: Key, mut item: PutOff) {
+        let (key, seq) = (item.entry.session, item.entry.seq);
+        let now_ms = self.now_ms;
+        let Some(session) = self.sessions.get_mut(key) else {
+            self.counters.late_replies += 1;
+            return;
+        };
+        let waited_ms = now_ms.wrapping_sub(item.entry.at_ms);
+        let is_new = item.entry.before != Before::Refused || waited_ms >= WAITED_MS;
+        item.entry.before = Before::Refused;
+        let delayed = &mut session.rare().delayed;
+        if item.waits && is_new {
+            delayed.waits_since_ms = now_ms;
+        }
+        if delayed.items.is_empty() {
+            self.put_off_sessions.push(key);
+        }
+        if !delayed.looked_through.contains(&link) {
+            delayed.looked_through.push(link);
+            let others = self.in_flight_of(key, link);
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.rare().delayed.others.extend(others);
+            }
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let delayed = &mut session.rare().delayed;
+        let is_it = |other: &&mut Other| {
+            other.seq == seq && !other.is_put_off && other.about.keys == item.about.keys
+        };
+        if let Some(other) = delayed.others.iter_mut().find(is_it) {
+            other.is_put_off = true;
+        }
+        self.held_bytes += item.request.len();
+        let in_front = |other: &PutOff| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
+        let place = delayed.items.partition_point(in_front);
+        delayed.items.insert(place, item);
+        self.hold_until_caught_up(key);
+    }
+
+    /// What a session has on a link.
+    fn in_flight_of(&self, key: Key, link: Key) -> Vec<Other> {
+        let Some(link) = self.links.get(link) else {
             return Vec::new();
         };
-        let mut behind = Vec::new();
+        let mut found = Vec::new();
         let (mut at, mut sent_at) = (0, 0..0);
         for entry in &link.ledger {
             let end = at + entry.len as usize;
@@ -294,78 +417,24 @@ impl Engine {
                 sent_at = at..end;
             }
             at = end;
-            let is_later =
-                entry.session == front.session && entry.seq.wrapping_sub(front.seq) as i32 > 0;
-            if is_later {
+            if entry.session == key {
                 let request = as_asked(&link.out.bytes()[sent_at.clone()]);
-                if about.conflicts_with(&About::of(request, entry.class.reads())) {
-                    behind.push(entry.seq);
-                }
+                found.push(Other {
+                    seq: entry.seq,
+                    about: About::of(request, entry.class.reads()),
+                    is_put_off: false,
+                });
             }
         }
-        behind
+        found
     }
 
-    fn put_off(&mut self, mut item: PutOff) {
-        let key = item.entry.session;
-        item.entry.before = Before::Refused;
-        let seq = item.entry.seq;
-        let Some(session) = self.sessions.get_mut(key) else {
-            self.counters.late_replies += 1;
-            return;
-        };
-        let items = &mut session.rare().put_off;
-        // What waited for this one's answer has it: it comes behind.
-        for earlier in items.iter_mut() {
-            earlier.waits_for.retain(|place| *place != seq);
-        }
-        let is_first = items.is_empty();
-        self.held_bytes += item.held_bytes();
-        let behind = |other: &PutOff| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
-        let place = items.partition_point(behind);
-        items.insert(place, item);
-        session.flags |= Flags::PUT_OFF;
-        if is_first {
-            self.put_off_sessions.push(key);
-        }
-        self.hold_until_caught_up(key);
-    }
-
-    /// Something that a session asked was answered, and not by a refusal: what was put off before it and is about the same
-    /// keys must not be executed behind it.
-    #[cold]
-    pub(crate) fn overtaken(&mut self, key: Key, (seq, count): (u32, u32)) {
-        let Some(items) = self.put_off_by(key) else {
-            return;
-        };
-        let answered = |place: &u32| place.wrapping_sub(seq) < count;
-        let mut stay = VecDeque::new();
-        let mut failed = Vec::new();
-        for item in items.drain(..) {
-            match item.waits_for.iter().any(answered) {
-                true => failed.push(item),
-                false => stay.push_back(item),
-            }
-        }
-        *items = stay;
-        for item in failed {
-            self.give_back_refusal(item);
-        }
-    }
-
-    fn put_off_by(&mut self, key: Key) -> Option<&mut VecDeque<PutOff>> {
-        let session = self.sessions.get_mut(key)?;
-        session.rare.as_mut().map(|rare| &mut rare.put_off)
-    }
-
-    /// Its client gets what the node had said; unless that is for nobody but us.
+    /// Its client gets what the node had said, if that is for clients.
     fn give_back_refusal(&mut self, item: PutOff) {
-        self.held_bytes -= item.held_bytes();
-        let reply = match item.refusal.get(1..).and_then(Refusal::of) {
-            Some(Refusal::Moved | Refusal::Ask) => {
-                moved_away(&self.server(item.asked.server).label)
-            }
-            _ => item.refusal,
+        self.held_bytes -= item.request.len();
+        let reply = match item.is_named_elsewhere() {
+            true => moved_away(&self.server(item.asked.server).label),
+            false => item.refusal,
         };
         self.counters.failed_not_sent += 1;
         self.pass_on(item.entry, &reply);
@@ -375,74 +444,101 @@ impl Engine {
     pub(crate) fn ask_put_off(&mut self) {
         for key in std::mem::take(&mut self.put_off_sessions) {
             self.ask_put_off_by(key);
-            let Some(session) = self.sessions.get_mut(key) else {
-                continue;
+            let has_more = |session: &Session| {
+                let rare = session.rare.as_deref();
+                rare.is_some_and(|rare| !rare.delayed.items.is_empty())
             };
-            if session.rare().put_off.is_empty() {
-                session.flags.remove(Flags::PUT_OFF);
-            } else {
+            if self.sessions.get(key).is_some_and(has_more) && !self.put_off_sessions.contains(&key)
+            {
                 self.put_off_sessions.push(key);
             }
         }
     }
 
     fn ask_put_off_by(&mut self, key: Key) {
-        let Some(items) = self.put_off_by(key) else {
+        let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        let mut items = std::mem::take(items);
-        let mut stay: VecDeque<PutOff> = VecDeque::new();
-        let mut sent: Vec<(Key, u32, About)> = Vec::new();
-        while let Some(mut item) = items.pop_front() {
-            item.after.retain(|place| self.is_unanswered(key, *place));
-            let link = self.link_for(&item);
-            let elsewhere = sent
-                .iter()
-                .filter(|(to, _, about)| Some(*to) != link && about.conflicts_with(&item.about));
-            item.after.extend(elsewhere.map(|(_, place, _)| *place));
-            let is_behind = |other: &PutOff| other.about.conflicts_with(&item.about);
-            if self.is_over(&item.entry) {
-                self.give_back_refusal(item);
-            } else if !item.waits_for.is_empty()
-                || !item.after.is_empty()
-                || item.due > self.now
-                || stay.iter().any(is_behind)
-            {
-                stay.push_back(item);
-            } else if let Some(link) = link {
-                sent.push((link, item.entry.seq, self.ask_at_last(link, item)));
-            } else {
-                self.held_bytes -= item.held_bytes();
-                self.counters.failed_not_sent += 1;
-                self.pass_on(item.entry, &crate::requests::bound_reply("links_max"));
+        let is_alone = session.in_flight() == 0;
+        let delayed = &mut session.rare().delayed;
+        let (items, waits_since_ms) = (std::mem::take(&mut delayed.items), delayed.waits_since_ms);
+        let mut executed: HashMap<u64, Executed> = HashMap::new();
+        if is_alone {
+            for other in delayed.others.drain(..).filter(|other| !other.is_put_off) {
+                for key in other.about.keys {
+                    executed
+                        .entry(key)
+                        .or_default()
+                        .note(other.seq, other.about.reads);
+                }
             }
+            delayed.looked_through.clear();
         }
-        if let Some(left) = self.put_off_by(key) {
+        let (mut stay, mut staying) = (VecDeque::new(), Touched::default());
+        let mut sent: HashMap<Key, Touched> = HashMap::new();
+        for item in items {
+            let at_ms = match item.waits {
+                true => waits_since_ms,
+                false => item.entry.at_ms,
+            };
+            if self.is_over(at_ms) || item.is_overtaken(&executed) {
+                self.give_back_refusal(item);
+                continue;
+            }
+            if !is_alone || item.due > self.now || staying.conflicts_with(&item.about) {
+                staying.add(&item.about);
+                stay.push_back(item);
+                continue;
+            }
+            let link = match item.waits {
+                true => self.own_link_for(key, &item),
+                false => self.link_for(&item),
+            };
+            let Some(link) = link else {
+                match item.waits {
+                    // There will be room.
+                    true => stay.push_back(item),
+                    false => {
+                        self.held_bytes -= item.request.len();
+                        self.counters.failed_not_sent += 1;
+                        self.pass_on(item.entry, &bound_reply("links_max"));
+                    }
+                }
+                continue;
+            };
+            let on_others = |(to, touched): (&Key, &Touched)| {
+                *to != link && touched.conflicts_with(&item.about)
+            };
+            if sent.iter().any(on_others) {
+                staying.add(&item.about);
+                stay.push_back(item);
+                continue;
+            }
+            sent.entry(link).or_default().add(&item.about);
+            if !item.is_named_elsewhere() {
+                // It may be refused again, and what is behind it not.
+                staying.add(&item.about);
+            }
+            self.ask_at_last(link, item);
+        }
+        if let Some(session) = self.sessions.get_mut(key) {
             // What was put off meanwhile is behind.
-            stay.append(left);
-            *left = stay;
+            let delayed = &mut session.rare().delayed;
+            stay.append(&mut delayed.items);
+            delayed.items = stay;
         }
     }
 
-    fn is_over(&self, entry: &Entry) -> bool {
+    fn is_over(&self, at_ms: u32) -> bool {
         let limit_ms = match self.settings.timeouts.request_ms {
             0 => ASKED_AGAIN_MS,
             limit_ms => limit_ms,
         };
-        self.now_ms.wrapping_sub(entry.at_ms) >= limit_ms
+        self.now_ms.wrapping_sub(at_ms) >= limit_ms
     }
 
-    /// Whether a session still waits for the reply to what has this place.
-    fn is_unanswered(&self, key: Key, place: u32) -> bool {
-        self.sessions.get(key).is_some_and(|session| {
-            let is_early = |rare: &Rare| rare.parking.holds(place);
-            place.wrapping_sub(session.head_seq) as i32 >= 0
-                && !session.rare.as_deref().is_some_and(is_early)
-        })
-    }
-
-    /// The link on which a request is asked next; `None` at `links_max`.
-    fn link_for(&mut self, item: &PutOff) -> Option<Key> {
+    /// The kind of link on which a request is asked next.
+    fn kind_for(&self, item: &PutOff) -> LinkKey {
         let server = match (item.to, item.about.slot) {
             (To::Importer(server), _) => server,
             (To::Owner, Some(slot)) => {
@@ -452,40 +548,67 @@ impl Engine {
             }
             (To::Owner, None) => item.asked.server,
         };
-        self.current_link(LinkKey {
+        LinkKey {
             server,
             ..item.asked
-        })
+        }
     }
 
-    /// Sends it again; returns what it was about.
-    fn ask_at_last(&mut self, link: Key, item: PutOff) -> About {
-        self.held_bytes -= item.held_bytes();
+    /// The link; `None` at `links_max`.
+    fn link_for(&mut self, item: &PutOff) -> Option<Key> {
+        let kind = self.kind_for(item);
+        self.current_link(kind)
+    }
+
+    /// A link of its session's own; `None` if there is no room for one just now.
+    fn own_link_for(&mut self, key: Key, item: &PutOff) -> Option<Key> {
+        if !self.has_room_for_own_link() {
+            return None;
+        }
+        let kind = self.kind_for(item);
+        let link = self.own_link(kind, key).ok()?;
+        self.ride_anew(key, link);
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.server = kind.server;
+            session.flags |= Flags::UNPINNING;
+        }
+        if let Some(link) = self.links.get_mut(link) {
+            link.waits = true;
+        }
+        Some(link)
+    }
+
+    /// Sends it again.
+    fn ask_at_last(&mut self, link: Key, item: PutOff) {
+        self.held_bytes -= item.request.len();
         match self.links.get(link).map(|link| &link.state) {
             Some(State::Resting { .. }) => {
                 self.counters.failed_not_sent += 1;
                 let reply = self.no_link_reply(link);
-                self.pass_on(item.entry, &reply);
-                return item.about;
+                return self.pass_on(item.entry, &reply);
             }
             Some(State::Down) => self.connect(link),
             _ => {}
         }
-        let asking = matches!(item.to, To::Importer(_));
-        let (request, duty) = match asking {
-            true => {
-                let inner = item.duty.map(Box::new);
-                let duty = Duty::Asking { then: inner };
-                ([ASKING, &item.request].concat(), Some(duty))
+        let (request, duty) = match item.to {
+            To::Importer(_) => {
+                let then = item.duty.map(Box::new);
+                let request = [ASKING, &item.request].concat();
+                (request, Some(Duty::Asking { then }))
             }
-            false => (item.request, item.duty),
+            To::Owner => (item.request, item.duty),
+        };
+        let at_ms = match item.waits {
+            true => self.now_ms,
+            false => item.entry.at_ms,
         };
         let Some(state) = self.links.get_mut(link) else {
-            return item.about;
+            return;
         };
         let entry = Entry {
             len: request.len() as u32,
             duty: duty.is_some(),
+            at_ms,
             ..item.entry
         };
         match duty {
@@ -495,57 +618,117 @@ impl Engine {
         self.counters.link_requests += 1;
         self.list_link(link);
         self.close_if_full(link);
-        item.about
+    }
+}
+
+impl PutOff {
+    /// Whether its node named another one, and did not only refuse it for now.
+    fn is_named_elsewhere(&self) -> bool {
+        let said = self.refusal.get(1..).and_then(Refusal::of);
+        matches!(said, Some(Refusal::Moved | Refusal::Ask))
+    }
+
+    /// Whether something that was asked behind it, and about its keys, was executed.
+    fn is_overtaken(&self, executed: &HashMap<u64, Executed>) -> bool {
+        let seq = self.entry.seq;
+        let is_behind =
+            |place: Option<u32>| place.is_some_and(|place| place.wrapping_sub(seq) as i32 > 0);
+        let mut keys = self.about.keys.iter().filter_map(|key| executed.get(key));
+        keys.any(|last| match self.about.reads {
+            true => is_behind(last.write),
+            false => is_behind(last.any),
+        })
+    }
+}
+
+/// The last places of what was executed about a key.
+#[derive(Default)]
+struct Executed {
+    any: Option<u32>,
+    write: Option<u32>,
+}
+
+impl Executed {
+    fn note(&mut self, seq: u32, reads: bool) {
+        // They come in the order in which they were asked.
+        self.any = Some(seq);
+        if !reads {
+            self.write = Some(seq);
+        }
     }
 }
 
 /// On a session's own link.
 impl Engine {
-    /// What a session asked on its own link belongs to another node than that link goes to. Whether the answer to that is given
-    /// here; if not, it is asked again like others.
-    fn leave_own_node(&mut self, key: Key, by: Key, front: Entry) -> bool {
-        let Some(link) = self.links.get(key) else {
-            return false;
+    /// What a session asked on its own link belongs to another node than that link goes to.
+    fn leave_own_node(
+        &mut self,
+        key: Key,
+        by: Key,
+        front: Entry,
+        to: To,
+        why: Refusal,
+        reply: &[u8],
+    ) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
         };
-        let request = as_asked(link.first_bytes()).to_vec();
-        let (waits, duty) = (link.waits, link.duties.front().filter(|_| front.duty));
-        let (is_block, watched) = match duty {
+        let is_watch = id_of(as_asked(link.first_bytes())) == Some(id::WATCH);
+        let (is_block, watched) = match link.duties.front().filter(|_| front.duty) {
             Some(Duty::Block { watched, .. }) => (true, *watched),
             _ => (false, false),
         };
+        let waits = link.waits;
         let Some(session) = self.sessions.get(by) else {
-            return false;
+            return self.answer_front(key, front, b"");
         };
         let version = session.version;
-        let is_last = front.session == by && session.next_seq == front.seq.wrapping_add(1);
-        if id_of(&request) == Some(id::WATCH) {
-            // Where its keys are now nobody watches them: EXEC will say that they may have changed.
-            if let Some(session) = self.sessions.get_mut(by) {
-                session.rare().watch_lost = true;
-            }
-            self.taint_own_link(by);
-            self.unpin(by, Pins::WATCH);
-            self.answer_front(key, front, b"+OK\r\n");
+        let pins = session.pins;
+        let its = front.session == by;
+        if is_watch {
+            // Where its keys are now nobody watches them: EXEC will say that they may have changed. To who tries again at once
+            // that is of no use where it would be so again.
+            self.lose_watch(by);
+            let told = match why {
+                Refusal::Moved => &b"+OK\r\n"[..],
+                Refusal::Ask => NOT_TO_BE_WATCHED,
+                _ => reply,
+            };
+            self.answer_front(key, front, told);
         } else if watched {
             // The same: what it watched is not there any more.
             let mut nil = Vec::new();
             encode::null_array(&mut nil, version);
             self.answer_front(key, front, &nil);
-        } else if waits && is_last {
-            // It is looked at again, in front of what has not been looked at.
-            self.held_bytes += request.len();
-            if let Some(session) = self.sessions.get_mut(by) {
-                session.held.splice(0..0, request);
+        } else if waits && its && pins.is_empty() {
+            // It will have another link of its own.
+            self.put_off_front(key, (to, why), true, reply);
+            if let Some(link) = self.links.get_mut(key) {
+                link.waits = false;
             }
-            self.answer_front(key, front, b"");
-            self.release(by, Flags::default());
-        } else if waits || is_block {
+            if let Some(session) = self.sessions.get_mut(by) {
+                session.flags.remove(Flags::UNPINNING);
+            }
+            if let Some(kind) = self.sessions.get(by).map(|session| self.kind_of(session)) {
+                let shared = self.shared_link(kind).unwrap_or(Key::NOBODY);
+                self.ride_anew(by, shared);
+            }
+            self.give_back(key);
+        } else if waits || is_block || !its {
             let told = moved_away(self.label(key));
             self.answer_front(key, front, &told);
         } else {
-            return false;
+            self.put_off_front(key, (to, why), false, reply);
         }
-        true
+    }
+
+    /// Nobody watches the keys of a session any more, and so they may have changed.
+    pub(crate) fn lose_watch(&mut self, key: Key) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.rare().watch_lost = true;
+        }
+        self.taint_own_link(key);
+        self.unpin(key, Pins::WATCH);
     }
 
     /// The request in front leaves its link with this answer.
@@ -589,7 +772,7 @@ impl Engine {
                 duty => duty,
             };
             let refusal = moved_away(self.label(key));
-            self.put_off(PutOff {
+            let item = PutOff {
                 about: About::of(&request, entry.class.reads()),
                 entry,
                 duty,
@@ -597,13 +780,17 @@ impl Engine {
                 asked: kind,
                 to: To::Owner,
                 due: self.now,
-                waits_for: Vec::new(),
-                after: Vec::new(),
+                waits: false,
                 refusal,
-            });
+            };
+            self.put_off(key, item);
         }
     }
 }
+
+/// To WATCH.
+const NOT_TO_BE_WATCHED: &[u8] =
+    b"-TRYAGAIN respool: the slot of these keys is on its way to another node: watch them when it is there\r\n";
 
 /// What a client is told whose request found no node that would execute it.
 fn moved_away(server: &str) -> Vec<u8> {

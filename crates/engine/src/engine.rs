@@ -410,6 +410,9 @@ impl Engine {
                 engine.connect(link);
             }
         }
+        for pool in 0..engine.pools.len() {
+            engine.meet_sentinels(pool);
+        }
         engine
     }
 
@@ -573,7 +576,12 @@ impl Engine {
     /// Whether a session waits for a link, to wait at the server: nobody should get any more what comes there.
     fn is_to_wait(&self, key: Key) -> bool {
         self.sessions.get(key).is_some_and(|session| {
-            session.flags.any(Flags::HOLD_ROOM) && session.asked.is_some_and(may_wait)
+            let is_held = session.flags.any(Flags::HOLD_ROOM);
+            is_held && session.asked.is_some_and(may_wait)
+                || session
+                    .rare
+                    .as_deref()
+                    .is_some_and(|rare| rare.delayed.waits())
         })
     }
 
@@ -899,10 +907,16 @@ impl Engine {
     /// Makes a session ride on another link. Only while nothing of it is in flight: what it asked
     /// on the old one would be overtaken.
     pub(crate) fn ride(&mut self, key: Key, link: Key) {
+        let caught_up = |session: &Session| session.is_caught_up();
+        debug_assert!(self.sessions.get(key).is_none_or(caught_up));
+        self.ride_anew(key, link);
+    }
+
+    /// The same where all that is not answered has left its link.
+    pub(crate) fn ride_anew(&mut self, key: Key, link: Key) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        debug_assert!(session.is_caught_up());
         let old = std::mem::replace(&mut session.link, link);
         if let Some(link) = self.links.get_mut(old) {
             link.returns.came(session.expected);
@@ -951,7 +965,8 @@ impl Engine {
         }
         let max_delay_us = self.pool_of(key.server).flush.max_delay_us;
         let mut link = Link::new(key, role, max_delay_us, self.now);
-        link.heeds = self.pool_of(key.server).cluster().is_some();
+        let pool = self.pool_of(key.server);
+        link.heeds = pool.cluster().is_some() || pool.watch.is_some() && role != Role::Sentinel;
         self.pinned_links += u32::from(role.is_one_sessions());
         Some(self.links.insert(link))
     }
@@ -972,10 +987,12 @@ impl Engine {
         link.state = State::Connecting { since: self.now };
         link.attempted_at = self.now;
         link.admit(link.may_take(), paused);
-        let to = self.servers[link.key.server.0 as usize]
-            .settings
-            .address
-            .clone();
+        let server = &self.servers[usize::from(link.key.server.0)];
+        if server.unknown {
+            // Whoever is asked where it is connects it.
+            return;
+        }
+        let to = server.settings.address.clone();
         self.actions.push_back(Action::Connect {
             link: LinkId(key),
             to,

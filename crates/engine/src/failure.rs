@@ -24,6 +24,8 @@ pub(crate) enum Cause<'a> {
     Deadline { server: &'a str, limit_ms: u32 },
     /// Its keys are another server's than this one's, and no one could be found who has them.
     Moved { server: &'a str },
+    /// It was cut through, so only its client can send it again, and its keys are on their way to another server or there.
+    TooLargeToMove { server: &'a str },
     /// A bound of ours, by its name.
     Bound { name: &'static str },
     /// Another worker gave no answer.
@@ -43,8 +45,11 @@ pub(crate) fn append_reply(out: &mut Vec<u8>, fate: Fate, cause: Cause<'_>) {
             format!("no reply from {server} within {limit_ms} ms")
         }
         Cause::Moved { server } => {
-            format!("{server} has its keys no more, and who has them could not be found in time")
+            format!("{server} has its keys no more, and it could not be asked of who has them")
         }
+        Cause::TooLargeToMove { server } => format!(
+            "{server} does not have its keys just now, and it is too large to be held: send it again"
+        ),
         Cause::Bound { name } => format!("the limit {name} is reached"),
         Cause::Workers { limit_ms } => {
             format!("another worker of respool gave no answer within {limit_ms} ms")

@@ -3,12 +3,13 @@
 //! A part is an entry of its link's ledger like any other, with the place of the whole in the order of the session's
 //! replies. The session keeps what has come until all parts have; whoever fails has failed the whole.
 
-use respool_protocol::commands::{CommandId, Retry, id};
+use respool_protocol::commands::{Answer, CommandId, Retry, id};
 use respool_protocol::encode;
-use respool_protocol::fan::{self, Cursor, Divided, Merged, Part, Undivided};
+use respool_protocol::fan::{self, Cursor, Divided, Merged, Part, Sections, Undivided};
 
 use crate::duty::Duty;
 use crate::engine::Engine;
+use crate::here::adds_our_section;
 use crate::link::{Class, Entry};
 use crate::pool::{Group, ServerId};
 use crate::requests::{Blocked, Placed, Request, bound_reply};
@@ -24,8 +25,7 @@ pub(crate) struct Gather {
     /// Its place in the order of the session's replies.
     seq: u32,
     id: CommandId,
-    /// Of each key, which part it is in.
-    order: Vec<u16>,
+    merge: How,
     parts: Vec<Answered>,
     /// Parts that are not answered.
     waiting: usize,
@@ -36,12 +36,27 @@ pub(crate) struct Gather {
     silent: bool,
 }
 
+/// How the parts become one.
+enum How {
+    /// Of each key, which part it is in.
+    ByKey(Vec<u16>),
+    /// As the table says of the command.
+    AsSaid,
+    /// INFO: which sections were asked for, and whether our own is added.
+    Info { asked: Sections, ours: bool },
+}
+
 struct Answered {
     server: ServerId,
     reply: Vec<u8>,
 }
 
 impl Gather {
+    /// Parts that are not answered.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
     pub(crate) fn held_bytes(&self) -> usize {
         self.parts.iter().map(|part| part.reply.len()).sum()
     }
@@ -62,7 +77,7 @@ impl Engine {
                 let parts: Vec<_> = shares
                     .map(|share| (pool.server_of(Group(share.group)), share.request))
                     .collect();
-                self.ask_several(key, request, &parts, split.order().to_vec())
+                self.ask_several(key, request, &parts, How::ByKey(split.order().to_vec()))
             }
             Ok(Divided::Whole { group }) => {
                 let server = pool.server_of(Group(group));
@@ -80,18 +95,30 @@ impl Engine {
 
     /// Every server of the pool gets the request.
     pub(crate) fn ask_all(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        self.ask_each(key, request, request.bytes, How::AsSaid)
+    }
+
+    /// INFO of all servers: the sections that the client asked for are made of these.
+    pub(crate) fn ask_info(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let sections = || request.args().skip(1);
+        let asked = Sections::asked(sections());
+        let mut bytes = Vec::new();
+        asked.request(sections(), &mut bytes);
+        let ours = adds_our_section(request);
+        self.ask_each(key, request, &bytes, How::Info { asked, ours })
+    }
+
+    /// Every server of the pool gets these bytes.
+    fn ask_each(&mut self, key: Key, request: &Request<'_>, bytes: &[u8], merge: How) -> Placed {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
         let servers = self.pools[usize::from(session.pool)].servers();
-        let parts: Vec<_> = servers
-            .iter()
-            .map(|server| (*server, request.bytes))
-            .collect();
+        let parts: Vec<_> = servers.iter().map(|server| (*server, bytes)).collect();
         if request.id == id::SCRIPT_FLUSH {
             self.forget_scripts(session.pool);
         }
-        self.ask_several(key, request, &parts, Vec::new())
+        self.ask_several(key, request, &parts, merge)
     }
 
     /// SCAN goes through one server after the other: which one it is at, its cursor says.
@@ -148,16 +175,18 @@ impl Engine {
         key: Key,
         request: &Request<'_>,
         parts: &[(ServerId, &[u8])],
-        order: Vec<u16>,
+        merge: How,
     ) -> Placed {
-        let mut links = Vec::with_capacity(parts.len());
-        for (server, _) in parts {
+        let servers = parts.iter().map(|(server, _)| *server);
+        let links = match request.command.answer {
+            Answer::Alone => self.links_alone(key, servers.collect()),
             // All of them, before any is asked: nothing is to be done by halves that could be known.
-            match self.link_to(key, *server) {
-                Ok(link) => links.push(link),
-                Err(blocked) => return self.blocked(key, blocked),
-            }
-        }
+            _ => servers.map(|server| self.link_to(key, server)).collect(),
+        };
+        let links = match links {
+            Ok(links) => links,
+            Err(blocked) => return self.blocked(key, blocked),
+        };
         let Some(session) = self.sessions.get_mut(key) else {
             return Placed::Done;
         };
@@ -166,7 +195,7 @@ impl Engine {
         session.rare().gathers.push_back(Gather {
             seq,
             id: request.id,
-            order,
+            merge,
             waiting: parts.len(),
             parts: parts
                 .iter()
@@ -212,6 +241,38 @@ impl Engine {
             Some(link) => self.ready_link(key, link),
             None => Err(Blocked::Refused(bound_reply("links_max"))),
         }
+    }
+
+    /// A link to each server on which nothing else is asked, for what must not wait behind others there. They serve this
+    /// once, as those for large requests do, and are of their number.
+    fn links_alone(&mut self, key: Key, servers: Vec<ServerId>) -> Result<Vec<Key>, Blocked> {
+        // What the session asked before is executed before.
+        if self.hold_until_caught_up(key) {
+            return Err(Blocked::Wait);
+        }
+        for server in &servers {
+            let first = self.shared.get(&self.first_link(*server)).copied();
+            if let Some(first) = first.filter(|_| self.is_resting(*server)) {
+                return Err(Blocked::Refused(self.no_link_reply(first)));
+            }
+        }
+        self.wait_for_streaming(key, servers.len())?;
+        let mut links = Vec::with_capacity(servers.len());
+        for server in servers {
+            let Some(session) = self.sessions.get(key) else {
+                return Err(Blocked::Wait);
+            };
+            let kind = self.kind_at(session, server);
+            match self.link_once(kind, key) {
+                Some(link) => links.push(link),
+                None => {
+                    links.into_iter().for_each(|link| self.close_link(link));
+                    self.next_streaming();
+                    return Err(Blocked::Refused(bound_reply("links_max")));
+                }
+            }
+        }
+        Ok(links)
     }
 
     /// A server has answered its part.
@@ -296,9 +357,19 @@ impl Engine {
                     })
                     .collect();
                 let merger = &mut self.merger;
-                merger.merge(gather.id, &gather.order, &parts, &mut reply) != Merged::Whole
+                let merged = match &gather.merge {
+                    How::ByKey(order) => merger.merge(gather.id, order, &parts, &mut reply),
+                    How::AsSaid => merger.merge(gather.id, &[], &parts, &mut reply),
+                    How::Info { asked, .. } => merger.merge_info(*asked, &parts, &mut reply),
+                };
+                merged != Merged::Whole
             }
         };
+        if let How::Info { ours, .. } = gather.merge
+            && !failed
+        {
+            reply = self.with_our_section(entry.session, ours, &reply);
+        }
         if failed && gather.executed && gather.id.get().retry == Retry::Write {
             // What it says is true of its part.
             let why = reply.strip_prefix(b"-").unwrap_or(&reply).trim_ascii_end();

@@ -54,6 +54,10 @@ impl Engine {
             id::UNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Channel, false),
             id::PSUBSCRIBE => self.change_subscriptions(key, request, Kind::Pattern, true),
             id::PUNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Pattern, false),
+            // By its slot each channel would be at a node of its own.
+            id::SSUBSCRIBE if self.is_before_cluster(key) => {
+                self.answer_error(key, NO_SHARD_CHANNELS)
+            }
             id::SSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, true),
             id::SUNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, false),
             id::MONITOR => self.monitor(key, request),
@@ -428,9 +432,7 @@ impl Engine {
 
     /// INFO: the server's, with a section of ours; that one alone if nothing else is asked for.
     fn info(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let asked = || request.args().skip(1).map(<[u8]>::to_ascii_lowercase);
-        let is_ours = |section: &Vec<u8>| section == b"respool";
-        if request.spans.len() > 1 && asked().all(|section| is_ours(&section)) {
+        if asks_for_us_alone(request) {
             if let Some(placed) = self.refused_by_right(key, request) {
                 return placed;
             }
@@ -439,12 +441,9 @@ impl Engine {
                 encode::verbatim(out, session.version, &text)
             });
         }
-        let everything = |section: Vec<u8>| {
-            is_ours(&section) || [&b"all"[..], b"everything", b"default"].contains(&&section[..])
-        };
-        let with_ours = request.spans.len() == 1 || asked().any(everything);
-        let looks_into = with_ours || self.is_before_cluster(key);
-        let duty = looks_into.then_some(Duty::Info { ours: with_ours });
+        let ours = adds_our_section(request);
+        let looks_into = ours || self.is_before_cluster(key);
+        let duty = looks_into.then_some(Duty::Info { ours });
         self.place_on_link(key, request.bytes, true, duty)
     }
 
@@ -477,6 +476,7 @@ impl Engine {
                 Role::Streaming { .. } => "streaming",
                 Role::Pinned { .. } => "pinned",
                 Role::Hub(_) => "hub",
+                Role::Sentinel => "sentinel",
                 Role::Redirect { .. } => "redirect",
                 Role::Spare => "spare",
             };
@@ -500,6 +500,27 @@ impl Engine {
         sum.add(&self.counters());
         sum
     }
+}
+
+/// To a client of a Cluster.
+const NO_SHARD_CHANNELS: &[u8] =
+    b"ERR respool: sharded channels are not supported in front of a Cluster: use SUBSCRIBE and PUBLISH";
+
+const OUR_SECTION: &[u8] = b"respool";
+
+/// Whether INFO is asked for our section, and for nothing else.
+pub(crate) fn asks_for_us_alone(request: &Request<'_>) -> bool {
+    let mut sections = request.args().skip(1);
+    request.spans.len() > 1 && sections.all(|section| section.eq_ignore_ascii_case(OUR_SECTION))
+}
+
+/// Whether our section stands behind those that INFO was asked for.
+pub(crate) fn adds_our_section(request: &Request<'_>) -> bool {
+    let adds = |section: &[u8]| {
+        let group = [OUR_SECTION, b"all", b"everything", b"default"];
+        group.iter().any(|name| section.eq_ignore_ascii_case(name))
+    };
+    request.spans.len() == 1 || request.args().skip(1).any(adds)
 }
 
 /// What a HELLO asks for.

@@ -34,6 +34,7 @@ mod returns;
 mod rights;
 mod route;
 mod scripts;
+mod sentinels;
 mod session;
 pub mod settings;
 mod slots;

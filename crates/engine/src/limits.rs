@@ -61,7 +61,7 @@ impl Default for Limits {
             stranger_stall_ms: 5_000,
             request_held_bytes_max: 256 << 10,
             streaming_links_max: 16,
-            links_max: 64,
+            links_max: 512,
             pinned_links_max: 1_024,
             transaction_bytes_max: 64 << 20,
             session_subscriptions_max: 65_536,
@@ -109,6 +109,9 @@ pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 /// Sessions to which one transaction may redirect what it tracks: each has a link that stands for it, out of those that have
 /// a bound, as long as the transaction is open.
 pub const REDIRECTS_QUEUED_MAX: usize = 4;
+
+/// Sentinels that one worker listens to for one pool. Others are listened to when of these one is gone.
+pub const SENTINELS_WATCHED_MAX: usize = 5;
 
 /// Servers that one worker knows of, in all its pools, with those that are gone. At it: what a Cluster's nodes say of another one
 /// is not followed.

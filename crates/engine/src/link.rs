@@ -59,6 +59,8 @@ pub(crate) enum Role {
     Pinned { by: Key },
     /// Subscriptions on this server, and what subscribers publish.
     Hub(HubId),
+    /// Nobody's: its server is a Sentinel.
+    Sentinel,
     /// Nothing is asked on it: it stands for the session of this id, to be told what others track.
     Redirect { to: u64 },
     /// Nobody's: it was streaming or pinned, carries no trace of that, and waits for the next one.
@@ -70,7 +72,9 @@ impl Role {
     pub(crate) fn captor(self) -> Key {
         match self {
             Role::Captured { by } | Role::Streaming { by } | Role::Pinned { by } => by,
-            Role::Shared | Role::Hub(_) | Role::Redirect { .. } | Role::Spare => Key::NOBODY,
+            Role::Shared | Role::Hub(_) | Role::Sentinel | Role::Redirect { .. } | Role::Spare => {
+                Key::NOBODY
+            }
         }
     }
 
@@ -446,6 +450,8 @@ pub(crate) struct Link {
     pub(crate) heads: u32,
     /// What left together comes apart: some of it is asked again.
     pub(crate) asks_again: bool,
+    /// Sessions of which something is, until all that they asked is answered.
+    pub(crate) askers: HashSet<Key>,
     /// That, until it is put on the link.
     pub(crate) again: Vec<(Entry, Vec<u8>)>,
     /// When it was last seen that this user may GET, and SET. Whoever may MGET need not have the right to GET.
@@ -475,6 +481,8 @@ pub(crate) struct Link {
     pub(crate) held: Arc<Stand>,
     /// Sessions that wait until it can be used, or refused.
     pub(crate) waiters: Vec<Key>,
+    /// When it was lost, if it ever was up.
+    pub(crate) lost_at: Option<Time>,
     /// Attempts to connect since the last success.
     pub(crate) failures: u32,
     /// What the last attempt came to. For a person; for a client if `refusal`.
@@ -499,6 +507,8 @@ pub(crate) struct Identity {
     /// `redis` or `valkey`.
     pub(crate) server: String,
     pub(crate) version: String,
+    /// `master`, `replica`, `sentinel`.
+    pub(crate) role: String,
     /// Its modules: of each, names and values of its fields.
     pub(crate) modules: Vec<Value>,
 }
@@ -528,6 +538,7 @@ impl Link {
             movable: 0,
             heads: 0,
             asks_again: false,
+            askers: HashSet::new(),
             again: Vec::new(),
             may_get: None,
             may_set: None,
@@ -544,6 +555,7 @@ impl Link {
             riders: 0,
             held: Arc::default(),
             waiters: Vec::new(),
+            lost_at: None,
             failures: 0,
             reason: String::from("not connected yet"),
             refusal: None,
@@ -633,6 +645,14 @@ impl Link {
         debug_assert!(self.in_flight() > 0, "what is answered is in flight");
         self.ledger.pop_front();
         self.out.answer(entry.len as usize);
+    }
+
+    /// The first bytes of the request in front were a request of their own, and that is answered.
+    pub(crate) fn shorten_front(&mut self, bytes: usize) {
+        if let Some(front) = self.ledger.front_mut() {
+            front.len -= bytes as u32;
+            self.out.answer(bytes);
+        }
     }
 
     /// Whether the server has answered something that it was not asked to its end.
@@ -736,6 +756,7 @@ impl Link {
         if self.in_flight() == 0 {
             self.progress = now;
             self.asks_again = false;
+            self.askers.clear();
         }
         self.open = 0;
         self.movable = 0;
@@ -900,13 +921,14 @@ impl Link {
         let (mut beginning, mut sent_at): (&[u8], _) = (b"", 0..0);
         for (index, mut entry) in std::mem::take(&mut self.ledger).into_iter().enumerate() {
             let behind = at + entry.len as usize;
-            let duty = if entry.duty { duties.next() } else { None };
+            let mut duty = if entry.duty { duties.next() } else { None };
+            let nobodys = entry.session == Key::NOBODY;
             if entry.class != Class::Same {
                 (beginning, sent_at) = (entry.class.beginning(), at..behind);
             }
             if entry.class.is_whole() {
                 // Its parts stand for themselves again.
-            } else if stays[index] {
+            } else if stays[index] && duty.as_mut().is_none_or(|duty| duty.begin_again(nobodys)) {
                 self.duties.extend(duty);
                 kept.extend_from_slice(beginning);
                 kept.extend_from_slice(&self.out.bytes()[sent_at.clone()]);
@@ -925,6 +947,7 @@ impl Link {
         self.count_open();
         self.heads = 0;
         self.asks_again = false;
+        self.askers.clear();
         if mixed {
             self.put_into_asked_order();
         }
@@ -947,6 +970,12 @@ impl Link {
         self.gets = FUSING;
         self.sets = FUSING;
         self.collapsing = COLLAPSING;
+    }
+
+    /// Whether the answer to a read comes too early: what its session asked in front of it here is asked again, and so is
+    /// this. What other links bring has nothing to do with that.
+    pub(crate) fn brings_early(&self, read: &Entry) -> bool {
+        read.before != Before::Answered && self.askers.contains(&read.session)
     }
 
     /// Whether requests of one session may not be in the order in which it asked them.
@@ -1144,6 +1173,7 @@ impl Greeting {
                         *identity = Some(Identity {
                             server: text(server),
                             version: text(version),
+                            role: text(value.field("role").and_then(Value::text).unwrap_or(b"")),
                             modules: match value.field("modules") {
                                 Some(Value::List(modules)) => modules.clone(),
                                 _ => Vec::new(),
@@ -1391,6 +1421,7 @@ mod tests {
             let expected = Identity {
                 server: "valkey".into(),
                 version: "9.1.0".into(),
+                role: "".into(),
                 modules: Vec::new(),
             };
             assert_eq!(identity, Some(expected));

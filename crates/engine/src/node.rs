@@ -1,6 +1,8 @@
 //! What clients that speak to a Cluster are told where a Cluster is behind us: that there is one node, and that it owns all
 //! slots. It is us, at the address where they have reached us.
 
+#[cfg(doc)]
+use respool_protocol::commands::Spread;
 use respool_protocol::commands::id;
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
@@ -23,29 +25,8 @@ struct Node {
 }
 
 impl Engine {
-    /// Answers what only a Cluster's node is asked; `None`: it is for the servers.
+    /// Answers what only a Cluster's node is asked ([`Spread::Node`]); `None`: it is for the servers.
     pub(crate) fn answer_as_node(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
-        let about_node = matches!(
-            request.id,
-            id::READONLY
-                | id::READWRITE
-                | id::ASKING
-                | id::CLUSTER_SLOTS
-                | id::CLUSTER_SHARDS
-                | id::CLUSTER_NODES
-                | id::CLUSTER_INFO
-                | id::CLUSTER_MYID
-                | id::CLUSTER_MYSHARDID
-                | id::CLUSTER_KEYSLOT
-                | id::CLUSTER_LINKS
-                | id::CLUSTER_REPLICAS
-                | id::CLUSTER_SLAVES
-                | id::CLUSTER_COUNTKEYSINSLOT
-                | id::CLUSTER_GETKEYSINSLOT
-        );
-        if !about_node || self.is_in_multi(key) {
-            return None;
-        }
         if !request.command.arity_ok(request.spans.len()) {
             return Some(self.answer_error(key, &wrong_arity(request.command)));
         }
@@ -68,17 +49,20 @@ impl Engine {
                 asked => encode::error(&mut out, &[b"ERR Unknown node ", asked].concat()),
             },
             // The owner counts.
-            _ => match slot_of(request.arg(2)) {
-                Some(slot) => {
-                    let pool = usize::from(self.sessions.get(key)?.pool);
-                    let server = self.pools[pool].server_of(Group(slot));
-                    if self.sessions.get(key)?.pins.is_empty() {
-                        self.turn(key, server);
+            id::CLUSTER_COUNTKEYSINSLOT | id::CLUSTER_GETKEYSINSLOT => {
+                match slot_of(request.arg(2)) {
+                    Some(slot) => {
+                        let pool = usize::from(self.sessions.get(key)?.pool);
+                        let server = self.pools[pool].server_of(Group(slot));
+                        if self.sessions.get(key)?.pins.is_empty() {
+                            self.turn(key, server);
+                        }
+                        return None;
                     }
-                    return None;
+                    None => encode::error(&mut out, b"ERR Invalid slot"),
                 }
-                None => encode::error(&mut out, b"ERR Invalid slot"),
-            },
+            }
+            _ => return None,
         }
         Some(self.answer_reply(key, &out))
     }

@@ -53,10 +53,10 @@ impl Parking {
         self.bytes.len() - self.left
     }
 
-    /// Whether the reply of this place is here.
-    pub(crate) fn holds(&self, seq: u32) -> bool {
-        let mut replies = self.replies.iter();
-        replies.any(|parked| seq.wrapping_sub(parked.seq) < parked.count)
+    /// How many requests they are the replies to.
+    pub(crate) fn places(&self) -> usize {
+        let counts = self.replies.iter().map(|parked| parked.count as usize);
+        counts.sum()
     }
 
     /// Keeps a reply whose place is behind `head`.
@@ -180,6 +180,14 @@ mod tests {
                 parking.bytes.len()
             );
         }
+        // Its bytes have moved with the others, and nothing of them is left.
+        let mut out = Vec::new();
+        let last = head.wrapping_sub(1);
+        assert_eq!(parking.unpark(last, &mut out), Some((head, 0)));
+        assert_eq!(out, expected);
+        parking.tidy(&mut spare);
+        parking.park(head, (head, 1), b"next", None, &mut spare);
+        assert_eq!(parking.held_bytes(), 4);
     }
 
     #[test]

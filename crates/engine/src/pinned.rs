@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// A link that only this session uses: one that was given back, or a new one.
-    fn own_link(&mut self, kind: LinkKey, key: Key) -> Result<Key, Blocked> {
+    pub(crate) fn own_link(&mut self, kind: LinkKey, key: Key) -> Result<Key, Blocked> {
         self.wait_for_room(key)?;
         let role = Role::Pinned { by: key };
         let link = match self.take_spare(kind, role) {

@@ -4,6 +4,7 @@ use respool_protocol::hashing::Placement;
 
 use crate::cluster::Cluster;
 use crate::link::LinkKey;
+use crate::sentinels::Watch;
 use crate::settings::{FlushRule, PoolKind, PoolSettings, ServerSettings};
 use crate::slots::Key;
 
@@ -21,6 +22,8 @@ pub(crate) struct Server {
     pub(crate) pool: u16,
     /// Its pool has it no more: nothing new is asked of it, and it is not connected again.
     pub(crate) gone: bool,
+    /// Where it is, nobody has said yet: its links wait for that.
+    pub(crate) unknown: bool,
     /// Of each version of the protocol, the kind of link that was asked for last, and the one that all share.
     pub(crate) current: [Option<(LinkKey, Key)>; 2],
 }
@@ -32,6 +35,7 @@ impl Server {
             settings: settings.clone(),
             pool,
             gone: false,
+            unknown: false,
             current: [None; 2],
         }
     }
@@ -41,6 +45,8 @@ impl Server {
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) topology: Topology,
+    /// Who knows where its servers are, if those are not always the same.
+    pub(crate) watch: Option<Box<Watch>>,
     /// When the batches for its servers leave, and what in them leaves together.
     pub(crate) flush: FlushRule,
 }
@@ -82,6 +88,7 @@ impl Pool {
         let mut pools = Vec::new();
         for (index, pool) in settings.iter().enumerate() {
             let mut flush = flush.clone();
+            let mut watch = None;
             let topology = match &pool.kind {
                 PoolKind::Single(server) => Topology::Single(add(index, server)),
                 PoolKind::Sharded { shards, placement } => Topology::Sharded {
@@ -101,6 +108,24 @@ impl Pool {
                         servers: servers.into(),
                     }
                 }
+                PoolKind::Watched {
+                    sentinels,
+                    primaries,
+                    template,
+                    placement,
+                } => {
+                    let named = |name: &String| (name.clone(), add(index, template));
+                    let named: Vec<_> = primaries.iter().map(named).collect();
+                    let ids: Box<[_]> = named.iter().map(|(_, id)| *id).collect();
+                    watch = Watch::new(sentinels, named).map(Box::new);
+                    match placement {
+                        Some(placement) => Topology::Sharded {
+                            placement: placement.clone(),
+                            servers: ids,
+                        },
+                        None => Topology::Single(ids[0]),
+                    }
+                }
                 PoolKind::Cluster { seeds } => {
                     // Keys that come together are rarely of one slot.
                     flush.fuse = false;
@@ -108,14 +133,29 @@ impl Pool {
                     Topology::Cluster(Box::new(Cluster::new(seeds, ids)))
                 }
             };
-            pools.push(Pool { topology, flush });
+            pools.push(Pool {
+                topology,
+                watch,
+                flush,
+            });
+        }
+        for pool in &pools {
+            // Until a Sentinel says so.
+            if pool.watch.is_some() {
+                for server in pool.servers() {
+                    servers[usize::from(server.0)].unknown = true;
+                }
+            }
         }
         (pools, servers)
     }
 
     /// The server for what has no key: it owns everything where there is only one, so a request need not be looked at.
     pub(crate) fn home(&self) -> ServerId {
-        self.servers()[0]
+        match &self.topology {
+            Topology::Cluster(cluster) => cluster.home(),
+            _ => self.servers()[0],
+        }
     }
 
     /// Whether requests have to be looked at to know whose they are.

@@ -246,7 +246,13 @@ impl Engine {
         let duty = self.count_duty(key, request.id, request.arg(1));
         let reads = matches!(request.id, id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB);
         match self.sessions.get(key) {
-            Some(session) if !reads && session.listens() && session.pins.is_empty() => {
+            // A sharded channel of a Cluster is not where the hub is.
+            Some(session)
+                if !reads
+                    && session.listens()
+                    && session.pins.is_empty()
+                    && !(request.id == id::SPUBLISH && self.is_before_cluster(key)) =>
+            {
                 self.publish_in_order(key, request.bytes, duty)
             }
             _ => self.place_on_link(key, request.bytes, reads, duty),

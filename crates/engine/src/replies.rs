@@ -223,7 +223,6 @@ impl Engine {
             if session.parked_bytes() > self.settings.limits.session_output_soft_bytes as usize {
                 self.early.push(key);
             }
-            let is_put_off = session.flags.any(Flags::PUT_OFF);
             let mut owed = session.parked_bytes();
             if !session.flags.any(Flags::ROUTED) {
                 owed += session.out.len();
@@ -231,8 +230,6 @@ impl Engine {
             if owed > self.settings.limits.session_output_hard_bytes as usize {
                 let reason = "session_output_hard_bytes: replies before their turn";
                 self.close_for(key, reason.to_owned());
-            } else if is_put_off {
-                self.overtaken(key, (seq, count));
             }
             return;
         }
@@ -273,7 +270,15 @@ impl Engine {
             return;
         };
         session.answered_at = self.now;
+        let asked_again = session.flags.any(Flags::ASKS_AGAIN);
         session.flags.remove(Flags::FUSED | Flags::ASKS_AGAIN);
+        if asked_again {
+            for link in self.links.keys() {
+                if let Some(link) = self.links.get_mut(link) {
+                    link.askers.remove(&key);
+                }
+            }
+        }
         if session.flags.any(Flags::CLOSING | Flags::ENDED) && session.out.is_empty() {
             // It wants no replies, so no write will end it.
             self.resume.push(key);
@@ -339,6 +344,7 @@ impl Engine {
             Some(Role::Pinned { by }) => self.take_own_push(by, push),
             Some(Role::Redirect { to }) => self.redirected(to, push),
             Some(Role::Hub(hub)) => self.take_hub_push(key, hub, push),
+            Some(Role::Sentinel) => self.take_sentinel_push(key, push),
             _ => {}
         }
     }
@@ -442,7 +448,7 @@ impl Engine {
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
             // It is asked again when it has come.
-            Some(session) if session.asks_again(&entry) && entry.class.is_moved_read() => {
+            Some(_) if link.brings_early(&entry) && entry.class.is_moved_read() => {
                 link.cutting = true;
             }
             Some(_) if entry.silent => {}
@@ -516,12 +522,48 @@ impl Engine {
         if self.links.get(link).is_some_and(is_shared) && self.has_room_for_link() {
             self.capture(link, key);
         }
+        let waits_for_itself = self.waits_for_itself(link, key);
         let its_own = |link: &&mut Link| link.role.captor() == key && link.paused.is_none();
         if let Some(state) = self.links.get_mut(link).filter(its_own) {
-            state.paused = Some(self.now);
-            self.act(Action::ReadLink(LinkId(link), false));
+            if !waits_for_itself {
+                state.paused = Some(self.now);
+                self.act(Action::ReadLink(LinkId(link), false));
+            }
             self.hold(key, Flags::HOLD_OUTPUT);
         }
+    }
+
+    /// Whether that turn comes only when this very link is read: what the session waits for stands on a link that is not read
+    /// because of another one, and so on, and what the last one waits for stands here.
+    fn waits_for_itself(&self, link: Key, key: Key) -> bool {
+        let stands_on = |session: Key, link: &Link| {
+            let head = self.sessions.get(session).map(|session| session.head_seq);
+            let mut its = link.ledger.iter().filter(|entry| entry.session == session);
+            its.any(|entry| Some(entry.seq) == head)
+        };
+        let (mut waiting, mut seen) = (vec![key], vec![link]);
+        while let Some(session) = waiting.pop() {
+            if session != key
+                && self
+                    .links
+                    .get(link)
+                    .is_some_and(|link| stands_on(session, link))
+            {
+                return true;
+            }
+            for (other, state) in self.links.iter().filter(|(_, link)| link.paused.is_some()) {
+                let captor = state.role.captor();
+                // Who does not take what it is brought waits for nobody.
+                if !seen.contains(&other)
+                    && stands_on(session, state)
+                    && self.is_early(other, captor)
+                {
+                    seen.push(other);
+                    waiting.push(captor);
+                }
+            }
+        }
+        false
     }
 
     /// Whether what comes next on a link is a session's, and is not to come yet.
@@ -531,9 +573,15 @@ impl Engine {
         };
         let soft = self.settings.limits.session_output_soft_bytes as usize;
         let mut its = link.ledger.iter().filter(|entry| entry.session == key);
+        // What has come of another one's reply is not its.
+        let begun = match link.first_in_flight() {
+            Some(next) if next.session == key => link.partial.len(),
+            _ => 0,
+        };
         // To one server alone, what comes next comes on the same link, though perhaps behind this.
         session.flags.any(Flags::ROUTED)
-            && session.parked_bytes() + link.partial.len() > soft
+            && link.owes(key)
+            && session.parked_bytes() + begun > soft
             && its.all(|entry| entry.seq != session.head_seq)
     }
 
@@ -581,7 +629,9 @@ impl Engine {
                 state.paused_us = 0;
             }
             Role::Captured { .. } | Role::Streaming { .. } | Role::Pinned { .. } => {}
-            Role::Shared | Role::Hub(_) | Role::Redirect { .. } | Role::Spare => return,
+            Role::Shared | Role::Hub(_) | Role::Sentinel | Role::Redirect { .. } | Role::Spare => {
+                return;
+            }
         }
         let Some(state) = self.links.get_mut(link) else {
             return;
@@ -644,7 +694,7 @@ impl Engine {
             if !self.links.get(link).is_some_and(its) {
                 continue;
             }
-            if self.is_early(link, key) {
+            if self.is_early(link, key) && !self.waits_for_itself(link, key) {
                 all = false;
                 continue;
             }
@@ -682,7 +732,11 @@ impl Engine {
                 self.keep_spare(key);
                 self.next_streaming();
             }
-            Role::Streaming { .. } | Role::Hub(_) | Role::Redirect { .. } | Role::Spare => {}
+            Role::Streaming { .. }
+            | Role::Hub(_)
+            | Role::Sentinel
+            | Role::Redirect { .. }
+            | Role::Spare => {}
         }
     }
 

@@ -807,6 +807,11 @@ impl Engine {
                 self.connect(link);
                 Ok(link)
             }
+            // Another node may have taken over: that will be known soon.
+            State::Resting { .. } if self.awaits_owners(state) => {
+                self.wait_at(key, link);
+                Err(Blocked::Wait)
+            }
             State::Resting { .. } => Err(Blocked::Refused(self.no_link_reply(link))),
             _ if state.takes => Ok(link),
             _ => {
@@ -995,29 +1000,47 @@ impl Engine {
             // Its own link it is, with what the server knows there.
             return self.usable_link(key);
         }
-        let role = Role::Streaming { by: key };
-        if let Some(spare) = self.take_spare(kind, role) {
+        if let Some(spare) = self.take_spare(kind, Role::Streaming { by: key }) {
             return Ok(spare);
         }
-        if !self.has_room_for_streaming() {
+        self.wait_for_streaming(key, 1)?;
+        let link = self.link_once(kind, key);
+        link.ok_or_else(|| Blocked::Refused(bound_reply("links_max")))
+    }
+
+    /// A link that serves one request of this session; `None`: there may be no more links.
+    pub(crate) fn link_once(&mut self, kind: LinkKey, key: Key) -> Option<Key> {
+        let role = Role::Streaming { by: key };
+        if let Some(spare) = self.take_spare(kind, role) {
+            return Some(spare);
+        }
+        let link = self.add_link(kind, role)?;
+        self.connect(link);
+        Some(link)
+    }
+
+    /// There is a bound for such links: at it, the session waits until there is room for as many as it needs.
+    pub(crate) fn wait_for_streaming(&mut self, key: Key, needed: usize) -> Result<(), Blocked> {
+        let max = self.settings.limits.streaming_links_max as usize;
+        if needed > max {
+            return Err(Blocked::Refused(bound_reply("streaming_links_max")));
+        }
+        if self.streaming_links() + needed > max {
             self.streaming_waiters.push_back(key);
             self.hold(key, Flags::HOLD_LINK);
             return Err(Blocked::Wait);
         }
-        let Some(link) = self.add_link(kind, role) else {
-            return Err(Blocked::Refused(bound_reply("links_max")));
-        };
-        self.connect(link);
-        Ok(link)
+        Ok(())
     }
 
     pub(crate) fn has_room_for_streaming(&self) -> bool {
-        let streaming = self
-            .links
-            .iter()
-            .filter(|(_, link)| matches!(link.role, Role::Streaming { .. }))
-            .count();
-        streaming < self.settings.limits.streaming_links_max as usize
+        self.streaming_links() < self.settings.limits.streaming_links_max as usize
+    }
+
+    fn streaming_links(&self) -> usize {
+        let links = self.links.iter();
+        let streaming = links.filter(|(_, link)| matches!(link.role, Role::Streaming { .. }));
+        streaming.count()
     }
 
     /// More bytes of a large request; returns how many belong to it.

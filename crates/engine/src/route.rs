@@ -9,6 +9,8 @@
 //!   PING, TIME         the first that is up
 //! ```
 //!
+//! Which of these a command is, its row in the table says, and nothing else ([`Spread`]).
+//!
 //! A session turns to the server that its next request is for: from then on its link is the one that all share there, and
 //! whatever places a request does so as if there were no other server. What it asked elsewhere comes back in its own time
 //! and waits for its turn among the session's replies. The requests for one key all go one way, so they are executed in
@@ -16,16 +18,17 @@
 
 use std::cell::Cell;
 
-use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, id};
+use respool_protocol::commands::{Command, CommandId, KeyFlags, Spread, id};
 use respool_protocol::encode::Version;
-use respool_protocol::fan::is_mergeable;
 
+use crate::cluster::Cluster;
 use crate::engine::Engine;
+use crate::here::asks_for_us_alone;
 use crate::link::{Class, Entry, Link, LinkKey, Role, State};
 use crate::pool::{Group, ServerId};
 use crate::requests::{Placed, Request};
 use crate::returns::Expected;
-use crate::session::{Flags, Session};
+use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 use crate::unknown::What;
 
@@ -40,6 +43,10 @@ const FOREIGN: &[u8] =
 const ELSEWHERE: &[u8] =
     b"ERR respool: BY and GET of SORT are refused where a pool has several servers: \
     the keys that they name may be anywhere";
+
+/// To what goes to all nodes of a Cluster.
+const NOT_KNOWN_YET: &[u8] =
+    b"CLUSTERDOWN respool: no node of the Cluster has said yet which nodes there are: try again";
 
 /// To a command that the table does not have.
 pub(crate) const UNKNOWN_KEYS: &[u8] =
@@ -62,7 +69,8 @@ impl Engine {
             return false;
         };
         let at = usize::from(request.command.only_key);
-        let placed = at > 0
+        // Some module's command may come without the key that it names to be its only one.
+        let placed = (1..request.spans.len()).contains(&at)
             && request.command.arity_ok(request.spans.len())
             && self.goes_by_key(key)
             && self.put_by_key(key, request.bytes, request.arg(at), (request.id, class));
@@ -136,10 +144,7 @@ impl Engine {
         let is_bound = !session.pins.is_empty() || self.queued_group(key).is_some();
         let home = self.pools[pool].home();
         let of_cluster = self.pools[pool].cluster().is_some();
-        let (answer, spread) = (request.command.answer, request.command.fan_out.spread);
-        if of_cluster && let Some(placed) = self.answer_as_node(key, request) {
-            return Some(placed);
-        }
+        let spread = request.command.fan_out.spread;
         match owner {
             // A Cluster's nodes refuse that themselves, where they have to.
             Owner::One(_) if !of_cluster && looks_elsewhere(request) => {
@@ -150,6 +155,8 @@ impl Engine {
                 self.turn(key, server);
                 if in_multi {
                     self.bind_transaction(key, group);
+                } else if request.id == id::WATCH {
+                    self.note_watched(key, group);
                 }
                 None
             }
@@ -158,31 +165,10 @@ impl Engine {
                 Some(self.divide(key, request))
             }
             Owner::Several => Some(self.refuse_queued(key, CROSSSLOT)),
-            // A Cluster's nodes tell each other what is published.
-            Owner::Nobody if is_published(request.id) && of_cluster && is_bound => None,
-            Owner::Nobody if is_published(request.id) => {
-                if own != home && is_bound {
-                    return Some(self.refuse_queued(key, FOREIGN));
-                }
-                self.turn(key, home);
-                if in_multi && !of_cluster {
-                    self.bind_transaction(key, Group(home.0));
-                }
-                None
-            }
-            Owner::Nobody => match (answer, spread) {
-                // The server would know one of the session's links, and that is one of several.
-                (Answer::Pinned, _) if switches_off(request) => None,
-                (Answer::Pinned, _) => Some(self.refuse_here(key, request.command)),
-                (Answer::Session, _) => {
-                    // Ours, and the rest is the first server's.
-                    if request.id == id::INFO && !is_bound && !in_multi {
-                        self.turn(key, home);
-                    }
-                    None
-                }
-                _ if of_cluster && is_about_slot(request.id) => None,
-                (_, Spread::Owner | Spread::Owners | Spread::Any) => {
+            Owner::Nobody => match spread {
+                Spread::Here => None,
+                Spread::Node if of_cluster && !in_multi => self.answer_as_node(key, request),
+                Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
                     // Always the same one, as long as it is there.
                     if !is_bound && !in_multi {
                         let up = self.first_up(pool);
@@ -190,18 +176,65 @@ impl Engine {
                     }
                     None
                 }
-                // Of what one server executes, the others would know nothing.
-                _ if is_bound || in_multi => Some(self.refuse_here(key, request.command)),
-                _ if request.id == id::SCAN && request.spans.len() < 2 => None,
-                _ if request.id == id::SCAN => Some(self.scan(key, request)),
-                // What waits at the server, or must not wait behind others, would do so on links that all share.
-                (answer, Spread::Primaries | Spread::All)
-                    if answer != Answer::Alone && is_mergeable(request.id) =>
-                {
-                    Some(self.ask_all(key, request))
+                // A Cluster's nodes tell each other what is published.
+                Spread::Home if of_cluster && is_bound => None,
+                Spread::Home if own != home && is_bound => Some(self.refuse_queued(key, FOREIGN)),
+                Spread::Home => {
+                    self.turn(key, home);
+                    if in_multi && !of_cluster {
+                        self.bind_transaction(key, Group(home.0));
+                    }
+                    None
                 }
-                _ => Some(self.refuse_here(key, request.command)),
+                Spread::Off if switches_off(request) => None,
+                Spread::Off | Spread::Refused => Some(self.refuse_here(key, request.command)),
+                Spread::All if request.id == id::INFO && asks_for_us_alone(request) => None,
+                // It would be asked of a part of them.
+                Spread::All | Spread::Turns if !self.knows_all(pool) => {
+                    Some(self.refuse_queued(key, NOT_KNOWN_YET))
+                }
+                // Of what one server executes, the others would know nothing.
+                Spread::All | Spread::Turns if is_bound || in_multi => {
+                    Some(self.refuse_here(key, request.command))
+                }
+                // The server says in its own words what is wrong with it.
+                Spread::Turns if !request.command.arity_ok(request.spans.len()) => None,
+                Spread::Turns => Some(self.scan(key, request)),
+                Spread::All if request.id == id::INFO => Some(self.ask_info(key, request)),
+                Spread::All => Some(self.ask_all(key, request)),
             },
+        }
+    }
+
+    /// Whether all servers of a pool are known.
+    fn knows_all(&self, pool: usize) -> bool {
+        self.pools[pool].cluster().is_none_or(Cluster::is_known)
+    }
+
+    /// What a session has queued may belong to another server than when it was.
+    pub(crate) fn turn_to_queued(&mut self, key: Key) {
+        let Some(group) = self.queued_group(key).filter(|_| self.is_routed(key)) else {
+            return;
+        };
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        if session.pins.is_empty() {
+            let server = self.pools[usize::from(session.pool)].server_of(group);
+            self.turn(key, server);
+        }
+    }
+
+    fn note_watched(&mut self, key: Key, group: Group) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            let watches = session.pins.any(Pins::WATCH);
+            let watched = &mut session.rare().watched;
+            if !watches {
+                watched.clear();
+            }
+            if !watched.contains(&group.0) {
+                watched.push(group.0);
+            }
         }
     }
 
@@ -250,7 +283,7 @@ impl Engine {
                 Ok(())
             }
             Owner::One(_) => Err(FOREIGN.to_vec()),
-            Owner::Nobody if is_published(id) => {
+            Owner::Nobody if command.fan_out.spread == Spread::Home => {
                 let home = pool.home();
                 if session.pins.is_empty() {
                     self.turn(key, home);
@@ -308,7 +341,7 @@ impl Engine {
     }
 
     /// Whether that could not be had, and is not tried just now.
-    fn is_resting(&self, server: ServerId) -> bool {
+    pub(crate) fn is_resting(&self, server: ServerId) -> bool {
         self.first_link_is(server, |link| matches!(link.state, State::Resting { .. }))
     }
 
@@ -346,8 +379,12 @@ impl Engine {
                 Owner::One(_) | Owner::Several => Owner::Several,
             };
         });
-        // Where its keys are cannot be said: any server refuses it in its own words.
-        visited.map_or(Owner::Nobody, |()| owner)
+        // Where its keys are cannot be said: any server refuses it in its own words. But a PFMERGE without sources is
+        // none of these, and belongs where its one key does.
+        match (visited, owner) {
+            (Err(_), Owner::Several) => Owner::Nobody,
+            (_, owner) => owner,
+        }
     }
 
     /// From now on the session rides on the link that all share to this server. What it has in flight elsewhere stays there.
@@ -410,25 +447,6 @@ impl Engine {
         );
         self.refuse_queued(key, text.as_bytes())
     }
-}
-
-/// Whether it is for the owner of the slot that it names.
-pub(crate) fn is_about_slot(id: CommandId) -> bool {
-    matches!(id, id::CLUSTER_COUNTKEYSINSLOT | id::CLUSTER_GETKEYSINSLOT)
-}
-
-/// What is published is at the pool's first server, wherever its channels would be as keys: patterns meet all of them.
-fn is_published(id: CommandId) -> bool {
-    matches!(
-        id,
-        id::PUBLISH
-            | id::SPUBLISH
-            | id::PUBSUB_CHANNELS
-            | id::PUBSUB_NUMPAT
-            | id::PUBSUB_NUMSUB
-            | id::PUBSUB_SHARDCHANNELS
-            | id::PUBSUB_SHARDNUMSUB
-    )
 }
 
 /// Whether a SORT reads keys that it makes of a pattern.

@@ -12,10 +12,9 @@ use respool_protocol::request::{Scanner, Tail};
 use crate::buffer::Outgoing;
 use crate::coalesce::{Move, Run};
 use crate::duty::Duty;
-use crate::elsewhere::PutOff;
+use crate::elsewhere::Delayed;
 use crate::gather::Gather;
 use crate::limits::FUSED_WAITING_BYTES_MAX;
-use crate::link::{Before, Entry};
 use crate::parking::{AskedEarly, Parking};
 use crate::pool::ServerId;
 use crate::redirect::{Found, Redirect};
@@ -142,8 +141,6 @@ impl Flags {
     pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 26);
     /// It has queued or watched before.
     pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
-    /// Something of it was not executed, and is asked again.
-    pub(crate) const PUT_OFF: Flags = Flags(1 << 29);
     /// Its pool has several servers: each request is looked at to know whose it is.
     pub(crate) const ROUTED: Flags = Flags(1 << 28);
 
@@ -354,8 +351,10 @@ pub(crate) struct Rare {
     pub(crate) gives_up_at: Option<(u32, Time)>,
     /// Requests of which several servers have a part.
     pub(crate) gathers: VecDeque<Gather>,
-    /// Requests that a node did not execute, in the order of their places.
-    pub(crate) put_off: VecDeque<PutOff>,
+    /// The slots of the keys that it watches, where it does.
+    pub(crate) watched: Vec<u16>,
+    /// Requests that a node did not execute, and that are asked again.
+    pub(crate) delayed: Delayed,
     /// What their parts have brought.
     pub(crate) gathered_bytes: usize,
     /// Within an EXEC: what the session is there.
@@ -380,16 +379,21 @@ impl Session {
         self.next_seq.wrapping_sub(self.head_seq)
     }
 
+    /// Requests, and parts of requests, that are not answered and not put off.
+    pub(crate) fn in_flight(&self) -> usize {
+        let depth = self.depth() as usize;
+        self.rare.as_deref().map_or(depth, |rare| {
+            let parts: usize = rare.gathers.iter().map(Gather::waiting).sum();
+            (depth + parts)
+                .saturating_sub(rare.parking.places() + rare.gathers.len() + rare.delayed.len())
+        })
+    }
+
     /// Whether everything it asked was answered. Something may still be in flight on its link: what was
     /// given up keeps its place there, see `Engine::wait_for_own_link`.
     #[inline]
     pub(crate) fn is_caught_up(&self) -> bool {
         self.next_seq == self.head_seq
-    }
-
-    /// Whether the answer to one of its reads comes too early: what it asked in front of it is asked again, and so is this.
-    pub(crate) fn asks_again(&self, read: &Entry) -> bool {
-        self.flags.any(Flags::ASKS_AGAIN) && read.before != Before::Answered
     }
 
     pub(crate) fn rare(&mut self) -> &mut Rare {
@@ -468,8 +472,7 @@ impl Session {
             let queued = rare.transaction.as_ref().map_or(0, Transaction::held_bytes);
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
             let left: usize = rare.steps.iter().map(Step::held_bytes).sum();
-            let put_off: usize = rare.put_off.iter().map(PutOff::held_bytes).sum();
-            rare.pushes.len() + queued + subscribed + left + put_off
+            rare.pushes.len() + queued + subscribed + left + rare.delayed.held_bytes()
         });
         self.out.len() + self.held.len() + scanned + self.parked_bytes() + rare
     }
@@ -517,7 +520,6 @@ mod tests {
             F::FUSED,
             F::ASKS_AGAIN,
             F::ROUTED,
-            F::PUT_OFF,
         ] {
             assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));
         }

@@ -156,6 +156,17 @@ pub struct PoolSettings {
 pub enum PoolKind {
     /// One server owns every key.
     Single(ServerSettings),
+    /// Primaries that Sentinels watch: one alone, or several among which keys are divided as among [`PoolKind::Sharded`].
+    Watched {
+        /// Sentinels to be asked first; they know the others. Who we are to the first of them holds for all.
+        sentinels: Vec<ServerSettings>,
+        /// What the Sentinels call the primaries, at least one.
+        primaries: Vec<String>,
+        /// How to reach any of those, but for its address.
+        template: ServerSettings,
+        /// Which of several owns a key.
+        placement: Option<Placement>,
+    },
     /// A Redis or Valkey Cluster: its nodes say which of them owns which keys.
     Cluster {
         /// Nodes to be asked first; from the answers come all others. Who we are to the first of them, and its

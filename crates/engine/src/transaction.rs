@@ -530,6 +530,7 @@ impl Engine {
         if let Some(reply) = self.refusal_of_redirects(key, pins.is_empty()) {
             return self.leave_transaction(key, &reply);
         }
+        self.turn_to_queued(key);
         for pins in pins {
             match self.pin(key, pins) {
                 Ok(()) => {}
@@ -616,9 +617,9 @@ impl Engine {
         let exec = (!ours.is_empty()).then(|| Box::new(Exec { count, ours }));
         let duty = Duty::Block {
             before: 1 + in_block,
+            came: 0,
             exec,
             opens: true,
-            in_front: 1 + in_block,
             refusal: None,
             watched,
         };

@@ -5,6 +5,7 @@ use respool_protocol::encode;
 use std::sync::Arc;
 
 use crate::auth::CONFIGURED;
+use crate::cluster::SILENT_MS;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::failure::{self, Cause, Fate};
@@ -34,6 +35,16 @@ impl Engine {
     pub(crate) fn greeted(&mut self, key: Key, greeted: Greeted) {
         match greeted {
             Greeted::Waiting => {}
+            Greeted::Done if self.is_disproved(key) => {
+                let server = self.links.get(key).map(|link| link.key.server);
+                self.lose_link(
+                    key,
+                    "it is a replica, and the Sentinels call it the primary",
+                );
+                if let Some(server) = server {
+                    self.doubt_primary(server);
+                }
+            }
             Greeted::Done => self.link_is_up(key),
             Greeted::Broken(reason) => self.lose_link(key, &reason),
             Greeted::Refused(text) => {
@@ -53,6 +64,7 @@ impl Engine {
         link.progress = self.now;
         link.refusal = None;
         let heeded = link.heeds.then_some(link.key.server);
+        let role = link.role;
         if link.has_open_batch() {
             self.list_link(key);
         } else {
@@ -63,6 +75,9 @@ impl Engine {
         if let Some(server) = heeded {
             self.doubt_owners(server);
         }
+        if role == Role::Sentinel {
+            self.sentinel_up(key);
+        }
         self.hub_up(key);
         self.wake_waiters(key);
         let Some(link) = self.links.get(key) else {
@@ -71,7 +86,7 @@ impl Engine {
         let identity = link.identity.as_ref().map_or(String::new(), |identity| {
             format!("{} {}", identity.server, identity.version)
         });
-        if matches!(link.role, Role::Shared | Role::Hub(_)) {
+        if matches!(link.role, Role::Shared | Role::Hub(_) | Role::Sentinel) {
             let server = self.label(key).to_owned();
             let pool = self.pool_name(link.key.server).to_owned();
             self.tell(Event::LinkUp {
@@ -96,6 +111,9 @@ impl Engine {
         self.learned.asking.retain(|_, (link, _)| *link != key);
         let role = link.role;
         let was_up = link.is_up();
+        if was_up {
+            link.lost_at = Some(self.now);
+        }
         if was_up && role == Role::Shared {
             self.learned.doubt_server(link.key.server);
         }
@@ -107,6 +125,7 @@ impl Engine {
         link.state = State::Down;
         let (heeds, its_server) = (link.heeds && role == Role::Shared, link.key.server);
         if heeds {
+            self.doubt_primary(its_server);
             self.doubt_lost_owner(its_server);
             self.move_left(key);
         }
@@ -131,7 +150,7 @@ impl Engine {
         // What nobody rides on yet was asked for by a client, and the refusal is the client's alone.
         let theirs = refusal.is_some() && link.riders == 0 && !link.waiters.is_empty();
         // A session's own link says nothing that the shared one does not.
-        let told = !theirs && matches!(role, Role::Shared | Role::Hub(_));
+        let told = !theirs && matches!(role, Role::Shared | Role::Hub(_) | Role::Sentinel);
         // A server that wanted a password wants it still, until it has been seen not to.
         if refusal.is_some() || !wants_password(link) {
             link.refusal = refusal;
@@ -171,8 +190,8 @@ impl Engine {
         }
         match role {
             // What stayed leaves when the link is back.
-            Role::Shared if stable => self.connect(key),
-            Role::Shared => self.rest(key),
+            Role::Shared | Role::Sentinel if stable => self.connect(key),
+            Role::Shared | Role::Sentinel => self.rest(key),
             Role::Hub(hub) => {
                 self.hub_down(hub);
                 if stable {
@@ -359,6 +378,7 @@ impl Engine {
         }
         self.ticking = keys;
         self.tick_clusters();
+        self.tick_sentinels();
         self.tick_questions();
         self.tick_lessons();
         self.tick_waiters();
@@ -382,9 +402,10 @@ impl Engine {
         }
     }
 
-    /// Whether nobody will ask a link's server anything any more.
+    /// Whether nothing will be asked of a link's server, as far as is known.
     fn is_gone(&self, link: &Link) -> bool {
-        self.server(link.key.server).gone
+        let server = link.key.server;
+        self.server(server).gone || link.heeds && self.owns_nothing(server)
     }
 
     fn tick_link(&mut self, key: Key) {
@@ -403,7 +424,7 @@ impl Engine {
             // A database that does not exist, say: nobody rides on it, and who asked was told.
             State::Resting { .. }
                 if link.riders == 0
-                    && !matches!(link.role, Role::Hub(_))
+                    && !matches!(link.role, Role::Hub(_) | Role::Sentinel)
                     && (link.key != self.first_link(link.key.server) || self.is_gone(link))
                     // Whoever has turned away comes back, and is not to wait for the same again.
                     && (!self.pool_of(link.key.server).has_several()
@@ -426,7 +447,7 @@ impl Engine {
             }
             _ => {}
         }
-        if self.is_silent(link) {
+        if self.is_silent(link, SILENT_MS) {
             let server = link.key.server;
             self.doubt_lost_owner(server);
         }

@@ -4,8 +4,8 @@ mod world;
 
 use std::collections::HashSet;
 
-use respool_engine::Action;
 use respool_engine::limits::LINK_UNUSED_MS;
+use respool_engine::{Action, LinkId, SessionId};
 use world::{HELLO, World, request, requests, settings, worker};
 
 /// How a request to set `k` to a value of that length begins.
@@ -442,4 +442,173 @@ fn who_pipelines_what_is_fused_before_a_silent_server_is_not_closed_for_what_it_
     assert_eq!(world.engine.counters().sessions_closed_by_us, 0);
     assert_eq!(unread.len(), clients.len());
     assert!(taken <= clients.len() * 3 * chunk.len(), "{taken} taken");
+}
+
+/// The last that was said about reading a link.
+fn is_read(world: &World, link: LinkId) -> bool {
+    let last = world.actions.iter().rev().find_map(|action| match action {
+        Action::ReadLink(id, on) if *id == link => Some(*on),
+        _ => None,
+    });
+    last.unwrap_or(true)
+}
+
+/// What has come of another one's reply is not its.
+#[test]
+fn a_link_does_not_wait_for_whom_it_has_nothing_more_to_bring() {
+    let mut settings = world::sharded(2);
+    settings.limits.session_output_soft_bytes = 1_000;
+    let mut world = World::new(settings);
+    let [first, second] = [0, 1].map(|at| world.all_shared[at]);
+    let get = |at: usize| format!("GET {}", world.key_at(at, "k"));
+    let gets = [get(0), get(1)];
+    let [early, other] = [world.accept(), world.accept()];
+    world.asks(early, &[&gets[0], &gets[1]]);
+    world.asks(other, &[&gets[1]]);
+    world.wait_ms(1);
+    let value = |len: usize| format!("${len}\r\n{}\r\n", "v".repeat(len));
+    let large = value(5_000);
+    let (beginning, rest) = large.split_at(3_000);
+    world.says(second, [&value(2_000), beginning].concat());
+    world.says(first, "$1\r\nv\r\n");
+    assert_eq!(world.got(early).len(), 7 + value(2_000).len());
+    assert!(is_read(&world, second), "or the other one waits for ever");
+    world.says(second, rest);
+    assert_eq!(world.got(other), large);
+}
+
+/// Each has been brought more than may wait for its turn, and its turn comes behind what the other one waits for.
+#[test]
+fn two_links_do_not_wait_for_one_another() {
+    let mut settings = world::sharded(2);
+    settings.limits.session_output_soft_bytes = 1_000;
+    let mut world = World::new(settings);
+    let links = [0, 1].map(|at| world.all_shared[at]);
+    let [k, l] = [0, 1].map(|at| world.key_at(at, "k"));
+    let [a, b, other] = [world.accept(), world.accept(), world.accept()];
+    world.asks(other, &[&format!("GET {l}")]);
+    world.asks(b, &[&format!("SET {l} 1"), &format!("GET {k}")]);
+    world.asks(
+        a,
+        &[
+            &format!("SET {k} 1"),
+            &format!("GET {l}"),
+            &answered_here(2_000),
+        ],
+    );
+    world.asks(b, &[&format!("GET {k}")]);
+    world.wait_ms(1);
+    world.says(links[1], "$1\r\nv\r\n");
+    assert!(!is_read(&world, links[1]), "because of the first");
+    let large = format!("$2000\r\n{}\r\n", "v".repeat(2_000));
+    world.says(links[0], &large);
+    assert!(is_read(&world, links[0]), "or both wait for ever");
+    world.says(links[0], "+OK\r\n$1\r\n1\r\n");
+    assert!(is_read(&world, links[1]));
+    world.says(links[1], "+OK\r\n$1\r\n1\r\n");
+    world.wait_ms(1);
+    assert!(world.got(a).starts_with("+OK\r\n$1\r\n1\r\n-"));
+    assert_eq!(world.got(b), ["+OK\r\n", &large, "$1\r\n1\r\n"].concat());
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+/// Two servers, and three requests of one session of which each has a part; as one server answers them, of this length.
+fn three_in_parts(soft: u32, hard: u32, len: usize) -> (World, SessionId, String) {
+    let mut settings = world::sharded(2);
+    settings.limits.session_output_soft_bytes = soft;
+    settings.limits.session_output_hard_bytes = hard;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    let [k, l] = [0, 1].map(|at| world.key_at(at, "k"));
+    let mget = format!("MGET {k} {l}");
+    world.asks(session, &[&mget, &mget, &mget]);
+    world.wait_ms(1);
+    let part = format!("*1\r\n${len}\r\n{}\r\n", "v".repeat(len));
+    (world, session, part)
+}
+
+#[test]
+fn parts_that_wait_for_others_count_against_the_bound_of_their_session() {
+    let (mut world, session, part) = three_in_parts(1_000, 10_000, 4_000);
+    let first = world.all_shared[0];
+    world.says(first, part.repeat(3));
+    assert_eq!(world.closed_sessions(), [session]);
+    assert_eq!(world.engine.counters().held_bytes, 0);
+    // Both servers answer all the same.
+    let second = world.all_shared[1];
+    world.says(second, part.repeat(3));
+    assert_eq!(world.engine.counters().late_replies, 3);
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+#[test]
+fn a_link_that_brings_parts_long_before_others_is_not_read_until_those_come() {
+    let (mut world, session, part) = three_in_parts(1_000, 1_000_000, 4_000);
+    let [first, second] = [0, 1].map(|at| world.all_shared[at]);
+    world.says(first, &part);
+    assert!(!is_read(&world, first));
+    for _ in 0..2 {
+        world.says(second, "*1\r\n$-1\r\n");
+        assert!(is_read(&world, first), "what it brought was waited for");
+        world.says(first, &part);
+    }
+    world.says(second, "*1\r\n$-1\r\n");
+    let whole = format!("*2\r\n{}$-1\r\n", &part[4..]);
+    assert_eq!(world.got(session), whole.repeat(3));
+}
+
+#[test]
+fn what_is_divided_was_not_sent_if_no_part_was() {
+    for sent in [[false, false], [true, false], [false, true]] {
+        let mut world = World::unconnected(worker(0, 1), world::sharded(2));
+        let session = world.accept();
+        let [k, l] = [0, 1].map(|at| world.key_at(at, "k"));
+        world.asks(
+            session,
+            &[&format!("DEL {k} {l}"), &format!("MGET {k} {l}")],
+        );
+        for (link, sent) in world.all_shared.clone().into_iter().zip(sent) {
+            if sent {
+                world.up(link);
+                assert_eq!(world.asked(link).len(), 2);
+            }
+            world.lose(link);
+        }
+        let got = world.got(session);
+        let (del, mget) = got.split_once("\r\n").expect("both are answered");
+        match sent.contains(&true) {
+            true => assert!(
+                del.starts_with("-UNKNOWN respool: a part of the command "),
+                "{del}"
+            ),
+            false => assert!(del.starts_with("-NOTSENT "), "{del}"),
+        }
+        // What has read changes nothing.
+        let first = if sent[0] {
+            "-UNKNOWN respool: the command was sent"
+        } else {
+            "-NOTSENT "
+        };
+        assert!(mget.starts_with(first), "{mget}");
+    }
+}
+
+#[test]
+fn a_large_reply_that_has_begun_before_its_turn_is_read_on_when_that_has_come() {
+    let mut settings = world::sharded(2);
+    settings.limits.session_output_soft_bytes = 70_000;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    let [k, l] = [0, 1].map(|at| format!("GET {}", world.key_at(at, "k")));
+    world.asks(session, &[&k, &l]);
+    let [first, second] = [0, 1].map(|at| world.all_shared[at]);
+    let large = format!("$200000\r\n{}\r\n", "v".repeat(200_000));
+    let (beginning, rest) = large.split_at(80_000);
+    world.says(second, beginning);
+    assert!(!is_read(&world, second), "it would all be held");
+    world.says(first, "$-1\r\n");
+    assert!(is_read(&world, second));
+    world.says(second, rest);
+    assert!(world.got(session) == ["$-1\r\n", &large].concat());
+    assert_eq!(world.engine.counters().held_bytes, 0);
 }

@@ -34,6 +34,17 @@ fn all_levels() -> World {
     world
 }
 
+/// Two servers whose batches wait for what is in flight, ten turns at the most.
+fn all_levels_of_two() -> World {
+    let mut settings = world::sharded(2);
+    settings.flush.fuse = true;
+    settings.flush.collapse = true;
+    settings.flush.max_delay_us = 10_000;
+    let mut world = World::new(settings);
+    world.see_rights();
+    world
+}
+
 /// Several sessions ask in one turn.
 fn ask_at_once(world: &mut World, all: &[(SessionId, &[&str])]) {
     world.turn(|engine| {
@@ -458,6 +469,33 @@ fn what_was_given_up_is_not_sent_on_the_next_connection() {
     world.says(link, "+OK\r\n$1\r\n1\r\n");
     assert_eq!(world.got(writer), "+OK\r\n");
     assert_eq!(world.got(two), "$1\r\n1\r\n");
+}
+
+#[test]
+fn a_block_or_a_part_that_was_given_up_is_not_sent_on_the_next_connection() {
+    let mut settings = world::sharded(2);
+    settings.timeouts.request_ms = 400;
+    let mut world = World::new(settings);
+    world.wait_ms(1_100);
+    let [first, second] = [0, 1].map(|at| world.all_shared[at]);
+    let [k, l] = [0, 1].map(|at| world.key_at(at, "k"));
+    let session = world.accept();
+    world.asks(session, &["MULTI", &format!("SET {k} 1")]);
+    world.says(first, "-ERR no\r\n");
+    world.says(first, "+OK\r\n*0\r\n");
+    world.got(session);
+    for link in [first, second] {
+        world.sent(link);
+        world.room.insert(link, 0);
+    }
+    world.asks(session, &["EXEC", &format!("DEL {k} {l}")]);
+    world.wait_ms(450);
+    assert_eq!(world.got(session).matches("-UNKNOWN ").count(), 2);
+    for link in [first, second] {
+        world.lose(link);
+        world.connect();
+        assert_eq!(world.sent(link), "");
+    }
 }
 
 #[test]
@@ -1062,4 +1100,78 @@ fn who_comes_by_a_listener_that_is_left_out_leaves_alone() {
             assert_eq!(world.got(session), "$1\r\nv\r\n");
         }
     }
+}
+
+/// What is asked again of one server says nothing of what another one has answered, though something is asked again there, too.
+#[test]
+fn a_read_is_not_asked_again_because_of_what_another_server_answered() {
+    let mut world = all_levels_of_two();
+    let [here, there] = [0, 1].map(|at| world.all_shared[at]);
+    let [n, m, busy] = ["n", "m", "busy"].map(|name| world.key_at(0, name));
+    let [k, l, x, y, busy_there] = ["k", "l", "x", "y", "z"].map(|name| world.key_at(1, name));
+    let [a, b, c, d] = [(); 4].map(|()| world.accept());
+    let ask = |world: &mut World, all: &[(SessionId, &str, &str)]| {
+        world.turn(|engine| {
+            for (session, command, key) in all {
+                let words = format!("{command} {key}");
+                engine.handle_session_bytes(*session, &requests(&[&words]));
+            }
+        });
+    };
+    // There, something is asked again while something else is in flight.
+    ask(&mut world, &[(c, "GET", &x), (d, "GET", &y)]);
+    ask(&mut world, &[(a, "INCR", &busy_there)]);
+    world.wait_ms(50);
+    assert_eq!(world.asked(there).len(), 2);
+    world.says(there, "*2\r\n$-1\r\n$1\r\ny\r\n");
+    ask(&mut world, &[(a, "STRLEN", &k), (b, "STRLEN", &l)]);
+    world.wait_ms(50);
+    assert_eq!(
+        world.asked(there).len(),
+        3,
+        "x is asked again, and both are"
+    );
+    // Here, something is fused.
+    ask(&mut world, &[(b, "INCR", &busy)]);
+    let longer = format!("{k} longer");
+    ask(
+        &mut world,
+        &[(a, "GET", &n), (d, "GET", &m), (a, "SET", &longer)],
+    );
+    world.sent(here);
+    world.says(here, ":1\r\n");
+    let fused = requests(&[&format!("MGET {n} {m}")]);
+    assert_eq!(world.sent(here).as_bytes(), fused);
+    world.says(here, "*2\r\n$-1\r\n$1\r\nm\r\n");
+    assert_eq!(world.asked(here).len(), 1, "it is asked again");
+    world.says(there, ":1\r\n$-1\r\n:1\r\n:2\r\n");
+    let set = requests(&[&format!("SET {longer}")]);
+    assert_eq!(world.sent(there).as_bytes(), set, "and nothing behind it");
+    world.says(there, "+OK\r\n");
+    world.says(here, "$-1\r\n");
+    assert_eq!(world.got(a), ":1\r\n:1\r\n$-1\r\n+OK\r\n");
+    assert_eq!(world.got(b), ":2\r\n:1\r\n");
+}
+
+#[test]
+fn a_reply_that_has_begun_comes_whole_whatever_is_asked_again_of_another_server() {
+    let mut world = all_levels_of_two();
+    let [here, there] = [0, 1].map(|at| world.all_shared[at]);
+    let [n, m] = ["n", "m"].map(|name| world.key_at(0, name));
+    let [k, l] = ["k", "l"].map(|name| world.key_at(1, name));
+    let [a, b] = [world.accept(), world.accept()];
+    let asked_of_a = [format!("LRANGE {k} 0 9"), format!("GET {n}")];
+    let asked_of_b = [format!("LRANGE {l} 0 9"), format!("GET {m}")];
+    let [of_a, of_b] = [&asked_of_a, &asked_of_b].map(|two| two.each_ref().map(String::as_str));
+    ask_at_once(&mut world, &[(a, &of_a), (b, &of_b)]);
+    let large = format!("*1\r\n$100000\r\n{}\r\n", "x".repeat(100_000));
+    let (beginning, rest) = large.split_at(80_000);
+    world.says(there, beginning);
+    assert_eq!(world.got(a), beginning);
+    world.says(here, "*2\r\n$-1\r\n$1\r\nm\r\n");
+    world.says(there, [rest, "*0\r\n"].concat());
+    assert_eq!(world.got(a), rest);
+    world.says(here, "$-1\r\n");
+    assert_eq!(world.got(a), "$-1\r\n");
+    assert_eq!(world.got(b), "*0\r\n$1\r\nm\r\n");
 }

@@ -1,4 +1,4 @@
-//! Whole histories, in virtual time: many clients, a server that remembers what it executed, links
+//! Whole histories, in virtual time: many clients, servers that remember what they executed, links
 //! that break at any byte. Everything is cut at random, and every history is told by its seed.
 
 mod world;
@@ -7,14 +7,20 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use respool_engine::settings::Settings;
+use respool_engine::settings::{PoolKind, Settings};
 use respool_engine::{Action, Engine, LinkId, SessionId, Time, Worker};
 use respool_protocol::encode;
 use respool_protocol::reply::{self, Scanned};
-use world::{HELLO, World, peer, request, requests, settings, take_requests, worker};
+use world::{
+    HELLO, Owners, World, peer, place_of, request, requests, settings, take_requests, worker,
+};
 
 /// The server was too slow to say whether something is allowed.
 const NOT_TOLD: &[u8] = b"-NOPERM respool:";
+
+/// What a request for several servers says when not all of them executed their part.
+const IN_PART: &[u8] =
+    b"-UNKNOWN respool: a part of the command was executed, or may have been; NOPERM ";
 
 /// What a client expects in one place of its replies.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,6 +36,13 @@ enum Expected {
     /// The result of a block: the echo of each of these keys, or one error for all, or nil if it was watched
     /// and its link was lost.
     Block { keys: Vec<String>, watched: bool },
+    /// What becomes of all these keys, which may be of several servers, or one error for all.
+    Many {
+        command: &'static str,
+        keys: Vec<String>,
+    },
+    /// What a SCAN with this cursor finds, and the next cursor.
+    Page(String),
     /// OK, or an error.
     Watch,
     /// OK, or that nobody said whether it is allowed.
@@ -46,9 +59,22 @@ struct Client {
     open: bool,
 }
 
-/// A connection of the server.
+impl Client {
+    /// The cursor of the SCAN behind the last one that was answered.
+    fn next_page(&self) -> String {
+        let answers = answers(&self.got);
+        let pages = answers.iter().zip(&self.expected).rev();
+        let found = pages.filter(|(_, expected)| matches!(expected, Expected::Page(_)));
+        let mut next = found.filter_map(|(answer, _)| page(answer));
+        next.next().map_or("0".to_owned(), |(next, _)| next)
+    }
+}
+
+/// A connection of a server.
 #[derive(Default)]
 struct Connection {
+    /// Which one that is.
+    server: usize,
     read: Vec<u8>,
     to_send: Vec<u8>,
     /// What was queued since MULTI.
@@ -61,7 +87,10 @@ struct History {
     random: u64,
     clients: Vec<Client>,
     connections: HashMap<LinkId, Connection>,
-    connecting: Vec<LinkId>,
+    owners: Owners,
+    /// Servers that cannot be reached now.
+    down: Vec<bool>,
+    connecting: Vec<(LinkId, usize)>,
     /// The keys of everything that was executed, in that order.
     executed: Vec<String>,
     /// How many of a hundred links survive a step.
@@ -74,7 +103,15 @@ impl History {
             seed,
             ..worker(0, 1)
         };
+        let owners = Owners::of(&settings);
+        let servers = match &settings.pools[0].kind {
+            PoolKind::Sharded { shards, .. } => shards.len(),
+            PoolKind::Single(_) => 1,
+            other => unreachable!("these tests have no {other:?}"),
+        };
         let mut history = History {
+            owners,
+            down: vec![false; servers],
             engine: Engine::new(Arc::new(settings), worker, Time(0)),
             now: 0,
             random: seed | 1,
@@ -111,7 +148,12 @@ impl History {
     /// A client writes some requests.
     fn ask(&mut self, client: usize) {
         for _ in 0..=self.random(6) {
-            let kind = self.random(15);
+            let kind = self.random(20);
+            let owners = &self.owners;
+            let cursor = match kind {
+                19 => self.clients[client].next_page(),
+                _ => String::new(),
+            };
             let Client {
                 name,
                 asked,
@@ -141,12 +183,15 @@ impl History {
                 10 | 11 => {
                     let watched = kind == 11;
                     if watched {
-                        encode::request(to_send, &["WATCH", "w"]);
+                        let watched = owners.key_at(owners.owner_of(&key), "w");
+                        encode::request(to_send, &["WATCH", &watched]);
                         expected.push(Expected::Watch);
                     }
                     encode::request(to_send, &["MULTI"]);
                     expected.push(Expected::Here(b"+OK\r\n".to_vec()));
-                    let keys: Vec<String> = (0..3).map(|nth| format!("{key}:{nth}")).collect();
+                    let server = owners.owner_of(&key);
+                    let names = (0..3).map(|nth| owners.key_at(server, &format!("{key}:{nth}.")));
+                    let keys: Vec<String> = names.collect();
                     for key in &keys {
                         encode::request(to_send, &["INCR", key]);
                         expected.push(Expected::Here(b"+QUEUED\r\n".to_vec()));
@@ -173,6 +218,24 @@ impl History {
                         expected.push(Expected::Here(reply.into()));
                     }
                 }
+                15..=18 => {
+                    let command = ["MGET", "MSET", "DEL", "EXISTS"][kind as usize - 15];
+                    let mut keys: Vec<String> = (0..4).map(|nth| format!("{key}:{nth}")).collect();
+                    if command == "MGET" {
+                        keys.push(keys[0].clone());
+                    }
+                    let mut words = vec![command];
+                    for key in &keys {
+                        words.push(key);
+                        words.extend((command == "MSET").then_some("v"));
+                    }
+                    encode::request(to_send, &words);
+                    expected.push(Expected::Many { command, keys });
+                }
+                19 => {
+                    encode::request(to_send, &["SCAN", &cursor]);
+                    expected.push(Expected::Page(cursor));
+                }
                 6 | 7 => {
                     encode::request(to_send, &["SET", &key, "v"]);
                     expected.push(Expected::Set(key));
@@ -197,9 +260,19 @@ impl History {
             _ => 1 + self.random(300),
         };
         self.engine.begin_turn(Time(self.now));
-        for link in std::mem::take(&mut self.connecting) {
-            if self.random(100) < self.link_luck {
-                self.connections.insert(link, Connection::default());
+        for server in 0..self.down.len() {
+            let is_down = self.down[server];
+            // One is down for some turns, while others work on.
+            let falls = is_down || self.random(200) >= self.link_luck + 98;
+            self.down[server] = falls && self.link_luck < 100 && self.random(8) > 0;
+        }
+        for (link, server) in std::mem::take(&mut self.connecting) {
+            if self.random(100) < self.link_luck && !self.down[server] {
+                let connection = Connection {
+                    server,
+                    ..Connection::default()
+                };
+                self.connections.insert(link, connection);
                 self.engine.handle_link_up(link);
             } else {
                 self.engine.handle_link_lost(link, "refused");
@@ -215,7 +288,8 @@ impl History {
         }
         let links: Vec<LinkId> = self.connections.keys().copied().collect();
         for link in links {
-            if self.random(100) >= self.link_luck {
+            let is_down = self.down[self.connections[&link].server];
+            if self.random(100) >= self.link_luck || is_down {
                 self.connections.remove(&link);
                 self.engine.handle_link_lost(link, "reset");
                 continue;
@@ -267,10 +341,10 @@ impl History {
         }
         while let Some(action) = self.engine.poll_action() {
             match action {
-                Action::Connect { link, .. } => self.connecting.push(link),
+                Action::Connect { link, to } => self.connecting.push((link, place_of(&to))),
                 Action::CloseLink(link) => {
                     self.connections.remove(&link);
-                    self.connecting.retain(|other| *other != link);
+                    self.connecting.retain(|(other, _)| *other != link);
                 }
                 Action::CloseSession { session, .. } => {
                     if let Some(client) =
@@ -290,7 +364,7 @@ impl History {
         self.serve();
     }
 
-    /// The server executes every whole request that it has.
+    /// The servers execute every whole request that they have.
     fn serve(&mut self) {
         for connection in self.connections.values_mut() {
             for args in take_requests(&mut connection.read) {
@@ -357,6 +431,19 @@ impl History {
                             }
                         }
                     }
+                    "DEL" | "EXISTS" => {
+                        self.executed.extend_from_slice(&args[1..]);
+                        encode::integer(&mut connection.to_send, args.len() as i64 - 1);
+                    }
+                    "SCAN" => {
+                        let at: usize = args[1].parse().expect("it is one of ours");
+                        encode::array(&mut connection.to_send, 2);
+                        let next = ((at + 1) % PAGES).to_string();
+                        encode::bulk(&mut connection.to_send, next.as_bytes());
+                        encode::array(&mut connection.to_send, 1);
+                        let name = page_of(connection.server, at);
+                        encode::bulk(&mut connection.to_send, name.as_bytes());
+                    }
                     "INCR" | "GET" | "BLPOP" => {
                         assert!(
                             connection.queued.is_none(),
@@ -408,9 +495,51 @@ fn answers(bytes: &[u8]) -> Vec<&[u8]> {
     found
 }
 
+/// What a server is to be scanned in.
+const PAGES: usize = 3;
+
+fn page_of(server: usize, at: usize) -> String {
+    format!("server {server}, page {at}")
+}
+
+/// The next cursor, and what was found: the reply to SCAN.
+fn page(reply: &[u8]) -> Option<(String, String)> {
+    let text = String::from_utf8_lossy(reply);
+    let lines: Vec<&str> = text.split("\r\n").collect();
+    match lines[..] {
+        ["*2", _, cursor, "*1", _, found, ""] => Some((cursor.to_owned(), found.to_owned())),
+        _ => None,
+    }
+}
+
 /// One key in eight is.
 fn is_odd(key: &str) -> bool {
     key.bytes().map(u32::from).sum::<u32>() % 8 == 0
+}
+
+/// Where a server executed what one client asked of it.
+#[derive(Clone, Default)]
+struct Order {
+    changed_at: usize,
+    reads_before: Vec<usize>,
+}
+
+impl Order {
+    /// Takes what was asked next, which was executed at these places. Whether that is behind all that it has to be behind.
+    fn takes(&mut self, runs: &[usize], is_read: bool) -> bool {
+        let (Some(first), Some(last)) = (runs.iter().min(), runs.iter().max()) else {
+            return true;
+        };
+        // Of a read that ran more than once, the client sees the last.
+        let seen_at = if is_read { last } else { first };
+        let is_right = *seen_at >= self.changed_at
+            && (is_read || self.reads_before.iter().all(|read| read < first));
+        match is_read {
+            true => self.reads_before.push(*last),
+            false => self.changed_at = *last,
+        }
+        is_right
+    }
 }
 
 proptest! {
@@ -418,9 +547,10 @@ proptest! {
     /// ran twice, or one that ran although its client was told that it did not.
     #[test]
     fn every_client_gets_its_own_answers_in_order_and_the_truth_about_failures(
-        seed: u64, clients in 1usize..12, luck in 80u64..=100, turns in 1usize..120, fuse: bool, collapse: bool,
+        seed: u64, clients in 1usize..12, servers in 1..=3_u16, luck in 80u64..=100, turns in 1usize..120, fuse: bool,
+        collapse: bool,
     ) {
-        let mut settings = settings();
+        let mut settings = world::pool_of(servers);
         settings.flush.fuse = fuse;
         settings.flush.collapse = collapse;
         let mut history = History::new(seed, clients, settings);
@@ -432,6 +562,7 @@ proptest! {
         }
         history.settle();
         let mut seen = HashSet::new();
+        let mut pages: HashMap<String, (String, String)> = HashMap::new();
         let ran = |key: &String| {
             let runs = history.executed.iter().enumerate().filter(|(_, other)| *other == key);
             runs.map(|(at, _)| at).collect()
@@ -440,8 +571,8 @@ proptest! {
             prop_assert!(client.open);
             let answers = answers(&client.got);
             prop_assert_eq!(answers.len(), client.expected.len());
-            let mut changed_at = 0;
-            let mut reads_before: Vec<usize> = Vec::new();
+            // Of each server: where what it asked was executed, so far.
+            let mut orders: Vec<Order> = vec![Order::default(); servers.into()];
             for (answer, expected) in answers.iter().zip(&client.expected) {
                 let (key, is_read, is_set) = match expected {
                     Expected::Here(reply) => {
@@ -450,6 +581,56 @@ proptest! {
                     }
                     Expected::Allowed => {
                         prop_assert!(*answer == b"+OK\r\n" || answer.starts_with(NOT_TOLD));
+                        continue;
+                    }
+                    Expected::Page(cursor) => {
+                        if let Some(found) = page(answer) {
+                            let before = pages.insert(cursor.clone(), found.clone());
+                            prop_assert!(before.is_none_or(|before| before == found));
+                        } else {
+                            prop_assert!(answer.starts_with(b"-NOTSENT ") || answer.starts_with(b"-UNKNOWN "));
+                        }
+                        continue;
+                    }
+                    Expected::Many { command, keys } => {
+                        let reads = matches!(*command, "MGET" | "EXISTS");
+                        let is_refused = answer.starts_with(b"-NOPERM ") && matches!(*command, "MGET" | "MSET");
+                        let is_unsent = answer.starts_with(b"-NOTSENT ");
+                        let is_unknown = answer.starts_with(b"-UNKNOWN ");
+                        let names: HashSet<&String> = keys.iter().collect();
+                        for key in &names {
+                            let runs: Vec<usize> = ran(key);
+                            let asked = keys.iter().filter(|other| other == key).count();
+                            // A read that was lost is sent once more.
+                            prop_assert!(runs.len() <= if reads { 2 * asked } else { asked }, "{} ran at {:?}", key, runs);
+                            if (is_unsent || is_refused) && !(reads && servers > 1) {
+                                prop_assert!(runs.is_empty(), "{} ran, and its client was told that it did not", key);
+                            } else if !is_unknown && !is_unsent && !is_refused {
+                                prop_assert!(!runs.is_empty());
+                            }
+                        }
+                        let mut whole = Vec::new();
+                        match *command {
+                            "MGET" => {
+                                encode::array(&mut whole, keys.len());
+                                for key in keys {
+                                    match is_odd(key) {
+                                        true => whole.extend_from_slice(b"$-1\r\n"),
+                                        false => encode::bulk(&mut whole, key.as_bytes()),
+                                    }
+                                }
+                            }
+                            "MSET" => whole.extend_from_slice(b"+OK\r\n"),
+                            _ => encode::integer(&mut whole, keys.len() as i64),
+                        }
+                        prop_assert!(*answer == whole || is_unsent || is_unknown || is_refused, "{:?} got {:?}", keys, answer);
+                        for (at, order) in orders.iter_mut().enumerate() {
+                            let its = names.iter().filter(|key| history.owners.owner_of(key) == at);
+                            let runs: Vec<usize> = its.flat_map(|key| ran(key)).collect();
+                            if !reads || *answer == whole {
+                                prop_assert!(order.takes(&runs, reads), "{:?} ran at {:?}", keys, runs);
+                            }
+                        }
                         continue;
                     }
                     Expected::Watch => {
@@ -469,11 +650,8 @@ proptest! {
                             prop_assert_eq!(*answer, &echo[..]);
                             prop_assert!(whole);
                         }
-                        if let (Some(first), Some(last)) = (at.first(), at.last()) {
-                            prop_assert!(*first >= changed_at);
-                            prop_assert!(reads_before.iter().all(|read| read < first));
-                            changed_at = *last;
-                        }
+                        let order = &mut orders[history.owners.owner_of(&keys[0])];
+                        prop_assert!(order.takes(&at, false), "{:?} ran at {:?}", keys, at);
                         continue;
                     }
                     Expected::Server(key) => (key, false, false),
@@ -501,24 +679,28 @@ proptest! {
                     // Whatever it read, nobody has seen it.
                     continue;
                 }
-                // What a session asked runs in the order in which it asked, as far as changes are seen.
-                if let (Some(first), Some(last)) = (runs.first(), runs.last()) {
-                    // Of a read that ran more than once, the client sees the last.
-                    let seen_at = if is_read { last } else { first };
-                    prop_assert!(*seen_at >= changed_at, "{} ran before a change that was asked before it", key);
-                    if !is_read {
-                        prop_assert!(reads_before.iter().all(|read| read < first), "a read ran after {}, which was asked behind it", key);
-                        changed_at = *last;
-                    } else {
-                        reads_before.push(*last);
-                    }
-                }
+                // What a session asked of a server runs in the order in which it asked, as far as changes are seen.
+                let order = &mut orders[history.owners.owner_of(key)];
+                prop_assert!(order.takes(&runs, is_read), "{} ran at {:?}, not in the order asked", key, runs);
             }
             if luck == 100 {
-                let failed = |answer: &&[u8]| answer[0] == b'-' && !answer.starts_with(NOT_TOLD);
+                let expected = [NOT_TOLD, b"-NOPERM no", b"-NOPERM respool: server:", IN_PART];
+                let is_expected = |answer: &&[u8]| expected.iter().any(|text| answer.starts_with(text));
+                let failed = |answer: &&[u8]| answer[0] == b'-' && !is_expected(answer);
                 prop_assert!(!answers.iter().any(failed), "no link broke, and yet something failed");
             }
         }
+        // A walk by cursors meets every page of every server, and ends.
+        let all = (0..servers.into()).flat_map(|server| (0..PAGES).map(move |at| page_of(server, at)));
+        let mut cursor = "0".to_owned();
+        for expected in all {
+            let Some((next, found)) = pages.get(&cursor) else {
+                return Ok(());
+            };
+            prop_assert_eq!(found, &expected);
+            cursor.clone_from(next);
+        }
+        prop_assert_eq!(cursor, "0");
     }
 }
 

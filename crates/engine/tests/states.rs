@@ -742,3 +742,43 @@ fn what_is_discarded_was_not_asked_of_the_server_either() {
     assert_eq!(world.got(session), "+OK\r\n+QUEUED\r\n+OK\r\n");
     assert_eq!(world.sent(link), "");
 }
+
+/// A server answers the beginning of a block while the rest of it is on its way; the connection to it is lost.
+fn lost_in_a_block(opened: &str) -> (World, LinkId, SessionId) {
+    let mut world = World::new(world::settings());
+    let (link, session) = (world.shared, world.accept());
+    world.wait_ms(1_100);
+    world.asks(session, &["MULTI"]);
+    probed(&mut world, link);
+    let multi = requests(&["MULTI"]).len();
+    world.room.insert(link, multi + 10);
+    world.asks(session, &["SET a 1", "SET b 2", "EXEC"]);
+    world.says(link, opened);
+    world.got(session);
+    world.lose(link);
+    assert_eq!(world.connect(), link);
+    (world, link, session)
+}
+
+#[test]
+fn a_block_whose_beginning_was_answered_is_sent_and_answered_from_its_beginning() {
+    let (mut world, link, session) = lost_in_a_block("+OK\r\n");
+    let block = requests(&["MULTI", "SET a 1", "SET b 2", "EXEC"]);
+    assert_eq!(world.sent(link).as_bytes(), block);
+    let other = world.accept();
+    world.asks(other, &["GET a"]);
+    world.says(link, "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n+OK\r\n");
+    world.says(link, "$1\r\n1\r\n");
+    assert_eq!(world.got(session), "*2\r\n+OK\r\n+OK\r\n");
+    assert_eq!(world.got(other), "$1\r\n1\r\n");
+}
+
+/// Without MULTI, what was behind it has been executed.
+#[test]
+fn what_was_sent_as_a_block_and_was_none_is_not_sent_again() {
+    let (mut world, link, session) = lost_in_a_block("-NOPERM no\r\n");
+    assert_eq!(world.sent(link), "");
+    world.asks(session, &["GET a"]);
+    world.says(link, "$1\r\n1\r\n");
+    assert_eq!(world.got(session), "$1\r\n1\r\n");
+}

@@ -1,6 +1,7 @@
-//! Slow clients, clients that leave, links that are lost or stuck, large values, refusals, deadlines and levels that are switched, all at
-//! once: every client gets its own answers, whole and in order, or is told what became of a request; what it writes is written in
-//! its order, once; nobody waits for ever, and nothing stays held.
+//! Slow clients, clients that leave, links that are lost or stuck, servers that say nothing for a while or cannot be reached, large
+//! values, refusals, deadlines and levels that are switched, all at once, in pools of one server and of several: every client gets
+//! its own answers, whole and in order, or is told what became of a request; what it writes is written in its order, once; nobody
+//! waits for ever, nothing passes its bound, and nothing stays held.
 
 mod world;
 
@@ -10,14 +11,25 @@ use proptest::prelude::*;
 use respool_engine::{Action, LinkId, SessionId};
 use respool_protocol::encode::{self, Version};
 use respool_protocol::reply::{Scanned, Scanner};
-use world::{World, requests, settings};
+use world::{World, requests};
 
 const CLIENTS: usize = 6;
+/// What is more is a large request, where there are any.
+const HELD_BYTES: usize = 1_500;
+/// What is read of a client at once.
+const ASKED_BYTES: usize = 600;
 /// What sockets bring at once.
 const READ_BYTES: usize = 80_000;
 /// Longer than all that happens.
 const LONG_MS: u32 = 600_000;
 const REFUSED: &str = "-OOM no\r\n";
+/// Keys of a server, as it says itself.
+const SIZE: i64 = 7;
+/// What a request for several servers says when not all of them executed their part.
+const IN_PART: &str = "-UNKNOWN respool: a part of the command ";
+/// Entries of a link that one read of a client may add, at the most, and that the capture of another link may, behind that
+/// one's.
+const ENTRIES_AT_ONCE: usize = 2 * ASKED_BYTES / 15;
 
 /// What a key holds that nobody writes: little, much, a list, nothing.
 fn constant(key: &str) -> Option<String> {
@@ -29,14 +41,27 @@ fn constant(key: &str) -> Option<String> {
     }
 }
 
-/// The server, behind however many connections.
+/// A server, behind however many connections.
 #[derive(Default)]
 struct Server {
-    /// `w` and the number of who alone writes it, always more than before.
+    /// Keys of those who alone write them, always more than before.
     written: HashMap<String, u64>,
     executed: u64,
     /// Refuses an MGET or MSET now and then.
     refuses: bool,
+    /// It says nothing, for now.
+    is_silent: bool,
+    connects: Connects,
+}
+
+/// What becomes of attempts to connect to a server.
+#[derive(Clone, Copy, Debug, Default)]
+enum Connects {
+    #[default]
+    Yes,
+    Refused,
+    /// Nothing.
+    Unanswered,
 }
 
 impl Server {
@@ -72,9 +97,17 @@ impl Server {
                 says.extend_from_slice(b"+OK\r\n");
             }
             ["GET", key] => self.get(key, says),
+            ["EXISTS", keys @ ..] => {
+                let found = keys.iter().filter(|key| constant(key).is_some());
+                encode::integer(says, found.count() as i64);
+            }
+            ["DEL", ..] => encode::integer(says, 0),
+            ["DBSIZE"] => encode::integer(says, SIZE),
             ["STRLEN", key] => {
                 encode::integer(says, constant(key).map_or(0, |value| value.len() as i64));
             }
+            // It does not say what it has: the table is believed.
+            ["COMMAND", ..] => says.extend_from_slice(b"-ERR no\r\n"),
             ["CONFIG", ..] => says.extend_from_slice(b"-ERR Unknown option\r\n"),
             ["HELLO", ..] => says.extend_from_slice(world::HELLO.as_bytes()),
             other => panic!("the server got {other:?}"),
@@ -85,26 +118,107 @@ impl Server {
 /// The server's end of a link.
 #[derive(Default)]
 struct Connection {
+    /// Which server it is.
+    server: usize,
     says: Vec<u8>,
     is_unread: bool,
+    /// What has come and is not executed yet, since its server does nothing or what it says is not read.
+    waiting: VecDeque<Vec<String>>,
+    /// What was queued since MULTI.
+    queued: Option<Vec<Vec<String>>>,
+    /// Bytes that have left, and where each reply ends that has not left whole.
+    said: usize,
+    ends: VecDeque<usize>,
+}
+
+impl Connection {
+    fn to(server: usize) -> Connection {
+        Connection {
+            server,
+            ..Connection::default()
+        }
+    }
+
+    fn execute(&mut self, server: &mut Server, args: Vec<String>) {
+        match (args[0].as_str(), &mut self.queued) {
+            ("MULTI", None) => {
+                self.queued = Some(Vec::new());
+                self.says.extend_from_slice(b"+OK\r\n");
+            }
+            ("EXEC", Some(queued)) => {
+                encode::array(&mut self.says, queued.len());
+                for args in std::mem::take(queued) {
+                    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+                    server.execute(&args, &mut self.says);
+                }
+                self.queued = None;
+            }
+            (_, Some(queued)) => {
+                queued.push(args);
+                self.says.extend_from_slice(b"+QUEUED\r\n");
+            }
+            (_, None) => {
+                let args: Vec<&str> = args.iter().map(String::as_str).collect();
+                server.execute(&args, &mut self.says);
+            }
+        }
+        self.ends.push_back(self.said + self.says.len());
+    }
+
+    fn say(&mut self, count: usize) -> Vec<u8> {
+        self.said += count;
+        while self.ends.front().is_some_and(|end| *end <= self.said) {
+            self.ends.pop_front();
+        }
+        self.says.drain(..count).collect()
+    }
 }
 
 struct Client {
     session: SessionId,
     number: usize,
     is_open: bool,
-    /// It sends nothing any more.
+    /// It asks nothing any more; and that has been seen.
     has_ended: bool,
+    was_seen_to_end: bool,
+    is_unread: bool,
     /// Its session was closed when it had been answered everything.
     was_let_go: bool,
     asked: VecDeque<String>,
+    /// What it has not sent yet of that.
+    unsent: Vec<u8>,
     got: Vec<u8>,
-    /// The last value that it wrote, the last one that was acknowledged, and those behind it that may have been written.
+    /// The last value that it wrote.
     wrote: u64,
-    acknowledged: u64,
-    maybe: HashSet<u64>,
+    /// Its keys, which nobody else writes.
+    own: HashMap<String, Own>,
     /// What it read last of each key.
     read: HashMap<String, u64>,
+}
+
+/// What a client knows of a key of its own.
+#[derive(Debug, Default)]
+struct Own {
+    /// The last value that was acknowledged, and those behind it that may have been written. 0: nothing.
+    acknowledged: u64,
+    maybe: HashSet<u64>,
+}
+
+impl Own {
+    fn may_hold(&self, value: u64) -> bool {
+        value == self.acknowledged || self.maybe.contains(&value)
+    }
+}
+
+/// A client has some, so that they are not all of one server.
+fn own_keys(number: usize) -> impl Iterator<Item = String> {
+    ["u", "v", "w"]
+        .into_iter()
+        .map(move |letter| format!("{letter}{number}"))
+}
+
+fn is_own(key: &str) -> bool {
+    key.starts_with(['u', 'v', 'w'])
 }
 
 impl Client {
@@ -114,23 +228,69 @@ impl Client {
             number,
             is_open: true,
             has_ended: false,
+            was_seen_to_end: false,
+            is_unread: false,
             was_let_go: false,
             asked: VecDeque::new(),
+            unsent: Vec::new(),
             got: Vec::new(),
             wrote: 0,
-            acknowledged: 0,
-            maybe: HashSet::new(),
+            own: own_keys(number).map(|key| (key, Own::default())).collect(),
             read: HashMap::new(),
         }
     }
 
-    fn own_key(&self) -> String {
-        format!("w{}", self.number)
-    }
-
-    /// Whether its key may hold this; 0: nothing.
-    fn may_hold(&self, value: u64) -> bool {
-        value == self.acknowledged || self.maybe.contains(&value)
+    /// Asks for something, by two numbers; `all`: everybody's own keys.
+    fn ask(&mut self, what: u8, key: usize, all: &[String], storm: &Storm) {
+        let own = |at: usize| own_keys(self.number).nth(at % 3).expect("it has three");
+        let mut value = || {
+            self.wrote += 1;
+            match storm.has_large_requests && key.is_multiple_of(5) {
+                true => format!("{:0>width$}", self.wrote, width = HELD_BYTES + key),
+                false => self.wrote.to_string(),
+            }
+        };
+        let of_others = &all[key % all.len()];
+        let small = |at: usize| format!("k{}", (key + at) % 8);
+        let request = match what {
+            0 | 1 => format!("SET {} {}", own(key), value()),
+            2 => format!("GET {}", own(key)),
+            3 => format!("GET {of_others}"),
+            4 if storm.has_odd_keys => format!("GET l{}", key % 2),
+            5 if storm.has_odd_keys => format!("GET n{}", key % 2),
+            6 => format!("STRLEN {}", small(0)),
+            7 if storm.has_large_values => format!("GET B{}", key % 3),
+            14 => format!("MSET {} {} {} {}", own(key), value(), own(key + 1), value()),
+            15 => {
+                let [one, other] = [own(key), own(key + 1)];
+                format!(
+                    "MSET {one} {} {other} {} {one} {}",
+                    value(),
+                    value(),
+                    value()
+                )
+            }
+            16 => format!("MGET {} {} {of_others} {0}", small(0), small(3)),
+            17 if storm.has_odd_keys => format!("MGET l0 {} n1 {}", small(0), own(key)),
+            18 if storm.has_large_values => format!("MGET B0 B1 {} B{}", own(key), key % 3),
+            19 => format!("EXISTS {} n0 {} n1 {0}", small(0), small(1)),
+            20 => "DEL n0 n1 n2".to_owned(),
+            21 => "DBSIZE".to_owned(),
+            22 => {
+                let (key, value) = (own(key), self.wrote + 1);
+                self.wrote = value;
+                let get = format!("GET {key}");
+                let set = format!("SET {key} {value}");
+                self.unsent.extend(requests(&["MULTI", &set, &get, "EXEC"]));
+                let expected = ["MULTI", "QUEUED", "QUEUED"].map(str::to_owned);
+                self.asked.extend(expected);
+                self.asked.push_back(format!("EXEC {key} {value}"));
+                return;
+            }
+            _ => format!("GET {}", small(0)),
+        };
+        self.unsent.extend(requests(&[&request]));
+        self.asked.push_back(request);
     }
 
     /// Takes the reply to its oldest request.
@@ -140,55 +300,117 @@ impl Client {
             return Err(format!("client {} got {short:?} for nothing", self.number));
         };
         let wrong = Err(format!(
-            "client {} asked {request} and got {short:?}, acknowledged {}, perhaps {:?}",
-            self.number, self.acknowledged, self.maybe
+            "client {} asked {request} and got {short:?}, of {:?}",
+            self.number, self.own
         ));
         let (is_unknown, is_unsent) =
             (reply.starts_with("-UNKNOWN"), reply.starts_with("-NOTSENT"));
-        if (is_unknown || is_unsent) && !storm.loses_links && storm.request_ms == LONG_MS {
+        let is_in_part = storm.refuses && storm.servers > 1 && reply.starts_with(IN_PART);
+        if (is_unknown || is_unsent)
+            && !is_in_part
+            && !storm.loses_links
+            && storm.request_ms == LONG_MS
+        {
             return wrong;
         }
         let words: Vec<&str> = request.split(' ').collect();
+        let is_refused = storm.refuses && words.len() > 2 && reply.starts_with("-OOM ");
         let right = match words[..] {
-            ["SET", _, value] => {
-                let value = value.parse().expect("it writes numbers");
-                if reply == "+OK\r\n" {
-                    self.acknowledged = value;
-                    self.maybe.clear();
-                } else if is_unknown {
-                    self.maybe.insert(value);
+            // Not all of its keys have come when it has to be said whose it is.
+            ["MSET", ..]
+                if storm.servers > 1 && reply.starts_with("-ERR respool: 'mset' is larger") =>
+            {
+                request.len() > HELD_BYTES
+            }
+            ["SET" | "MSET" | "EXEC", ref pairs @ ..] => {
+                let done = match words[0] {
+                    "EXEC" => {
+                        let value = words[2].trim_start_matches('0');
+                        format!("*2\r\n+OK\r\n${}\r\n{value}\r\n", value.len())
+                    }
+                    _ => "+OK\r\n".to_owned(),
+                };
+                for pair in pairs.chunks(2) {
+                    let value = pair[1].parse().expect("it writes numbers");
+                    let own = self.own.get_mut(pair[0]).expect("it writes its own keys");
+                    if reply == done {
+                        own.acknowledged = value;
+                        own.maybe.clear();
+                    } else if is_unknown {
+                        own.maybe.insert(value);
+                    }
                 }
-                reply == "+OK\r\n" || is_unknown || is_unsent
+                let is_refused = is_refused && words[0] == "MSET";
+                reply == done || is_unknown || is_unsent || is_refused
             }
             _ if is_unknown || is_unsent => true,
-            ["GET", key] if key.starts_with('w') => {
-                let value = match reply.split("\r\n").nth(1).map(str::parse) {
-                    _ if reply == "$-1\r\n" => 0,
-                    Some(Ok(value)) if reply.starts_with('$') => value,
-                    _ => return wrong,
-                };
-                let before = self.read.insert(key.to_owned(), value);
-                let is_own = key == self.own_key();
-                before <= Some(value) && (!is_own || self.may_hold(value))
+            ["MGET", ref keys @ ..] => {
+                let elements = elements(reply);
+                is_refused
+                    || elements.len() == keys.len()
+                        && keys.iter().zip(elements).all(|(key, element)| {
+                            match key.starts_with('l') {
+                                true => element == "$-1\r\n",
+                                false => self.takes_value(key, element),
+                            }
+                        })
             }
-            [command, key] => {
+            ["GET", key] => self.takes_value(key, reply),
+            ["DBSIZE"] => reply == format!(":{}\r\n", SIZE * i64::from(storm.servers)),
+            ["MULTI"] => reply == "+OK\r\n",
+            ["QUEUED"] => reply == "+QUEUED\r\n",
+            _ => {
                 let mut expected = Vec::new();
-                Server::default().execute(&[command, key], &mut expected);
+                Server::default().execute(&words, &mut expected);
                 reply.as_bytes() == expected
             }
-            _ => unreachable!("it asks nothing else"),
         };
         if right { Ok(()) } else { wrong }
     }
+
+    /// Whether this may be what a key held when it was read.
+    fn takes_value(&mut self, key: &str, reply: &str) -> bool {
+        if !is_own(key) {
+            let mut expected = Vec::new();
+            Server::default().get(key, &mut expected);
+            return reply.as_bytes() == expected;
+        }
+        let value = match reply.split("\r\n").nth(1).map(str::parse) {
+            _ if reply == "$-1\r\n" => 0,
+            Some(Ok(value)) if reply.starts_with('$') => value,
+            _ => return false,
+        };
+        let before = self.read.insert(key.to_owned(), value);
+        before <= Some(value) && self.own.get(key).is_none_or(|own| own.may_hold(value))
+    }
+}
+
+/// The elements of an array.
+fn elements(reply: &str) -> Vec<&str> {
+    let mut elements = Vec::new();
+    let Some((_, mut rest)) = reply.split_once("\r\n").filter(|_| reply.starts_with('*')) else {
+        return elements;
+    };
+    while let Ok(Scanned::Whole(len)) = Scanner::default().scan(rest.as_bytes()) {
+        elements.push(&rest[..len]);
+        rest = &rest[len..];
+    }
+    elements
 }
 
 /// What is hard this time.
 #[derive(Clone, Copy, Debug)]
 struct Storm {
+    servers: u16,
     loses_links: bool,
     has_large_values: bool,
     has_odd_keys: bool,
     refuses: bool,
+    /// Some requests are too large to be held.
+    has_large_requests: bool,
+    /// What may be unanswered on a link.
+    ledger_max: u32,
+    unanswered_bytes_max: u32,
     /// Bounds of what a session may be owed.
     soft_bytes: u32,
     hard_bytes: u32,
@@ -199,9 +421,9 @@ struct Storm {
 }
 
 fn storm() -> impl Strategy<Value = Storm> {
-    let bools = prop::array::uniform4(any::<bool>());
+    let bools = prop::array::uniform5(any::<bool>());
     // Not both at once: what was given up on a link that a slow client holds up may be executed behind what its own client
-    // asks on the next one.
+    // asks on the next one. So it may be behind what is large, and has a link of its own.
     let narrow = (500..4_500_u32, 20_000..320_000_u32, Just(LONG_MS));
     let hasty = (Just(30_000_000), Just(40_000_000), Just(400));
     let limits = prop_oneof![2 => narrow, 1 => hasty];
@@ -210,9 +432,20 @@ fn storm() -> impl Strategy<Value = Storm> {
         prop::bool::weighted(0.8),
         2..8_u32,
     );
-    (bools, limits, levels).prop_map(|(bools, limits, levels)| {
-        let [loses_links, has_large_values, has_odd_keys, refuses] = bools;
+    let room = prop_oneof![Just((65_536, 4 << 20)), (4..60_u32, 500..20_000_u32)];
+    (bools, limits, levels, room, 1..=3_u16).prop_map(|(bools, limits, levels, room, servers)| {
+        let [
+            loses_links,
+            has_large_values,
+            has_odd_keys,
+            refuses,
+            has_large_requests,
+        ] = bools;
         Storm {
+            servers,
+            has_large_requests: has_large_requests && limits.2 == LONG_MS,
+            ledger_max: room.0,
+            unanswered_bytes_max: room.1,
             loses_links,
             has_large_values,
             has_odd_keys,
@@ -239,17 +472,26 @@ enum Step {
     /// A client leaves, and another one comes.
     Leave(usize),
     Lose(usize),
+    /// A server says nothing any more, or everything again.
+    Silence(usize),
+    /// From now on, this becomes of attempts to connect to a server.
+    Connects(usize, Connects),
     /// A link's socket takes only so many bytes more, or everything again.
     Stick(usize, Option<usize>),
     /// Somebody switches something of ours.
     Switch(String),
     Wait(u32),
-    /// The server says what it has to say, all of it or so much on each connection.
+    /// Servers say what they have to say, all of it or so much on each connection.
     Say(Option<usize>),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let asked = prop::collection::vec((0..14_u8, 0..8_u8), 1..6);
+    let asked = prop::collection::vec((0..24_u8, any::<u8>()), 1..6);
+    let connects = prop_oneof![
+        2 => Just(Connects::Yes),
+        1 => Just(Connects::Refused),
+        1 => Just(Connects::Unanswered),
+    ];
     let sticks = (0..3_usize, prop::option::of(0..400_usize));
     let says = prop_oneof![Just(None), (1..100_000_usize).prop_map(Some)];
     prop_oneof![
@@ -258,6 +500,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..CLIENTS).prop_map(Step::End),
         2 => (0..CLIENTS).prop_map(Step::Leave),
         1 => (0..8_usize).prop_map(Step::Lose),
+        1 => (0..3_usize).prop_map(Step::Silence),
+        1 => (0..3_usize, connects).prop_map(|(server, connects)| Step::Connects(server, connects)),
         1 => sticks.prop_map(|(at, room)| Step::Stick(at, room)),
         1 => switch().prop_map(Step::Switch),
         1 => (1..1_500_u32).prop_map(Step::Wait),
@@ -288,7 +532,7 @@ fn switch() -> impl Strategy<Value = String> {
 struct Play {
     storm: Storm,
     world: World,
-    server: Server,
+    servers: Vec<Server>,
     /// In the order in which they came.
     links: Vec<(LinkId, Connection)>,
     clients: Vec<Client>,
@@ -298,7 +542,12 @@ struct Play {
 
 impl Play {
     fn new(storm: Storm) -> Play {
-        let mut settings = settings();
+        let mut settings = world::pool_of(storm.servers);
+        if storm.has_large_requests {
+            settings.limits.request_held_bytes_max = HELD_BYTES as u32;
+        }
+        settings.limits.link_ledger_max = storm.ledger_max;
+        settings.limits.link_unanswered_bytes_max = storm.unanswered_bytes_max;
         settings.flush.fuse = storm.fuse;
         settings.flush.collapse = storm.collapse;
         settings.flush.fused_keys_max = storm.keys_max;
@@ -314,15 +563,17 @@ impl Play {
         let clients = (0..CLIENTS)
             .map(|number| Client::new(world.accept(), number))
             .collect();
+        let links = world.all_shared.clone().into_iter().enumerate();
+        let server = || Server {
+            refuses: storm.refuses,
+            ..Server::default()
+        };
         Play {
             storm,
             admin: world.accept(),
-            links: vec![(world.shared, Connection::default())],
+            links: links.map(|(at, link)| (link, Connection::to(at))).collect(),
             world,
-            server: Server {
-                refuses: storm.refuses,
-                ..Server::default()
-            },
+            servers: (0..storm.servers).map(|_| server()).collect(),
             clients,
         }
     }
@@ -339,12 +590,7 @@ impl Play {
                     self.world.takes(session);
                 }
             }
-            Step::End(client) => {
-                let client = &mut self.clients[client];
-                client.has_ended = true;
-                let session = client.session;
-                self.world.turn(|engine| engine.handle_session_end(session));
-            }
+            Step::End(client) => self.clients[client].has_ended = true,
             Step::Leave(client) => {
                 let client = &mut self.clients[client];
                 let session = client.session;
@@ -365,7 +611,16 @@ impl Play {
                 };
                 self.world.turn(|_| {});
             }
-            Step::Lose(_) | Step::Stick(..) => {}
+            Step::Silence(server) if server < self.servers.len() => {
+                let server = &mut self.servers[server];
+                server.is_silent = !server.is_silent;
+            }
+            Step::Connects(server, connects)
+                if self.storm.loses_links && server < self.servers.len() =>
+            {
+                self.servers[server].connects = connects;
+            }
+            Step::Lose(_) | Step::Stick(..) | Step::Silence(_) | Step::Connects(..) => {}
             Step::Switch(what) => {
                 let request = format!("CONFIG SET respool.{what}");
                 self.world.asks(self.admin, &[&request]);
@@ -373,40 +628,53 @@ impl Play {
             Step::Wait(ms) => self.world.wait_ms(ms),
             Step::Say(most) => self.say(most),
         }
+        self.send();
         self.look()
     }
 
     fn ask(&mut self, all: Vec<(usize, Vec<(u8, u8)>)>) {
-        let keys: Vec<String> = self.clients.iter().map(Client::own_key).collect();
-        let mut sent = Vec::new();
+        let keys: Vec<String> = self
+            .clients
+            .iter()
+            .flat_map(|client| own_keys(client.number))
+            .collect();
         for (client, asked) in all {
             let client = &mut self.clients[client];
             if !client.is_open || client.has_ended {
                 continue;
             }
             for (what, key) in asked {
-                let request = match what {
-                    0 | 1 => {
-                        client.wrote += 1;
-                        format!("SET {} {}", client.own_key(), client.wrote)
-                    }
-                    2 => format!("GET {}", client.own_key()),
-                    3 => format!("GET {}", keys[usize::from(key) % CLIENTS]),
-                    4 if self.storm.has_odd_keys => format!("GET l{}", key % 2),
-                    5 if self.storm.has_odd_keys => format!("GET n{}", key % 2),
-                    6 => format!("STRLEN k{key}"),
-                    7 if self.storm.has_large_values => format!("GET B{}", key % 3),
-                    _ => format!("GET k{key}"),
-                };
-                sent.push((client.session, requests(&[&request])));
-                client.asked.push_back(request);
+                client.ask(what, usize::from(key), &keys, &self.storm);
             }
         }
+        for _ in 0..3 {
+            self.send();
+        }
+    }
+
+    /// What clients have to send comes, so much of each that is read; then their ends.
+    fn send(&mut self) {
+        let mut sent = Vec::new();
+        for client in self.clients.iter_mut().filter(|client| client.is_open) {
+            if client.is_unread || client.was_seen_to_end {
+                continue;
+            }
+            let count = client.unsent.len().min(ASKED_BYTES);
+            let bytes: Vec<u8> = client.unsent.drain(..count).collect();
+            client.was_seen_to_end = client.has_ended && client.unsent.is_empty();
+            sent.push((client.session, bytes, client.was_seen_to_end));
+        }
         self.world.turn(|engine| {
-            for (session, bytes) in &sent {
-                engine.handle_session_bytes(*session, bytes);
+            for (session, bytes, ends) in &sent {
+                if !bytes.is_empty() {
+                    engine.handle_session_bytes(*session, bytes);
+                }
+                if *ends {
+                    engine.handle_session_end(*session);
+                }
             }
         });
+        self.act();
     }
 
     fn say(&mut self, most: Option<usize>) {
@@ -425,8 +693,9 @@ impl Play {
     fn some_of(&mut self, link: LinkId, most: usize) -> Option<Vec<u8>> {
         let (_, connection) = self.links.iter_mut().find(|(other, _)| *other == link)?;
         let count = connection.says.len().min(most).min(READ_BYTES);
-        let is_read = !connection.is_unread && count > 0;
-        is_read.then(|| connection.says.drain(..count).collect())
+        let is_silent = self.servers[connection.server].is_silent;
+        let is_read = !connection.is_unread && !is_silent && count > 0;
+        is_read.then(|| connection.say(count))
     }
 
     /// Does what the engine wants done.
@@ -440,6 +709,10 @@ impl Play {
                         {
                             connection.is_unread = !is_read;
                         }
+                    }
+                    Action::ReadSession(session, is_read) => {
+                        let its = self.clients.iter_mut().filter(|own| own.session == session);
+                        its.for_each(|client| client.is_unread = !is_read);
                     }
                     Action::CloseSession { session, gently } => {
                         self.world.slow.remove(&session);
@@ -457,8 +730,15 @@ impl Play {
                 return;
             }
             for link in connecting {
-                self.links.push((link, Connection::default()));
-                self.world.up(link);
+                let server = self.world.server_of(link);
+                match self.servers[server].connects {
+                    Connects::Yes => {
+                        self.links.push((link, Connection::to(server)));
+                        self.world.up(link);
+                    }
+                    Connects::Refused => self.world.lose(link),
+                    Connects::Unanswered => {}
+                }
             }
         }
     }
@@ -467,9 +747,17 @@ impl Play {
     fn look(&mut self) -> Result<(), String> {
         self.act();
         for (link, connection) in &mut self.links {
-            for args in self.world.asked(*link) {
-                let args: Vec<&str> = args.iter().map(String::as_str).collect();
-                self.server.execute(&args, &mut connection.says);
+            connection.waiting.extend(self.world.asked(*link));
+            let server = &mut self.servers[connection.server];
+            while !server.is_silent
+                && !connection.is_unread
+                && let Some(args) = connection.waiting.pop_front()
+            {
+                connection.execute(server, args);
+            }
+            let unanswered = connection.ends.len() + connection.waiting.len();
+            if unanswered > self.storm.ledger_max as usize + ENTRIES_AT_ONCE {
+                return Err(format!("{unanswered} requests are not answered on a link"));
             }
         }
         for client in &mut self.clients {
@@ -511,6 +799,10 @@ impl Play {
     /// The storm is over: everybody takes what is owed, and everything is answered.
     fn settle(&mut self) -> Result<(), String> {
         self.world.room.clear();
+        for server in &mut self.servers {
+            server.is_silent = false;
+            server.connects = Connects::Yes;
+        }
         for client in &self.clients {
             if client.is_open && self.world.slow.contains(&client.session) {
                 self.world.takes(client.session);
@@ -522,17 +814,25 @@ impl Play {
             if !self.is_settled() {
                 continue;
             }
-            for client in self.clients.iter().filter(|client| client.is_open) {
-                let held = self.server.written.get(&client.own_key()).copied();
-                if !client.may_hold(held.unwrap_or(0)) {
-                    let own = (client.acknowledged, &client.maybe);
-                    return Err(format!("{} holds {held:?}, not {own:?}", client.own_key()));
+            let open = self.clients.iter().filter(|client| client.is_open);
+            for (key, own) in open.flat_map(|client| &client.own) {
+                let owner = &self.servers[self.world.owner_of(key)];
+                let held = owner.written.get(key).copied();
+                if !own.may_hold(held.unwrap_or(0)) {
+                    return Err(format!("{key} holds {held:?}, not {own:?}"));
                 }
             }
             return Ok(());
         }
         let held = self.world.engine.counters().held_bytes;
-        Err(format!("somebody waits for ever, or {held} bytes are held"))
+        let waits = |client: &&Client| client.is_open && !client.asked.is_empty();
+        let waiting = self.clients.iter().filter(waits);
+        let waiting: Vec<_> = waiting
+            .map(|client| (client.number, &client.asked))
+            .collect();
+        Err(format!(
+            "{held} bytes are held, and somebody waits for ever: {waiting:?}"
+        ))
     }
 
     /// Everybody was answered, who has ended was let go, and nothing is held.

@@ -17,6 +17,8 @@ pub enum Verb {
     Multi,
     /// `MGET key ...` with so many different keys, all of which exist.
     Mget(u32),
+    /// `MSET key value ...` with so many different keys.
+    Mset(u32),
 }
 
 /// What the generator does.
@@ -64,6 +66,15 @@ pub enum Target {
     Twemproxy,
     /// Envoy's Redis proxy before the server, with one worker.
     Envoy,
+    /// A proxy before a pool of several servers: see [`crate::cluster`].
+    Pool {
+        /// Which proxy, and before what kind of pool.
+        way: Way,
+        /// Servers of the pool.
+        servers: u16,
+        /// Workers of respool; Envoy has one.
+        threads: u16,
+    },
     /// A proxy that somebody else started before the server.
     Other {
         /// What to call it.
@@ -75,6 +86,29 @@ pub enum Target {
     },
     /// The lab's own echo server, which does nothing but receive and send: see [`crate::floor`].
     Floor,
+}
+
+/// How requests reach several servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// respool, before plain servers among which it divides the keys.
+    Sharded,
+    /// respool, before a Cluster.
+    Cluster,
+    /// Envoy's Redis proxy, before the same Cluster.
+    Envoy,
+}
+
+/// What stands behind a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// The one server of the run.
+    Server,
+    /// Servers of its own that know nothing of each other.
+    Shards(u16),
+    /// A Cluster of so many primaries.
+    Cluster(u16),
 }
 
 /// One row of a table.
@@ -93,14 +127,39 @@ impl Verb {
     /// Keys of one request.
     pub fn keys(self) -> u32 {
         match self {
-            Verb::Mget(keys) => keys,
+            Verb::Mget(keys) | Verb::Mset(keys) => keys,
             Verb::Set | Verb::Get | Verb::Multi => 1,
+        }
+    }
+
+    /// Its name, without how many keys it has.
+    pub fn command(self) -> &'static str {
+        match self {
+            Verb::Set => "SET",
+            Verb::Get => "GET",
+            Verb::Multi => "MULTI",
+            Verb::Mget(_) => "MGET",
+            Verb::Mset(_) => "MSET",
         }
     }
 
     /// Whether every request is one of SET and GET: what the floor can answer and `redis-benchmark` can ask.
     pub fn is_simple(self) -> bool {
         matches!(self, Verb::Set | Verb::Get)
+    }
+}
+
+impl Way {
+    /// All of them, in the order of the tables.
+    pub const ALL: [Way; 3] = [Way::Sharded, Way::Cluster, Way::Envoy];
+
+    /// A word for options and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Sharded => "sharded",
+            Way::Cluster => "cluster",
+            Way::Envoy => "envoy",
+        }
     }
 }
 
@@ -114,6 +173,7 @@ impl Target {
             Target::Base { .. } => "base".to_owned(),
             Target::Twemproxy => "twemproxy".to_owned(),
             Target::Envoy => "envoy".to_owned(),
+            Target::Pool { way, servers, .. } => format!("{}-{servers}", way.name()),
             Target::Other { name, .. } => name.clone(),
             Target::Floor => "floor".to_owned(),
         }
@@ -124,7 +184,8 @@ impl Target {
         match self {
             Target::Respool { threads }
             | Target::Variant { threads, .. }
-            | Target::Base { threads, .. } => Some(*threads),
+            | Target::Base { threads, .. }
+            | Target::Pool { threads, .. } => Some(*threads),
             Target::Twemproxy | Target::Envoy | Target::Floor => Some(1),
             Target::Direct | Target::Other { .. } => None,
         }
@@ -134,8 +195,40 @@ impl Target {
     pub fn is_respool(&self) -> bool {
         matches!(
             self,
-            Target::Respool { .. } | Target::Variant { .. } | Target::Base { .. }
+            Target::Respool { .. }
+                | Target::Variant { .. }
+                | Target::Base { .. }
+                | Target::Pool {
+                    way: Way::Sharded | Way::Cluster,
+                    ..
+                }
         )
+    }
+
+    /// What its requests end at.
+    pub fn behind(&self) -> Behind {
+        match *self {
+            // One plain server is the one that is asked directly: what several cost is compared with it.
+            Target::Pool {
+                way: Way::Sharded,
+                servers: 2..,
+                ..
+            } => Behind::Shards(self.servers()),
+            Target::Pool {
+                way: Way::Cluster | Way::Envoy,
+                servers,
+                ..
+            } => Behind::Cluster(servers),
+            _ => Behind::Server,
+        }
+    }
+
+    /// Servers among which its keys are divided.
+    pub fn servers(&self) -> u16 {
+        match self {
+            Target::Pool { servers, .. } => *servers,
+            _ => 1,
+        }
     }
 
     /// Whether requests end at a Redis or Valkey.
@@ -178,11 +271,10 @@ impl Case {
 
 impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let command = self.command();
         match self {
-            Verb::Set => f.pad("SET"),
-            Verb::Get => f.pad("GET"),
-            Verb::Multi => f.pad("MULTI"),
-            Verb::Mget(keys) => f.pad(&format!("MGET {keys}")),
+            Verb::Set | Verb::Get | Verb::Multi => f.pad(command),
+            Verb::Mget(keys) | Verb::Mset(keys) => f.pad(&format!("{command} {keys}")),
         }
     }
 }
@@ -202,6 +294,17 @@ impl fmt::Display for Target {
         match self.threads() {
             Some(threads) if threads != 1 => write!(f, "{}, {threads} threads", self.name()),
             _ => f.write_str(&self.name()),
+        }
+    }
+}
+
+impl fmt::Display for Behind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Behind::Server => f.write_str("server"),
+            Behind::Shards(count) => write!(f, "{count} plain servers"),
+            Behind::Cluster(1) => f.write_str("Cluster of 1 primary"),
+            Behind::Cluster(count) => write!(f, "Cluster of {count} primaries"),
         }
     }
 }
@@ -253,6 +356,16 @@ mod tests {
             target: Target::Direct,
         };
         assert_eq!(mget.id(), "mget-100-p20-c50-direct");
+        let pool = |way, servers| Target::Pool {
+            way,
+            servers,
+            threads: 1,
+        };
+        assert_eq!(id(pool(Way::Cluster, 3)), "get-p20-c50-cluster_3-t1");
+        assert_eq!(id(pool(Way::Envoy, 6)), "get-p20-c50-envoy_6");
+        assert_eq!(pool(Way::Sharded, 1).behind(), Behind::Server);
+        assert_eq!(pool(Way::Sharded, 3).behind(), Behind::Shards(3));
+        assert_eq!(pool(Way::Envoy, 1).behind(), Behind::Cluster(1));
         let open = Case {
             workload: Workload {
                 load_percent: Some(60),

@@ -658,6 +658,215 @@ pub fn steps(
     svg
 }
 
+/// What became of the requests that were due within one step of a [`Timeline`]. First of each pair: keys of the server that
+/// fails; second: of the others.
+pub struct Moment {
+    /// Seconds to its beginning.
+    pub at_s: f64,
+    /// The median time of those without an error.
+    pub p50_us: [Option<f64>; 2],
+    /// The longest.
+    pub max_us: [Option<f64>; 2],
+    /// Errors of each kind.
+    pub errors: [u64; 3],
+}
+
+/// Times and errors around a moment.
+pub struct Timeline {
+    /// Read aloud in place of the picture.
+    pub label: String,
+    /// Length of a step.
+    pub step_s: f64,
+    /// The steps, from left to right; one in which nothing was due may be left out.
+    pub moments: Vec<Moment>,
+    /// What kinds of errors are called.
+    pub error_names: [&'static str; 3],
+    /// Seconds at which a line is drawn, and what it is called.
+    pub marks: Vec<(f64, String)>,
+}
+
+/// The pairs of a [`Moment`] by their classes in the style sheet; what fails is drawn last.
+const PAIR: [(usize, &str, &str); 2] = [
+    (1, "server", "keys of the others"),
+    (0, "proxy", "keys of the server that fails"),
+];
+
+/// Times of requests above, by a logarithmic axis, and errors below.
+pub fn timeline(timeline: &Timeline) -> String {
+    let (width, height) = (1100.0, 460.0);
+    let above = Frame {
+        left: 64.0,
+        right: width - 20.0,
+        top: 48.0,
+        bottom: 290.0,
+    };
+    let below = Frame {
+        top: 320.0,
+        bottom: height - 40.0,
+        ..above
+    };
+    let moments = &timeline.moments;
+    let ends = |moment: Option<&Moment>| moment.map_or(0.0, |moment| moment.at_s);
+    let from = ends(moments.first());
+    let last_mark = timeline.marks.iter().map(|mark| mark.0);
+    let to = last_mark.fold(ends(moments.last()) + timeline.step_s, f64::max);
+    let x = Scale {
+        from: (from, to),
+        to: (above.left, above.right),
+    };
+    let longest = moments.iter().flat_map(|moment| moment.max_us);
+    let longest = longest.flatten().fold(1.0, f64::max);
+    let least = moments.iter().flat_map(|moment| moment.p50_us);
+    let least = least.flatten().fold(longest, f64::min).max(1.0);
+    let (low, high) = (least.log10().floor(), longest.log10().ceil());
+    let times = Scale {
+        from: (low, high.max(low + 1.0)),
+        to: (above.bottom, above.top),
+    };
+    let most = moments
+        .iter()
+        .map(|moment| moment.errors.iter().sum::<u64>());
+    let (most, most_step) = nice(most.max().unwrap_or(0).max(1) as f64, 3);
+    let errors = Scale {
+        from: (0.0, most),
+        to: (below.bottom, below.top),
+    };
+    let mut svg = open(width, height, &timeline.label);
+    let mut power = times.from.0;
+    while power <= times.from.1 {
+        let y = times.at(power);
+        line(&mut svg, "grid", above.left, y, above.right, y);
+        let mark = figure::time(10f64.powf(power));
+        text(&mut svg, "tick end", above.left - 6.0, y + 4.0, &mark);
+        power += 1.0;
+    }
+    for tick in ticks(most, most_step) {
+        let y = errors.at(tick);
+        line(&mut svg, "grid", below.left, y, below.right, y);
+        let mark = figure::short(tick);
+        text(&mut svg, "tick end", below.left - 6.0, y + 4.0, &mark);
+    }
+    let (_, step) = nice((to - from).max(0.001), 10);
+    let mut tick = (from / step).ceil() * step;
+    while tick <= to + step * 1e-6 {
+        let mark = format!("{tick:.*}", decimals(step));
+        // Not -0.
+        let mark = if tick.abs() < step * 1e-6 { "0" } else { &mark };
+        text(
+            &mut svg,
+            "tick middle",
+            x.at(tick),
+            below.bottom + 16.0,
+            mark,
+        );
+        tick += step;
+    }
+    text(&mut svg, "axis", 4.0, 14.0, "time of a request");
+    let name_of_errors = format!("errors in {:.0} ms", timeline.step_s * 1e3);
+    text(&mut svg, "axis", 4.0, below.top - 8.0, &name_of_errors);
+    let middle = f64::midpoint(above.left, above.right);
+    text(
+        &mut svg,
+        "axis middle",
+        middle,
+        height - 6.0,
+        "seconds from the moment on",
+    );
+    for moment in moments {
+        timeline.draw_errors(&mut svg, moment, x, errors);
+    }
+    for (place, class, name) in PAIR {
+        timeline.draw_times(&mut svg, (place, class, name), x, times);
+    }
+    for (place, (at, name)) in timeline.marks.iter().enumerate() {
+        let at = x.at(*at);
+        line(&mut svg, "base", at, above.top, at, below.bottom);
+        // One below the other: they may be next to each other.
+        text(
+            &mut svg,
+            "mark",
+            at + 4.0,
+            above.top - 36.0 + 12.0 * place as f64,
+            name,
+        );
+    }
+    line(
+        &mut svg,
+        "base",
+        below.left,
+        below.bottom,
+        below.right,
+        below.bottom,
+    );
+    svg.push_str("</svg>");
+    svg
+}
+
+impl Timeline {
+    fn draw_errors(&self, svg: &mut String, moment: &Moment, x: Scale, y: Scale) {
+        let left = x.at(moment.at_s);
+        let width = (x.at(moment.at_s + self.step_s) - left - 0.5).max(0.5);
+        let mut from = 0.0;
+        for (place, &count) in moment.errors.iter().enumerate() {
+            if count == 0 {
+                continue;
+            }
+            let to = from + count as f64;
+            let _ = write!(
+                svg,
+                "<rect class=\"bar load{}\" x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\">\
+                 <title>{:.2} s: {count} {}</title></rect>",
+                place + 1,
+                y.at(to),
+                y.at(from) - y.at(to),
+                moment.at_s,
+                escape(self.error_names[place])
+            );
+            from = to;
+        }
+    }
+
+    /// The median as a line that breaks where nothing was answered, the longest as dots.
+    fn draw_times(
+        &self,
+        svg: &mut String,
+        (place, class, name): (usize, &str, &str),
+        x: Scale,
+        y: Scale,
+    ) {
+        let mut path = String::new();
+        let mut is_broken = true;
+        let mut dots = String::new();
+        let mut last = f64::NEG_INFINITY;
+        for moment in &self.moments {
+            is_broken |= moment.at_s > last + 1.5 * self.step_s;
+            last = moment.at_s;
+            let (Some(p50), Some(max)) = (moment.p50_us[place], moment.max_us[place]) else {
+                is_broken = true;
+                continue;
+            };
+            let at = x.at(moment.at_s + self.step_s / 2.0);
+            let height = |us: f64| y.at(us.max(1.0).log10());
+            let command = if is_broken { 'M' } else { 'L' };
+            let _ = write!(path, "{command}{at:.1} {:.1}", height(p50));
+            is_broken = false;
+            let _ = write!(
+                dots,
+                "<circle class=\"bar {class}\" cx=\"{at:.1}\" cy=\"{:.1}\" r=\"2\"><title>{:.2} s, {name}: median {}, \
+                 longest {}</title></circle>",
+                height(max),
+                moment.at_s,
+                figure::time(p50),
+                figure::time(max)
+            );
+        }
+        if !path.is_empty() {
+            let _ = write!(svg, "<path class=\"line {class}\" d=\"{path}\"/>{dots}");
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
 struct Frame {
     left: f64,
     right: f64,
@@ -817,6 +1026,13 @@ mod tests {
             name: "y".into(),
             us: [None; 3],
         };
+        let around = |moments| Timeline {
+            label: "e".into(),
+            step_s: 0.05,
+            moments,
+            error_names: ["a", "b", "c"],
+            marks: vec![(0.0, "m".into())],
+        };
         let curve = |fitted| Curve {
             name: "x".into(),
             class: "server",
@@ -828,11 +1044,18 @@ mod tests {
             chart.svg(),
             curves("d", ("n", "t"), &[curve(None), curve(Some((-3.0, 0.5)))]),
             curves("d", ("n", "t"), &[]),
+            timeline(&around(Vec::new())),
+            timeline(&around(vec![Moment {
+                at_s: -0.05,
+                p50_us: [None, Some(120.0)],
+                max_us: [None, Some(9_000.0)],
+                errors: [3, 0, 1],
+            }])),
             costs("c", &[cost]),
             times("t", &[time]),
             times("t", &[none]),
         ] {
-            for tag in ["svg", "g", "title", "text", "circle"] {
+            for tag in ["svg", "g", "title", "text", "circle", "rect"] {
                 let opened = svg.matches(&format!("<{tag} ")).count()
                     + svg.matches(&format!("<{tag}>")).count();
                 assert_eq!(

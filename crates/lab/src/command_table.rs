@@ -468,17 +468,24 @@ impl Row {
                 (one, None) => Ok(one),
             }
         };
-        let spread = match tip("request_policy:")? {
-            Some("all_nodes") => SpreadEntry::All,
-            Some("all_shards") => SpreadEntry::Primaries,
-            Some("multi_shard") => SpreadEntry::Owners,
-            Some("special") => SpreadEntry::Special,
-            Some(other) => return Err(format!("{}: unknown request_policy {other}", self.name)),
-            None if !self.keys.is_empty() => SpreadEntry::Owner,
-            None if self.flags.contains("admin") => SpreadEntry::Unclear,
-            None => SpreadEntry::Any,
+        let spread = match (&self.answer, tip("request_policy:")?) {
+            // Of WATCH, whose keys have an owner.
+            (AnswerColumn::Session, _) if self.has_keys() => SpreadEntry::Owner,
+            (AnswerColumn::Session, _) => SpreadEntry::Here,
+            (AnswerColumn::Refused { .. }, _) => SpreadEntry::Refused,
+            (AnswerColumn::Pinned, _) => SpreadEntry::Off,
+            (_, Some("all_nodes" | "all_shards")) => SpreadEntry::All,
+            (_, Some("multi_shard")) => SpreadEntry::Owners,
+            // What that is, a rule has to say.
+            (_, Some("special")) => SpreadEntry::Refused,
+            (_, Some(other)) => {
+                return Err(format!("{}: unknown request_policy {other}", self.name));
+            }
+            (_, None) if !self.keys.is_empty() => SpreadEntry::Owner,
+            (_, None) if self.flags.contains("admin") => SpreadEntry::Refused,
+            (_, None) => SpreadEntry::Any,
         };
-        let merge = match tip("response_policy:")? {
+        let of_several = match tip("response_policy:")? {
             Some("all_succeeded") => MergeEntry::AllSucceeded,
             Some("one_succeeded") => MergeEntry::OneSucceeded,
             Some("agg_logical_and") => MergeEntry::And,
@@ -486,14 +493,19 @@ impl Row {
             Some("agg_min") => MergeEntry::Min,
             Some("special") => MergeEntry::Special,
             Some(other) => return Err(format!("{}: unknown response_policy {other}", self.name)),
-            None => match spread {
-                SpreadEntry::Owners => MergeEntry::KeyOrder,
-                SpreadEntry::Primaries | SpreadEntry::All => MergeEntry::Concat,
-                SpreadEntry::Special => MergeEntry::Special,
-                SpreadEntry::Owner | SpreadEntry::Any | SpreadEntry::Unclear => MergeEntry::One,
-            },
+            None if spread == SpreadEntry::Owners => MergeEntry::KeyOrder,
+            None => MergeEntry::Concat,
+        };
+        let merge = match spread {
+            SpreadEntry::Owners | SpreadEntry::All => of_several,
+            _ => MergeEntry::One,
         };
         Ok(FanOutColumn { spread, merge })
+    }
+
+    fn has_keys(&self) -> bool {
+        let is_no_key = |key: &KeyEntry| key.flags.iter().any(|flag| flag == "not_key");
+        self.keys.iter().any(|key| !is_no_key(key))
     }
 
     fn derived_coalesce(&self) -> CoalesceColumn {
@@ -623,18 +635,24 @@ impl Row {
             CoalesceColumn::Set => "fused into MSET",
             CoalesceColumn::Collapse => "collapsed",
         };
-        // What is not passed on goes to no server.
-        let fan_out = match self.answer {
-            AnswerColumn::Session | AnswerColumn::Refused { .. } => "",
-            _ => match self.fan_out.spread {
-                SpreadEntry::Owner => "its keys' one owner",
-                SpreadEntry::Owners => "its keys' owners",
-                SpreadEntry::Any => "any",
-                SpreadEntry::Primaries => "every primary",
-                SpreadEntry::All => "every server",
-                SpreadEntry::Special => "of its own kind",
-                SpreadEntry::Unclear => "refused",
-            },
+        let fan_out = match (self.fan_out.spread, self.fan_out.merge) {
+            (SpreadEntry::Owner, _) => "its keys' one owner",
+            (SpreadEntry::Owners, _) => "divided among its keys' owners",
+            (SpreadEntry::Any, _) => "the first that is up",
+            (SpreadEntry::Home, _) => "the first",
+            (SpreadEntry::All, MergeEntry::Concat) => "all; what each has",
+            (SpreadEntry::All, MergeEntry::AllSucceeded) => "all; each has to succeed",
+            (SpreadEntry::All, MergeEntry::OneSucceeded) => "all; one has to succeed",
+            (SpreadEntry::All, MergeEntry::Sum) => "all; the sum",
+            (SpreadEntry::All, MergeEntry::Min) => "all; the smallest",
+            (SpreadEntry::All, MergeEntry::And) => "all; 1 if each says so",
+            (SpreadEntry::All, _) => "all; merged",
+            (SpreadEntry::Turns, _) => "one after the other",
+            (SpreadEntry::Node, _) if self.answer == AnswerColumn::Session => "respool",
+            (SpreadEntry::Node, _) => "the first that is up; of a Cluster respool",
+            (SpreadEntry::Here, _) => "respool",
+            (SpreadEntry::Off, _) => "refused, unless OFF",
+            (SpreadEntry::Refused, _) => "refused",
         };
         let known = if self.servers.len() == SOURCES.len() {
             "both".to_owned()
@@ -758,7 +776,10 @@ stand below the table.
   is about subcommands not listed here. What is refused by default is passed on if `refuse-commands` says so.
 - **Again**: whether it may be sent again when its first fate is unknown.
 - **Together**: how it may join its neighbours in a batch.
-- **Several servers**: who gets it on a pool of several servers.
+- **Several servers**: who gets it on a pool of several servers; of all, what becomes of their replies. What goes to
+  the owner of its keys, the first that is up gets if it has none. *The first* is where everybody publishes and
+  listens; in front of a Cluster, SPUBLISH goes to who owns its channel. Within a transaction, or while keys are
+  watched, what would go to several servers is refused.
 - **Known to**: which of the two servers has it.
 
 | Command | Arity | Answered by | Again | Together | Several servers | Known to |

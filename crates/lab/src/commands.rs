@@ -7,8 +7,10 @@ use std::process::ExitCode;
 use crate::flags::{self, Asked, Flag};
 
 pub mod against;
+pub mod cluster;
 pub mod differ;
 pub mod experiment;
+pub mod failover;
 pub mod floor;
 pub mod histories;
 pub mod idle;

@@ -22,13 +22,16 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-/// What a process had used when it was read. The default is that of a process before its first moment.
+/// What a process, or several as one, had used when it was read. The default is that of a process before its first
+/// moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Every thread and its nanoseconds on a CPU, sorted by thread. Empty where the kernel has no `schedstat`.
     threads: Vec<(u32, u64)>,
     user_ticks: u64,
     system_ticks: u64,
+    /// Further processes that are in it.
+    others: u32,
 }
 
 /// What a process used between two readings, seconds of CPU time.
@@ -65,7 +68,28 @@ pub fn read(pid: u32) -> io::Result<Reading> {
         threads: read_threads(pid),
         user_ticks,
         system_ticks,
+        others: 0,
     })
+}
+
+/// Reads several processes as if they were one; at least one.
+///
+/// # Errors
+/// As [`read`], of any of them.
+pub fn read_all(pids: &[u32]) -> io::Result<Reading> {
+    let Some((first, others)) = pids.split_first() else {
+        return Err(io::Error::other("no process to read"));
+    };
+    let mut sum = read(*first)?;
+    for pid in others {
+        let other = read(*pid)?;
+        sum.threads.extend(other.threads);
+        sum.user_ticks += other.user_ticks;
+        sum.system_ticks += other.system_ticks;
+        sum.others += 1;
+    }
+    sum.threads.sort_unstable();
+    Ok(sum)
 }
 
 impl Reading {
@@ -78,7 +102,7 @@ impl Reading {
         let by_thread = self
             .thread_ns_since(earlier)
             .map(|ns| ns as f64 / 1e9)
-            .filter(|&seconds| seconds > ticks - TICKS_ERROR_S);
+            .filter(|&seconds| seconds > ticks - TICKS_ERROR_S * f64::from(1 + self.others));
         let used_s = by_thread.unwrap_or(ticks);
         // The ratio of the ticks, scaled to the total that is known better.
         let part = |part: f64| (ticks > 0.0).then(|| used_s * part / ticks);
@@ -319,6 +343,7 @@ mod tests {
             threads: threads.to_vec(),
             user_ticks: user,
             system_ticks: system,
+            others: 0,
         }
     }
 
@@ -379,9 +404,24 @@ mod tests {
     }
 
     #[test]
+    fn several_processes_are_read_as_one() {
+        let own = std::process::id();
+        let other = std::os::unix::process::parent_id();
+        let (one, both) = (read(own).unwrap(), read_all(&[own, other]).unwrap());
+        assert_eq!((one.others, both.others), (0, 1));
+        assert!(both.user_ticks + both.system_ticks >= one.user_ticks + one.system_ticks);
+        let has = |thread: &u32| both.threads.iter().any(|(id, _)| id == thread);
+        assert!(has(&own) && has(&other) && both.threads.is_sorted());
+        let usage = read_all(&[own, other]).unwrap().since(&both);
+        assert_eq!(usage.clock, Clock::Schedstat, "no thread is missed");
+    }
+
+    #[test]
     fn a_process_that_is_not_there_is_an_error() {
         // Above the largest id that Linux gives out.
         assert!(read(u32::MAX).is_err());
+        assert!(read_all(&[std::process::id(), u32::MAX]).is_err());
+        assert!(read_all(&[]).is_err());
         assert!(read_memory(u32::MAX).is_err());
     }
 }

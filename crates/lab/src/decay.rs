@@ -49,6 +49,10 @@ pub const NEAR: f64 = 1.1;
 /// The MGETs of a report, a decay for each target and number of connections; none in a report without MGET.
 pub fn of(report: &Report) -> Vec<Decay> {
     let mut found: Vec<Decay> = Vec::new();
+    if !report.options.ways.is_empty() {
+        // There the number of keys is one and the same.
+        return found;
+    }
     for case in &report.cases {
         let workload = case.case.workload;
         let (Verb::Mget(_), Some(point)) = (workload.verb, point(case)) else {

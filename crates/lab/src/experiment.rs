@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use serde::{Deserialize, Serialize};
 
 use crate::against;
-use crate::case::{Case, Target, Verb, Workload};
+use crate::case::{Behind, Case, Target, Verb, Way, Workload};
 use crate::cores::Cores;
 use crate::flags::{Flag, list, positive, seconds};
 use crate::load::{self, clock_ns};
@@ -20,7 +20,7 @@ use crate::measure::{self, Generator, Manner, STOPPED};
 use crate::progress::Progress;
 use crate::report::{CaseReport, Report, Round};
 use crate::servers;
-use crate::targets::{Backend, Programs, Running, ServerChoice, first_line};
+use crate::targets::{Backends, Programs, Running, ServerChoice, first_line};
 use crate::window;
 use crate::zipf::Zipf;
 
@@ -201,6 +201,12 @@ pub struct Options {
     pub allow_percent: f64,
     /// Other proxies, in the same rounds.
     pub peers: Vec<Target>,
+    /// Ways to several servers, in the same rounds: see [`crate::cluster`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ways: Vec<Way>,
+    /// How many servers, for each of these ways.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<u16>,
     /// The echo server, in the same rounds.
     pub has_floor: bool,
     /// Cores that a hypervisor may take away in a measurement; where it took more, it is made again. `None`: whatever it took.
@@ -237,6 +243,8 @@ impl Default for Options {
             base: None,
             allow_percent: 3.0,
             peers: Vec::new(),
+            ways: Vec::new(),
+            servers: Vec::new(),
             has_floor: false,
             stolen_cores_max: None,
             out: None,
@@ -291,6 +299,7 @@ impl Options {
         }
         targets.extend(self.builds(first));
         targets.extend(self.peers.iter().cloned());
+        targets.extend(self.pools(&[Way::Envoy], 1));
         if self.has_floor {
             targets.push(Target::Floor);
         }
@@ -325,7 +334,21 @@ impl Options {
             builds.push(variant.target(threads));
         }
         builds.extend(base);
+        builds.extend(self.pools(&[Way::Sharded, Way::Cluster], threads));
         builds
+    }
+
+    /// Those of these ways that were chosen, over each number of servers.
+    fn pools(&self, ways: &[Way], threads: u16) -> Vec<Target> {
+        let chosen = self.ways.iter().filter(|way| ways.contains(way));
+        let pool = |way: Way| {
+            self.servers.iter().map(move |&servers| Target::Pool {
+                way,
+                servers,
+                threads,
+            })
+        };
+        chosen.flat_map(|&way| pool(way)).collect()
     }
 
     fn workloads(&self) -> Vec<Workload> {
@@ -333,6 +356,11 @@ impl Options {
         for &pipeline in &self.pipelines {
             for &connections in &self.connections {
                 for &verb in &self.verbs {
+                    // Many keys in a request do what many requests at once do: beside them, one at a time says all.
+                    let is_many = !self.ways.is_empty() && verb.keys() > 1;
+                    if is_many && self.pipelines.iter().any(|&other| other < pipeline) {
+                        continue;
+                    }
                     let loads = self.loads_percent.iter().map(|&percent| Some(percent));
                     workloads.extend(std::iter::once(None).chain(loads).map(|load_percent| {
                         Workload {
@@ -370,6 +398,16 @@ impl Options {
         self.seconds.or(share).unwrap_or(5.0)
     }
 }
+
+/// For those experiments that are as long as they are told.
+pub const MINUTES: Flag<Options> = Flag {
+    name: "minutes",
+    value: Some("N"),
+    help: "About so long in all, windows as long as that allows [window: 4; cluster: 10].",
+    set: |options, value| {
+        positive::<f64>(value).map(|minutes| options.budget_s = Some(minutes * 60.0))
+    },
+};
 
 /// The options of every experiment.
 pub const FLAGS: [&Flag<Options>; 24] = [
@@ -706,7 +744,8 @@ pub fn run(
         if options.rate.is_some() {
             return Err("redis-benchmark has no open loop: use the lab's own generator".to_owned());
         }
-        if options.zipf.is_some() || options.verbs.contains(&Verb::Multi) {
+        let is_asked = |verb: &Verb| verb.is_simple() || matches!(verb, Verb::Mget(_));
+        if options.zipf.is_some() || !options.verbs.iter().all(is_asked) {
             return Err(
                 "redis-benchmark asks SET, GET and MGET of keys chosen evenly: use the lab's own generator"
                     .to_owned(),
@@ -736,6 +775,9 @@ pub fn run(
     // Children inherit the limit: the server and the peers need it as much as the generator.
     load::allow_descriptors(2 * most + 1000)?;
     let programs = Programs::find(options.respool.as_deref(), options.value_bytes)?;
+    for case in &cases {
+        programs.check(&case.target)?;
+    }
     let default_rule = match &options.rules_us[..] {
         [] => None,
         _ => Some(window::default_rule(&programs.configuration()?)?),
@@ -748,16 +790,9 @@ pub fn run(
     } else {
         None
     };
-    let server = Backend::start(&options.server)?;
-    // The values never change: written once, they are there for every round.
-    if let Some(case) = cases.first() {
-        load::preload(
-            server.address,
-            &manner.recipe(case.workload, &Target::Direct),
-        )?;
-    }
+    let backends = Backends::start(&options.server, cases.iter().map(|case| &case.target))?;
     let start = |target: &Target| {
-        let start = || Running::start(target, &server, &programs);
+        let start = || Running::start(target, backends.of(target), &programs);
         match &cores {
             Some(cores) => cores.start_proxy(start),
             None => start(),
@@ -767,6 +802,25 @@ pub fn run(
     for case in &cases {
         if !running.iter().any(|running| running.target == case.target) {
             running.push(start(&case.target)?);
+        }
+    }
+    // The values never change: written once, they are there for every round. To the server directly; to a pool through
+    // whoever is the first before it, and knows which key is whose.
+    let mut written: Vec<Behind> = Vec::new();
+    if let Some(case) = cases.first() {
+        let recipe = manner.recipe(case.workload, &Target::Direct);
+        for running in &running {
+            let behind = running.target.behind();
+            if written.contains(&behind) {
+                continue;
+            }
+            let backend = backends.of(&running.target);
+            let address = match behind {
+                Behind::Server => backend.address(),
+                Behind::Shards(_) | Behind::Cluster(_) => running.address,
+            };
+            load::preload(address, &recipe)?;
+            written.push(behind);
         }
     }
     let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); cases.len()];
@@ -785,6 +839,7 @@ pub fn run(
         if experiment.is_isolated {
             *target = start(&case.target)?;
         }
+        let backend = backends.of(&case.target);
         let measured = window::rate(&cases, &rounds, case, number).and_then(|rate| {
             let manner = Manner {
                 rate: rate.or(manner.rate),
@@ -793,7 +848,7 @@ pub fn run(
             let mut tries = 1;
             loop {
                 let round =
-                    measure::measure(case.workload, target, &server, &programs, &manner, stop)?;
+                    measure::measure(case.workload, target, backend, &programs, &manner, stop)?;
                 let is_robbed = options
                     .stolen_cores_max
                     .is_some_and(|most| round.stolen.is_some_and(|cores| cores > most));
@@ -816,6 +871,7 @@ pub fn run(
     }
     drop(progress);
     let took_s = (clock_ns() - manner.origin_ns) as f64 / 1e9;
+    let (server, pools) = backends.facts();
     let cases: Vec<CaseReport> = cases
         .into_iter()
         .zip(rounds)
@@ -832,7 +888,8 @@ pub fn run(
         options: resolved(options),
         machine,
         generator: generator_version(options.generator),
-        server: server.facts,
+        server,
+        pools,
         targets: running
             .into_iter()
             .filter_map(|running| running.facts)
@@ -906,7 +963,8 @@ fn resolved(options: &Options) -> Options {
     }
 }
 
-fn command_line() -> Vec<String> {
+/// How this program was started.
+pub(crate) fn command_line() -> Vec<String> {
     let mut words: Vec<String> = std::env::args_os()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::case::{Target, Workload};
+use crate::case::{Target, Way, Workload};
 use crate::chart::{self, Axis, CostRow, Curve, StepLine, Stretch, TimeChart, TimeRow, escape};
+use crate::cluster;
 use crate::decay::{self, Decay, Point};
 use crate::figure;
 use crate::measure::Generator;
@@ -15,16 +16,9 @@ use crate::window::{self, Outcome};
 /// The whole page.
 pub fn page(report: &Report) -> String {
     let mut page = String::new();
-    let _ = write!(
-        page,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>respool-lab {}: {}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n",
-        escape(&report.experiment),
-        escape(&report.title)
-    );
     head(&mut page, report);
     windows(&mut page, report);
+    pools(&mut page, report);
     compare(&mut page, report);
     decays(&mut page, report);
     tables(&mut page, report);
@@ -32,20 +26,56 @@ pub fn page(report: &Report) -> String {
     each_case(&mut page, report);
     fairness(&mut page, report);
     reproduce(&mut page, report);
-    page.push_str("</main>\n</body>\n</html>\n");
-    page
+    frame(&format!("{}: {}", report.experiment, report.title), &page)
+}
+
+/// A page of its own around a body.
+pub(crate) fn frame(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>respool-lab {}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         {body}</main>\n</body>\n</html>\n",
+        escape(title)
+    )
+}
+
+/// What was asked, and the facts that the answer rests on.
+pub(crate) fn header(
+    page: &mut String,
+    experiment: &str,
+    title: &str,
+    about: &str,
+    facts: &[(&str, String)],
+) {
+    let _ = write!(
+        page,
+        "<header><p class=\"kicker\">respool-lab {}</p><h1>{}</h1><p class=\"lede\">{}</p><dl class=\"facts\">",
+        escape(experiment),
+        escape(title),
+        escape(about)
+    );
+    for (name, value) in facts {
+        let _ = write!(page, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(value));
+    }
+    page.push_str("</dl></header>\n");
+}
+
+/// What went wrong, where something did.
+pub(crate) fn failures(page: &mut String, failures: &[String]) {
+    if failures.is_empty() {
+        return;
+    }
+    page.push_str("<section class=\"failed\"><h2>This run failed</h2><ul>");
+    for failure in failures {
+        let _ = write!(page, "<li>{}</li>", escape(failure));
+    }
+    page.push_str("</ul></section>\n");
 }
 
 fn head(page: &mut String, report: &Report) {
     let machine = &report.machine;
     let options = &report.options;
-    let _ = write!(
-        page,
-        "<header><p class=\"kicker\">respool-lab {}</p><h1>{}</h1><p class=\"lede\">{}</p><dl class=\"facts\">",
-        escape(&report.experiment),
-        escape(&report.title),
-        escape(&report.about)
-    );
     let rate = match (options.rate, &options.loads_percent[..]) {
         (Some(rate), _) => format!("open loop, {} requests/s due", figure::count(rate)),
         (None, []) => "closed loop".to_owned(),
@@ -59,7 +89,7 @@ fn head(page: &mut String, report: &Report) {
     } else {
         ""
     };
-    for (name, value) in [
+    let facts = [
         (
             "When",
             format!("{}, {:.0} s in all", report.started, report.took_s),
@@ -77,21 +107,15 @@ fn head(page: &mut String, report: &Report) {
             format!("{}, all cases in turn", table::basis(report)),
         ),
         ("Load", format!("{}, {rate}", report.generator)),
-    ] {
-        let _ = write!(
-            page,
-            "<div><dt>{name}</dt><dd>{}</dd></div>",
-            escape(&value)
-        );
-    }
-    page.push_str("</dl></header>\n");
-    if !report.failures.is_empty() {
-        page.push_str("<section class=\"failed\"><h2>This run failed</h2><ul>");
-        for failure in &report.failures {
-            let _ = write!(page, "<li>{}</li>", escape(failure));
-        }
-        page.push_str("</ul></section>\n");
-    }
+    ];
+    header(
+        page,
+        &report.experiment,
+        &report.title,
+        &report.about,
+        &facts,
+    );
+    failures(page, &report.failures);
 }
 
 /// Targets side by side, one card a workload.
@@ -282,6 +306,88 @@ fn windows(page: &mut String, report: &Report) {
     page.push_str("</section>\n");
 }
 
+/// Every way over its numbers of servers, a panel for each figure of each workload.
+fn pools(page: &mut String, report: &Report) {
+    if cluster::of(report).is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section><h2>Over several servers</h2><p>From left to right the servers behind the proxy. The server asked directly is one. \
+         CPU of the servers is of all of them together.</p><p class=\"legend\">",
+    );
+    let ways = &report.options.ways;
+    let drawn: Vec<(&str, Option<Way>)> = std::iter::once(("direct", None))
+        .chain(ways.iter().map(|way| (way.name(), Some(*way))))
+        .collect();
+    for (place, (name, _)) in drawn.iter().enumerate() {
+        let _ = write!(page, "<span><i class=\"load{place}\"></i>{name}</span>");
+    }
+    page.push_str("</p>");
+    let counts = &report.options.servers;
+    let names: Vec<String> = counts.iter().map(u16::to_string).collect();
+    let figures: [(&str, PoolFigure); 4] = [
+        ("CPU of the proxy, µs per request", |case| {
+            Some(
+                case.summary
+                    .as_ref()?
+                    .proxy
+                    .as_ref()?
+                    .us_per_request?
+                    .median,
+            )
+        }),
+        ("CPU of the servers, µs per request", |case| {
+            Some(
+                case.summary
+                    .as_ref()?
+                    .server
+                    .as_ref()?
+                    .us_per_request?
+                    .median,
+            )
+        }),
+        ("Requests a second", |case| {
+            Some(case.summary.as_ref()?.requests_per_s.median)
+        }),
+        ("Median time of a request, µs", |case| {
+            Some(case.summary.as_ref()?.p50_us?.median)
+        }),
+    ];
+    for workload in report.workloads() {
+        let title = workload_title(workload);
+        let direct = report.find(workload, &Target::Direct);
+        let _ = write!(
+            page,
+            "<figure class=\"wide\"><figcaption>{}</figcaption><div class=\"panels\">",
+            escape(&title)
+        );
+        for (what, figure) in figures {
+            let value = |way: Option<Way>, servers: u16| match way {
+                Some(way) => figure(cluster::find(report, workload, way, servers)?.case),
+                None => figure(direct.filter(|_| servers == 1)?),
+            };
+            let lines: Vec<StepLine> = drawn
+                .iter()
+                .enumerate()
+                .map(|(place, &(name, way))| StepLine {
+                    name: name.to_owned(),
+                    class: format!("load{place}"),
+                    values: counts.iter().map(|&servers| value(way, servers)).collect(),
+                })
+                .collect();
+            let label = format!("{title}: {what} by servers");
+            let _ = write!(
+                page,
+                "<div><p class=\"sum\">{what}</p>{}</div>",
+                chart::steps(&label, &names, None, Axis::Linear, &lines)
+            );
+        }
+        page.push_str("</div></figure>");
+    }
+    page.push_str("</section>\n");
+}
+
+type PoolFigure = fn(&CaseReport) -> Option<f64>;
 type RuleFigure = fn(&Outcome) -> Option<f64>;
 type Figure = fn(&Point) -> Option<f64>;
 
@@ -320,7 +426,8 @@ fn tables(page: &mut String, report: &Report) {
     );
 }
 
-fn write_table(page: &mut String, table: &Table) {
+/// A table of the page.
+pub(crate) fn write_table(page: &mut String, table: &Table) {
     let _ = write!(
         page,
         "<div class=\"scroll\"><table><caption>{}</caption><thead>",
@@ -590,7 +697,13 @@ fn sentences(report: &Report) -> Vec<String> {
     if has(|target| {
         matches!(
             target,
-            Target::Twemproxy | Target::Envoy | Target::Other { .. }
+            Target::Twemproxy
+                | Target::Envoy
+                | Target::Other { .. }
+                | Target::Pool {
+                    way: Way::Envoy,
+                    ..
+                }
         )
     }) {
         said.push(
@@ -598,6 +711,13 @@ fn sentences(report: &Report) -> Vec<String> {
              them, and Envoy does much that is not asked of it here: statistics, filters, routing."
                 .to_owned(),
         );
+    }
+    if let Some(most) = options.servers.iter().max() {
+        said.push(format!(
+            "Up to {most} servers share the cores with everything else: what several servers are for, more throughput, cannot \
+             show here, and CPU per request can. Every server that is asked costs a system call and a wake-up more, which many \
+             requests at once share and a lone one does not. Those that are not asked run on and cost next to nothing."
+        ));
     }
     if options.has_floor {
         said.push(
@@ -666,7 +786,8 @@ fn reproduce(page: &mut String, report: &Report) {
          round and every sample, <code>rounds.csv</code> with a line a round, <code>table.txt</code>.</p>",
         escape(&report.command.join(" "))
     );
-    for facts in std::iter::once(&report.server).chain(&report.targets) {
+    let servers = std::iter::once(&report.server).chain(&report.pools);
+    for facts in servers.chain(&report.targets) {
         write_facts(page, facts);
     }
     let machine = &report.machine;
@@ -869,6 +990,25 @@ mod tests {
         );
         assert_eq!(page.matches("<rect class=\"marked\"").count(), 2 * 6);
         assert_eq!(page.matches("<path class=\"line load1\"").count(), 2 * 6);
+        assert!(!page.contains("NaN") && !page.contains("inf\""));
+    }
+
+    #[test]
+    fn a_report_of_pools_has_every_figure_over_the_servers() {
+        let report = crate::cluster::tests::example_of_cluster();
+        let page = page(&report);
+        for part in [
+            "Over several servers",
+            "<title>cluster, 3: 7.2</title>",
+            "<title>direct, 1: 5</title>",
+            "Up to 3 servers share the cores",
+            "Nobody tuned",
+        ] {
+            assert!(page.contains(part), "{part}");
+        }
+        assert!(!page.contains("<title>direct, 3"));
+        // Three ways in four panels of two workloads.
+        assert_eq!(page.matches("<path class=\"line load2\"").count(), 4 * 2);
         assert!(!page.contains("NaN") && !page.contains("inf\""));
     }
 

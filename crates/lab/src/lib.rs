@@ -12,11 +12,14 @@
 //! [`report::Report`]. A new experiment is a new [`experiment::Experiment`]; a new kind of load is a new
 //! [`tape::Recipe`]; a new peer is a new [`case::Target`] and how it is started in [`targets`].
 //!
+//! What has a moment instead of a window stands beside these: [`failover`].
+//!
 //! Tests start their servers here, too: one by one from [`servers`], as Clusters and under Sentinels from [`topologies`].
 
 pub mod against;
 pub mod case;
 pub mod chart;
+pub mod cluster;
 pub mod command_table;
 pub mod commands;
 pub mod cores;
@@ -25,6 +28,7 @@ pub mod cpu;
 pub mod decay;
 pub mod differ;
 pub mod experiment;
+pub mod failover;
 pub mod figure;
 pub mod flags;
 pub mod floor;

@@ -61,8 +61,9 @@ pub struct Load {
     pub seconds: f64,
     /// Requests a second over all connections; `None`: closed loop.
     pub rate: Option<f64>,
-    /// Processes whose CPU to read at both ends of the window, by name. The generator itself always is.
-    pub watch: Vec<(String, u32)>,
+    /// Processes whose CPU to read at both ends of the window, by name: all of one name as one. The generator itself always
+    /// is.
+    pub watch: Vec<(String, Vec<u32>)>,
 }
 
 /// What the generator tells while it runs, one JSON object a line.
@@ -351,11 +352,12 @@ fn watch_window(
     tell: &mut dyn FnMut(Event),
 ) -> Result<Window, String> {
     let mut watched = load.watch.clone();
-    watched.push(("generator".to_owned(), std::process::id()));
+    watched.push(("generator".to_owned(), vec![std::process::id()]));
     let read_all = || -> Result<(u64, u64, Vec<cpu::Reading>), String> {
         let mut readings = Vec::with_capacity(watched.len());
-        for (name, pid) in &watched {
-            readings.push(cpu::read(*pid).map_err(|error| format!("the CPU of {name}: {error}"))?);
+        for (name, pids) in &watched {
+            let reading = cpu::read_all(pids);
+            readings.push(reading.map_err(|error| format!("the CPU of {name}: {error}"))?);
         }
         let count = shared
             .counts

@@ -17,6 +17,8 @@ Experiments (each writes report.html, report.json, rounds.csv and prints its tab
   mget         What a key costs in an MGET of 1 to 10,000 keys
   skew         GETs of skewed keys: how many commands of the server joining saves
   window       What the flush rule buys and costs: batches, added latency, CPU
+  cluster      What dividing requests among several servers costs, beside Envoy
+  failover     What clients meet until another server has taken the place of one that fails
   idle         Memory per idle connection
   against      Whether this build of respool costs more CPU per request than another one
 
@@ -44,6 +46,8 @@ fn main() -> ExitCode {
         "mget" => commands::experiment::run(&MGET, &args),
         "skew" => commands::experiment::run(&SKEW, &args),
         "window" => commands::window::run(&args),
+        "cluster" => commands::cluster::run(&args),
+        "failover" => commands::failover::run(&args),
         "idle" => commands::idle::run(&args),
         "against" => commands::against::run(&args),
         "ratios" => commands::ratios::run(&args),

@@ -82,14 +82,14 @@ pub fn measure(
 ) -> Result<Round, String> {
     let recipe = manner.recipe(workload, &target.target);
     let has_server = target.target.has_server();
+    let behind = if has_server { &server.servers[..] } else { &[] };
     let watched = Watched {
-        server: has_server.then_some(server.pid),
+        servers: behind.iter().map(|server| server.pid).collect(),
         proxy: target.pid,
-        inspector: if has_server {
-            Inspector::connect(server.address).ok()
-        } else {
-            None
-        },
+        inspectors: behind
+            .iter()
+            .filter_map(|server| Inspector::connect(server.address).ok())
+            .collect(),
         counts: if target.target.is_respool() {
             Inspector::connect(target.address).ok()
         } else {
@@ -126,17 +126,28 @@ fn look_at_machine() -> Option<(u64, MachineReading)> {
 
 /// Whose CPU is read, and who is asked how many commands it ran.
 struct Watched {
-    server: Option<u32>,
+    /// All servers together count as one; none where there is none.
+    servers: Vec<u32>,
     proxy: Option<u32>,
-    inspector: Option<Inspector>,
+    /// One for each of them that could be reached.
+    inspectors: Vec<Inspector>,
     /// Asks a respool what it has counted.
     counts: Option<Inspector>,
 }
 
 impl Watched {
-    /// What the server has counted by now.
+    /// What the servers have counted by now; `None`: not all of them say.
     fn tally(&mut self) -> Option<Tally> {
-        self.inspector.as_mut()?.tally().ok()
+        if self.servers.is_empty() || self.inspectors.len() < self.servers.len() {
+            return None;
+        }
+        let mut sum = Tally::default();
+        for inspector in &mut self.inspectors {
+            let tally = inspector.tally().ok()?;
+            sum.commands += tally.commands;
+            sum.key_reads += tally.key_reads;
+        }
+        Some(sum)
     }
 
     /// What respool has counted by now. Workers tell each other ten times a second, each all of its counters at once: what they
@@ -146,7 +157,7 @@ impl Watched {
         Some(Counters::read(&info))
     }
 
-    /// Commands the server has executed by now, and when it said so.
+    /// Commands the servers have executed by now, and when it said so.
     fn commands(&mut self) -> Option<(u64, u64)> {
         let tally = self.tally()?;
         Some((clock_ns(), tally.commands))
@@ -190,6 +201,7 @@ fn by_own(
         Verb::Set => command.arg("--set"),
         Verb::Multi => command.arg("--multi"),
         Verb::Mget(keys) => command.args(["--mget", &keys.to_string()]),
+        Verb::Mset(keys) => command.args(["--mset", &keys.to_string()]),
     };
     command.args([
         "--values",
@@ -201,7 +213,10 @@ fn by_own(
     ]);
     let rate = manner.rate.map(|rate| rate.to_string());
     let zipf = manner.zipf.map(|theta| theta.to_string());
-    let watch = |name: &str, pid: Option<u32>| pid.map(|pid| format!("{name}={pid}"));
+    let servers = watched.servers.iter().map(|pid| ("server", pid));
+    for (name, pid) in servers.chain(watched.proxy.iter().map(|pid| ("proxy", pid))) {
+        command.args(["--watch", &format!("{name}={pid}")]);
+    }
     for (flag, value) in [
         ("--connections", Some(workload.connections.to_string())),
         ("--pipeline", Some(workload.pipeline.to_string())),
@@ -212,8 +227,6 @@ fn by_own(
         ("--threads", Some(manner.generator_threads.to_string())),
         ("--rate", rate),
         ("--zipf", zipf),
-        ("--watch", watch("server", watched.server)),
-        ("--watch", watch("proxy", watched.proxy)),
     ] {
         if let Some(value) = value {
             command.args([flag, &value]);
@@ -328,7 +341,7 @@ impl Drop for Reaped {
 
 /// Reads the CPU of everybody each time the generator says how far it is.
 struct Sampler {
-    pids: [Option<u32>; 3],
+    pids: [Vec<u32>; 3],
     origin_ns: u64,
     start_s: f64,
     last_requests: (u64, u64),
@@ -339,7 +352,11 @@ struct Sampler {
 impl Sampler {
     fn new(watched: &Watched, generator: u32, origin_ns: u64) -> Sampler {
         Sampler {
-            pids: [watched.server, watched.proxy, Some(generator)],
+            pids: [
+                watched.servers.clone(),
+                watched.proxy.into_iter().collect(),
+                vec![generator],
+            ],
             origin_ns,
             start_s: 0.0,
             last_requests: (0, 0),
@@ -355,7 +372,8 @@ impl Sampler {
     }
 
     fn read(&self) -> (u64, [Option<Reading>; 3]) {
-        (clock_ns(), self.pids.map(|pid| cpu::read(pid?).ok()))
+        let read = |place: usize| cpu::read_all(&self.pids[place]).ok();
+        (clock_ns(), [0, 1, 2].map(read))
     }
 
     /// Requests by the generator's clock, CPU by ours: each over its own stretch of time.
@@ -462,8 +480,14 @@ fn run_benchmark(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    let server = watched.server.map(cpu::read).transpose().map_err(broken)?;
-    let proxy = watched.proxy.map(cpu::read).transpose().map_err(broken)?;
+    let servers = watched.servers.clone();
+    let proxies: Vec<u32> = watched.proxy.into_iter().collect();
+    let read = |pids: &[u32]| match pids {
+        [] => Ok(None),
+        pids => cpu::read_all(pids).map(Some),
+    };
+    let server = read(&servers).map_err(broken)?;
+    let proxy = read(&proxies).map_err(broken)?;
     let commands = watched.commands();
     let counters = watched.counters();
     let machine = look_at_machine();
@@ -524,12 +548,12 @@ fn run_benchmark(
     let end_ns = clock_ns();
     let generator = cpu::read(pid).map_err(broken)?.since(&Reading::default());
     let end_machine = look_at_machine();
-    let since = |pid: Option<u32>, before: Option<&Reading>| -> Option<Usage> {
-        Some(cpu::read(pid?).ok()?.since(before?))
+    let since = |pids: &[u32], before: Option<&Reading>| -> Option<Usage> {
+        Some(cpu::read_all(pids).ok()?.since(before?))
     };
     let (server, proxy) = (
-        since(watched.server, server.as_ref()),
-        since(watched.proxy, proxy.as_ref()),
+        since(&servers, server.as_ref()),
+        since(&proxies, proxy.as_ref()),
     );
     if sampler.samples.is_empty() {
         // Over before it said anything.

@@ -44,8 +44,11 @@ pub struct Report {
     pub machine: Machine,
     /// What made the load.
     pub generator: String,
-    /// The server behind everything.
+    /// The server behind everything, or the one that was asked directly.
     pub server: Facts,
+    /// The pools of several servers, where there are such.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<Facts>,
     /// What stood in front of it.
     pub targets: Vec<Facts>,
     /// Every case, in the order of the tables.
@@ -114,7 +117,7 @@ pub struct Round {
     pub stalled: usize,
     /// Time per request.
     pub latency: Latency,
-    /// CPU of the server in the window; `None` when there is no server.
+    /// CPU of the server in the window, of all of them together where there are several; `None` when there is none.
     pub server: Option<Usage>,
     /// CPU of what stands in front of it.
     pub proxy: Option<Usage>,
@@ -506,7 +509,7 @@ fn saved(done: u64, asked: u64) -> Option<f64> {
 }
 
 /// The median over the rounds that both have of the ratio within the round.
-fn paired(
+pub(crate) fn paired(
     case: &CaseReport,
     base: Option<&CaseReport>,
     figure: &dyn Fn(&Round) -> Option<f64>,
@@ -660,6 +663,7 @@ pub(crate) mod tests {
             machine: Machine::look(),
             generator: "own".into(),
             server: facts.clone(),
+            pools: Vec::new(),
             targets: vec![facts],
             cases,
             default_rule: None,

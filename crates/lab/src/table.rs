@@ -5,6 +5,7 @@
 //! the CPU so that both fit a terminal.
 
 use crate::case::{Case, Target, Workload};
+use crate::cluster;
 use crate::counters::Counters;
 use crate::decay;
 use crate::figure;
@@ -19,6 +20,16 @@ pub enum Style {
     Plain,
     /// To a terminal that shows bold.
     Terminal,
+}
+
+impl Style {
+    /// What makes text bold, and what ends that.
+    pub fn bold(self) -> (&'static str, &'static str) {
+        match self {
+            Style::Plain => ("", ""),
+            Style::Terminal => ("\x1b[1m", "\x1b[0m"),
+        }
+    }
 }
 
 /// A table as rows of cells; the head has one cell a column.
@@ -507,6 +518,102 @@ pub fn window(report: &Report) -> Option<Table> {
     })
 }
 
+/// What was to be reached over three servers; `None` where there were no pools.
+pub fn bars(report: &Report) -> Option<Table> {
+    let rows: Vec<Vec<String>> = cluster::bars(report)
+        .into_iter()
+        .map(|bar| {
+            let [what, connections] = load(bar.case.workload);
+            let kept = bar
+                .is_kept()
+                .map_or("", |kept| if kept { "kept" } else { "missed" });
+            vec![
+                what,
+                connections,
+                bar.case.target.to_string(),
+                bar.figure.to_owned(),
+                exact(bar.found),
+                bar.most.map_or(String::new(), |most| most.to_string()),
+                kept.to_owned(),
+            ]
+        })
+        .collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: format!("Over 3 servers, {}", basis(report)),
+        head: heads(&[
+            "case", "conns", "target", "figure", "found", "at most", "bar",
+        ]),
+        rows,
+        words: 4,
+        together: 2,
+        ..Table::default()
+    })
+}
+
+/// One server and several, beside the server asked directly; `None` where there were no pools.
+pub fn pools(report: &Report) -> Option<Table> {
+    let pooled = cluster::of(report);
+    let rows = report.cases.iter().map(|case| {
+        let found = pooled.iter().find(|found| found.case.id == case.id);
+        let summary = case.summary.as_ref();
+        let ratios = report.ratios(case);
+        let us =
+            |cost: Option<&Cost>| fine(cost.and_then(|cost| Some(cost.us_per_request?.median)));
+        let rate = summary.map(|summary| summary.requests_per_s);
+        let mut row = name(case);
+        row.push(rate.map_or("failed".to_owned(), |rate| figure::count(rate.median)));
+        row.push(fine(ratios.throughput_to_direct));
+        row.push(fine(
+            summary.and_then(|summary| Some(summary.p50_us?.median)),
+        ));
+        row.push(fine(ratios.p50_to_direct));
+        row.push(us(summary.and_then(|summary| summary.proxy.as_ref())));
+        row.push(fine(found.and_then(|found| found.proxy_to_one)));
+        row.push(fine(found.and_then(|found| found.proxy_to_plain)));
+        row.push(fine(found.and_then(|found| found.proxy_to_envoy)));
+        row.push(exact(found.and_then(|found| found.proxy_us_per_key)));
+        row.push(us(summary.and_then(|summary| summary.server.as_ref())));
+        row.push(fine(ratios.server_cpu_to_direct));
+        row.push(exact(found.and_then(|found| found.server_us_per_key)));
+        row.push(us(summary.map(|summary| &summary.generator)));
+        row
+    });
+    (!pooled.is_empty()).then(|| Table {
+        caption: format!(
+            "One server and several, CPU in microseconds, {}; own: the same way's over 1 server, plain: sharded-1's",
+            basis(report)
+        ),
+        groups: vec![
+            (String::new(), 8),
+            ("proxy".to_owned(), 5),
+            ("all servers".to_owned(), 3),
+            ("generator".to_owned(), 1),
+        ],
+        head: heads(&[
+            "case",
+            "conns",
+            "target",
+            "threads",
+            "requests/s",
+            "÷ direct",
+            "p50 µs",
+            "÷ direct",
+            "µs/req",
+            "÷ own",
+            "÷ plain",
+            "÷ Envoy",
+            "µs/key",
+            "µs/req",
+            "÷ direct",
+            "µs/key",
+            "µs/request",
+        ]),
+        rows: rows.collect(),
+        words: 3,
+        together: 2,
+    })
+}
+
 /// What every respool counted itself; `None` where there was none.
 pub fn counted(report: &Report) -> Option<Table> {
     let is_counted = |case: &&CaseReport| case.rounds.iter().any(|round| round.counters.is_some());
@@ -554,6 +661,8 @@ pub fn counted(report: &Report) -> Option<Table> {
 /// Every table of a report.
 pub fn all(report: &Report) -> Vec<Table> {
     let mut tables: Vec<Table> = window(report).into_iter().collect();
+    tables.extend(bars(report));
+    tables.extend(pools(report));
     tables.extend([throughput(report), cpu(report)]);
     tables.extend(counted(report));
     tables.extend(growth(report));
@@ -566,10 +675,7 @@ pub fn all(report: &Report) -> Vec<Table> {
 /// All tables and what went wrong, as text.
 pub fn text(report: &Report, style: Style) -> String {
     let mut text = String::new();
-    let (bold, plain) = match style {
-        Style::Plain => ("", ""),
-        Style::Terminal => ("\x1b[1m", "\x1b[0m"),
-    };
+    let (bold, plain) = style.bold();
     text.push_str(&format!("{bold}{}{plain}\n", report.title));
     text.push_str(&format!(
         "{} · {} · {} cores · {} · generator: {}\n",
@@ -626,7 +732,7 @@ impl Table {
                 text.push_str(&" ".repeat(room));
             } else {
                 // Two blanks before it, as before each column, then a line over all of its columns.
-                let dashes = room - 2 - name.chars().count() - 1;
+                let dashes = room.saturating_sub(2 + name.chars().count() + 1);
                 text.push_str(&format!("  {name} {}", "─".repeat(dashes)));
             }
             from += span;
@@ -658,7 +764,8 @@ impl Table {
     }
 }
 
-fn heads(names: &[&str]) -> Vec<String> {
+/// Names of columns.
+pub(crate) fn heads(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
@@ -753,6 +860,35 @@ mod tests {
         );
         assert!(table.text().lines().all(|line| line.chars().count() <= 160));
         assert!(window(&example()).is_none());
+    }
+
+    #[test]
+    fn pools_stand_beside_the_direct_server_and_the_bars_before_them() {
+        let report = crate::cluster::tests::example_of_cluster();
+        let table = pools(&report).unwrap();
+        assert_eq!(table.rows.len(), 2 * (1 + 3 * 2));
+        assert_eq!(
+            table.rows[4].join(" | "),
+            "GET P20 | 50 | cluster-3 | 1 | 100,000 | 1.00 | 300 | 3.00 | 7.20 | 1.20 | 1.20 | 0.12 |  | 5.00 | 1.00 |  | \
+             4.00"
+        );
+        assert!(
+            table.rows[0]
+                .join(" | ")
+                .starts_with("GET P20 | 50 | direct |  | 100,000")
+        );
+        let found = bars(&report).unwrap();
+        assert_eq!(
+            found.rows[8].join(" | "),
+            "MGET 100 P20 | 50 | sharded-3 | p50 ÷ direct MGET's | 3.000 | 1.5 | missed"
+        );
+        let text = text(&report, Style::Plain);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 160),
+            "{text}"
+        );
+        assert!(!text.contains("Decay of MGET"), "{text}");
+        assert!(pools(&example()).is_none() && bars(&example()).is_none());
     }
 
     #[test]

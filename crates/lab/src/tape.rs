@@ -66,12 +66,14 @@ impl Recipe {
     /// One line that says why there is none.
     pub fn check(&self) -> Result<(), String> {
         match (self.verb, self.zipf) {
-            (Verb::Mget(count), _) if count > self.keys => Err(format!(
-                "an MGET of {count} different keys needs as many: --keys {count}"
+            (Verb::Mget(count) | Verb::Mset(count), _) if count > self.keys => Err(format!(
+                "an {} of {count} different keys needs as many: --keys {count}",
+                self.verb.command()
             )),
-            (Verb::Mget(_), Some(_)) => {
-                Err("the keys of an MGET are all different: there is none by Zipf's law".to_owned())
-            }
+            (Verb::Mget(_) | Verb::Mset(_), Some(_)) => Err(format!(
+                "the keys of an {} are all different: there is none by Zipf's law",
+                self.verb.command()
+            )),
             _ => Ok(()),
         }
     }
@@ -82,7 +84,7 @@ impl Recipe {
         let wanted = match (self.verb, self.zipf) {
             // All keys once, however many a request has: what a key costs the server depends on how many it has
             // seen lately.
-            (Verb::Mget(_), _) => self.keys as usize / keys,
+            (Verb::Mget(_) | Verb::Mset(_), _) => self.keys as usize / keys,
             (_, Some(_)) => SKEWED_REQUESTS,
             (_, None) => REQUESTS,
         };
@@ -187,7 +189,7 @@ impl Draw {
         let mut random = Random::new(0x5eed);
         let keys = recipe.keys.max(1);
         match (recipe.verb, recipe.zipf) {
-            (Verb::Mget(_), _) => {
+            (Verb::Mget(_) | Verb::Mset(_), _) => {
                 let mut order: Vec<u32> = (0..keys).collect();
                 for place in (1..order.len()).rev() {
                     order.swap(place, random.below(place as u64 + 1) as usize);
@@ -263,6 +265,14 @@ pub fn write_request(out: &mut Vec<u8>, recipe: &Recipe, keys: &[u32]) {
                 write_bulk(out, key_name(key).as_bytes());
             }
         }
+        Verb::Mset(_) => {
+            write_array(out, 1 + 2 * keys.len());
+            write_bulk(out, b"MSET");
+            for &key in keys {
+                write_bulk(out, key_name(key).as_bytes());
+                write_bulk(out, &value_of(key, recipe.value_bytes, recipe.values));
+            }
+        }
     }
 }
 
@@ -282,7 +292,7 @@ fn write_reply(out: &mut Vec<u8>, recipe: &Recipe, keys: &[u32]) {
     let value = |key: u32| value_of(key, recipe.value_bytes, recipe.values);
     match recipe.verb {
         Verb::Get => write_bulk(out, &value(keys[0])),
-        Verb::Set => out.extend_from_slice(b"+OK\r\n"),
+        Verb::Set | Verb::Mset(_) => out.extend_from_slice(b"+OK\r\n"),
         Verb::Multi => {
             out.extend_from_slice(b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n");
             for verb in [Verb::Set, Verb::Get] {
@@ -372,6 +382,14 @@ mod tests {
         out.clear();
         write_reply(&mut out, &mget, &[7, 63]);
         assert_eq!(out, b"*2\r\n$2\r\n70\r\n$2\r\n11\r\n");
+        out.clear();
+        let mset = recipe(Verb::Mset(2), 1);
+        write_request(&mut out, &mset, &[7, 63]);
+        assert_eq!(
+            out,
+            b"*5\r\n$4\r\nMSET\r\n$16\r\nkey:000000000007\r\n$2\r\n70\r\n\
+              $16\r\nkey:000000000063\r\n$2\r\n11\r\n"
+        );
     }
 
     #[test]
@@ -416,6 +434,16 @@ mod tests {
         let text = String::from_utf8(request.to_vec()).unwrap();
         let digits = text.split("key:").skip(1);
         digits.map(|rest| rest[..12].parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_keys_of_an_mset_differ_and_all_keys_come_as_often() {
+        let tape = Tape::new(&recipe(Verb::Mset(100), 1));
+        let all = |batch| keys_of(tape.request(batch, 0));
+        let keys: Vec<u32> = (0..tape.batches()).flat_map(all).collect();
+        let different: HashSet<u32> = keys.iter().copied().collect();
+        assert_eq!((keys.len(), different.len()), (3000, 3000));
+        assert_eq!(tape.reply(0, 0), b"+OK\r\n");
     }
 
     #[test]

@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::case::Target;
+use crate::case::{Behind, Target, Way};
 use crate::cpu;
 use crate::servers::{self, Flavour, Process, Proxy, Ready, ReservedPort, Server};
+use crate::topologies::{Cluster, ClusterSettings, Node, Shards, cluster_url, sharded_url};
 
 /// Which server stands behind everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,17 +59,39 @@ pub struct Facts {
     pub configuration: Option<String>,
 }
 
-/// The server behind everything.
+/// The server behind a target, or all servers of the pool behind it.
 #[derive(Debug)]
 pub struct Backend {
     /// What is known of it.
     pub facts: Facts,
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// Its process.
-    pub pid: u32,
-    _process: Option<Server>,
+    /// What kind of pool it is.
+    pub behind: Behind,
+    /// Its servers, at least one.
+    pub servers: Vec<Listening>,
+    _held: Option<Servers>,
 }
+
+/// A process and where it listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listening {
+    /// Where.
+    pub address: SocketAddr,
+    /// Which process.
+    pub pid: u32,
+}
+
+/// What ends with a backend.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held for its drop")]
+enum Servers {
+    One(Server),
+    Shards(Shards),
+    Cluster(Cluster),
+}
+
+/// Everything that the targets of a run stand in front of.
+#[derive(Debug)]
+pub struct Backends(Vec<Backend>);
 
 /// A target that is up.
 #[derive(Debug)]
@@ -97,7 +120,7 @@ pub struct Programs {
 
 /// A child that is killed and reaped when dropped.
 #[derive(Debug)]
-enum Held {
+pub(crate) enum Held {
     Process(Process),
     Proxy(Proxy),
     /// With a port that must stay reserved as long.
@@ -131,7 +154,7 @@ impl Programs {
             None if beside.is_file() => Ok(beside),
             None => servers::find_program("respool").map_err(|_| {
                 "respool is neither next to respool-lab nor in PATH: build it (cargo build --release), \
-                 or name it (--respool PATH), or measure without it (--no-respool)"
+                 or name it (--respool PATH), or measure without it (--no-respool; cluster: --ways envoy)"
                     .to_owned()
             }),
         };
@@ -144,6 +167,33 @@ impl Programs {
 }
 
 impl Programs {
+    /// That the programs that a target is made of know what stands behind it.
+    ///
+    /// # Errors
+    /// One line with what respool says of it.
+    pub fn check(&self, target: &Target) -> Result<(), String> {
+        let Target::Pool {
+            way: way @ (Way::Sharded | Way::Cluster),
+            ..
+        } = target
+        else {
+            return Ok(());
+        };
+        let respool = self.respool.as_ref()?;
+        // Nobody is asked: any addresses will do but the one that respool itself listens on by default.
+        let ports = 7000..7000 + target.servers();
+        let servers: Vec<_> = ports
+            .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+            .collect();
+        let checked = check(respool, &["--backend", &url(target.behind(), &servers)]);
+        checked.map(drop).map_err(|problem| {
+            format!(
+                "{target}: {problem}; to measure without it, leave {} out of --ways",
+                way.name()
+            )
+        })
+    }
+
     /// What respool does with no option but those that the lab gives it, as it prints that itself.
     ///
     /// # Errors
@@ -162,12 +212,10 @@ impl Backend {
     /// # Errors
     /// One line with what is missing and how to get it.
     pub fn start(choice: &ServerChoice) -> Result<Backend, String> {
-        let binary = match choice {
-            ServerChoice::Running { address, pid } => return Backend::of_running(*address, *pid),
-            ServerChoice::Binary { path } => path.clone(),
-            ServerChoice::Found => servers::find(Flavour::Redis70)
-                .or_else(|missing| servers::find_program("valkey-server").map_err(|_| missing))?,
-        };
+        if let ServerChoice::Running { address, pid } = choice {
+            return Backend::of_running(*address, *pid);
+        }
+        let binary = choice.binary()?;
         let version = servers::version(&binary).map_err(|error| error.to_string())?;
         let server = Server::start::<&str>(&binary, &[]).map_err(|error| error.to_string())?;
         let (address, pid) = (server.address(), server.pid());
@@ -186,10 +234,86 @@ impl Backend {
         };
         Ok(Backend {
             facts,
-            address,
-            pid,
-            _process: Some(server),
+            behind: Behind::Server,
+            servers: vec![Listening { address, pid }],
+            _held: Some(Servers::One(server)),
         })
+    }
+
+    /// Starts a pool of several servers, which know nothing of each other or are a Cluster.
+    ///
+    /// # Errors
+    /// One line with what is missing and how to get it.
+    fn start_pool(behind: Behind, choice: &ServerChoice) -> Result<Backend, String> {
+        let binary = choice.binary()?;
+        let version = servers::version(&binary).map_err(|error| error.to_string())?;
+        let failed = |error: io::Error| format!("{behind}: {error}");
+        let held = match behind {
+            Behind::Server => return Backend::start(choice),
+            Behind::Shards(count) => {
+                Shards::start::<&str>(&binary, count.into(), &[]).map(Servers::Shards)
+            }
+            Behind::Cluster(count) => {
+                let settings = ClusterSettings {
+                    primaries: count.into(),
+                    replicas: 0,
+                    // Under load on few cores a node may be silent for long, and none of them is meant to fail.
+                    node_timeout: CALM,
+                    // One alone has nobody to hear its own address from.
+                    args: ["--cluster-announce-ip", "127.0.0.1"]
+                        .map(str::to_owned)
+                        .to_vec(),
+                    ..ClusterSettings::default()
+                };
+                Cluster::start(&binary, settings).map(Servers::Cluster)
+            }
+        };
+        let held = held.map_err(failed)?;
+        let nodes: &[Node] = match &held {
+            Servers::One(_) => &[],
+            Servers::Shards(shards) => shards.nodes(),
+            Servers::Cluster(cluster) => cluster.nodes(),
+        };
+        let servers: Vec<Listening> = nodes
+            .iter()
+            .map(|node| Listening {
+                address: node.address(),
+                pid: node.pid(),
+            })
+            .collect();
+        let addresses: Vec<String> = servers
+            .iter()
+            .map(|server| server.address.to_string())
+            .collect();
+        let first = nodes
+            .first()
+            .ok_or_else(|| format!("{behind}: no server"))?;
+        let facts = Facts {
+            name: behind.to_string(),
+            version,
+            command: first.command_line(),
+            address: addresses.join(","),
+            pid: first.pid(),
+            threads: cpu::threads(first.pid()),
+            configuration: None,
+        };
+        Ok(Backend {
+            facts,
+            behind,
+            servers,
+            _held: Some(held),
+        })
+    }
+
+    /// Where the first of its servers listens.
+    pub fn address(&self) -> SocketAddr {
+        self.servers[0].address
+    }
+
+    /// How respool is told of it.
+    pub fn url(&self) -> String {
+        let addresses: Vec<_> = self.servers.iter().map(|server| server.address).collect();
+        url(self.behind, &addresses)
     }
 
     fn of_running(address: SocketAddr, pid: u32) -> Result<Backend, String> {
@@ -220,12 +344,71 @@ impl Backend {
         };
         Ok(Backend {
             facts,
-            address,
-            pid,
-            _process: None,
+            behind: Behind::Server,
+            servers: vec![Listening { address, pid }],
+            _held: None,
         })
     }
 }
+
+impl ServerChoice {
+    /// What servers are started from.
+    fn binary(&self) -> Result<PathBuf, String> {
+        match self {
+            ServerChoice::Running { .. } => {
+                Err("a pool's servers are the lab's own: name a binary (--server PATH)".to_owned())
+            }
+            ServerChoice::Binary { path } => Ok(path.clone()),
+            ServerChoice::Found => servers::find(Flavour::Redis70)
+                .or_else(|missing| servers::find_program("valkey-server").map_err(|_| missing)),
+        }
+    }
+}
+
+impl Backends {
+    /// Starts the server that is asked directly, and what else these targets stand in front of.
+    ///
+    /// # Errors
+    /// As [`Backend::start`].
+    pub fn start<'a>(
+        choice: &ServerChoice,
+        targets: impl Iterator<Item = &'a Target>,
+    ) -> Result<Backends, String> {
+        let mut backends = Backends(vec![Backend::start(choice)?]);
+        for target in targets {
+            let behind = target.behind();
+            if backends.0.iter().all(|other| other.behind != behind) {
+                backends.0.push(Backend::start_pool(behind, choice)?);
+            }
+        }
+        Ok(backends)
+    }
+
+    /// What a target that was there at the start stands in front of.
+    pub fn of(&self, target: &Target) -> &Backend {
+        let behind = target.behind();
+        let found = self.0.iter().find(|backend| backend.behind == behind);
+        found.expect("everything behind a target was started")
+    }
+
+    /// What is known of the server that is asked directly, and of each pool.
+    pub fn facts(&self) -> (Facts, Vec<Facts>) {
+        let mut facts = self.0.iter().map(|backend| backend.facts.clone());
+        let server = facts.next().expect("the server was started");
+        (server, facts.collect())
+    }
+}
+
+/// How respool is told of these servers.
+fn url(behind: Behind, servers: &[SocketAddr]) -> String {
+    match behind {
+        Behind::Server | Behind::Shards(_) => sharded_url(servers),
+        Behind::Cluster(_) => cluster_url(servers),
+    }
+}
+
+/// Longer than any node of a Cluster that is measured is silent.
+const CALM: Duration = Duration::from_secs(60);
 
 impl Running {
     /// Starts a target in front of the server.
@@ -242,7 +425,7 @@ impl Running {
             Target::Direct => {
                 return Ok(Running {
                     target: target.clone(),
-                    address: server.address,
+                    address: server.address(),
                     pid: None,
                     facts: None,
                     _process: None,
@@ -270,13 +453,18 @@ impl Running {
             }
             Target::Respool { threads }
             | Target::Variant { threads, .. }
-            | Target::Base { threads, .. } => {
+            | Target::Base { threads, .. }
+            | Target::Pool {
+                way: Way::Sharded | Way::Cluster,
+                threads,
+                ..
+            } => {
                 let (binary, options) = match target {
                     Target::Base { binary, .. } => (binary.clone(), &[][..]),
                     Target::Variant { options, .. } => (programs.respool.clone()?, &options[..]),
                     _ => (programs.respool.clone()?, &[][..]),
                 };
-                let backend = format!("redis://{}", server.address);
+                let backend = server.url();
                 let threads = threads.to_string();
                 let mut args = vec!["--backend", &backend, "--threads", &threads];
                 args.extend(options.iter().map(String::as_str));
@@ -295,21 +483,20 @@ impl Running {
                     command.arg("--conf-file").arg(file);
                     command.args(["--stats-addr", "127.0.0.1", "--stats-port"]);
                     command.arg(statistics.port.to_string());
-                    (command, twemproxy_configuration(port, server.address))
+                    (command, twemproxy_configuration(port, server.address()))
                 });
                 let (process, text) = process.map_err(failed)?;
                 let version = first_line(&binary, "--version");
                 (Held::WithPort(process, statistics), version, Some(text))
             }
-            Target::Envoy => {
+            Target::Envoy
+            | Target::Pool {
+                way: Way::Envoy, ..
+            } => {
                 let binary = servers::find_program("envoy")?;
-                let process = with_configuration("envoy.yaml", &mut |port, file| {
-                    let mut command = Command::new(&binary);
-                    command.arg("--config-path").arg(file);
-                    command.args(["--concurrency", "1", "--disable-hot-restart"]);
-                    command.args(["--log-level", "warning"]);
-                    (command, envoy_configuration(port, server.address))
-                });
+                let addresses: Vec<_> = server.servers.iter().map(|one| one.address).collect();
+                let is_cluster = matches!(server.behind, Behind::Cluster(_));
+                let process = start_envoy(&binary, is_cluster, &addresses);
                 let (process, text) = process.map_err(failed)?;
                 (
                     Held::Process(process),
@@ -352,7 +539,7 @@ impl Running {
 }
 
 /// Has respool itself look at its options, which says in a line what it does not know or take.
-fn check(binary: &Path, args: &[&str]) -> Result<String, String> {
+pub(crate) fn check(binary: &Path, args: &[&str]) -> Result<String, String> {
     let output = Command::new(binary)
         .args(["check", "--print"])
         .args(args)
@@ -380,7 +567,7 @@ pub struct Inspector {
 }
 
 /// What a server has counted since it started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Commands executed, without the [`Inspector`]'s own.
     pub commands: u64,
@@ -456,7 +643,7 @@ fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// A proxy may accept before it can reach its server: what counts as started is an answered GET.
-fn wait_until_served(address: SocketAddr) -> io::Result<()> {
+pub(crate) fn wait_until_served(address: SocketAddr) -> io::Result<()> {
     let ask = || -> io::Result<()> {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -506,9 +693,48 @@ fn twemproxy_configuration(port: u16, server: SocketAddr) -> String {
     )
 }
 
-/// Its defaults and one server; no administration port.
-fn envoy_configuration(port: u16, server: SocketAddr) -> String {
-    let (host, server_port) = (server.ip(), server.port());
+/// Envoy with one worker, and the configuration that was written for it.
+///
+/// # Errors
+/// When it does not start.
+pub(crate) fn start_envoy(
+    binary: &Path,
+    is_cluster: bool,
+    servers: &[SocketAddr],
+) -> io::Result<(Process, String)> {
+    with_configuration("envoy.yaml", &mut |port, file| {
+        let mut command = Command::new(binary);
+        command.arg("--config-path").arg(file);
+        command.args(["--concurrency", "1", "--disable-hot-restart"]);
+        command.args(["--log-level", "warning"]);
+        (command, envoy_configuration(port, is_cluster, servers))
+    })
+}
+
+/// Its defaults and one server, or the nodes by which it finds out about a Cluster, of which it then follows the redirects; no
+/// administration port.
+fn envoy_configuration(port: u16, is_cluster: bool, servers: &[SocketAddr]) -> String {
+    let (kind, redirects) = match is_cluster {
+        true => (
+            "lb_policy: CLUSTER_PROVIDED
+    cluster_type:
+      name: envoy.clusters.redis
+      typed_config:
+        \"@type\": type.googleapis.com/envoy.extensions.clusters.redis.v3.RedisClusterConfig",
+            ", enable_redirection: true",
+        ),
+        false => ("type: STATIC", ""),
+    };
+    let endpoints: Vec<String> = servers
+        .iter()
+        .map(|address| {
+            let (host, port) = (address.ip(), address.port());
+            format!(
+                "        - endpoint: {{ address: {{ socket_address: {{ address: {host}, port_value: {port} }} }} }}"
+            )
+        })
+        .collect();
+    let endpoints = endpoints.join("\n");
     format!(
         "static_resources:
   listeners:
@@ -520,17 +746,17 @@ fn envoy_configuration(port: u16, server: SocketAddr) -> String {
         typed_config:
           \"@type\": type.googleapis.com/envoy.extensions.filters.network.redis_proxy.v3.RedisProxy
           stat_prefix: lab
-          settings: {{ op_timeout: 5s }}
+          settings: {{ op_timeout: 5s{redirects} }}
           prefix_routes: {{ catch_all_route: {{ cluster: server }} }}
   clusters:
   - name: server
-    type: STATIC
+    {kind}
     connect_timeout: 2s
     load_assignment:
       cluster_name: server
       endpoints:
       - lb_endpoints:
-        - endpoint: {{ address: {{ socket_address: {{ address: {host}, port_value: {server_port} }} }} }}
+{endpoints}
 "
     )
 }
@@ -569,10 +795,10 @@ mod tests {
     fn a_running_server_is_recognised_and_a_wrong_pid_refused() {
         let own = Backend::start(&ServerChoice::Found).unwrap();
         let choice = |pid| ServerChoice::Running {
-            address: own.address,
+            address: own.address(),
             pid,
         };
-        let found = Backend::start(&choice(own.pid)).unwrap();
+        let found = Backend::start(&choice(own.servers[0].pid)).unwrap();
         assert_eq!(found.facts.version, own.facts.version);
         let problem = Backend::start(&choice(std::process::id())).unwrap_err();
         assert!(problem.contains("not"), "{problem}");
@@ -581,10 +807,10 @@ mod tests {
     #[test]
     fn a_tally_has_every_command_and_key_but_its_own_questions() {
         let own = Backend::start(&ServerChoice::Found).unwrap();
-        let mut inspector = Inspector::connect(own.address).unwrap();
+        let mut inspector = Inspector::connect(own.address()).unwrap();
         let before = inspector.tally().unwrap();
         assert_eq!(inspector.tally().unwrap(), before, "asking does not count");
-        let mut stream = TcpStream::connect(own.address).unwrap();
+        let mut stream = TcpStream::connect(own.address()).unwrap();
         stream
             .write_all(b"SET a 1\r\nGET a\r\nMGET a b a\r\n")
             .unwrap();

@@ -46,7 +46,7 @@ impl Node {
     /// # Errors
     /// When it cannot be made.
     pub fn connect(&self) -> io::Result<Connection> {
-        let mut connection = Connection::open(self.address())?;
+        let mut connection = Connection::open(self.address(), ASK_LIMIT)?;
         if let Some(password) = &self.password {
             connection.order(&["AUTH", password])?;
         }
@@ -105,13 +105,15 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// One to whoever listens there, on which nothing takes longer than `limit`.
+    ///
     /// # Errors
     /// When nobody accepts.
-    fn open(address: SocketAddr) -> io::Result<Connection> {
+    pub fn open(address: SocketAddr, limit: Duration) -> io::Result<Connection> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
-        let stream = TcpStream::connect_timeout(&address, ASK_LIMIT).map_err(named)?;
+        let stream = TcpStream::connect_timeout(&address, limit).map_err(named)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(ASK_LIMIT))?;
+        stream.set_read_timeout(Some(limit))?;
         Ok(Connection { address, stream })
     }
 
@@ -207,6 +209,29 @@ impl Shards {
     pub fn addresses(&self) -> Vec<SocketAddr> {
         addresses(&self.nodes)
     }
+}
+
+/// How respool is told of plain servers among which it divides the keys. One alone needs no dividing.
+pub fn sharded_url(servers: &[SocketAddr]) -> String {
+    match servers {
+        [one] => format!("redis://{one}"),
+        several => format!("redis-sharded://{}", listed(several)),
+    }
+}
+
+/// How respool is told of a Cluster, by some of its nodes.
+pub fn cluster_url(nodes: &[SocketAddr]) -> String {
+    format!("redis-cluster://{}", listed(nodes))
+}
+
+/// How respool is told of a primary by who watches it.
+pub fn sentinel_url(sentinels: &[SocketAddr], name: &str) -> String {
+    format!("redis-sentinel://{}/{name}", listed(sentinels))
+}
+
+fn listed(addresses: &[SocketAddr]) -> String {
+    let texts: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    texts.join(",")
 }
 
 /// Longer than any of our questions takes on a busy machine, MIGRATE's own bound included.

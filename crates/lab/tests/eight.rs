@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use respool_lab::case::{Verb, Workload};
+use respool_lab::cluster;
 use respool_lab::decay;
 use respool_lab::report::Report;
 use respool_lab::servers::{self, Flavour, Server};
@@ -322,6 +324,91 @@ fn window_offers_every_rule_a_part_of_what_the_closed_loop_came_to() {
     assert!(html.contains("GET P1, 3 connections, 2 workers"));
 }
 
+/// Of one server the others would not show: all of them are read, and all of a divided request is in what they did.
+#[test]
+fn cluster_counts_what_all_servers_of_a_pool_did() {
+    let respool = Path::new(LAB).with_file_name("respool");
+    if !respool.is_file() {
+        eprintln!("skipped: {} is not built", respool.display());
+        return;
+    }
+    let mut ways = vec!["sharded"];
+    match takes_a_cluster(&respool) {
+        Ok(()) => ways.push("cluster"),
+        Err(problem) => {
+            let output = lab(&["cluster", "--ways", "cluster"]);
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(said.contains("does not take") && said.contains("leave cluster out of --ways"));
+            eprintln!("without a Cluster behind respool: {problem}");
+        }
+    }
+    match servers::find_program("envoy") {
+        Ok(_) => ways.push("envoy"),
+        Err(missing) => eprintln!("without Envoy: {missing}"),
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ways = ways.join(",");
+    let mut args = vec!["cluster", "--ways", &ways, "--servers", "1,3"];
+    let out = folder.path().to_str().unwrap();
+    args.extend(["--verbs", "get,mget,mset", "--connections", "1"]);
+    args.extend(["--pipeline", "2,20", "--out", out]);
+    args.extend(SMALL);
+    let output = lab(&args);
+    let pools = ways.split(',').count() * 2;
+    let report = check_files(folder.path(), &output, (2 + 2) * (1 + pools), 2);
+    assert_eq!(cluster::of(&report).len(), (2 + 2) * pools);
+    for pooled in cluster::of(&report) {
+        let Workload { verb, .. } = pooled.case.case.workload;
+        let is_divided = verb.keys() > 1 && pooled.servers > 1;
+        for round in &pooled.case.rounds {
+            let id = &pooled.case.id;
+            let asked = round.answered.unwrap() * u64::from(verb.keys());
+            let (commands, reads) = (round.server_commands.unwrap(), round.server_key_reads);
+            assert_eq!(round.wrong, 0, "{id}");
+            if matches!(verb, Verb::Mget(_)) {
+                assert!(reads >= Some(asked), "{id}: {reads:?} of {asked}");
+            }
+            // With one connection nothing is joined but what is in one write.
+            assert!(commands * 100 > asked, "{id}: {commands} for {asked}");
+            if is_divided {
+                assert!(
+                    commands > round.answered.unwrap(),
+                    "{id}: nothing was divided"
+                );
+            }
+        }
+        assert!(pooled.proxy_to_one.is_some(), "{}", pooled.case.id);
+        assert_eq!(pooled.proxy_us_per_key.is_some(), verb.keys() > 1);
+        let has_envoy = ways.contains("envoy");
+        assert_eq!(pooled.proxy_to_envoy.is_some(), has_envoy);
+    }
+    // All nodes of each pool: what they were started with is told once for each.
+    let nodes = |facts: &respool_lab::targets::Facts| facts.address.split(',').count();
+    let several = report.pools.iter().filter(|facts| nodes(facts) == 3);
+    assert!(several.count() >= 1, "{:?}", report.pools);
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("One server and several") && said.contains("Over 3 servers"),
+        "{said}"
+    );
+    let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(html.contains("Over several servers"));
+}
+
+/// Whether this respool can stand before a Cluster.
+fn takes_a_cluster(respool: &Path) -> Result<(), String> {
+    let check = ["check", "--backend", "redis-cluster://127.0.0.1:7000"];
+    let output = Command::new(respool)
+        .args(check)
+        .output()
+        .expect("respool starts");
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(text(&output.stderr)),
+    }
+}
+
 #[test]
 fn what_the_floor_redis_benchmark_and_the_keys_cannot_do_is_refused_at_once() {
     for (args, part) in [
@@ -353,6 +440,12 @@ fn what_the_floor_redis_benchmark_and_the_keys_cannot_do_is_refused_at_once() {
             &["load", "--target", "127.0.0.1:1", "--mget", "3001"],
             "an MGET of 3001",
         ),
+        (
+            &["load", "--target", "127.0.0.1:1", "--mset", "3001"],
+            "an MSET of 3001",
+        ),
+        (&["cluster", "--ways", "sharded,ring"], "none of sharded"),
+        (&["cluster", "--servers", "1,33"], "32 servers at most"),
     ] {
         let output = lab(args);
         let said = text(&output.stderr);
@@ -602,6 +695,27 @@ fn idle_connections_are_opened_through_the_proxy_and_weighed() {
     }
 }
 
+/// As those of a pool: one that has nothing to do comes first, and must not stand for all.
+#[test]
+fn the_cpu_of_all_processes_of_one_name_is_added_up() {
+    let binary = servers::find(Flavour::Redis70).unwrap();
+    let [idle, busy] = [(); 2].map(|()| Server::start::<&str>(&binary, &[]).unwrap());
+    let target = busy.address().to_string();
+    let watch = |server: &Server| format!("server={}", server.pid());
+    let (idle, busy) = (watch(&idle), watch(&busy));
+    let mut args = vec!["load", "--target", &target, "--set", "--watch", &idle];
+    args.extend(["--watch", &busy, "--seconds", "0.5"]);
+    let output = lab(&args);
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let usage = found["usage"].as_array().unwrap();
+    let names: Vec<&str> = usage.iter().filter_map(|usage| usage[0].as_str()).collect();
+    assert_eq!(names, ["server", "generator"]);
+    let used_s = usage[0][1]["used_s"].as_f64().unwrap();
+    let requests = found["requests"].as_f64().unwrap();
+    // No SET takes a server less than a tenth of a microsecond.
+    assert!(used_s > requests * 1e-7, "{used_s} s for {requests}");
+}
+
 #[test]
 fn idle_connections_beside_a_load_stay_open() {
     let server = Server::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
@@ -643,6 +757,8 @@ fn every_command_teaches() {
         "mget",
         "skew",
         "window",
+        "cluster",
+        "failover",
         "idle",
         "ratios",
         "load",

@@ -89,6 +89,7 @@ fn report(server: &str, generator: &str, cases: Vec<CaseReport>) -> Report {
             threads: 1,
             configuration: None,
         },
+        pools: Vec::new(),
         targets: Vec::new(),
         cases,
         default_rule: None,

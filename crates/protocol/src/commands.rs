@@ -106,7 +106,7 @@ pub enum Retry {
     Write,
 }
 
-/// What becomes of one request on a pool of several servers.
+/// What becomes of one request on a pool of several servers. Who answers it there, this alone says.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FanOut {
     /// Who gets it.
@@ -115,23 +115,31 @@ pub struct FanOut {
     pub merge: Merge,
 }
 
-/// Which servers of a pool get a request.
+/// Who gets a request on a pool of several servers.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Spread {
-    /// The one that owns its keys, which must all be in one slot.
+    /// The server that owns its keys, which must all have one owner; the first that is up, if it has none.
     Owner,
-    /// Each one that owns some of its keys, with those.
+    /// Each server that owns some of its keys, with those.
     Owners,
-    /// Any one.
+    /// The first server that is up.
     Any,
-    /// Every primary.
-    Primaries,
-    /// Every server, replicas too.
+    /// The pool's first server, where everybody publishes and listens. In front of a Cluster, whose channels have
+    /// places as keys have: who owns the channel.
+    Home,
+    /// Every server, and the replies become one.
     All,
-    /// What has to be done is particular to the command.
-    Special,
-    /// It is meant for one certain server and does not say which: refused on a pool of several.
-    Unclear,
+    /// One server after the other: the cursor says which.
+    Turns,
+    /// In front of a Cluster nobody: clients see one node, and that is us. Elsewhere as [`Spread::Any`].
+    Node,
+    /// Nobody: we answer.
+    Here,
+    /// Nobody, as it is about one connection and a client has one to each server: refused, unless it switches off
+    /// what therefore cannot be on.
+    Off,
+    /// Nobody: refused.
+    Refused,
 }
 
 /// How the replies of several servers become one.

@@ -11,12 +11,14 @@
 //! [`Cursor`] for SCAN, which asks one server after the other.
 
 mod cursor;
+mod figures;
 mod info;
 mod merge;
 mod split;
 
 pub use cursor::{Cursor, scan_reply, scan_request};
-pub use merge::{Merged, Merger, Part, is_mergeable};
+pub use info::Sections;
+pub use merge::{Merged, Merger, Part};
 pub use split::{Divided, Share, Split, Undivided};
 
 /// Appends a number that is not negative as a bulk string.

@@ -1,5 +1,5 @@
-//! RESP scanning and encoding, the command table, hash slots, the topology of a Cluster, and the hashing of
-//! sharded pools.
+//! RESP scanning and encoding, the command table, hash slots, the topology of a Cluster, what Sentinels say of
+//! theirs, and the hashing of sharded pools.
 //!
 //! No dependency, no I/O, no clock: every function is one of bytes.
 
@@ -11,6 +11,7 @@ pub mod hashing;
 pub mod number;
 pub mod reply;
 pub mod request;
+pub mod sentinel;
 pub mod shape;
 pub mod slot;
 pub mod value;

@@ -10,9 +10,12 @@ use std::path::{Path, PathBuf};
 use respool_engine::settings::Address;
 
 use crate::sharded::Shards;
+use crate::watched::Watched;
 
 /// What Redis listens on unless told otherwise.
 const REDIS_PORT: u16 = 6379;
+/// The same of Sentinels.
+pub(crate) const SENTINEL_PORT: u16 = 26_379;
 
 /// Bytes of a socket's path: `sun_path` of the kernel's `sockaddr_un`, without its final zero.
 pub(crate) const UNIX_PATH_BYTES_MAX: usize = 107;
@@ -29,6 +32,8 @@ pub(crate) enum Named {
     Sharded(Shards),
     /// Nodes of a Cluster, which know the others.
     Cluster(Vec<Address>),
+    /// Those that Sentinels watch.
+    Watched(Watched),
 }
 
 /// What is behind us, as its URL says it.
@@ -78,16 +83,27 @@ impl fmt::Display for BackendUrl {
             }
             Named::Sharded(shards) => {
                 write!(f, "redis-sharded://{user}{shards}/{}", self.db)?;
-                let mut before = '?';
-                for (name, value) in shards.parameters() {
-                    let value = percent_encode(&value, b"-._~:,");
-                    write!(f, "{before}{name}={value}")?;
-                    before = '&';
-                }
-                Ok(())
+                write_parameters(f, shards.parameters())
+            }
+            Named::Watched(watched) => {
+                write!(f, "redis-sentinel://{user}{watched}/{}", self.db)?;
+                write_parameters(f, watched.parameters())
             }
         }
     }
+}
+
+fn write_parameters(
+    f: &mut fmt::Formatter<'_>,
+    parameters: Vec<(&'static str, String)>,
+) -> fmt::Result {
+    let mut before = '?';
+    for (name, value) in parameters {
+        let value = percent_encode(&value, b"-._~:,");
+        write!(f, "{before}{name}={value}")?;
+        before = '&';
+    }
+    Ok(())
 }
 
 impl fmt::Debug for BackendUrl {
@@ -137,6 +153,7 @@ impl BackendUrl {
             Named::One(address) => vec![address],
             Named::Sharded(shards) => shards.addresses().collect(),
             Named::Cluster(seeds) => seeds.iter().collect(),
+            Named::Watched(watched) => watched.addresses().collect(),
         }
     }
 }
@@ -149,7 +166,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         _ => return Err("needs a scheme: write redis://HOST:PORT or unix:///path".into()),
     };
     match scheme {
-        "redis" | "valkey" | "unix" | "redis-sharded" | "redis-cluster" => {}
+        "redis" | "valkey" | "unix" | "redis-sharded" | "redis-cluster" | "redis-sentinel" => {}
         "rediss" | "valkeys" => {
             return Err(
                 "TLS to the server is not supported: use redis:// or unix:// on a network \
@@ -159,7 +176,8 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         }
         _ => {
             return Err(
-                "the scheme must be redis://, valkey://, unix://, redis-sharded:// or redis-cluster://"
+                "the scheme must be redis://, valkey://, unix://, redis-sharded://, redis-cluster:// or \
+                 redis-sentinel://"
                     .into(),
             );
         }
@@ -197,6 +215,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
     let (user, password) = (decoded(user)?, decoded(password)?);
 
     let mut db = None;
+    let mut names = "";
     let one = if scheme == "unix" {
         if !host.is_empty() {
             return Err("a unix URL has no host: write unix:///path, with three slashes".into());
@@ -204,12 +223,21 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         let path = unix_path(percent_decode(path)?.into())?;
         Some(Named::One(Address::Unix(path)))
     } else {
-        match path.strip_prefix('/').unwrap_or(path) {
+        let path = path.strip_prefix('/').unwrap_or(path);
+        let number = match scheme {
+            "redis-sentinel" => {
+                let (list, number) = path.split_once('/').unwrap_or((path, ""));
+                names = list;
+                number
+            }
+            _ => path,
+        };
+        match number {
             "" => {}
             number => db = Some(parse_db(number)?),
         }
         match scheme {
-            "redis-sharded" => None,
+            "redis-sharded" | "redis-sentinel" => None,
             "redis-cluster" => {
                 let seeds: Result<_, _> = host.split(',').map(parse_server).collect();
                 Some(Named::Cluster(seeds?))
@@ -231,6 +259,10 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
     }
     let servers = match one {
         Some(named) => named,
+        None if scheme == "redis-sentinel" => {
+            let names = percent_decode(names)?;
+            Named::Watched(Watched::parse(host, &names, others.into_iter())?)
+        }
         None => Named::Sharded(Shards::parse(host, others.into_iter())?),
     };
     Ok(BackendUrl {
@@ -242,6 +274,11 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
 }
 
 pub(crate) fn parse_server(text: &str) -> Result<Address, String> {
+    parse_server_at(text, REDIS_PORT)
+}
+
+/// The same; `otherwise` is the port if none is said.
+pub(crate) fn parse_server_at(text: &str, otherwise: u16) -> Result<Address, String> {
     let (host, port) = match text.rsplit_once(':') {
         // The colons of `[::1]` are no port's.
         Some((_, port)) if port.ends_with(']') => (text, None),
@@ -252,7 +289,7 @@ pub(crate) fn parse_server(text: &str) -> Result<Address, String> {
         return Err("needs a host: write redis://HOST:PORT".into());
     }
     let port = match port {
-        None => REDIS_PORT,
+        None => otherwise,
         Some(port) => match port.parse() {
             Ok(port) if port > 0 => port,
             _ => return Err("the port must be a number from 1 to 65535".into()),

@@ -194,6 +194,7 @@ impl PoolConfig {
         match &server.servers {
             Named::One(address) => PoolKind::Single(one(address.clone())),
             Named::Sharded(shards) => shards.pool(one),
+            Named::Watched(watched) => watched.pool(one),
             Named::Cluster(seeds) => PoolKind::Cluster {
                 seeds: seeds.iter().cloned().map(one).collect(),
             },

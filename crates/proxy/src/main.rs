@@ -24,6 +24,7 @@ mod raw;
 mod serve;
 mod sharded;
 mod spawn;
+mod watched;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -34,13 +34,36 @@ impl Shards {
         parameters: impl Iterator<Item = (&'a str, String)>,
     ) -> Result<Shards, String> {
         let shards: Result<Vec<_>, _> = hosts.split(',').map(Shard::parse).collect();
-        let mut shards = shards?;
+        let shards = shards?;
         if shards.len() < 2 {
             return Err(
                 "needs two servers at least: redis-sharded://HOST:PORT,HOST:PORT; for one, write redis://"
                     .into(),
             );
         }
+        Shards::of(shards, parameters)
+    }
+
+    /// Servers that have names, and whose addresses others know.
+    pub(crate) fn named<'a>(
+        names: &[String],
+        parameters: impl Iterator<Item = (&'a str, String)>,
+    ) -> Result<Shards, String> {
+        let shard = |name: &String| Shard {
+            address: Address::Tcp {
+                host: name.clone(),
+                port: 0,
+            },
+            weight: NonZeroU32::MIN,
+            name: Some(name.clone()),
+        };
+        Shards::of(names.iter().map(shard).collect(), parameters)
+    }
+
+    fn of<'a>(
+        mut shards: Vec<Shard>,
+        parameters: impl Iterator<Item = (&'a str, String)>,
+    ) -> Result<Shards, String> {
         let (mut like, mut hash, mut distribution) = (None, None, None);
         let mut tag = Some(HashTag::BRACES);
         for (name, value) in parameters {
@@ -105,6 +128,11 @@ impl Shards {
             hashing,
             placement,
         })
+    }
+
+    /// Which of them owns a key, by their places.
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.placement
     }
 
     /// Where they are.

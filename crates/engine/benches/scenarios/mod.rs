@@ -380,10 +380,7 @@ impl Crowd {
             servers,
             ..
         } = turn;
-        let mut settings = match servers {
-            1 => world::settings(),
-            servers => world::sharded(servers),
-        };
+        let mut settings = world::pool_of(servers);
         settings.flush.fuse = joins;
         settings.flush.collapse = joins;
         let mut engine = Engine::new(Arc::new(settings), world::worker(0, 1), Time(0));

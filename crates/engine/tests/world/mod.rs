@@ -57,6 +57,14 @@ pub(crate) fn sharded(servers: u16) -> Settings {
     settings
 }
 
+/// A pool of so many servers, of whatever kind that is.
+pub(crate) fn pool_of(servers: u16) -> Settings {
+    match servers {
+        1 => settings(),
+        several => sharded(several),
+    }
+}
+
 /// A worker among so many.
 pub(crate) fn worker(index: usize, count: usize) -> Worker {
     Worker {
@@ -107,12 +115,43 @@ pub(crate) fn take_requests(sent: &mut Vec<u8>) -> Vec<Vec<String>> {
     requests
 }
 
+/// Which server owns which keys, by its place in the pool.
+pub(crate) struct Owners {
+    /// `None`: there is one.
+    placement: Option<Placement>,
+}
+
+impl Owners {
+    pub(crate) fn of(settings: &Settings) -> Owners {
+        let placement = match &settings.pools[0].kind {
+            PoolKind::Sharded { placement, .. } => Some(placement.clone()),
+            PoolKind::Single(_) => None,
+            other => unreachable!("these tests have no {other:?}"),
+        };
+        Owners { placement }
+    }
+
+    pub(crate) fn owner_of(&self, key: &str) -> usize {
+        let placement = self.placement.as_ref();
+        placement.map_or(0, |placement| placement.server_of(key.as_bytes(), || 0))
+    }
+
+    /// A key with this beginning that this server owns.
+    pub(crate) fn key_at(&self, server: usize, beginning: &str) -> String {
+        let mut names = (0..).map(|number| format!("{beginning}{number}"));
+        let is_its = |name: &String| self.owner_of(name) == server;
+        names.find(is_its).expect("every server owns keys")
+    }
+}
+
 /// An engine, and what came out of it.
 pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) now: Time,
-    /// The link that everybody shares.
+    /// The link that everybody shares; of several servers, the one to the first ...
     pub(crate) shared: LinkId,
+    /// ... and those to all of them, in their order.
+    pub(crate) all_shared: Vec<LinkId>,
     /// What was to be done, but for connections.
     pub(crate) actions: Vec<Action>,
     /// The most that was held at the end of a turn.
@@ -122,6 +161,9 @@ pub(crate) struct World {
     /// How many bytes more the sockets of some links take, until the connection is lost.
     pub(crate) room: HashMap<LinkId, usize>,
     alone: bool,
+    owners: Owners,
+    /// The server that each link goes to, by its place in the pool.
+    servers: HashMap<LinkId, usize>,
     connecting: Vec<LinkId>,
     /// Links with something to write.
     unwritten: Vec<LinkId>,
@@ -130,35 +172,46 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The only worker, with its link up.
+    /// The only worker, with its links up.
     pub(crate) fn new(settings: Settings) -> World {
         World::new_among(worker(0, 1), settings)
     }
 
-    /// A worker, mostly among others, with its link up.
+    /// A worker, mostly among others, with its links up.
     pub(crate) fn new_among(worker: Worker, settings: Settings) -> World {
         let mut world = World::unconnected(worker, settings);
-        world.up(world.shared);
+        for link in world.all_shared.clone() {
+            world.up(link);
+        }
         world
     }
 
-    /// A worker whose link is to be connected.
+    /// A worker whose links are to be connected.
     pub(crate) fn unconnected(worker: Worker, settings: Settings) -> World {
+        let owners = Owners::of(&settings);
         let mut engine = Engine::new(Arc::new(settings), worker, Time(0));
         engine.begin_turn(Time(0));
         engine.end_turn();
-        let Some(Action::Connect { link: shared, .. }) = engine.poll_action() else {
-            panic!("an engine connects to its server first");
+        let (mut all_shared, mut servers) = (Vec::new(), HashMap::new());
+        while let Some(Action::Connect { link, to }) = engine.poll_action() {
+            all_shared.push(link);
+            servers.insert(link, place_of(&to));
+        }
+        let [shared, ..] = all_shared[..] else {
+            panic!("an engine connects to its servers first");
         };
         World {
             engine,
             now: Time(0),
             shared,
+            all_shared,
             actions: Vec::new(),
             held_most: 0,
             slow: HashSet::new(),
             room: HashMap::new(),
             alone: worker.count == 1,
+            owners,
+            servers,
             connecting: Vec::new(),
             unwritten: Vec::new(),
             got: HashMap::new(),
@@ -192,7 +245,10 @@ impl World {
         }
         while let Some(action) = self.engine.poll_action() {
             match action {
-                Action::Connect { link, .. } => self.connecting.push(link),
+                Action::Connect { link, to } => {
+                    self.servers.insert(link, place_of(&to));
+                    self.connecting.push(link);
+                }
                 Action::Ask { .. } | Action::Answer { .. } if self.alone => {
                     unreachable!("a single worker asks nobody")
                 }
@@ -292,16 +348,38 @@ impl World {
         link
     }
 
-    /// It was seen just now that GETs and SETs may be fused.
+    /// It was seen just now that GETs and SETs may be fused, by every server.
     pub(crate) fn see_rights(&mut self) {
         let session = self.accept();
-        for (request, reply) in [("GET tried", "$1\r\nv\r\n"), ("SET tried v", "+OK\r\n")] {
-            self.asks(session, &[request; 2]);
-            assert_eq!(self.sent(self.shared).as_bytes(), requests(&[request; 2]));
-            self.says(self.shared, reply.repeat(2));
-            assert_eq!(self.got(session), reply.repeat(2));
+        for (at, link) in self.all_shared.clone().into_iter().enumerate() {
+            let key = self.key_at(at, "tried");
+            let asked = [
+                (format!("GET {key}"), "$1\r\nv\r\n"),
+                (format!("SET {key} v"), "+OK\r\n"),
+            ];
+            for (request, reply) in asked {
+                let both = [request.as_str(); 2];
+                self.asks(session, &both);
+                assert_eq!(self.sent(link).as_bytes(), requests(&both));
+                self.says(link, reply.repeat(2));
+                assert_eq!(self.got(session), reply.repeat(2));
+            }
         }
         self.turn(|engine| engine.handle_session_lost(session));
+    }
+
+    /// See [`Owners`].
+    pub(crate) fn owner_of(&self, key: &str) -> usize {
+        self.owners.owner_of(key)
+    }
+
+    pub(crate) fn key_at(&self, server: usize, beginning: &str) -> String {
+        self.owners.key_at(server, beginning)
+    }
+
+    /// The server that a link goes to, by its place in the pool.
+    pub(crate) fn server_of(&self, link: LinkId) -> usize {
+        self.servers[&link]
     }
 
     /// Links that were to be connected, since the last look.
@@ -338,6 +416,14 @@ impl World {
             _ => None,
         };
         self.actions.iter().filter_map(closed).collect()
+    }
+}
+
+/// Servers are told apart by their ports, which begin at 1.
+pub(crate) fn place_of(address: &Address) -> usize {
+    match address {
+        Address::Tcp { port, .. } => usize::from(*port) - 1,
+        Address::Unix(path) => unreachable!("nobody listens at {path:?}"),
     }
 }
 

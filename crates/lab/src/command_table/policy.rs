@@ -77,10 +77,13 @@ pub(super) enum SpreadEntry {
     Owner,
     Owners,
     Any,
-    Primaries,
+    Home,
     All,
-    Special,
-    Unclear,
+    Turns,
+    Node,
+    Here,
+    Off,
+    Refused,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -37,6 +37,25 @@ pub fn run(experiment: &Experiment, args: &[OsString]) -> ExitCode {
 /// # Errors
 /// One line: why it did not run to its end, or which replies were not right, or that a file cannot be written.
 pub fn measured(experiment: &Experiment, options: &Options) -> Result<Report, String> {
+    let report = experiment::run(experiment, options, &stop_flag()?)?;
+    let folder = options.out.clone();
+    let folder = folder.unwrap_or_else(|| new_folder(&report.experiment, &report.started));
+    show(
+        table::text(&report, style()),
+        &folder,
+        report.write(&folder),
+    )?;
+    if report.is_good() {
+        return Ok(report);
+    }
+    Err(format!("the run failed: {}", report.failures.join("; ")))
+}
+
+/// Set by a signal that asks the lab to end.
+///
+/// # Errors
+/// When signals cannot be had.
+pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, String> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [
         signal_hook::consts::SIGINT,
@@ -46,30 +65,41 @@ pub fn measured(experiment: &Experiment, options: &Options) -> Result<Report, St
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| format!("signals: {error}"))?;
     }
-    let report = experiment::run(experiment, options, &stop)?;
-    let style = if io::stdout().is_terminal() {
+    Ok(stop)
+}
+
+/// Of tables on standard output.
+pub(super) fn style() -> table::Style {
+    if io::stdout().is_terminal() {
         table::Style::Terminal
     } else {
         table::Style::Plain
-    };
-    let mut text = table::text(&report, style);
-    let folder = options.out.clone().unwrap_or_else(|| new_folder(&report));
-    let written = report.write(&folder);
-    if let Ok(files) = &written {
-        let html = &files[0];
+    }
+}
+
+/// Shows the tables, and where the files are that were written, the page first.
+///
+/// # Errors
+/// When they were not.
+pub(super) fn show(
+    mut text: String,
+    folder: &Path,
+    written: io::Result<Vec<PathBuf>>,
+) -> Result<(), String> {
+    if let Ok([html, others @ ..]) = written.as_deref() {
         let shown = std::fs::canonicalize(html).unwrap_or_else(|_| html.clone());
+        let others = others.iter().filter_map(|file| file.file_name()?.to_str());
+        let others: Vec<&str> = others.collect();
         text.push_str(&format!(
-            "\nReport: {} (and report.json, rounds.csv, table.txt)\n",
-            shown.display()
+            "\nReport: {} (and {})\n",
+            shown.display(),
+            others.join(", ")
         ));
     }
     // A reader that is gone does not change how the run went.
     let _ = io::stdout().lock().write_all(text.as_bytes());
-    written.map_err(|error| format!("{}: {error}", folder.display()))?;
-    if report.is_good() {
-        return Ok(report);
-    }
-    Err(format!("the run failed: {}", report.failures.join("; ")))
+    let written = written.map(drop);
+    written.map_err(|error| format!("{}: {error}", folder.display()))
 }
 
 fn about(experiment: &Experiment, options: &Options) -> String {
@@ -106,11 +136,10 @@ fn about(experiment: &Experiment, options: &Options) -> String {
 }
 
 /// One that does not overwrite an earlier run.
-fn new_folder(report: &Report) -> PathBuf {
-    let when: String = report
-        .started
+pub(super) fn new_folder(experiment: &str, started: &str) -> PathBuf {
+    let when: String = started
         .chars()
         .filter(|c| c.is_ascii_alphanumeric())
         .collect();
-    PathBuf::from("lab-out").join(format!("{}-{when}", report.experiment))
+    PathBuf::from("lab-out").join(format!("{experiment}-{when}"))
 }

@@ -34,7 +34,7 @@ struct Settings {
     is_child: bool,
 }
 
-const FLAGS: [&Flag<Settings>; 20] = [
+const FLAGS: [&Flag<Settings>; 21] = [
     &Flag {
         name: "target",
         value: Some("HOST:PORT"),
@@ -76,6 +76,12 @@ const FLAGS: [&Flag<Settings>; 20] = [
         value: Some("N"),
         help: "Ask MGET of so many different keys.",
         set: |settings, value| positive(value).map(|n| settings.load.recipe.verb = Verb::Mget(n)),
+    },
+    &Flag {
+        name: "mset",
+        value: Some("N"),
+        help: "Ask MSET of so many different keys.",
+        set: |settings, value| positive(value).map(|n| settings.load.recipe.verb = Verb::Mset(n)),
     },
     &Flag {
         name: "connections",
@@ -166,10 +172,16 @@ const FLAGS: [&Flag<Settings>; 20] = [
     &Flag {
         name: "watch",
         value: Some("NAME=PID"),
-        help: "Also say what CPU this process used in the window. May be given several times.",
+        help: "Also say what CPU this process used in the window. May be given several times; those of\n\
+               one name are added up.",
         set: |settings, value| {
             let (name, pid) = value.split_once('=').ok_or("NAME=PID is expected")?;
-            settings.load.watch.push((name.to_owned(), positive(pid)?));
+            let pid = positive(pid)?;
+            let watched = &mut settings.load.watch;
+            match watched.iter_mut().find(|(other, _)| other == name) {
+                Some((_, pids)) => pids.push(pid),
+                None => watched.push((name.to_owned(), vec![pid])),
+            }
             Ok(())
         },
     },

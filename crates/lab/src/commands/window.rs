@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use super::{experiment, fail, read};
-use crate::experiment::{FLAGS, Options};
-use crate::flags::{Flag, WIDTH, list, positive, wrap};
+use crate::experiment::{FLAGS, MINUTES, Options};
+use crate::flags::{Flag, WIDTH, list, wrap};
 use crate::window::WINDOW;
 
 /// Options of the experiments that mean the same here.
@@ -87,14 +87,7 @@ const OWN: [&Flag<Options>; 6] = [
             _ => Err("a number of cores is expected".to_owned()),
         },
     },
-    &Flag {
-        name: "minutes",
-        value: Some("N"),
-        help: "About so long in all, windows as long as that allows [4].",
-        set: |options, value| {
-            positive::<f64>(value).map(|minutes| options.budget_s = Some(minutes * 60.0))
-        },
-    },
+    &MINUTES,
 ];
 
 /// Runs it.

@@ -1,8 +1,7 @@
 //! Making one reply of several.
 
-use std::collections::HashSet;
-
-use super::info;
+use super::figures;
+use super::info::{self, Sections};
 use crate::commands::{CommandId, Merge, id};
 use crate::reply::{Scanned, Scanner};
 use crate::{encode, number};
@@ -55,20 +54,18 @@ pub enum Merged {
 ///
 /// | command | reply |
 /// |---|---|
+/// | FUNCTION STATS | that of the first server on which a function runs; engines and libraries are the same on all |
 /// | RANDOMKEY | one of those found, by a hash of all of them: not always the first server's |
-/// | PUBLISH, PUBSUB NUMPAT | the sum; a pattern that several servers know counts several times |
-/// | PUBSUB NUMSUB, SHARDNUMSUB | the sum of each channel |
-/// | PUBSUB CHANNELS, SHARDCHANNELS | each channel once |
 /// | LATENCY LATEST, HISTORY | the rows of all, one server after the other: several rows per event |
 /// | INFO | one text, see below |
+/// | MEMORY STATS | the sums, and what is a share is made of them |
+/// | LATENCY HISTOGRAM | of each command the calls of all, and how many of them took no longer than each bound |
 /// | LATENCY DOCTOR, GRAPH, MEMORY DOCTOR, MALLOC-STATS | one text, each server's under its name |
 ///
-/// In INFO stands what a server is (`redis_version`, `role`) once, if it is the same at all. Anything else stands once
-/// per server, as `server0_used_memory`: neither a sum nor one server's value would be true. The first section says
-/// which server is `server0`.
+/// In INFO stands the sum of what can be added; of what cannot, the largest; what says who or what a server is is the
+/// first one's. [`Sections`] has what is said of each of them.
 ///
-/// Nothing is done for FUNCTION STATS, LATENCY HISTOGRAM and MEMORY STATS, and SCAN has a
-/// [`Cursor`](super::Cursor): see [`is_mergeable`].
+/// SCAN has a [`Cursor`](super::Cursor).
 #[derive(Clone, Debug, Default)]
 pub struct Merger {
     /// Where the next element of each part is.
@@ -84,11 +81,6 @@ struct Rest {
     left: usize,
 }
 
-/// Whether several replies to this command can become one, so whether it is worth sending to several servers.
-pub fn is_mergeable(command: CommandId) -> bool {
-    Way::of(command).is_some()
-}
-
 impl Merger {
     /// Appends the one reply. `order` is [`Split::order`](super::Split::order) of the request, and the parts are in the
     /// order of its shares; only [`Merge::KeyOrder`] looks at it. A single part that is no error is appended as it came.
@@ -99,8 +91,24 @@ impl Merger {
         parts: &[Part<'_>],
         out: &mut Vec<u8>,
     ) -> Merged {
+        self.merge_asked(command, order, Sections::default(), parts, out)
+    }
+
+    /// The same of INFO, of which the client asked for these sections.
+    pub fn merge_info(&mut self, asked: Sections, parts: &[Part<'_>], out: &mut Vec<u8>) -> Merged {
+        self.merge_asked(id::INFO, &[], asked, parts, out)
+    }
+
+    fn merge_asked(
+        &mut self,
+        command: CommandId,
+        order: &[u16],
+        asked: Sections,
+        parts: &[Part<'_>],
+        out: &mut Vec<u8>,
+    ) -> Merged {
         let start = out.len();
-        let trouble = match self.append(command, order, parts, out) {
+        let trouble = match self.append(command, order, asked, parts, out) {
             Ok(()) => return Merged::Whole,
             Err(trouble) => trouble,
         };
@@ -119,6 +127,7 @@ impl Merger {
         &mut self,
         command: CommandId,
         order: &[u16],
+        asked: Sections,
         parts: &[Part<'_>],
         out: &mut Vec<u8>,
     ) -> Result<(), Trouble> {
@@ -143,7 +152,9 @@ impl Merger {
         if let Some(odd) = parts.iter().position(|part| !is_whole(part.reply)) {
             return Err(Trouble::Misshapen(odd));
         }
-        if let [only] = parts {
+        if let [only] = parts
+            && asked == Sections::default()
+        {
             out.extend_from_slice(only.reply);
             return Ok(());
         }
@@ -156,10 +167,10 @@ impl Merger {
             Way::First => out.extend_from_slice(parts[0].reply),
             Way::Concat => concat(parts, out)?,
             Way::Numbers(fold) => numbers(parts, fold, out)?,
-            Way::Union => union(parts, out)?,
-            Way::SumOfEach => sum_of_each(parts, out)?,
             Way::Drawn => drawn(parts, out)?,
-            Way::Info => texts(parts, out, info::merge)?,
+            Way::Running => running(parts, out)?,
+            Way::Figures(merge) => merge(parts, out).map_err(Trouble::Misshapen)?,
+            Way::Info => texts(parts, out, |texts| info::merge(texts, asked))?,
             Way::Texts => texts(parts, out, info::headed)?,
             Way::KeyOrder | Way::OneSucceeded => unreachable!("done above"),
         }
@@ -222,9 +233,10 @@ enum Way {
     OneSucceeded,
     /// Number by number; one number, or an array of them.
     Numbers(fn(i64, i64) -> Option<i64>),
-    Union,
-    SumOfEach,
     Drawn,
+    Running,
+    /// MEMORY STATS, LATENCY HISTOGRAM.
+    Figures(fn(&[Part<'_>], &mut Vec<u8>) -> Result<(), usize>),
     Info,
     Texts,
 }
@@ -243,11 +255,11 @@ impl Way {
             Merge::One => return None,
             Merge::Special => match command {
                 id::RANDOMKEY => Way::Drawn,
-                id::PUBLISH | id::PUBSUB_NUMPAT => Way::Numbers(i64::checked_add),
-                id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB => Way::SumOfEach,
-                id::PUBSUB_CHANNELS | id::PUBSUB_SHARDCHANNELS => Way::Union,
+                id::FUNCTION_STATS => Way::Running,
                 id::LATENCY_LATEST | id::LATENCY_HISTORY => Way::Concat,
                 id::INFO => Way::Info,
+                id::MEMORY_STATS => Way::Figures(figures::memory),
+                id::LATENCY_HISTOGRAM => Way::Figures(figures::histogram),
                 id::LATENCY_DOCTOR
                 | id::LATENCY_GRAPH
                 | id::MEMORY_DOCTOR
@@ -357,64 +369,6 @@ fn concat(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Each element once, in the order in which they occur first.
-fn union(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
-    let kind = parts[0].reply[0];
-    let mut seen = HashSet::new();
-    let mut all = Vec::new();
-    for (at, part) in parts.iter().enumerate() {
-        let list = List::of(part.reply).filter(|list| list.kind == kind && kind != b'%');
-        let list = list.ok_or(Trouble::Misshapen(at))?;
-        all.extend(list.elements().filter(|&element| seen.insert(element)));
-    }
-    out.push(kind);
-    number::append(out, all.len() as i64);
-    out.extend_from_slice(b"\r\n");
-    all.iter()
-        .for_each(|element| out.extend_from_slice(element));
-    Ok(())
-}
-
-/// Names and numbers in turn: every server was asked for the same names, and answers in that order.
-fn sum_of_each(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
-    let mut all: Vec<(&[u8], i64)> = Vec::new();
-    let kind = parts[0].reply[0];
-    for (at, part) in parts.iter().enumerate() {
-        let odd = || Trouble::Misshapen(at);
-        let list = List::of(part.reply).filter(|list| list.kind == kind);
-        let list = list.ok_or_else(odd)?;
-        let mut elements = list.elements();
-        let mut pairs = 0;
-        while let Some(name) = elements.next() {
-            let number = elements.next().and_then(integer).ok_or_else(odd)?;
-            match all.get_mut(pairs) {
-                Some((known, sum)) if *known == name => {
-                    *sum = sum.checked_add(number).ok_or(TOO_LARGE)?;
-                }
-                None if at == 0 => all.push((name, number)),
-                _ => return Err(odd()),
-            }
-            pairs += 1;
-        }
-        if pairs != all.len() {
-            return Err(odd());
-        }
-    }
-    out.push(kind);
-    let count = if kind == b'%' {
-        all.len()
-    } else {
-        all.len() * 2
-    };
-    number::append(out, count as i64);
-    out.extend_from_slice(b"\r\n");
-    for (name, sum) in all {
-        out.extend_from_slice(name);
-        encode::integer(out, sum);
-    }
-    Ok(())
-}
-
 /// One of the keys that were found. They were drawn by chance, so a hash of all of them is a number drawn by
 /// chance: always the first would mean never a key of the other servers.
 fn drawn(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
@@ -443,11 +397,29 @@ fn drawn(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
     Ok(())
 }
 
+/// Of a map with the function that runs, one in which one runs.
+fn running(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
+    let kind = parts[0].reply[0];
+    let mut shown = 0;
+    for (at, part) in parts.iter().enumerate().rev() {
+        let list = List::of(part.reply).filter(|list| list.kind == kind);
+        let mut elements = list.ok_or(Trouble::Misshapen(at))?.elements();
+        let name = elements.find(|element| bulk(element, b'$') == Some(b"running_script"));
+        let function = name.and_then(|_| elements.next());
+        let function = function.ok_or(Trouble::Misshapen(at))?;
+        if !matches!(function, b"$-1\r\n" | b"*-1\r\n" | b"_\r\n") {
+            shown = at;
+        }
+    }
+    out.extend_from_slice(parts[shown].reply);
+    Ok(())
+}
+
 /// Texts, as bulk strings, or in RESP3 verbatim.
 fn texts(
     parts: &[Part<'_>],
     out: &mut Vec<u8>,
-    merge: fn(&[info::Text<'_>]) -> Vec<u8>,
+    merge: impl Fn(&[info::Text<'_>]) -> Vec<u8>,
 ) -> Result<(), Trouble> {
     let kind = parts[0].reply[0];
     let mut of_servers = Vec::with_capacity(parts.len());
@@ -530,18 +502,18 @@ fn is_whole(reply: &[u8]) -> bool {
 }
 
 /// An aggregate.
-struct List<'a> {
-    kind: u8,
+pub(super) struct List<'a> {
+    pub(super) kind: u8,
     /// As its header says: of a map, the pairs.
     count: usize,
     /// How many values follow: of a map, twice as many.
-    values: usize,
+    pub(super) values: usize,
     body: &'a [u8],
 }
 
 impl<'a> List<'a> {
     #[inline]
-    fn of(reply: &'a [u8]) -> Option<List<'a>> {
+    pub(super) fn of(reply: &'a [u8]) -> Option<List<'a>> {
         let (&kind, rest) = reply.split_first()?;
         if !matches!(kind, b'*' | b'~' | b'%') {
             return None;
@@ -561,7 +533,7 @@ impl<'a> List<'a> {
     }
 
     /// The elements of a reply that is whole.
-    fn elements(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    pub(super) fn elements(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut scanner = Scanner::default();
         let mut rest = self.body;
         std::iter::from_fn(move || match scanner.scan(rest) {
@@ -590,11 +562,11 @@ fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((len, bytes[line..].strip_prefix(b"\r\n")?))
 }
 
-fn integer(reply: &[u8]) -> Option<i64> {
+pub(super) fn integer(reply: &[u8]) -> Option<i64> {
     number::parse(reply.strip_prefix(b":")?.strip_suffix(b"\r\n")?)
 }
 
-fn bulk(reply: &[u8], kind: u8) -> Option<&[u8]> {
+pub(super) fn bulk(reply: &[u8], kind: u8) -> Option<&[u8]> {
     let (len, rest) = length(reply.strip_prefix(&[kind])?)?;
     rest.get(..len)
 }
@@ -611,11 +583,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::commands::{Spread, all, lookup, resolve};
+    use crate::commands::{Command, Spread, all, lookup, resolve};
     use crate::encode::Version;
     use crate::fan::{Divided, Split};
     use crate::request;
-    use crate::value::Value;
 
     const SERVERS: [&str; 3] = ["127.0.0.1:6380", "127.0.0.1:6381", "127.0.0.1:6382"];
 
@@ -742,7 +713,6 @@ mod tests {
     fn numbers_are_added_or_compared() {
         assert_eq!(whole("DEL", &[":1|", ":0|", ":41|"]), ":42|");
         assert_eq!(whole("DBSIZE", &[":1|"]), ":1|");
-        assert_eq!(whole("PUBLISH", &[":1|", ":2|"]), ":3|");
         assert_eq!(whole("WAIT", &[":2|", ":1|", ":3|"]), ":1|");
         assert_eq!(whole("WAITAOF", &["*2|:1|:2|", "*2|:0|:5|"]), "*2|:0|:2|");
         assert_eq!(
@@ -770,9 +740,6 @@ mod tests {
             assert_eq!(merged, Merged::Refused);
             assert_eq!(reply, "-ERR respool: the sum of all servers is too large|");
         }
-        let most = format!("*2|$1|a|:{}|", i64::MAX);
-        let (merged, _) = merged("PUBSUB NUMSUB", &[], &[&most, &most]);
-        assert_eq!(merged, Merged::Refused);
     }
 
     #[test]
@@ -809,40 +776,80 @@ mod tests {
     }
 
     #[test]
-    fn channels_are_counted_by_name_and_listed_once() {
+    fn figures_are_added_and_shares_are_made_of_the_sums() {
+        let stats = |total: u32, keys: u32, share: &str| {
+            format!(
+                "*14|$15|total.allocated|:{total}|$17|startup.allocated|:10|$10|keys.count|:{keys}|\
+                $18|keys.bytes-per-key|:{}|$13|dataset.bytes|:{total}|$18|dataset.percentage|{share}|\
+                $4|db.0|*2|$4|main|:7|",
+                (total - 10) / keys
+            )
+        };
+        let all = whole(
+            "MEMORY STATS",
+            &[&stats(30, 2, "$3|150"), &stats(90, 2, "$5|112.5")],
+        );
+        let expected = stats(120, 4, "$3|120")
+            .replace(":10|", ":20|")
+            .replace(":7|", ":14|");
+        assert_eq!(all, expected.replace(":27|", ":25|"));
+        // A database that one alone has; in RESP3; with a share that nobody knows.
         assert_eq!(
             whole(
-                "PUBSUB NUMSUB",
-                &["*4|$1|a|:1|$1|b|:2|", "*4|$1|a|:10|$1|b|:0|"]
+                "MEMORY STATS",
+                &[
+                    "%2|$4|db.0|%1|$1|a|:1|$3|new|,1.5|",
+                    "%2|$4|db.1|%1|$1|a|:1|$3|new|,2.5|"
+                ]
             ),
-            "*4|$1|a|:11|$1|b|:2|"
+            "%3|$4|db.0|%1|$1|a|:1|$3|new|,1.5|$4|db.1|%1|$1|a|:1|"
         );
-        // The same channel twice is asked for twice.
-        assert_eq!(
-            whole(
-                "PUBSUB NUMSUB",
-                &["*4|$1|a|:1|$1|a|:1|", "*4|$1|a|:1|$1|a|:1|"]
-            ),
-            "*4|$1|a|:2|$1|a|:2|"
-        );
-        assert_eq!(
-            whole("PUBSUB SHARDNUMSUB", &["%1|$1|a|:1|", "%1|$1|a|:1|"]),
-            "%1|$1|a|:2|"
-        );
-        for odd in [
-            "*2|$1|b|:1|",
-            "*4|$1|a|:1|$1|b|:1|",
-            "*0|",
-            "*1|$1|a|",
-            "*2|$1|a|$1|1|",
-        ] {
-            let (merged, _) = merged("PUBSUB NUMSUB", &[], &["*2|$1|a|:1|", odd]);
+        for odd in ["*0|", "%1|$4|db.0|:1|", "%1|$4|db.0|*0|", "+OK|"] {
+            let (merged, _) = merged("MEMORY STATS", &[], &["%1|$4|db.0|%0|", odd]);
             assert_eq!(merged, Merged::Misshapen { part: 1 }, "{odd}");
         }
+    }
+
+    #[test]
+    fn histograms_are_added_bound_by_bound() {
+        let get = |calls: u32, buckets: &str| {
+            let count = buckets.matches(':').count();
+            format!("*2|$3|get|*4|$5|calls|:{calls}|$14|histogram_usec|*{count}|{buckets}")
+        };
         assert_eq!(
-            whole("PUBSUB CHANNELS", &["*2|$1|b|$1|a|", "*2|$1|a|$1|c|"]),
-            "*3|$1|b|$1|a|$1|c|"
+            whole(
+                "LATENCY HISTOGRAM",
+                &[&get(3, ":1|:1|:4|:3|"), &get(7, ":2|:5|:8|:7|"), "*0|"]
+            ),
+            get(10, ":1|:1|:2|:6|:4|:8|:8|:10|")
         );
+        let set = "%1|$3|set|%2|$5|calls|:1|$14|histogram_usec|%1|:2|:1|";
+        assert_eq!(whole("LATENCY HISTOGRAM", &["%0|", set]), set);
+        for odd in [
+            "*0|",
+            "%1|$3|set|%0|",
+            "%1|$3|set|:1|",
+            &set.replace(":2|:1", "+a|:1"),
+        ] {
+            let (merged, _) = merged("LATENCY HISTOGRAM", &[], &[set, odd]);
+            assert_eq!(merged, Merged::Misshapen { part: 1 }, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_function_that_runs_is_seen_wherever_it_does() {
+        let idle = "*4|$14|running_script|$-1|$7|engines|*0|";
+        let busy = "*4|$14|running_script|*2|$4|name|$1|f|$7|engines|*0|";
+        assert_eq!(whole("FUNCTION STATS", &[idle, busy, idle]), busy);
+        assert_eq!(whole("FUNCTION STATS", &[idle, idle]), idle);
+        for odd in [
+            "*0|",
+            "%2|$14|running_script|_|$7|engines|*0|",
+            "*1|$14|running_script|",
+        ] {
+            let (merged, _) = merged("FUNCTION STATS", &[], &[idle, odd]);
+            assert_eq!(merged, Merged::Misshapen { part: 1 }, "{odd}");
+        }
     }
 
     #[test]
@@ -861,34 +868,6 @@ mod tests {
     }
 
     #[test]
-    fn info_says_once_what_is_the_same_and_per_server_what_is_not() {
-        let text = |fields: &str| format!("# Server|redis_version:8|{fields}");
-        let info = |texts: [&str; 2], head: &str, mark: &str| {
-            let replies = texts.map(|text| {
-                let len = text.replace('|', "\r\n").len() + mark.len();
-                format!("{head}{len}|{mark}{text}|")
-            });
-            let reply = whole("INFO", &replies.each_ref().map(String::as_str));
-            let value = Value::read(reply.replace('|', "\r\n").as_bytes()).unwrap();
-            let text = value.text().unwrap().to_vec();
-            (
-                reply[..1].to_owned(),
-                String::from_utf8(text).unwrap().replace("\r\n", "|"),
-            )
-        };
-        let one = text("port:6380|module:name=a|module:name=b||# Keyspace|db0:keys=1|");
-        let other = text("port:6381|module:name=a||# Keyspace|db0:keys=1||# More|x:1|");
-        let expected = "# Respool_servers|server0:127.0.0.1:6380|server1:127.0.0.1:6381||\
-            # Server|redis_version:8|server0_port:6380|server1_port:6381|module:name=a|server0_module:name=b||\
-            # Keyspace|server0_db0:keys=1|server1_db0:keys=1||# More|server1_x:1|";
-        for (head, mark) in [("$", ""), ("=", "txt:")] {
-            let (kind, text) = info([&one, &other], head, mark);
-            assert_eq!(kind, head);
-            assert_eq!(text, expected);
-        }
-    }
-
-    #[test]
     fn a_report_of_each_server_stands_under_its_name() {
         assert_eq!(
             whole("LATENCY DOCTOR", &["$4|fine|", "$5|worse|"]),
@@ -898,33 +877,19 @@ mod tests {
         assert_eq!(merged, Merged::Misshapen { part: 1 });
     }
 
-    /// A command that the table begins to send to several servers is merged, or stands here.
+    /// A command that the table begins to send to several servers is merged, or this notices.
     #[test]
     fn what_is_sent_to_several_servers_is_merged() {
-        let not: Vec<&str> = all()
-            .filter(|id| {
-                !matches!(
-                    id.get().fan_out.spread,
-                    Spread::Owner | Spread::Any | Spread::Unclear
-                )
-            })
-            .filter(|id| !is_mergeable(*id))
-            .map(|id| id.get().name)
-            .collect();
-        assert_eq!(
-            not,
-            [
-                "clusterscan",
-                "function|stats",
-                "latency|histogram",
-                "memory|stats",
-                "scan"
-            ]
-        );
-        let (merged_as, reply) = merged("MEMORY STATS", &[], &["%0|", "%0|"]);
+        for id in all() {
+            let Command { name, fan_out, .. } = id.get();
+            if matches!(fan_out.spread, Spread::Owners | Spread::All) {
+                assert!(Way::of(id).is_some(), "{name}");
+            }
+        }
+        let (merged_as, reply) = merged("GET", &[], &["$1|a|", "$1|a|"]);
         assert_eq!(merged_as, Merged::Refused);
         assert!(reply.starts_with("-ERR respool: "), "{reply}");
-        assert_eq!(whole("MEMORY STATS", &["%0|"]), "%0|");
+        assert_eq!(whole("GET", &["$1|a|"]), "$1|a|");
         assert_eq!(merged("KEYS", &[], &[]).0, Merged::Refused);
     }
 

@@ -117,9 +117,14 @@ impl Client {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Client {
+        Ok(Client::of(stream))
+    }
+
+    /// A connection that is made already.
+    pub(crate) fn of(stream: TcpStream) -> Client {
+        Client {
             reader: BufReader::with_capacity(64 << 10, stream),
-        })
+        }
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {

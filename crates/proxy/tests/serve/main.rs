@@ -4,10 +4,14 @@
 //! that means something first with no respool in between: a test that fails there is itself wrong.
 
 mod client;
+mod divided;
+mod fake;
 mod relay;
 mod target;
 
+mod astray;
 mod clients;
+mod cluster;
 mod coalescing;
 mod control;
 mod crosstalk;

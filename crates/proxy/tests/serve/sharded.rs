@@ -1,14 +1,16 @@
 //! Plain servers among which keys are divided: to a client they are one.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use respool_lab::servers::{Proxy, Server};
+use respool_protocol::commands::{Answer, CommandId, KeyFlags, Spread, all, id};
 use respool_protocol::hashing::{Hashing, Node, PredixyHash};
 
 use super::client::{Client, Value, request, words};
-use super::target::{Random, any_server, installed, respool, seed, wait_until};
+use super::divided::{self, pipelined, text, texts};
+use super::target::{any_server, installed, respool, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -78,47 +80,6 @@ impl Shards {
     }
 }
 
-fn texts(value: &Value) -> Vec<String> {
-    let Value::Array(elements) = value else {
-        panic!("no array: {value:?}")
-    };
-    elements.iter().map(text).collect()
-}
-
-fn text(value: &Value) -> String {
-    let Value::Bulk(bytes) = value else {
-        panic!("no text: {value:?}")
-    };
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Asks all of it in one pipeline, `;` between two requests.
-fn pipelined(client: &mut Client, requests: &str) -> Vec<Value> {
-    let count = requests.split(';').count();
-    client.exchange(requests.split(';').flat_map(words).collect(), count)
-}
-
-/// Random requests of one client for few keys.
-fn some_request(random: &mut Random) -> Vec<u8> {
-    let mut key = || format!("k{}", random.below(30));
-    let (one, two, three) = (key(), key(), key());
-    let number = random.below(1_000);
-    words(&match random.below(16) {
-        0..3 => format!("SET {one} {number}"),
-        3..6 => format!("GET {one}"),
-        6 => format!("INCR {one}"),
-        7 => format!("APPEND {one} {number}"),
-        8 => format!("MGET {one} {two} {three} {one}"),
-        9 => format!("MSET {one} {number} {two} b {one} c"),
-        10 => format!("DEL {one} {two} {one}"),
-        11 => format!("EXISTS {one} {two} {three} {one}"),
-        12 => format!("RPUSH {one} {number}"),
-        13 => format!("LRANGE {one} 0 -1"),
-        14 => format!("UNLINK {one} {two}"),
-        _ => format!("TOUCH {one} {two} {three}"),
-    })
-}
-
 #[test]
 fn one_client_gets_what_one_server_would_have_said_and_in_order() {
     for binary in installed() {
@@ -127,34 +88,9 @@ fn one_client_gets_what_one_server_would_have_said_and_in_order() {
             &["--threads=2", "--fuse=false", "--collapse=false"],
         ] {
             let shards = Shards::of(&binary, "", args);
-            let model = Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
-            let mut random = Random::new(seed());
-            let (mut one, mut other) = (shards.client(), Client::connect(model.address()));
-            for round in 0..150 {
-                let count = 1 + random.below(40) as usize;
-                let requests: Vec<u8> =
-                    (0..count).flat_map(|_| some_request(&mut random)).collect();
-                let got = one.exchange(requests.clone(), count);
-                let expected = other.exchange(requests.clone(), count);
-                let as_one = |value: &Value| match value.error() {
-                    // Of a part that failed the server is named.
-                    Some(error) if error.contains(" respool: 127.0.0.1:") => {
-                        let (code, rest) = error.split_once(" respool: ").unwrap_or_default();
-                        let (_, rest) = rest.split_once(": ").unwrap_or_default();
-                        Value::Error(format!("{code} {rest}"))
-                    }
-                    _ => value.clone(),
-                };
-                let got: Vec<Value> = got.iter().map(as_one).collect();
-                assert_eq!(
-                    got,
-                    expected,
-                    "round {round}: {}",
-                    String::from_utf8_lossy(&requests)
-                );
-            }
+            let keys = divided::answers_like_one_server(&binary, shards.address());
             let all: usize = (0..3).map(|server| shards.keys_of(server).len()).sum();
-            assert_eq!(Value::Integer(all as i64), other.call("DBSIZE"));
+            assert_eq!(Value::Integer(all as i64), keys);
             assert!((0..3).all(|server| !shards.keys_of(server).is_empty()));
         }
     }
@@ -344,7 +280,6 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
         "DEBUG JMAP",
         "MONITOR",
         "CLIENT TRACKING ON",
-        "SCRIPT KILL",
     ] {
         let reply = client.call(one_servers);
         let refused = reply
@@ -522,41 +457,7 @@ fn a_part_that_may_have_been_executed_makes_the_whole_uncertain() {
 #[test]
 fn many_clients_at_once_get_their_own_answers() {
     let shards = Shards::start(&["--threads=2"]);
-    let address = shards.address();
-    std::thread::scope(|scope| {
-        for number in 0..16 {
-            scope.spawn(move || {
-                let mut client = Client::connect(address);
-                let mut random = Random::new(seed().wrapping_add(number));
-                let mut model: HashMap<String, String> = HashMap::new();
-                for _ in 0..60 {
-                    let (mut requests, mut expected) = (Vec::new(), Vec::new());
-                    for _ in 0..30 {
-                        let key = format!("{number}:{}", random.below(20));
-                        let other = format!("{number}:{}", random.below(20));
-                        let held = |key: &str| model.get(key).map_or(Value::Null, Value::bulk);
-                        match random.below(3) {
-                            0 => {
-                                requests.extend(words(&format!("MGET {key} {other}")));
-                                expected.push(Value::Array(vec![held(&key), held(&other)]));
-                            }
-                            1 => {
-                                requests.extend(words(&format!("GET {key}")));
-                                expected.push(held(&key));
-                            }
-                            _ => {
-                                let value = random.below(1_000_000).to_string();
-                                requests.extend(words(&format!("SET {key} {value}")));
-                                model.insert(key, value);
-                                expected.push(Value::ok());
-                            }
-                        }
-                    }
-                    assert_eq!(client.exchange(requests, 30), expected);
-                }
-            });
-        }
-    });
+    divided::many_clients_get_their_own_answers(shards.address());
 }
 
 #[test]
@@ -860,4 +761,353 @@ fn what_a_session_is_it_is_to_every_server() {
         client.call(&format!("GET {}", keys[2])),
         Value::bulk(&keys[2])
     );
+}
+
+/// The value of a field of INFO, as far as it is a number.
+fn number_in(info: &str, field: &str) -> u64 {
+    let lines = info.lines().map(str::trim_end);
+    let mut found = lines.filter_map(|line| line.strip_prefix(field));
+    let rest = found
+        .next()
+        .unwrap_or_else(|| panic!("no {field} in {info}"));
+    let end = rest.find(|c: char| !c.is_ascii_digit());
+    rest[..end.unwrap_or(rest.len())]
+        .parse()
+        .unwrap_or_default()
+}
+
+#[test]
+fn info_is_that_of_all_servers_together_and_of_each() {
+    for binary in installed() {
+        let mut shards = Shards::of(&binary, "", &["--threads=1"]);
+        shards.a_key_each();
+        let mut client = shards.client();
+        let mut direct: Vec<Client> = shards
+            .servers
+            .iter()
+            .map(|server| Client::connect(server.address()))
+            .collect();
+        for (server, one) in direct.iter_mut().enumerate() {
+            for _ in 0..=server * 10 {
+                one.call("GET nothing");
+            }
+        }
+        let each: Vec<String> = direct
+            .iter_mut()
+            .map(|one| text(&one.call("INFO everything")))
+            .collect();
+        let sum = |field| each.iter().map(|info| number_in(info, field)).sum::<u64>();
+        let info = text(&client.call("INFO"));
+        for field in [
+            "db0:keys=",
+            "connected_clients:",
+            "maxclients:",
+            "keyspace_misses:",
+            "evicted_keys:",
+        ] {
+            assert_eq!(number_in(&info, field), sum(field), "{field}");
+        }
+        assert_eq!(number_in(&info, "db0:keys="), 64);
+        let port = u64::from(shards.servers[0].address().port());
+        assert_eq!(number_in(&info, "tcp_port:"), port);
+        assert!(info.contains("respool_version:"), "{info}");
+        assert!(!info.contains("# Servers"), "{info}");
+        let stats = text(&client.call("INFO commandstats"));
+        let calls = number_in(&stats, "cmdstat_get:calls=");
+        assert_eq!(calls, 1 + 11 + 21);
+        let usec = number_in(&stats, "cmdstat_get:calls=33,usec=");
+        assert!(stats.contains(&format!("usec_per_call={:.2}", usec as f64 / 33.0)));
+
+        // A line for each, whoever asks for it, and alone if nothing else is asked for.
+        client.call("HELLO 3");
+        let Value::Other('=', servers) = client.call("INFO servers") else {
+            panic!("in RESP3 it is verbatim")
+        };
+        let servers = String::from_utf8_lossy(&servers).into_owned();
+        let servers = servers.strip_prefix("txt:").unwrap_or(&servers);
+        client.call("HELLO 2");
+        assert_eq!(servers.lines().count(), 4, "{servers}");
+        let everything = text(&client.call("INFO everything"));
+        for (at, server) in shards.servers.iter().enumerate() {
+            let keys = shards.keys_of(at).len();
+            let line = format!(
+                "server{at}:address={},role=master,link=up,",
+                server.address()
+            );
+            for info in [servers, &everything] {
+                let found = info.lines().find(|shown| shown.starts_with(&line));
+                let found = found.unwrap_or_else(|| panic!("no {line} in {info}"));
+                assert!(found.ends_with(&format!(",keys={keys}")), "{found}");
+            }
+        }
+        assert!(everything.contains("# Respool"));
+        assert!(text(&client.call("INFO respool")).starts_with("# Respool"));
+
+        // Of what one server executes, the others know nothing; ours is ours.
+        assert!(
+            pipelined(&mut client, "MULTI;INFO;EXEC")[1]
+                .error()
+                .is_some()
+        );
+        let gone = shards.servers.remove(1);
+        let address = gone.address().to_string();
+        drop(gone);
+        wait_until("INFO says who is gone", SOON, || {
+            let reply = client.call("INFO");
+            reply.error().is_some_and(|error| error.contains(&address))
+        });
+        assert!(text(&client.call("INFO respool")).starts_with("# Respool"));
+    }
+}
+
+#[test]
+fn figures_are_those_of_all_servers_together() {
+    for binary in installed() {
+        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let mut client = shards.client();
+        shards.a_key_each();
+        for hello in ["HELLO 2", "HELLO 3"] {
+            client.call(hello);
+            let stats = client.call("MEMORY STATS");
+            assert_eq!(
+                stats.get("keys.count"),
+                Some(&Value::Integer(64)),
+                "{stats:?}"
+            );
+            let per_key = stats.get("keys.bytes-per-key");
+            let number = |name: &str| match stats.get(name) {
+                Some(Value::Integer(number)) => *number,
+                other => panic!("{name}: {other:?}"),
+            };
+            let net = number("total.allocated") - number("startup.allocated");
+            assert_eq!(per_key, Some(&Value::Integer(net / 64)));
+            let histogram = client.call("LATENCY HISTOGRAM set");
+            // Redis 6.2 has none.
+            if histogram
+                .error()
+                .is_some_and(|text| text.to_lowercase().contains("unknown subcommand"))
+            {
+                continue;
+            }
+            let of_set = histogram
+                .get("set")
+                .unwrap_or_else(|| panic!("{histogram:?}"));
+            assert_eq!(of_set.get("calls"), Some(&Value::Integer(64)));
+            let Some(Value::Array(pairs) | Value::Map(pairs)) = of_set.get("histogram_usec") else {
+                panic!("{of_set:?}")
+            };
+            assert_eq!(
+                pairs.last(),
+                Some(&Value::Integer(64)),
+                "all took no longer"
+            );
+        }
+    }
+}
+
+/// Who ends a script, or asks what runs, does not wait behind it, and need not know where it is.
+#[test]
+fn a_script_is_ended_wherever_it_runs() {
+    for binary in installed() {
+        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        for server in &shards.servers {
+            Client::connect(server.address()).call("CONFIG SET lua-time-limit 20");
+        }
+        let keys = shards.a_key_each();
+        let mut killer = shards.client();
+        let none = killer.call("SCRIPT KILL");
+        assert!(
+            none.error()
+                .is_some_and(|error| error.starts_with("NOTBUSY respool: ")),
+            "{none:?}"
+        );
+        for key in &keys {
+            let mut caught = shards.client();
+            caught.send(&request(&["EVAL", "while true do end", "1", key]));
+            wait_until("the script is ended", SOON, || {
+                killer.call("SCRIPT KILL") == Value::ok()
+            });
+            let reply = caught.reply();
+            assert!(reply.error().is_some(), "{reply:?}");
+            // All is as before, and the links are of use again.
+            assert_eq!(killer.call(&format!("GET {key}")), Value::bulk(key));
+        }
+        let function =
+            "#!lua name=l\nredis.register_function('f', function() while true do end end)";
+        if killer
+            .call_args(&["FUNCTION", "LOAD", function])
+            .error()
+            .is_some()
+        {
+            continue;
+        }
+        for key in &keys {
+            let mut caught = shards.client();
+            caught.send(&request(&["FCALL", "f", "1", key]));
+            let is_seen =
+                |stats: &Value| matches!(stats.get("running_script"), Some(Value::Array(_)));
+            wait_until("the function is seen", SOON, || {
+                is_seen(&killer.call("FUNCTION STATS"))
+            });
+            assert_eq!(killer.call("FUNCTION KILL"), Value::ok());
+            assert!(caught.reply().error().is_some());
+            assert!(!is_seen(&killer.call("FUNCTION STATS")));
+        }
+    }
+}
+
+/// A command that may have keys has fewer than the table thinks: it goes where those are that it has, and a request without
+/// any ends nobody.
+#[test]
+fn who_names_fewer_keys_than_there_could_be_is_answered() {
+    for binary in installed() {
+        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let keys = shards.a_key_each();
+        let mut client = shards.client();
+        for (server, key) in keys.iter().enumerate() {
+            client.call(&format!("DEL {key}"));
+            assert_eq!(client.call(&format!("PFMERGE {key}")), Value::ok());
+            assert!(shards.keys_of(server).contains(key), "{key}");
+        }
+        assert!(client.call("VADD").error().is_some());
+        assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+    }
+}
+
+/// What the table says of several servers is what becomes of each of its commands: whom it is sent to is counted at the
+/// servers themselves.
+#[test]
+fn every_command_goes_where_the_table_says() {
+    for binary in installed() {
+        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let keys = shards.a_key_each();
+        let mut direct: Vec<Client> = shards
+            .servers
+            .iter()
+            .map(|server| Client::connect(server.address()))
+            .collect();
+        let told = |direct: &mut [Client], name: &str| -> Vec<u64> {
+            let times = direct.iter_mut().map(|one| times_told(one, name));
+            times.collect()
+        };
+        let mut compared = 0;
+        for id in all() {
+            let (name, spread) = (id.get().name, id.get().fan_out.spread);
+            let mut is_known = |name| {
+                direct[0].call(&format!("COMMAND INFO {name}")) != Value::Array(vec![Value::Null])
+            };
+            // Redis 6.2 describes no subcommands.
+            let container = name.split('|').next().unwrap_or_default();
+            if !is_known(name) && (is_known("config|get") || !is_known(container)) {
+                continue;
+            }
+            compared += 1;
+            let mut before = told(&mut direct, name);
+            for (owner, key) in keys.iter().enumerate() {
+                let request = some_request_of(id, key, &keys);
+                let reply = shards.client().call(&request);
+                let after = told(&mut direct, name);
+                // To ask for INFO is to be told INFO; and CONFIG RESETSTAT lets all counts begin again.
+                let own = u64::from(id == id::INFO);
+                let asked: Vec<usize> = (0..3)
+                    .filter(|&server| after[server] != before[server] + own)
+                    .collect();
+                before = after;
+                let said = |text: &str| reply.error().is_some_and(|error| error.contains(text));
+                if said("nknown subcommand") && name.contains('|') {
+                    break;
+                }
+                let refused = said("ERR respool: ");
+                let has_key = names_a_key(id, &request);
+                let as_said = match spread {
+                    Spread::Owner | Spread::Node if id.get().answer == Answer::Session => !refused,
+                    Spread::Owner if has_key => asked == [owner],
+                    Spread::Owner | Spread::Any | Spread::Home | Spread::Node => asked == [0],
+                    Spread::Owners | Spread::All => asked == [0, 1, 2],
+                    Spread::Turns => asked.len() == 1,
+                    Spread::Here => !refused,
+                    Spread::Off | Spread::Refused => refused && asked.is_empty(),
+                };
+                assert!(
+                    as_said,
+                    "{request}, {spread:?}: {asked:?} were asked; {reply:?}"
+                );
+                if !has_key {
+                    break;
+                }
+            }
+        }
+        assert!(compared > 200, "{compared}");
+    }
+}
+
+/// How often a server was told of this command, what it refused included. Of a container without a subcommand of its
+/// own it counts nothing but the error.
+fn times_told(server: &mut Client, name: &str) -> u64 {
+    let info = text(&server.call("INFO everything"));
+    let container = name.split('|').next().unwrap_or_default();
+    let number = |line: &str, field: &str| {
+        let (_, rest) = line.split_once(field)?;
+        rest.split(',').next()?.trim_end().parse::<u64>().ok()
+    };
+    let of_name = |line: &&str| {
+        // Redis 6.2 counts no subcommands.
+        let names = [format!("cmdstat_{name}:"), format!("cmdstat_{container}:")];
+        names.iter().any(|name| line.starts_with(name.as_str()))
+    };
+    let counted = info
+        .lines()
+        .filter(of_name)
+        .flat_map(|line| [number(line, "calls="), number(line, "rejected_calls=")]);
+    let counted: u64 = counted.flatten().sum();
+    let failed = info
+        .lines()
+        .find_map(|line| number(line, "total_error_replies:"));
+    counted + failed.unwrap_or(0)
+}
+
+fn names_a_key(id: CommandId, request: &str) -> bool {
+    let words: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
+    let mut owned = false;
+    let _ = id.get().keys(
+        words.len(),
+        |at| words[at],
+        |_, what| owned |= !what.has(KeyFlags::NOT_KEY),
+    );
+    owned
+}
+
+/// A request that is right in the number of its arguments and names `key`; one that is divided names one of each server.
+fn some_request_of(id: CommandId, key: &str, keys: &[String]) -> String {
+    let command = id.get();
+    let name = command.name.replace('|', " ");
+    match command.name {
+        "mset" => format!("MSET {0} 1 {1} 1 {2} 1", keys[0], keys[1], keys[2]),
+        "msetex" => format!("MSETEX 3 {0} 1 {1} 1 {2} 1", keys[0], keys[1], keys[2]),
+        _ if command.fan_out.spread == Spread::Owners => format!("{name} {}", keys.join(" ")),
+        "xread" => format!("XREAD STREAMS {key} 0"),
+        "xreadgroup" => format!("XREADGROUP GROUP g c STREAMS {key} 0"),
+        "migrate" => format!("MIGRATE 127.0.0.1 1 {key} 0 1"),
+        // They wait for as many seconds as their last argument, or their first, says.
+        "blpop" | "brpop" | "bzpopmin" | "bzpopmax" => format!("{name} {key} 0.01"),
+        "brpoplpush" => format!("{name} {key} {key} 0.01"),
+        "blmove" => format!("{name} {key} {key} LEFT LEFT 0.01"),
+        "blmpop" => format!("{name} 0.01 1 {key} LEFT"),
+        "bzmpop" => format!("{name} 0.01 1 {key} MIN"),
+        _ => {
+            let mut words: Vec<String> = name.split(' ').map(str::to_owned).collect();
+            words.resize(
+                usize::from(command.arity.unsigned_abs()).max(words.len()),
+                "1".to_owned(),
+            );
+            // Where keys are is seen once there is something.
+            let mut places = Vec::new();
+            let bytes: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
+            let _ = command.keys(bytes.len(), |at| bytes[at], |at, _| places.push(at));
+            for at in places {
+                words[at] = key.to_owned();
+            }
+            words.join(" ")
+        }
+    }
 }

@@ -1,0 +1,386 @@
+//! Primaries that are watched by Sentinels: which server each of them is, at this moment.
+//!
+//! ```text
+//!   Sentinel ──┐  +switch-master, +promoted-slave: at once
+//!   Sentinel ──┼──────────────────────────────────────────► the address of the server
+//!   Sentinel ──┘  surveys, every 10 seconds ──choose──►      that has the name
+//! ```
+//!
+//! To all others a primary is a server like any other. When its address changes its links are lost, as they are when a server
+//! restarts, and connect to the new one. That is proven when they do: who says that it is a replica is not used.
+
+use respool_protocol::cluster::Endpoint;
+use respool_protocol::encode::Version;
+use respool_protocol::sentinel::{
+    self, Answer, Event as Heard, Message, Roster, SURVEY_ANSWERS, Survey,
+};
+
+use crate::auth::CONFIGURED;
+use crate::duty::Duty;
+use crate::engine::{Action, Engine, LinkId};
+use crate::limits::SENTINELS_WATCHED_MAX;
+use crate::link::{Link, LinkKey, Role, State};
+use crate::pool::{Server, ServerId};
+use crate::settings::{Address, ServerSettings};
+use crate::slots::Key;
+use crate::time::Time;
+
+/// From one survey to the next, milliseconds.
+const SURVEY_MS: u64 = 10_000;
+
+/// The Sentinels of a pool, and what they have said.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// Names of primaries, and the servers that stand for them.
+    primaries: Vec<(String, ServerId)>,
+    roster: Roster,
+    /// How to reach a Sentinel, but for its address.
+    template: ServerSettings,
+    watchers: Vec<Watcher>,
+}
+
+/// One Sentinel.
+#[derive(Debug)]
+struct Watcher {
+    server: ServerId,
+    link: Key,
+    /// What it said last of each primary. That lasts when it is gone, so that no other leads back behind it.
+    said: Vec<Option<Answer>>,
+    surveyed: Time,
+}
+
+impl Watch {
+    /// `None`: there are no Sentinels, or too many.
+    pub(crate) fn new(
+        sentinels: &[ServerSettings],
+        primaries: Vec<(String, ServerId)>,
+    ) -> Option<Watch> {
+        let endpoint = |settings: &ServerSettings| endpoint_of(&settings.address);
+        Some(Watch {
+            primaries,
+            roster: Roster::new(sentinels.iter().filter_map(endpoint)).ok()?,
+            template: sentinels.first()?.clone(),
+            watchers: Vec::new(),
+        })
+    }
+}
+
+fn endpoint_of(address: &Address) -> Option<Endpoint> {
+    match address {
+        Address::Tcp { host, port } => Some(Endpoint {
+            host: host.clone(),
+            port: *port,
+        }),
+        Address::Unix(_) => None,
+    }
+}
+
+fn address_of(endpoint: &Endpoint) -> Address {
+    Address::Tcp {
+        host: endpoint.host.clone(),
+        port: endpoint.port,
+    }
+}
+
+/// Links to Sentinels.
+impl Engine {
+    /// Connects to Sentinels that are known and not connected to, and looks who has been silent for long.
+    pub(crate) fn tick_sentinels(&mut self) {
+        for pool in 0..self.pools.len() {
+            if self.pools[pool].watch.is_some() {
+                self.meet_sentinels(pool);
+                self.survey_again(pool);
+            }
+        }
+    }
+
+    pub(crate) fn meet_sentinels(&mut self, pool: usize) {
+        let Some(watch) = &self.pools[pool].watch else {
+            return;
+        };
+        let all = watch.roster.all().iter().take(SENTINELS_WATCHED_MAX);
+        let wanted: Vec<Address> = all.map(address_of).collect();
+        let (names, template) = (watch.primaries.len(), watch.template.clone());
+        for address in &wanted {
+            let is_it = |watcher: &Watcher| {
+                self.servers[usize::from(watcher.server.0)].settings.address == *address
+            };
+            let Some(watch) = &self.pools[pool].watch else {
+                return;
+            };
+            if watch.watchers.iter().any(is_it) {
+                continue;
+            }
+            let settings = ServerSettings {
+                address: address.clone(),
+                ..template.clone()
+            };
+            let Some(server) = self.add_server(Server::new(pool as u16, &settings)) else {
+                return;
+            };
+            let kind = LinkKey {
+                server,
+                version: Version::Resp3,
+                db: 0,
+                user: CONFIGURED,
+            };
+            let Some(link) = self.add_link(kind, Role::Sentinel) else {
+                return;
+            };
+            self.connect(link);
+            let watcher = Watcher {
+                server,
+                link,
+                said: vec![None; names],
+                surveyed: self.now,
+            };
+            if let Some(watch) = &mut self.pools[pool].watch {
+                watch.watchers.push(watcher);
+            }
+        }
+        self.leave_sentinels(pool, &wanted);
+    }
+
+    /// Whom nobody speaks of any more, and who is not there, is not looked for.
+    fn leave_sentinels(&mut self, pool: usize, wanted: &[Address]) {
+        let servers = &self.servers;
+        let links = &self.links;
+        let Some(watch) = &mut self.pools[pool].watch else {
+            return;
+        };
+        let leaves = |watcher: &mut Watcher| {
+            let address = &servers[usize::from(watcher.server.0)].settings.address;
+            let is_up = links.get(watcher.link).is_some_and(Link::is_up);
+            !wanted.contains(address) && !is_up
+        };
+        let left: Vec<Watcher> = watch.watchers.extract_if(.., leaves).collect();
+        for watcher in left {
+            self.servers[usize::from(watcher.server.0)].gone = true;
+            self.close_link(watcher.link);
+        }
+    }
+
+    /// A Sentinel can be asked: everything that happens from now on, and what is so now.
+    pub(crate) fn sentinel_up(&mut self, key: Key) {
+        let mut events = Vec::new();
+        sentinel::ask_events(&mut events);
+        self.survey(key, events);
+    }
+
+    fn survey_again(&mut self, pool: usize) {
+        let Some(watch) = &self.pools[pool].watch else {
+            return;
+        };
+        let due = |watcher: &&Watcher| self.now.since_ms(watcher.surveyed) >= SURVEY_MS;
+        let links: Vec<Key> = watch
+            .watchers
+            .iter()
+            .filter(due)
+            .map(|one| one.link)
+            .collect();
+        for link in links {
+            if self.links.get(link).is_some_and(Link::is_up) {
+                self.survey(link, Vec::new());
+            }
+        }
+    }
+
+    /// Asks a Sentinel about every primary; `first`: behind what has no reply but messages.
+    fn survey(&mut self, key: Key, first: Vec<u8>) {
+        let now = self.now;
+        let Some((pool, index)) = self.watcher_of(key) else {
+            return;
+        };
+        let Some(watch) = &mut self.pools[pool].watch else {
+            return;
+        };
+        watch.watchers[index].surveyed = now;
+        let names: Vec<String> = watch
+            .primaries
+            .iter()
+            .map(|(name, _)| name.clone())
+            .collect();
+        let mut bytes = first;
+        for (primary, name) in names.iter().enumerate() {
+            sentinel::ask_survey(&mut bytes, name);
+            let duty = Duty::Survey {
+                primary: primary as u16,
+                answers: Vec::new(),
+            };
+            self.put_ours(key, &bytes, duty);
+            bytes.clear();
+        }
+    }
+
+    fn watcher_of(&self, link: Key) -> Option<(usize, usize)> {
+        let server = self.links.get(link)?.key.server;
+        let pool = usize::from(self.server(server).pool);
+        let watch = self.pools[pool].watch.as_ref()?;
+        let index = watch.watchers.iter().position(|one| one.link == link)?;
+        Some((pool, index))
+    }
+}
+
+/// What Sentinels say.
+impl Engine {
+    /// All that one says of a primary.
+    pub(crate) fn take_survey(&mut self, key: Key, primary: u16, answers: &[Vec<u8>]) {
+        let Some((pool, index)) = self.watcher_of(key) else {
+            return;
+        };
+        let Ok(answers) = <&[_; SURVEY_ANSWERS]>::try_from(answers) else {
+            return;
+        };
+        let survey = match Survey::read(answers.each_ref().map(Vec::as_slice)) {
+            Ok(survey) => survey,
+            Err(error) => {
+                let label = self.label(key);
+                return self.tell_topology(pool, format!("Sentinel {label}: {error}"));
+            }
+        };
+        let me = endpoint_of(&self.server(self.sentinel_at(pool, index)).settings.address);
+        let Some(watch) = &mut self.pools[pool].watch else {
+            return;
+        };
+        if let Some(said) = watch.watchers[index].said.get_mut(usize::from(primary)) {
+            *said = Some(survey.answer());
+        }
+        let news = match (&survey.peers, me) {
+            (Ok(peers), Some(me)) => watch.roster.handle_peers(&me, peers),
+            _ => false,
+        };
+        if news {
+            self.meet_sentinels(pool);
+        }
+        self.follow_primary(pool, usize::from(primary));
+    }
+
+    fn sentinel_at(&self, pool: usize, index: usize) -> ServerId {
+        let watch = self.pools[pool].watch.as_ref();
+        let watcher = watch.and_then(|watch| watch.watchers.get(index));
+        watcher.map_or(ServerId(0), |watcher| watcher.server)
+    }
+
+    /// Something has happened.
+    pub(crate) fn take_sentinel_push(&mut self, key: Key, push: &[u8]) {
+        let heard = match Message::read(push) {
+            Ok(Message::Event(heard)) => heard,
+            Ok(_) => return,
+            // Whatever it was.
+            Err(_) => return self.survey(key, Vec::new()),
+        };
+        let Some((pool, index)) = self.watcher_of(key) else {
+            return;
+        };
+        let Some(watch) = &mut self.pools[pool].watch else {
+            return;
+        };
+        let mut names = watch.primaries.iter();
+        let Some(primary) = names.position(|(name, _)| name == heard.name()) else {
+            return;
+        };
+        if let Heard::Names { .. } = heard {
+            // It may begin anew, with the epoch 0.
+            watch.watchers[index].said[primary] = None;
+        }
+        if let Heard::Switched { to: Some(to), .. } | Heard::Promoted { to: Some(to), .. } = heard
+            && let Some(said) = &mut watch.watchers[index].said[primary]
+            && said.address != to
+        {
+            // Its epoch it does not say; that it is a later one, it does.
+            said.config_epoch += 1;
+            said.address = to;
+            self.follow_primary(pool, primary);
+        }
+        self.survey(key, Vec::new());
+    }
+
+    /// A primary may be elsewhere than it was.
+    fn follow_primary(&mut self, pool: usize, primary: usize) {
+        let Some(watch) = &self.pools[pool].watch else {
+            return;
+        };
+        let said = watch.watchers.iter();
+        let said: Vec<Answer> = said.filter_map(|one| one.said[primary].clone()).collect();
+        let Some(chosen) = sentinel::choose(&said) else {
+            return;
+        };
+        let address = address_of(&chosen.address);
+        let (name, server) = watch.primaries[primary].clone();
+        let state = &self.servers[usize::from(server.0)];
+        if !state.unknown && state.settings.address == address {
+            return;
+        }
+        let text = match state.unknown {
+            true => format!("the primary '{name}' is {address}"),
+            false => format!("the primary '{name}' is {address}, and was {}", state.label),
+        };
+        self.tell_topology(pool, text);
+        self.move_server(server, address);
+    }
+
+    /// What was a server is at another address now: whatever is connected to the old one is not believed any more.
+    fn move_server(&mut self, server: ServerId, address: Address) {
+        for key in self.links.keys() {
+            let Some(link) = self.links.get(key).filter(|link| link.key.server == server) else {
+                continue;
+            };
+            match link.state {
+                State::Greeting { .. } | State::Up => {
+                    self.lose_link(key, "the Sentinels have another primary now");
+                }
+                // What waits for it waits on.
+                State::Connecting { .. } => self.act(Action::CloseLink(LinkId(key))),
+                State::Down | State::Resting { .. } => {}
+            }
+        }
+        let state = &mut self.servers[usize::from(server.0)];
+        state.label = address.to_string();
+        state.settings.address = address;
+        state.unknown = false;
+        for key in self.links.keys() {
+            let Some(link) = self.links.get(key).filter(|link| link.key.server == server) else {
+                continue;
+            };
+            match link.state {
+                State::Connecting { .. } | State::Resting { .. } => self.connect(key),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a server that has just been greeted is what it is taken for; if not, why.
+    pub(crate) fn is_disproved(&self, key: Key) -> bool {
+        let Some(link) = self.links.get(key) else {
+            return false;
+        };
+        let pool = usize::from(self.server(link.key.server).pool);
+        let replica = |role: &str| role == "replica" || role == "slave";
+        let says = link
+            .identity
+            .as_ref()
+            .is_some_and(|identity| replica(&identity.role));
+        self.pools[pool].watch.is_some() && link.role != Role::Sentinel && says
+    }
+
+    /// A primary is not what it was: the Sentinels may know more.
+    pub(crate) fn doubt_primary(&mut self, server: ServerId) {
+        let pool = usize::from(self.server(server).pool);
+        let Some(watch) = &self.pools[pool].watch else {
+            return;
+        };
+        // Not more often than a tick: a server that refuses does so for everybody.
+        let due = |watcher: &&Watcher| self.now.since_ms(watcher.surveyed) >= 50;
+        let links: Vec<Key> = watch
+            .watchers
+            .iter()
+            .filter(due)
+            .map(|one| one.link)
+            .collect();
+        for link in links {
+            if self.links.get(link).is_some_and(Link::is_up) {
+                self.survey(link, Vec::new());
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Pools of several servers, each rule in a history of its own.
+
+mod world;
+
+use respool_engine::{LinkId, SessionId};
+use world::{World, requests};
+
+/// So many servers, and a key of each.
+fn servers(count: u16) -> (World, Vec<LinkId>, Vec<String>) {
+    let world = World::new(world::sharded(count));
+    let keys = (0..count.into()).map(|at| world.key_at(at, "k")).collect();
+    let links = world.all_shared.clone();
+    (world, links, keys)
+}
+
+/// What a server was asked, as words.
+fn asked(world: &mut World, link: LinkId) -> Vec<String> {
+    let asked = world.asked(link).into_iter();
+    asked.map(|args| args.join(" ")).collect()
+}
+
+/// A server says of COMMAND, and of MULTI and EXEC, that the table is right.
+fn may_queue(world: &mut World, session: SessionId, link: LinkId, key: &str) {
+    world.asks(session, &["MULTI", &format!("GET {key}")]);
+    world.says(link, "-ERR no\r\n");
+    world.says(link, "+OK\r\n*0\r\n");
+    world.sent(link);
+    world.got(session);
+}
+
+#[test]
+fn who_wants_no_reply_gets_none_of_several_servers() {
+    let (mut world, links, keys) = servers(2);
+    let session = world.accept();
+    world.may_ask(session, &["CLIENT REPLY respool"]);
+    let del = format!("DEL {} {}", keys[0], keys[1]);
+    let get = format!("GET {}", keys[0]);
+    world.asks(session, &["CLIENT REPLY SKIP", &del, &get]);
+    world.wait_ms(1);
+    assert_eq!(
+        asked(&mut world, links[0]),
+        [format!("DEL {}", keys[0]), get]
+    );
+    assert_eq!(asked(&mut world, links[1]), [format!("DEL {}", keys[1])]);
+    world.says(links[0], ":1\r\n$1\r\nv\r\n");
+    world.says(links[1], ":1\r\n");
+    assert_eq!(world.got(session), "$1\r\nv\r\n");
+}
+
+#[test]
+fn what_one_server_executes_as_one_has_keys_of_that_server_alone() {
+    let (mut world, links, keys) = servers(2);
+    let session = world.accept();
+    may_queue(&mut world, session, links[0], &keys[0]);
+    let crossslot = "-CROSSSLOT ";
+    for foreign in [
+        format!("GET {}", keys[1]),
+        format!("MGET {} {}", keys[0], keys[1]),
+    ] {
+        world.asks(session, &[&foreign]);
+        assert!(world.got(session).starts_with(crossslot), "{foreign}");
+    }
+    world.asks(session, &["DBSIZE"]);
+    assert!(
+        world
+            .got(session)
+            .starts_with("-ERR respool: 'dbsize' cannot")
+    );
+    world.asks(session, &["EXEC"]);
+    assert!(world.got(session).starts_with("-EXECABORT "));
+    world.asks(
+        session,
+        &["MULTI", &format!("WATCH {}", keys[1]), "DISCARD"],
+    );
+    assert!(
+        world
+            .got(session)
+            .contains("-ERR WATCH inside MULTI is not allowed")
+    );
+    // Nor is anything asked of all of them before a key has said whose it is.
+    world.asks(
+        session,
+        &["MULTI", &format!("MGET {} {}", keys[0], keys[1])],
+    );
+    assert!(world.got(session).starts_with("+OK\r\n-CROSSSLOT "));
+    world.asks(session, &["DBSIZE"]);
+    assert!(
+        world
+            .got(session)
+            .starts_with("-ERR respool: 'dbsize' cannot")
+    );
+    for link in links {
+        assert_eq!(asked(&mut world, link), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn who_watches_stays_with_the_server_of_what_it_watches() {
+    let (mut world, links, mut keys) = servers(2);
+    keys.reverse();
+    let session = world.accept();
+    world.asks(session, &[&format!("WATCH {}", keys[0])]);
+    let own = world.connect();
+    assert_eq!(world.server_of(own), 1);
+    world.says(own, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+    world.sent(own);
+    for foreign in [
+        format!("GET {}", keys[1]),
+        format!("MGET {} {}", keys[0], keys[1]),
+    ] {
+        world.asks(session, &[&foreign]);
+        assert!(world.got(session).starts_with("-CROSSSLOT "), "{foreign}");
+    }
+    world.asks(session, &["DBSIZE"]);
+    assert!(
+        world
+            .got(session)
+            .starts_with("-ERR respool: 'dbsize' cannot")
+    );
+    world.asks(session, &[&format!("GET {}", keys[0]), "ECHO here"]);
+    let its = [format!("GET {}", keys[0]), "ECHO here".to_owned()];
+    assert_eq!(asked(&mut world, own), its);
+    // What is large goes there, too, or nowhere.
+    let own_large = format!("*3\r\n$3\r\nSET\r\n$2\r\n{}\r\n$300000\r\nv", keys[0]);
+    let large = format!("*3\r\n$3\r\nSET\r\n$2\r\n{}\r\n$300000\r\nv", keys[1]);
+    world.says(own, "$-1\r\n$4\r\nhere\r\n");
+    world.got(session);
+    world.sends(session, large.as_bytes());
+    assert!(world.got(session).starts_with("-CROSSSLOT "));
+    world.sends(session, &[&[b'v'; 299_999][..], b"\r\n"].concat());
+    world.sends(session, own_large.as_bytes());
+    assert_eq!(world.sent(own), own_large);
+    for link in links {
+        assert_eq!(asked(&mut world, link), Vec::<String>::new());
+    }
+}
+
+/// It is there that everything is published, whatever a channel would be as a key.
+#[test]
+fn what_has_no_key_goes_to_the_first_server_that_is_up() {
+    let (mut world, links, keys) = servers(3);
+    let session = world.accept();
+    // It was elsewhere last.
+    world.asks(session, &[&format!("GET {}", keys[2]), "TIME"]);
+    world.wait_ms(1);
+    assert_eq!(asked(&mut world, links[0]), ["TIME"]);
+    assert_eq!(asked(&mut world, links[2]).len(), 1);
+    world.says(links[2], "$-1\r\n");
+    world.says(links[0], "*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+    world.got(session);
+    world.lose(links[0]);
+    for link in world.connecting() {
+        world.lose(link);
+    }
+    let channel = world.key_at(2, "channel");
+    world.asks(session, &["TIME", &format!("PUBLISH {channel} news")]);
+    assert_eq!(asked(&mut world, links[1]), ["TIME"]);
+    world.says(links[1], "*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+    let got = world.got(session);
+    let published = got.strip_prefix("*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+    assert!(
+        published.is_some_and(|reply| reply.starts_with("-NOTSENT ")),
+        "{got}"
+    );
+    assert_eq!(asked(&mut world, links[2]), Vec::<String>::new());
+}
+
+#[test]
+fn a_link_is_as_full_for_a_part_as_for_the_whole() {
+    let mut settings = world::sharded(3);
+    settings.limits.link_ledger_max = 4;
+    let mut world = World::new(settings);
+    let [k, l, elsewhere] = [0, 1, 2].map(|at| world.key_at(at, "k"));
+    let third = world.all_shared[2];
+    let sessions = [(); 20].map(|()| world.accept());
+    for session in sessions {
+        world.asks(session, &[&format!("GET {elsewhere}")]);
+        world.says(third, "$-1\r\n");
+    }
+    world.sent(third);
+    let mget = requests(&[&format!("MGET {k} {l}")]);
+    world.turn(|engine| {
+        for session in &sessions {
+            engine.handle_session_bytes(*session, &mget);
+        }
+    });
+    world.wait_ms(50);
+    let asked = world
+        .all_shared
+        .clone()
+        .into_iter()
+        .map(|link| asked(&mut world, link).len());
+    assert_eq!(asked.collect::<Vec<_>>(), [4, 4, 0]);
+}
+
+/// Also if it has turned away from it in between.
+#[test]
+fn a_link_that_is_full_stays_full_for_who_turns_back() {
+    let mut settings = world::sharded(2);
+    settings.limits.link_ledger_max = 4;
+    let mut world = World::new(settings);
+    let [k, l] = [0, 1].map(|at| format!("GET {}", world.key_at(at, "k")));
+    let session = world.accept();
+    let both: Vec<&str> = [k.as_str(), &l].repeat(20);
+    world.asks(session, &both);
+    world.wait_ms(50);
+    for link in world.all_shared.clone() {
+        assert!(asked(&mut world, link).len() <= 4);
+    }
+}
+
+/// Only who rides on a link keeps it.
+#[test]
+fn a_link_of_a_server_that_nobody_turns_to_any_more_is_closed() {
+    let (mut world, links, keys) = servers(2);
+    let session = world.accept();
+    world.may_ask(session, &["SELECT respool"]);
+    world.asks(session, &["SELECT 1"]);
+    let first = world.connect();
+    assert_eq!(world.got(session), "+OK\r\n");
+    // Others are there in another database.
+    let other = world.accept();
+    world.asks(other, &[&format!("GET {}", keys[1])]);
+    world.says(links[1], "$-1\r\n");
+    world.sent(links[1]);
+    world.asks(session, &[&format!("GET {}", keys[1])]);
+    let second = world.connect();
+    assert_eq!(world.sent(links[1]), "");
+    world.says(second, "$-1\r\n");
+    assert_eq!(world.got(session), "$-1\r\n");
+    world.wait_ms(2 * respool_engine::limits::LINK_UNUSED_MS);
+    assert_eq!(
+        world.closed_links(),
+        [first],
+        "but not the one that it is on"
+    );
+    world.turn(|engine| engine.handle_session_lost(session));
+    world.wait_ms(2 * respool_engine::limits::LINK_UNUSED_MS);
+    assert_eq!(world.closed_links(), [first, second]);
+    assert_eq!(world.engine.counters().links as usize, links.len());
+}
+
+/// A read that was lost is asked again, but not behind a change that its session asked for later, be it in part.
+#[test]
+fn what_is_divided_is_a_read_or_a_change_to_what_was_asked_before_it() {
+    for (behind, again) in [
+        ("DEL", false),
+        ("MGET", true),
+        ("EXISTS", true),
+        ("SCAN", true),
+    ] {
+        let (mut world, links, keys) = servers(2);
+        world.wait_ms(1_100);
+        let session = world.accept();
+        let get = format!("GET {}", keys[0]);
+        let behind = match behind {
+            "SCAN" => "SCAN 0".to_owned(),
+            _ => format!("{behind} {} {}", keys[0], keys[1]),
+        };
+        world.asks(session, &[&get, &behind]);
+        assert_eq!(asked(&mut world, links[0]).len(), 2, "{behind}");
+        world.lose(links[0]);
+        assert_eq!(world.connect(), links[0]);
+        let sent = if again { vec![get] } else { Vec::new() };
+        assert_eq!(asked(&mut world, links[0]), sent, "{behind}");
+    }
+}
+
+/// How a request begins of which an argument of that length follows.
+fn large(words: &[&str], rest: usize, len: usize) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len() + rest);
+    for word in words {
+        bytes += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    bytes += &format!("${len}\r\nv");
+    bytes.into_bytes()
+}
+
+#[test]
+fn a_large_request_goes_to_the_server_of_its_key() {
+    let (mut world, _, keys) = servers(2);
+    for (at, key) in keys.iter().enumerate() {
+        let session = world.accept();
+        let bytes = large(&["SET", key], 1, 300_000);
+        world.sends(session, &bytes);
+        let link = world.connect();
+        assert_eq!(world.server_of(link), at);
+        assert_eq!(world.sent(link).as_bytes(), bytes);
+    }
+    let session = world.accept();
+    let bytes = large(&["ECHO"], 1, 300_000);
+    world.sends(session, &bytes);
+    let link = world.connect();
+    assert_eq!(world.sent(link).as_bytes(), bytes, "it has none");
+}
+
+/// Not even if it has begun with keys of one server.
+#[test]
+fn a_large_request_whose_keys_have_not_all_come_goes_nowhere() {
+    let (mut world, links, keys) = servers(2);
+    // What has not come is not the key without a name.
+    let of_nobody = world.owner_of("");
+    let session = world.accept();
+    world.sends(session, &large(&["MSET", &keys[of_nobody]], 3, 300_000));
+    let refused = "-ERR respool: 'mset' is larger than request_held_bytes_max";
+    assert!(world.got(session).starts_with(refused));
+    assert_eq!(world.connecting(), []);
+    for link in links {
+        assert_eq!(world.sent(link), "");
+    }
+}
+
+/// A server that cannot be reached, and the session that was there.
+fn first_is_gone(queued: bool) -> (World, Vec<LinkId>, SessionId) {
+    let (mut world, links, keys) = servers(2);
+    let session = world.accept();
+    if queued {
+        may_queue(&mut world, session, links[0], &keys[0]);
+    }
+    world.lose(links[0]);
+    for link in world.connecting() {
+        world.lose(link);
+    }
+    (world, links, session)
+}
+
+#[test]
+fn what_any_server_knows_is_asked_of_one_that_is_there() {
+    let (mut world, links, session) = first_is_gone(false);
+    world.asks(session, &["CLIENT SETNAME name"]);
+    assert_eq!(asked(&mut world, links[1]), ["CLIENT SETNAME respool"]);
+    world.says(links[1], "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+}
+
+#[test]
+fn a_transaction_is_executed_by_its_server_or_not_at_all() {
+    let (mut world, links, session) = first_is_gone(true);
+    world.asks(session, &["CLIENT GETNAME", "EXEC"]);
+    world.wait_ms(50);
+    let got = world.got(session);
+    assert!(
+        got.contains("-NOTSENT ") || got.contains("-EXECABORT "),
+        "{got}"
+    );
+    assert!(!world.sent(links[1]).contains("MULTI"));
+}

@@ -1,0 +1,295 @@
+//! Who asks: writers and readers at a pace through the proxy, and the probe that asks the heirs directly.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+use respool_protocol::value::Value;
+
+use super::Settings;
+use super::scene::WATCHED;
+use crate::load::clock_ns;
+use crate::schedule::Schedule;
+use crate::tape::Random;
+use crate::topologies::Connection;
+
+/// How long a client waits for a reply: longer than a proxy lets anybody wait.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// How long a client sleeps that was not let in.
+const NOT_LET_IN: Duration = Duration::from_millis(20);
+/// How often an idle client looks whether it is over.
+const LOOK_UP: Duration = Duration::from_millis(20);
+/// Between two questions of the probe.
+const PROBE: Duration = Duration::from_millis(1);
+/// How long the probe waits for an heir: one that is about to take over may be slow, one that is gone says so at once.
+const PROBE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// A key that clients write to or read.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// What it is called.
+    pub name: String,
+    /// A list that is appended to; else a string that is read, and is its own name.
+    pub is_written: bool,
+    /// Which server, and whoever takes its place, has it: 0 is the one that fails.
+    pub group: usize,
+}
+
+/// One request and what became of it.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Place among the keys.
+    pub key: usize,
+    /// The number that was appended; `None`: it was read.
+    pub written: Option<u64>,
+    /// When it was due.
+    pub due_ns: u64,
+    /// When it was answered or given up.
+    pub end_ns: u64,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Answered as asked.
+    Done,
+    /// Answered with an error, with nothing, or not at all.
+    Failed {
+        /// The first word of the error; `timeout`, `closed`, `nil`.
+        kind: String,
+        /// All of it.
+        text: String,
+    },
+    /// Answered with something that no server has said.
+    Wrong(String),
+}
+
+/// Whether an error of this kind says that the command was not executed.
+pub fn is_not_executed(kind: &str) -> bool {
+    const WORDS: [&str; 10] = [
+        "NOTSENT",
+        "MOVED",
+        "ASK",
+        "TRYAGAIN",
+        "CLUSTERDOWN",
+        "CROSSSLOT",
+        "READONLY",
+        "LOADING",
+        "MASTERDOWN",
+        "NOREPLICAS",
+    ];
+    WORDS.contains(&kind)
+}
+
+/// All clients of a round.
+#[derive(Debug)]
+pub struct Load<'a> {
+    /// Where the proxy is.
+    pub address: SocketAddr,
+    /// Of both kinds.
+    pub keys: &'a [Key],
+    /// How many, and how fast.
+    pub settings: &'a Settings,
+    /// When the first request is due.
+    pub start_ns: u64,
+    /// Once set, nobody asks any more.
+    pub over: AtomicBool,
+}
+
+impl Load<'_> {
+    /// Starts them; each gives what it asked.
+    pub fn begin<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+    ) -> Vec<ScopedJoinHandle<'scope, Vec<Asked>>> {
+        let Settings {
+            writers, readers, ..
+        } = *self.settings;
+        let all = writers + readers;
+        (0..all)
+            .map(|number| {
+                // Who writes has keys of its own: what is in a list is in its writer's order.
+                let own = |(place, key): (usize, &Key)| match (number < writers, key.is_written) {
+                    (true, true) => (place % writers == number).then_some(place),
+                    (false, false) => Some(place),
+                    _ => None,
+                };
+                let keys: Vec<usize> = self.keys.iter().enumerate().filter_map(own).collect();
+                let each = self.settings.rate / all as f64;
+                let offset = 1e9 / each * number as f64 / all as f64;
+                let client = Client {
+                    load: self,
+                    keys,
+                    is_writer: number < writers,
+                    schedule: Schedule::new(self.start_ns + offset as u64, each),
+                    random: Random::new(number as u64),
+                    connection: None,
+                    last: 0,
+                };
+                scope.spawn(move || client.run())
+            })
+            .collect()
+    }
+}
+
+/// One connection with one request on its way.
+struct Client<'a> {
+    load: &'a Load<'a>,
+    keys: Vec<usize>,
+    is_writer: bool,
+    schedule: Schedule,
+    random: Random,
+    connection: Option<Connection>,
+    /// The last number that it wrote.
+    last: u64,
+}
+
+impl Client<'_> {
+    fn run(mut self) -> Vec<Asked> {
+        let mut asked = Vec::new();
+        if self.keys.is_empty() {
+            return asked;
+        }
+        while !self.load.over.load(Ordering::Relaxed) {
+            let now = clock_ns();
+            match self.schedule.take(now) {
+                Some(due_ns) => asked.push(self.ask(due_ns)),
+                None => {
+                    let left = self.schedule.due_ns().saturating_sub(now);
+                    thread::sleep(Duration::from_nanos(left).min(LOOK_UP));
+                }
+            }
+        }
+        asked
+    }
+
+    fn ask(&mut self, due_ns: u64) -> Asked {
+        let key = self.keys[self.random.below(self.keys.len() as u64) as usize];
+        let name = &self.load.keys[key].name;
+        let reply = if self.is_writer {
+            self.last += 1;
+            exchange(
+                &mut self.connection,
+                self.load.address,
+                &["RPUSH", name, &self.last.to_string()],
+            )
+        } else {
+            exchange(&mut self.connection, self.load.address, &["GET", name])
+        };
+        let end_ns = clock_ns();
+        let outcome = match reply {
+            Ok(Value::Integer(1..)) if self.is_writer => Outcome::Done,
+            Ok(Value::Bulk(value)) if !self.is_writer && value == name.as_bytes() => Outcome::Done,
+            Ok(Value::Error(text)) => {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                let kind = text.split(' ').next().unwrap_or_default().to_owned();
+                Outcome::Failed { kind, text }
+            }
+            Ok(Value::Null) if !self.is_writer => failed("nil", "there was no value"),
+            Ok(other) => Outcome::Wrong(format!("{name}: {other:?}")),
+            Err(error) => {
+                self.connection = None;
+                match error.kind() {
+                    io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                        failed("timeout", &error.to_string())
+                    }
+                    io::ErrorKind::ConnectionRefused => {
+                        thread::sleep(NOT_LET_IN);
+                        failed("closed", &error.to_string())
+                    }
+                    _ => failed("closed", &error.to_string()),
+                }
+            }
+        };
+        Asked {
+            key,
+            written: self.is_writer.then_some(self.last),
+            due_ns,
+            end_ns,
+            outcome,
+        }
+    }
+}
+
+fn failed(kind: &str, text: &str) -> Outcome {
+    Outcome::Failed {
+        kind: kind.to_owned(),
+        text: text.to_owned(),
+    }
+}
+
+fn exchange(
+    connection: &mut Option<Connection>,
+    address: SocketAddr,
+    args: &[&str],
+) -> io::Result<Value> {
+    let connection = match connection {
+        Some(connection) => connection,
+        None => connection.insert(Connection::open(address, PATIENCE)?),
+    };
+    connection.ask(args)
+}
+
+/// Writes every key once: what is read its own name, what is appended to a zero.
+///
+/// # Errors
+/// When that is refused.
+pub fn write_first(address: SocketAddr, keys: &[Key]) -> io::Result<()> {
+    let mut connection = Connection::open(address, PATIENCE)?;
+    for key in keys {
+        match key.is_written {
+            true => connection.order(&["RPUSH", &key.name, "0"])?,
+            false => connection.order(&["SET", &key.name, &key.name])?,
+        };
+    }
+    Ok(())
+}
+
+/// Asks all heirs in turn until one of them takes a write, or it is over; returns when one did.
+pub fn probe(heirs: &[SocketAddr], key: &str, over: &AtomicBool) -> Option<u64> {
+    let is_taken = |reply: &Value| *reply == Value::Line(b"OK".to_vec());
+    ask_until(heirs, &["SET", key, "probe"], is_taken, over)
+}
+
+/// Asks all Sentinels in turn until one of them names an heir, or it is over; returns when one did.
+pub fn named(sentinels: &[SocketAddr], heirs: &[SocketAddr], over: &AtomicBool) -> Option<u64> {
+    let is_heir = |reply: &Value| {
+        let Value::List(words) = reply else {
+            return false;
+        };
+        let port = words.get(1).and_then(Value::text);
+        let mut ports = heirs.iter().map(|heir| heir.port().to_string());
+        ports.any(|heir| port == Some(heir.as_bytes()))
+    };
+    let args = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", WATCHED];
+    ask_until(sentinels, &args, is_heir, over)
+}
+
+/// Asks all in turn until one gives the reply that is waited for, or it is over: at once, when there is nobody to ask.
+fn ask_until(
+    whom: &[SocketAddr],
+    args: &[&str],
+    is_it: impl Fn(&Value) -> bool,
+    over: &AtomicBool,
+) -> Option<u64> {
+    let mut connections: Vec<Option<Connection>> = whom.iter().map(|_| None).collect();
+    while !whom.is_empty() && !over.load(Ordering::Relaxed) {
+        for (address, connection) in whom.iter().zip(&mut connections) {
+            if connection.is_none() {
+                *connection = Connection::open(*address, PROBE_PATIENCE).ok();
+            }
+            let Some(open) = connection else { continue };
+            match open.ask(args) {
+                Ok(reply) if is_it(&reply) => return Some(clock_ns()),
+                Ok(_) => {}
+                Err(_) => *connection = None,
+            }
+        }
+        thread::sleep(PROBE);
+    }
+    None
+}

@@ -1,0 +1,281 @@
+//! `respool-lab failover` against real servers: what failed is seen, what was lost is found, and all files are left. Never how fast
+//! anything heals.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may stop at what it did not expect"
+)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use respool_lab::failover::scene::Scene;
+use respool_lab::failover::{By, FailoverReport, FailoverRound, Kind, Settings, clients};
+use respool_lab::load::clock_ns;
+use respool_lab::servers::{self, Flavour};
+use respool_protocol::value::Value;
+
+const LAB: &str = env!("CARGO_BIN_EXE_respool-lab");
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs it for a short time, if respool is built and takes such servers.
+fn failover(out: &Path, url: &str, args: &[&str]) -> Option<Output> {
+    let respool = Path::new(LAB).with_file_name("respool");
+    if !respool.is_file() {
+        eprintln!("skipped: {} is not built", respool.display());
+        return None;
+    }
+    let mut lab = Command::new(LAB);
+    lab.args([
+        "failover", "--rounds", "1", "--rate", "1000", "--before", "0.3",
+    ]);
+    let output = lab.arg("--out").arg(out).args(args).output();
+    let output = output.expect("the lab starts");
+    let check = Command::new(respool)
+        .args(["check", "--backend", url])
+        .output();
+    if !check.expect("respool starts").status.success() {
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("does not take") && said.lines().count() == 1,
+            "{said}"
+        );
+        eprintln!("skipped: {said}");
+        return None;
+    }
+    Some(output)
+}
+
+/// Every file is there and has the one round; returns it.
+fn round(out: &Path, output: &Output) -> FailoverRound {
+    let said = format!("{}\n{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).expect(name);
+    let report: FailoverReport = serde_json::from_str(&read("report.json")).expect("a report");
+    assert_eq!(report.failures, Vec::<String>::new());
+    let [round] = &report.rounds[..] else {
+        panic!("one round: {said}");
+    };
+    assert_eq!(read("rounds.csv").lines().count(), 1 + 1);
+    let fields = |line: &str| line.split(',').count();
+    let csv = read("timeline.csv");
+    assert_eq!(csv.lines().count(), 1 + round.timeline.len());
+    let names = csv.lines().next().map(fields);
+    assert!(csv.lines().all(|line| Some(fields(line)) == names), "{csv}");
+    let html = read("report.html");
+    assert!(html.contains("<figure class=\"wide\" id=\"round-1\">"));
+    assert_eq!(html.matches("<svg ").count(), 1);
+    for mark in ["moment", "direct", "through"] {
+        assert!(html.contains(&format!(">{mark}</text>")), "{mark}");
+    }
+    assert!(said.contains(read("table.txt").lines().next().expect("a table")));
+    let due = |at_ms: f64| {
+        let buckets = round.timeline.iter().filter(|bucket| bucket.at_ms < at_ms);
+        let all = |bucket: &respool_lab::failover::Bucket| {
+            bucket.done.iter().chain(&bucket.errors).sum::<u64>()
+        };
+        buckets.map(all).sum::<u64>()
+    };
+    assert_eq!(
+        due(f64::INFINITY),
+        round.requests,
+        "each stands in one bucket"
+    );
+    assert!(due(0.0) > 100, "there was load before the moment");
+    // Whoever asks the heir comes first, and every figure is there.
+    let (direct, through) = (
+        round.direct_ms.expect("healed"),
+        round.through_ms.expect("healed"),
+    );
+    assert!(direct > 0.0 && through >= direct, "{said}");
+    let gap = round.longest_gap_ms.expect("writes were acknowledged");
+    assert!(gap > 0.0, "{said}");
+    assert!(round.acknowledged > 100, "{said}");
+    assert_eq!((round.doubled, round.belied), (0, 0), "{said}");
+    round.clone()
+}
+
+#[test]
+fn a_server_that_is_killed_and_comes_back_fails_its_own_keys_and_loses_what_it_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["--kind", "sharded", "--down", "0.4", "--after", "3"];
+    let url = "redis-sharded://127.0.0.1:7000,127.0.0.1:7001";
+    let Some(output) = failover(folder.path(), url, &args) else {
+        return;
+    };
+    let round = round(folder.path(), &output);
+    // It was down for so long, and nobody could write to it.
+    assert!(round.direct_ms.is_some_and(|ms| ms >= 400.0), "{round:?}");
+    let gap = round.longest_gap_ms.unwrap_or_default();
+    assert!(gap >= 350.0, "{round:?}");
+    let not_sent = round.errors.iter().find(|count| count.kind == "NOTSENT");
+    let not_sent = not_sent.expect("nobody was there to take them");
+    assert!(not_sent.failed.iter().all(|&count| count > 0), "{round:?}");
+    let others = round.errors.iter().flat_map(|count| count.others);
+    assert_eq!(others.sum::<u64>(), 0, "{round:?}");
+    // It keeps no file: what was acknowledged before is gone, and that is found.
+    assert!(
+        round.lost > 0 && round.lost < round.acknowledged,
+        "{round:?}"
+    );
+    let errors: u64 = round.timeline.iter().flat_map(|bucket| bucket.errors).sum();
+    assert!(errors >= not_sent.failed.iter().sum(), "{round:?}");
+    assert!(round.others_gap_ms.is_some(), "{round:?}");
+}
+
+#[test]
+fn a_cluster_has_an_heir_whether_its_primary_is_killed_or_told_to_hand_over() {
+    let url = "redis-cluster://127.0.0.1:7000,127.0.0.1:7001";
+    for (by, after) in [("command", "3"), ("kill", "8")] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut args = vec!["--kind", "cluster", "--by", by, "--after", after];
+        args.extend(["--silence", "1000", "--partial", "--threads", "2"]);
+        let Some(output) = failover(folder.path(), url, &args) else {
+            return;
+        };
+        let round = round(folder.path(), &output);
+        let others = round.errors.iter().flat_map(|count| count.others);
+        assert_eq!(others.sum::<u64>(), 0, "{by}: {round:?}");
+        assert!(!round.errors.iter().any(|count| count.kind == "nil"));
+        if by == "command" {
+            assert_eq!(round.lost, 0, "{round:?}");
+        }
+    }
+}
+
+#[test]
+fn another_proxy_is_measured_in_the_same_way() {
+    if let Err(missing) = servers::find_program("envoy") {
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let args = [
+        "--through",
+        "envoy",
+        "--by",
+        "command",
+        "--partial",
+        "--after",
+        "4",
+    ];
+    let url = "redis-cluster://127.0.0.1:7000,127.0.0.1:7001";
+    let Some(output) = failover(folder.path(), url, &args) else {
+        return;
+    };
+    let _ = round(folder.path(), &output);
+    let said = text(&output.stdout);
+    assert!(said.contains("through envoy: CLUSTER FAILOVER, without full coverage"));
+}
+
+#[test]
+fn what_sentinels_watch_has_an_heir_whether_it_is_killed_or_told_to_hand_over() {
+    let url = "redis-sentinel://127.0.0.1:7000,127.0.0.1:7001/m0";
+    for (by, after) in [("command", "5"), ("kill", "8")] {
+        let folder = tempfile::tempdir().unwrap();
+        let args = ["--kind", "sentinel", "--by", by, "--after", after];
+        let Some(output) = failover(folder.path(), url, &args) else {
+            return;
+        };
+        let round = round(folder.path(), &output);
+        assert_eq!(round.others_gap_ms, None, "there is but one: {round:?}");
+        let (named, through) = (round.named_ms.unwrap(), round.through_ms.unwrap());
+        assert!(named >= round.direct_ms.unwrap(), "{by}: {round:?}");
+        // Nobody could know before the Sentinels say so, and what went to the old one does not count.
+        assert!(through >= named - 100.0, "{by}: {round:?}");
+    }
+}
+
+/// Without a respool: the servers do what the experiment is about, and the probe sees it.
+fn an_heir_takes_the_place(kind: Kind) {
+    let binary = match servers::find(Flavour::Redis70) {
+        Ok(binary) => binary,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    for by in [By::Command, By::Kill] {
+        let settings = Settings {
+            kind,
+            by,
+            ..Settings::default()
+        };
+        let scene = Scene::start(&settings, &binary).unwrap();
+        let before = scene.holder(0).unwrap().address();
+        // One of its keys: the others' would be refused.
+        let mut keys = (0..).map(|number| format!("key:{number}"));
+        let is_own = |key: &String| match scene.holder(0).unwrap().ask(&["SET", key, "v"]) {
+            Ok(Value::Error(_)) => false,
+            reply => reply.is_ok(),
+        };
+        let key = keys.find(is_own).unwrap();
+        assert_eq!(scene.group_of(&key).unwrap(), 0);
+        scene.wait_for_replicas(&key).unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let probe = scope.spawn(|| clients::probe(&scene.heirs(), &key, &is_over));
+            thread::sleep(Duration::from_millis(100));
+            assert!(!probe.is_finished(), "a replica takes no write");
+            let moment_ns = clock_ns();
+            scene.fail(by).unwrap();
+            let rest = scene.rest(Duration::from_secs(40));
+            is_over.store(true, Ordering::Relaxed);
+            rest.unwrap();
+            let direct_ns = probe.join().unwrap();
+            assert!(direct_ns.is_some_and(|at_ns| at_ns > moment_ns), "{by:?}");
+        });
+        let after = scene.holder(0).unwrap();
+        assert_ne!(after.address(), before, "{by:?}");
+        let value = after.ask(&["GET", &key]).unwrap();
+        assert_eq!(value, Value::Bulk(b"probe".to_vec()), "{by:?}");
+    }
+}
+
+#[test]
+fn in_a_cluster_a_replica_takes_the_place_of_its_primary() {
+    an_heir_takes_the_place(Kind::Cluster);
+}
+
+#[test]
+fn under_sentinels_a_replica_takes_the_place_of_its_primary() {
+    an_heir_takes_the_place(Kind::Sentinel);
+}
+
+#[test]
+fn what_cannot_be_is_refused_at_once() {
+    for (args, part) in [
+        (
+            &["--kind", "sharded", "--by", "command"][..],
+            "nobody who takes over",
+        ),
+        (
+            &["--kind", "sharded", "--down", "3", "--after", "2"],
+            "before the end",
+        ),
+        (&["--rate", "10000000"], "too many"),
+        (&["--kind", "ring"], "cluster, sentinel or sharded"),
+        (
+            &["--kind", "sentinel", "--through", "envoy"],
+            "Envoy knows no Sentinel",
+        ),
+        (&["--server", "redis-5"], "redis-6.2"),
+    ] {
+        let mut lab = Command::new(LAB);
+        let output = lab
+            .arg("failover")
+            .args(args)
+            .output()
+            .expect("the lab starts");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(
+            said.contains(part) && said.lines().count() == 1,
+            "{args:?}: {said}"
+        );
+    }
+}

@@ -1,0 +1,304 @@
+//! Reading what SENTINEL MASTERS, MASTER, SENTINELS, REPLICAS and the rest answer, in RESP2 and RESP3.
+
+use std::str;
+
+use super::{
+    ANSWER_BYTES_MAX, AnswerError, Endpoint, HOST_BYTES_MAX, Health, ID_BYTES_MAX, NAME_BYTES_MAX,
+    PRIMARIES_MAX, Peer, Primary, REPLICAS_MAX, Replica, SENTINELS_MAX,
+};
+use crate::number;
+use crate::value::Value;
+
+/// How much of what a Sentinel said is shown in an error.
+const SHOWN_BYTES_MAX: usize = 100;
+
+impl Primary {
+    /// Reads the answer to SENTINEL MASTER.
+    ///
+    /// # Errors
+    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not watch it.
+    pub fn read(answer: &[u8]) -> Result<Primary, AnswerError> {
+        Primary::of(&read(answer)?)
+    }
+
+    /// Reads the answer to SENTINEL MASTERS.
+    ///
+    /// # Errors
+    /// Says what is wrong with the answer.
+    pub fn read_all(answer: &[u8]) -> Result<Vec<Primary>, AnswerError> {
+        const FORM: AnswerError = AnswerError::Form("a list of primaries");
+        let primaries = read(answer)?;
+        let primaries = items(&primaries, PRIMARIES_MAX, FORM)?;
+        primaries.iter().map(Primary::of).collect()
+    }
+
+    fn of(value: &Value) -> Result<Primary, AnswerError> {
+        let entry = Entry::of(value)?;
+        let name = name_of(entry.value("name")?)?;
+        let flags = entry.flags()?;
+        Ok(Primary {
+            name,
+            endpoint: entry.endpoint("ip", "port")?,
+            health: health_of(flags),
+            is_failing_over: has(flags, "failover_in_progress"),
+            config_epoch: entry.number("config-epoch")?,
+            quorum: entry.number("quorum")?,
+            replicas: entry.number("num-slaves")?,
+            other_sentinels: entry.number("num-other-sentinels")?,
+        })
+    }
+}
+
+impl Replica {
+    /// Reads the answer to SENTINEL REPLICAS.
+    ///
+    /// # Errors
+    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not watch it.
+    pub fn read_all(answer: &[u8]) -> Result<Vec<Replica>, AnswerError> {
+        const FORM: AnswerError = AnswerError::Form("a list of replicas");
+        let replicas = read(answer)?;
+        let replicas = items(&replicas, REPLICAS_MAX, FORM)?;
+        replicas.iter().map(Replica::of).collect()
+    }
+
+    fn of(value: &Value) -> Result<Replica, AnswerError> {
+        let entry = Entry::of(value)?;
+        Ok(Replica {
+            endpoint: entry.endpoint("ip", "port")?,
+            health: health_of(entry.flags()?),
+            says_replica: matches!(entry.text("role-reported")?, "slave" | "replica"),
+            of: entry.endpoint("master-host", "master-port")?,
+            is_linked: entry.text("master-link-status")? == "ok",
+            priority: entry.number("slave-priority")?,
+            offset_bytes: entry.number("slave-repl-offset")?,
+        })
+    }
+}
+
+impl Peer {
+    /// Reads the answer to SENTINEL SENTINELS.
+    ///
+    /// # Errors
+    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not watch it.
+    pub fn read_all(answer: &[u8]) -> Result<Vec<Peer>, AnswerError> {
+        const FORM: AnswerError = AnswerError::Form("a list of Sentinels");
+        let peers = read(answer)?;
+        let peers = items(&peers, SENTINELS_MAX, FORM)?;
+        peers.iter().map(Peer::of).collect()
+    }
+
+    fn of(value: &Value) -> Result<Peer, AnswerError> {
+        let entry = Entry::of(value)?;
+        Ok(Peer {
+            id: match entry.text("runid")? {
+                "" => None,
+                id => Some(id_of(id)?),
+            },
+            endpoint: entry.endpoint("ip", "port")?,
+            health: health_of(entry.flags()?),
+        })
+    }
+}
+
+/// Reads the answer to SENTINEL GET-MASTER-ADDR-BY-NAME: where the Sentinel sends clients, which is to the new primary
+/// as soon as there is one.
+///
+/// # Errors
+/// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not watch it.
+pub fn read_address(answer: &[u8]) -> Result<Endpoint, AnswerError> {
+    const FORM: AnswerError = AnswerError::Form("a host and a port");
+    match read(answer)? {
+        Value::Null => Err(AnswerError::UnknownName),
+        Value::List(parts) => match parts.as_slice() {
+            [host, port] => {
+                endpoint_of("address of the primary", host, port)?.ok_or(AnswerError::NotKnown)
+            }
+            _ => Err(FORM),
+        },
+        _ => Err(FORM),
+    }
+}
+
+/// Reads the answer to SENTINEL MYID.
+///
+/// # Errors
+/// Says what is wrong with the answer.
+pub fn read_id(answer: &[u8]) -> Result<String, AnswerError> {
+    id_of(text(ID, &read(answer)?)?)
+}
+
+/// What is said of one server: a map, in RESP2 a list of keys and values.
+struct Entry<'a>(&'a Value);
+
+impl<'a> Entry<'a> {
+    fn of(value: &'a Value) -> Result<Entry<'a>, AnswerError> {
+        match value {
+            Value::List(_) => Ok(Entry(value)),
+            _ => Err(AnswerError::Form("names of fields with their values")),
+        }
+    }
+
+    fn value(&self, name: &'static str) -> Result<&'a Value, AnswerError> {
+        self.0.field(name).ok_or(AnswerError::Missing(name))
+    }
+
+    fn text(&self, name: &'static str) -> Result<&'a str, AnswerError> {
+        text(name, self.value(name)?)
+    }
+
+    fn number(&self, name: &'static str) -> Result<u64, AnswerError> {
+        number_of(name, self.value(name)?)
+    }
+
+    fn flags(&self) -> Result<&'a str, AnswerError> {
+        self.text("flags")
+    }
+
+    fn endpoint(
+        &self,
+        host: &'static str,
+        port: &'static str,
+    ) -> Result<Option<Endpoint>, AnswerError> {
+        endpoint_of(host, self.value(host)?, self.value(port)?)
+    }
+}
+
+const ID: &str = "id of a Sentinel";
+
+/// The worst that the flags say. `master`, `slave` and `sentinel` say what it is; what `master_down` says of
+/// a Sentinel, that it holds a primary for down, is nothing against itself.
+fn health_of(flags: &str) -> Health {
+    match () {
+        () if has(flags, "o_down") => Health::Failed,
+        () if has(flags, "s_down") => Health::Suspected,
+        () if has(flags, "disconnected") => Health::Disconnected,
+        () => Health::Online,
+    }
+}
+
+fn has(flags: &str, wanted: &str) -> bool {
+    flags.split(',').any(|flag| flag == wanted)
+}
+
+pub(super) fn read(answer: &[u8]) -> Result<Value, AnswerError> {
+    read_up_to(answer, ANSWER_BYTES_MAX)
+}
+
+pub(super) fn read_up_to(answer: &[u8], max: usize) -> Result<Value, AnswerError> {
+    if answer.len() > max {
+        return Err(AnswerError::TooLong(max));
+    }
+    match Value::read(answer) {
+        None => Err(AnswerError::NotAReply),
+        Some(Value::Error(error)) => Err(refusal(&error)),
+        Some(value) => Ok(value),
+    }
+}
+
+fn refusal(error: &[u8]) -> AnswerError {
+    if error.starts_with(b"ERR No such master") {
+        AnswerError::UnknownName
+    } else if error.starts_with(b"IDONTKNOW") {
+        AnswerError::NotKnown
+    } else {
+        AnswerError::Refused(shown(error))
+    }
+}
+
+pub(super) fn list(value: Value, form: AnswerError) -> Result<Vec<Value>, AnswerError> {
+    match value {
+        Value::List(values) => Ok(values),
+        _ => Err(form),
+    }
+}
+
+/// The elements of a list, if they are not more than these.
+pub(super) fn items(value: &Value, max: usize, form: AnswerError) -> Result<&[Value], AnswerError> {
+    match value {
+        Value::List(values) if values.len() <= max => Ok(values),
+        Value::List(_) => Err(AnswerError::TooMany(max)),
+        _ => Err(form),
+    }
+}
+
+pub(super) fn text<'a>(name: &'static str, value: &'a Value) -> Result<&'a str, AnswerError> {
+    let bytes = value
+        .text()
+        .ok_or(AnswerError::Form("text where text belongs"))?;
+    str::from_utf8(bytes).map_err(|_| AnswerError::Field(name, shown(bytes)))
+}
+
+/// A number, which is a text in what Sentinels say, and mostly an integer in what servers do.
+pub(super) fn number_of(name: &'static str, value: &Value) -> Result<u64, AnswerError> {
+    let (number, said) = match value {
+        Value::Integer(number) => (Some(*number), number.to_string()),
+        value => {
+            let text = text(name, value)?;
+            (number::parse(text.as_bytes()), shown(text.as_bytes()))
+        }
+    };
+    let number = number.and_then(|number| u64::try_from(number).ok());
+    number.ok_or(AnswerError::Field(name, said))
+}
+
+/// The place that a host and a port are. `None` if they are none: a host that is empty or `?` is one that is not known,
+/// and a Sentinel whose place another one took has port 0.
+pub(super) fn endpoint_of(
+    name: &'static str,
+    host: &Value,
+    port: &Value,
+) -> Result<Option<Endpoint>, AnswerError> {
+    let host = host_of(name, text(name, host)?)?;
+    let number = number_of(name, port)?;
+    let port = u16::try_from(number).map_err(|_| AnswerError::Field(name, number.to_string()))?;
+    Ok(host
+        .filter(|_| port != 0)
+        .map(|host| Endpoint { host, port }))
+}
+
+pub(super) fn host_of(name: &'static str, host: &str) -> Result<Option<String>, AnswerError> {
+    let fits = host.len() <= HOST_BYTES_MAX;
+    match host {
+        "" | "?" => Ok(None),
+        host if fits && host.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            Ok(Some(host.to_owned()))
+        }
+        _ => Err(AnswerError::Field(name, shown(host.as_bytes()))),
+    }
+}
+
+pub(super) fn name_of(value: &Value) -> Result<String, AnswerError> {
+    const NAME: &str = "name of a primary";
+    name_text(text(NAME, value)?)
+}
+
+/// A name is whatever the administrator wrote, but one with a space could not be told from what stands behind it
+/// in a message.
+pub(super) fn name_text(name: &str) -> Result<String, AnswerError> {
+    let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
+    if fits && !name.contains(|char: char| char.is_whitespace() || char.is_control()) {
+        Ok(name.to_owned())
+    } else {
+        Err(AnswerError::Field(
+            "name of a primary",
+            shown(name.as_bytes()),
+        ))
+    }
+}
+
+fn id_of(id: &str) -> Result<String, AnswerError> {
+    let fits = (1..=ID_BYTES_MAX).contains(&id.len());
+    if fits && id.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(id.to_owned())
+    } else {
+        Err(AnswerError::Field(ID, shown(id.as_bytes())))
+    }
+}
+
+/// The beginning of what a Sentinel said, fit to be shown.
+pub(super) fn shown(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]);
+    text.chars()
+        .map(|char| if char.is_control() { '?' } else { char })
+        .collect()
+}

@@ -1,0 +1,562 @@
+//! Reading what a Sentinel publishes, as messages of RESP2 and pushes of RESP3.
+
+use std::str;
+
+use super::answers::{host_of, name_text, read_up_to, shown, text};
+use super::{AnswerError, Endpoint, MESSAGE_BYTES_MAX};
+use crate::number;
+use crate::value::Value;
+
+/// What a follower subscribes to: what makes it go elsewhere, or ask again. A Sentinel publishes each step of a
+/// failover besides.
+pub const CHANNELS: [&str; 18] = [
+    "+switch-master",
+    "+promoted-slave",
+    "+sdown",
+    "-sdown",
+    "+odown",
+    "-odown",
+    "+reboot",
+    "+slave",
+    "+slave-reconf-done",
+    "+role-change",
+    "-role-change",
+    "+sentinel",
+    "+sentinel-address-switch",
+    "+sentinel-invalid-addr",
+    "+monitor",
+    "-monitor",
+    "+reset-master",
+    "+set",
+];
+
+/// One message of a connection that has subscribed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A channel is subscribed to. When all are, nothing is missed from now on: now is the time to ask.
+    Subscribed {
+        /// How many there are now; at the last one as many as [`CHANNELS`].
+        channels: u64,
+    },
+    /// Something has happened.
+    Event(Event),
+    /// The answer to PING.
+    Pong,
+    /// Of no interest here.
+    Other,
+}
+
+/// What has happened, of what a follower may have to act on. `name` is what the Sentinels call the primary that
+/// it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Another server is the primary: `+switch-master`.
+    Switched {
+        /// The name whose primary it is.
+        name: String,
+        /// Which it was.
+        from: Option<Endpoint>,
+        /// Which it is; `None` if the Sentinel does not know how it is reached: ask.
+        to: Option<Endpoint>,
+    },
+    /// A replica has become primary: `+promoted-slave`. Only the Sentinel that leads the failover says it. Itself it says
+    /// [`Event::Switched`] only when the other replicas follow, which may take as long as its failover timeout, and
+    /// answers with the new address from now on.
+    Promoted {
+        /// The name whose primary it is.
+        name: String,
+        /// Which it is; `None` as above.
+        to: Option<Endpoint>,
+    },
+    /// A server or Sentinel has been silent too long: `+sdown`, `+odown`.
+    Down {
+        /// Who.
+        who: Instance,
+        /// Whether as many Sentinels as must agree hold so.
+        is_agreed: bool,
+    },
+    /// It is no longer thought so: `-sdown`, `-odown`.
+    Up {
+        /// Who.
+        who: Instance,
+        /// Whether it is about what was agreed.
+        is_agreed: bool,
+    },
+    /// A server has been started anew, without what it had not saved: `+reboot`.
+    Rebooted {
+        /// Who.
+        who: Instance,
+    },
+    /// There is another replica, or one has become another's, or none: ask for the replicas.
+    Replicas {
+        /// The name whose replicas they are.
+        name: String,
+    },
+    /// There is another Sentinel, or one has moved: ask for the Sentinels.
+    Sentinels {
+        /// The name that they watch.
+        name: String,
+    },
+    /// A name is watched from now on or no longer, or is to be begun anew or differently, or its primary says that it is
+    /// none: ask for everything.
+    Names {
+        /// The name.
+        name: String,
+    },
+}
+
+/// Who a message is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// What it is for its primary.
+    pub kind: Kind,
+    /// The name of that primary.
+    pub name: String,
+    /// Where it is; `None` if the Sentinel does not know.
+    pub endpoint: Option<Endpoint>,
+}
+
+/// What somebody is for a primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It is the primary itself.
+    Primary,
+    /// It follows it.
+    Replica,
+    /// It watches it.
+    Sentinel,
+}
+
+impl Event {
+    /// The name of the primary that it is about.
+    pub fn name(&self) -> &str {
+        match self {
+            Event::Switched { name, .. }
+            | Event::Promoted { name, .. }
+            | Event::Replicas { name }
+            | Event::Sentinels { name }
+            | Event::Names { name } => name,
+            Event::Down { who, .. } | Event::Up { who, .. } | Event::Rebooted { who } => &who.name,
+        }
+    }
+
+    /// Reads what was published on a channel, if it is one of [`CHANNELS`].
+    ///
+    /// # Errors
+    /// Says what is wrong with it. Something has happened then, too: ask for everything.
+    pub fn read(channel: &[u8], text: &[u8]) -> Result<Option<Event>, AnswerError> {
+        let text = str::from_utf8(text).map_err(|_| AnswerError::Field(EVENT, shown(text)))?;
+        let mut words = Words {
+            words: text.split(' '),
+            text,
+        };
+        let event = match channel {
+            b"+switch-master" => {
+                let name = words.name()?;
+                let (from, to) = (words.endpoint()?, words.endpoint()?);
+                Event::Switched { name, from, to }
+            }
+            b"+promoted-slave" => {
+                let Instance { name, endpoint, .. } = words.instance()?;
+                let to = endpoint;
+                Event::Promoted { name, to }
+            }
+            b"+sdown" | b"+odown" => Event::Down {
+                who: words.instance()?,
+                is_agreed: channel[1] == b'o',
+            },
+            b"-sdown" | b"-odown" => Event::Up {
+                who: words.instance()?,
+                is_agreed: channel[1] == b'o',
+            },
+            b"+reboot" => Event::Rebooted {
+                who: words.instance()?,
+            },
+            b"+slave" | b"+slave-reconf-done" | b"+role-change" | b"-role-change" => {
+                match words.instance()? {
+                    // Somebody told the primary to follow another server, or no longer to.
+                    Instance {
+                        kind: Kind::Primary,
+                        name,
+                        ..
+                    } => Event::Names { name },
+                    Instance { name, .. } => Event::Replicas { name },
+                }
+            }
+            b"+sentinel" | b"+sentinel-address-switch" | b"+sentinel-invalid-addr" => {
+                let Instance { name, .. } = words.instance()?;
+                Event::Sentinels { name }
+            }
+            b"+monitor" | b"-monitor" | b"+reset-master" | b"+set" => {
+                let Instance { name, .. } = words.instance()?;
+                Event::Names { name }
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(event))
+    }
+}
+
+impl Message {
+    /// Reads one message of a connection on which [`ask_events`](super::ask_events) was sent, or the answer to PING there.
+    ///
+    /// # Errors
+    /// Says what is wrong with it; [`AnswerError::Refused`] if it is an error, so one of the requests was refused.
+    pub fn read(message: &[u8]) -> Result<Message, AnswerError> {
+        const FORM: AnswerError = AnswerError::Form("a message");
+        const COUNT: &str = "number of channels";
+        let value = read_up_to(message, MESSAGE_BYTES_MAX)?;
+        let parts = match &value {
+            Value::List(parts) => parts.as_slice(),
+            // To a subscriber of RESP3, and to anybody else.
+            Value::Line(pong) if pong == b"PONG" => return Ok(Message::Pong),
+            _ => return Err(FORM),
+        };
+        let bytes = |part: &'_ Value| part.text().map(<[u8]>::to_vec).ok_or(FORM);
+        let kind = text("kind of a message", parts.first().ok_or(FORM)?)?;
+        let (channel, published) = match (kind, &parts[1..]) {
+            ("message", [channel, published]) | ("pmessage", [_, channel, published]) => {
+                (bytes(channel)?, bytes(published)?)
+            }
+            ("subscribe", [_, Value::Integer(channels)]) => {
+                let channels = u64::try_from(*channels);
+                let channels = channels.map_err(|_| AnswerError::Form(COUNT))?;
+                return Ok(Message::Subscribed { channels });
+            }
+            ("pong", [_]) => return Ok(Message::Pong),
+            ("message" | "pmessage" | "subscribe" | "pong", _) => return Err(FORM),
+            _ => return Ok(Message::Other),
+        };
+        let event = Event::read(&channel, &published)?;
+        Ok(event.map_or(Message::Other, Message::Event))
+    }
+}
+
+const EVENT: &str = "text of a message";
+
+/// The words of what was published. A word may be empty: a host that is not known.
+struct Words<'a> {
+    words: str::Split<'a, char>,
+    text: &'a str,
+}
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> Result<&'a str, AnswerError> {
+        self.words.next().ok_or_else(|| self.wrong())
+    }
+
+    fn name(&mut self) -> Result<String, AnswerError> {
+        name_text(self.next()?)
+    }
+
+    fn endpoint(&mut self) -> Result<Option<Endpoint>, AnswerError> {
+        let (host, port) = (self.next()?, self.next()?);
+        let host = host_of("host of a message", host)?;
+        let port = number::parse(port.as_bytes()).and_then(|port| u16::try_from(port).ok());
+        let port = port.ok_or_else(|| self.wrong())?;
+        Ok(host
+            .filter(|_| port != 0)
+            .map(|host| Endpoint { host, port }))
+    }
+
+    /// `master NAME HOST PORT`, or for the others `KIND ITS-NAME HOST PORT @ NAME HOST PORT`. What else is said stands
+    /// behind it.
+    fn instance(&mut self) -> Result<Instance, AnswerError> {
+        let kind = match self.next()? {
+            "master" | "primary" => Kind::Primary,
+            "slave" | "replica" => Kind::Replica,
+            "sentinel" => Kind::Sentinel,
+            _ => return Err(self.wrong()),
+        };
+        let own = self.next()?;
+        let endpoint = self.endpoint()?;
+        let name = if kind == Kind::Primary {
+            name_text(own)?
+        } else if self.next()? == "@" {
+            self.name()?
+        } else {
+            return Err(self.wrong());
+        };
+        Ok(Instance {
+            kind,
+            name,
+            endpoint,
+        })
+    }
+
+    fn wrong(&self) -> AnswerError {
+        AnswerError::Field(EVENT, shown(self.text.as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(host: &str, port: u16) -> Option<Endpoint> {
+        let host = host.to_owned();
+        Some(Endpoint { host, port })
+    }
+
+    fn who(kind: Kind, name: &str, endpoint: Option<Endpoint>) -> Instance {
+        Instance {
+            kind,
+            name: name.to_owned(),
+            endpoint,
+        }
+    }
+
+    fn event(channel: &str, text: &str) -> Result<Option<Event>, AnswerError> {
+        Event::read(channel.as_bytes(), text.as_bytes())
+    }
+
+    /// Names, both kinds of addresses, and hosts that the Sentinel does not know.
+    #[test]
+    fn an_event_says_what_happened_to_whom() {
+        let name = || "m".to_owned();
+        for (channel, text, expected) in [
+            (
+                "+switch-master",
+                "m 10.0.0.1 6379 one.example 6380",
+                Event::Switched {
+                    name: name(),
+                    from: at("10.0.0.1", 6379),
+                    to: at("one.example", 6380),
+                },
+            ),
+            (
+                "+switch-master",
+                "m ::1 6379  6380",
+                Event::Switched {
+                    name: name(),
+                    from: at("::1", 6379),
+                    to: None,
+                },
+            ),
+            (
+                "+promoted-slave",
+                "slave ::1:7 ::1 7 @ m ::1 6",
+                Event::Promoted {
+                    name: name(),
+                    to: at("::1", 7),
+                },
+            ),
+            (
+                "+sdown",
+                "master m h 6",
+                Event::Down {
+                    who: who(Kind::Primary, "m", at("h", 6)),
+                    is_agreed: false,
+                },
+            ),
+            (
+                "+odown",
+                "master m h 6 #quorum 2/2",
+                Event::Down {
+                    who: who(Kind::Primary, "m", at("h", 6)),
+                    is_agreed: true,
+                },
+            ),
+            (
+                "-sdown",
+                "slave h:7 h 7 @ m h 6",
+                Event::Up {
+                    who: who(Kind::Replica, "m", at("h", 7)),
+                    is_agreed: false,
+                },
+            ),
+            (
+                "-odown",
+                "master m h 6",
+                Event::Up {
+                    who: who(Kind::Primary, "m", at("h", 6)),
+                    is_agreed: true,
+                },
+            ),
+            (
+                "-sdown",
+                "sentinel id h 0 @ m h 6",
+                Event::Up {
+                    who: who(Kind::Sentinel, "m", None),
+                    is_agreed: false,
+                },
+            ),
+            (
+                "+reboot",
+                "master m h 6",
+                Event::Rebooted {
+                    who: who(Kind::Primary, "m", at("h", 6)),
+                },
+            ),
+            (
+                "+slave",
+                "slave h:7 h 7 @ m h 6",
+                Event::Replicas { name: name() },
+            ),
+            (
+                "-role-change",
+                "slave h:7 h 7 @ m h 6 new reported role is master",
+                Event::Replicas { name: name() },
+            ),
+            (
+                "-role-change",
+                "master m h 6 new reported role is slave",
+                Event::Names { name: name() },
+            ),
+            (
+                "+sentinel",
+                "sentinel id h 8 @ m h 6",
+                Event::Sentinels { name: name() },
+            ),
+            (
+                "+sentinel-address-switch",
+                "master m h 6 ip i port 9 for id",
+                Event::Sentinels { name: name() },
+            ),
+            ("-monitor", "master m h 6", Event::Names { name: name() }),
+            (
+                "+set",
+                "master m h 6 quorum 2",
+                Event::Names { name: name() },
+            ),
+        ] {
+            assert_eq!(expected.name(), "m");
+            assert_eq!(event(channel, text), Ok(Some(expected)), "{channel} {text}");
+        }
+        assert_eq!(event("+tilt", "#tilt mode entered"), Ok(None));
+    }
+
+    /// What is subscribed to is what is understood, each channel by itself.
+    #[test]
+    fn every_channel_is_read_and_no_other() {
+        for channel in CHANNELS {
+            let text = match channel {
+                "+switch-master" => "m h 1 h 2",
+                _ => "slave h:1 h 1 @ m h 2",
+            };
+            let read = event(channel, text).expect(channel).expect(channel);
+            assert_eq!(read.name(), "m");
+            assert!(event(channel, "").is_err() && event(channel, "m h 1").is_err());
+            assert_eq!(event(&channel[1..], text), Ok(None));
+        }
+    }
+
+    #[test]
+    fn a_malformed_event_is_refused_with_its_reason() {
+        let long = "h".repeat(super::super::HOST_BYTES_MAX + 1);
+        for (channel, text) in [
+            ("+switch-master", "m h 1 h".to_owned()),
+            ("+switch-master", "m h 1 h x".to_owned()),
+            ("+switch-master", "m h 1 h 65536".to_owned()),
+            ("+switch-master", "m h 1 h -1".to_owned()),
+            ("+switch-master", format!("m h 1 {long} 2")),
+            ("+switch-master", " h 1 h 2".to_owned()),
+            ("+switch-master", "m\r h 1 h 2".to_owned()),
+            ("+sdown", "stranger m h 1".to_owned()),
+            ("+sdown", "slave h:1 h 1".to_owned()),
+            ("+sdown", "slave h:1 h 1 m h 1".to_owned()),
+            ("+sdown", "slave h:1 h 1 @".to_owned()),
+        ] {
+            let error = event(channel, &text).expect_err(&text);
+            assert!(matches!(error, AnswerError::Field(..)), "{text}: {error}");
+        }
+        assert!(Event::read(b"+sdown", b"master m \xff 1").is_err());
+    }
+
+    #[test]
+    fn a_message_reads_the_same_in_both_versions() {
+        let text = "$11\r\nm h 1 ::1 2\r\n";
+        let switched = Event::Switched {
+            name: "m".to_owned(),
+            from: at("h", 1),
+            to: at("::1", 2),
+        };
+        for kind in ['*', '>'] {
+            for (message, expected) in [
+                (
+                    format!("{kind}3\r\n+message\r\n++switch-master\r\n{text}"),
+                    Message::Event(switched.clone()),
+                ),
+                (
+                    format!("{kind}4\r\n+pmessage\r\n+*\r\n++switch-master\r\n{text}"),
+                    Message::Event(switched.clone()),
+                ),
+                (
+                    format!("{kind}3\r\n+message\r\n+tilt\r\n{text}"),
+                    Message::Other,
+                ),
+                (
+                    format!("{kind}3\r\n+subscribe\r\n+tilt\r\n:7\r\n"),
+                    Message::Subscribed { channels: 7 },
+                ),
+                (
+                    format!("{kind}3\r\n+unsubscribe\r\n+tilt\r\n:7\r\n"),
+                    Message::Other,
+                ),
+                (format!("{kind}2\r\n+pong\r\n$0\r\n\r\n"), Message::Pong),
+                ("+PONG\r\n".to_owned(), Message::Pong),
+            ] {
+                assert_eq!(Message::read(message.as_bytes()), Ok(expected), "{message}");
+            }
+            for malformed in [
+                format!("{kind}0\r\n"),
+                format!("{kind}2\r\n+message\r\n+tilt\r\n"),
+                format!("{kind}3\r\n+subscribe\r\n+tilt\r\n+7\r\n"),
+                format!("{kind}3\r\n+subscribe\r\n+tilt\r\n:-7\r\n"),
+                format!("{kind}3\r\n+message\r\n+tilt\r\n:7\r\n"),
+                format!("{kind}3\r\n:1\r\n+tilt\r\n:7\r\n"),
+                "+OK\r\n".to_owned(),
+            ] {
+                let read = Message::read(malformed.as_bytes());
+                assert!(matches!(read, Err(AnswerError::Form(_))), "{malformed}");
+            }
+        }
+        let long = vec![b' '; MESSAGE_BYTES_MAX + 1];
+        let too_long = Err(AnswerError::TooLong(MESSAGE_BYTES_MAX));
+        assert_eq!(Message::read(&long), too_long);
+    }
+
+    proptest! {
+        #[test]
+        fn an_event_that_is_written_is_read_back(
+            name in "[!-~]{1,40}",
+            hosts in ["[a-z0-9.:-]{1,60}", "[a-z0-9.:-]{1,60}"],
+            ports in [1..=u16::MAX, 1..=u16::MAX],
+            more in "( [ -~]{0,20})?",
+        ) {
+            let [from, to] = [0, 1].map(|which| at(&hosts[which], ports[which]));
+            let [from_text, to_text] = [0, 1].map(|which| format!("{} {}", hosts[which], ports[which]));
+            let switched = Event::Switched { name: name.clone(), from: from.clone(), to: to.clone() };
+            let read = event("+switch-master", &format!("{name} {from_text} {to_text}{more}"));
+            prop_assert_eq!(read, Ok(Some(switched)));
+            let down = Event::Down { who: who(Kind::Replica, &name, from), is_agreed: false };
+            let read = event("+sdown", &format!("slave x {from_text} @ {name} {to_text}{more}"));
+            prop_assert_eq!(read, Ok(Some(down)));
+            let down = Event::Down { who: who(Kind::Primary, &name, to), is_agreed: true };
+            prop_assert_eq!(event("+odown", &format!("master {name} {to_text}{more}")), Ok(Some(down)));
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_an_error(
+            channel in prop::sample::select(CHANNELS.to_vec()),
+            pieces in prop::collection::vec(
+                prop_oneof![
+                    prop::sample::select(vec![
+                        "master ", "slave ", "sentinel ", "m ", "h 1 ", " 1 ", "@ ", "::1 0 ", "*3\r\n", ">3\r\n",
+                        "+message\r\n", "+subscribe\r\n", "++switch-master\r\n", ":1\r\n", "$3\r\n",
+                    ]).prop_map(|piece| piece.as_bytes().to_vec()),
+                    prop::collection::vec(any::<u8>(), 0..6),
+                ],
+                0..12,
+            ),
+        ) {
+            let bytes = pieces.concat();
+            if let Ok(event) = Event::read(channel.as_bytes(), &bytes) {
+                prop_assert!(event.is_some_and(|event| !event.name().is_empty()));
+            }
+            let _ = Message::read(&bytes);
+        }
+    }
+}

@@ -1,0 +1,576 @@
+//! Real Sentinels' answers and messages are read as they were set up: `sentinel/`, whose README says how they are written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
+
+use respool_protocol::sentinel::{
+    Answer, AnswerError, CHANNELS, Endpoint, Event, Health, Kind, Message, Peer, Primary, Progress,
+    Replica, Role, Roster, SURVEY_ANSWERS, Survey, choose, read_address, read_id,
+};
+
+/// What each version said.
+const FILES: [&str; 4] = [
+    include_str!("sentinel/redis-6.2.txt"),
+    include_str!("sentinel/redis-7.0.txt"),
+    include_str!("sentinel/redis-8.2.txt"),
+    include_str!("sentinel/valkey-9.1.txt"),
+];
+
+/// How many answers of each command every file has.
+const COUNTS: [(&str, usize); 16] = [
+    ("masters", 12),
+    ("master", 25),
+    ("address", 25),
+    ("sentinels", 19),
+    ("replicas", 19),
+    ("id", 25),
+    ("role", 12),
+    ("unknown", 6),
+    ("nowhere", 2),
+    ("error", 10),
+    ("lost-master", 2),
+    ("lost-address", 2),
+    ("lost-sentinels", 2),
+    ("lost-replicas", 2),
+    ("switches", 4),
+    ("surveys", 25),
+];
+
+/// How something was set up, and what was said of it.
+#[derive(Default)]
+struct Situation {
+    name: String,
+    host: String,
+    primaries: BTreeMap<String, SetUp>,
+    replicas: BTreeMap<(String, u16), Health>,
+    sentinels: BTreeMap<(String, u16), Health>,
+    new: Option<u16>,
+    old: Option<u16>,
+    switch: Option<(String, u16, u16)>,
+    promoted: Option<u16>,
+    about: String,
+    /// Command and answer.
+    answers: Vec<(String, Vec<u8>)>,
+    messages: Vec<Vec<u8>>,
+}
+
+/// How a primary was set up.
+#[derive(Clone, Copy)]
+struct SetUp {
+    port: u16,
+    quorum: u64,
+    epoch: u64,
+    health: Health,
+}
+
+impl Situation {
+    fn at(&self, port: u16) -> Endpoint {
+        let host = self.host.clone();
+        Endpoint { host, port }
+    }
+
+    /// How many of these a name has.
+    fn count(of: &BTreeMap<(String, u16), Health>, name: &str) -> u64 {
+        of.keys().filter(|(of, _)| of == name).count() as u64
+    }
+
+    fn answers(&self, command: &str) -> Vec<&[u8]> {
+        let answers = self.answers.iter().filter(|(of, _)| of == command);
+        answers.map(|(_, answer)| &answer[..]).collect()
+    }
+
+    fn check_primary(&self, primary: &Primary) {
+        let (name, situation) = (&primary.name, &self.name);
+        if let (Some(new), Some(old)) = (self.new, self.old) {
+            // The Sentinel that leads the failover watches the old one until it is done.
+            let port = if primary.is_failing_over { old } else { new };
+            assert_eq!(primary.endpoint, Some(self.at(port)), "{situation}");
+            assert!(primary.config_epoch > 0);
+            return;
+        }
+        let set_up = self.primaries[name];
+        assert_eq!(primary.endpoint, Some(self.at(set_up.port)), "{situation}");
+        assert_eq!(primary.health, set_up.health, "{situation}: {name}");
+        assert_eq!(primary.config_epoch, set_up.epoch, "{situation}: {name}");
+        assert_eq!(primary.quorum, set_up.quorum, "{situation}: {name}");
+        if *name == self.about {
+            let (replicas, sentinels) = (&self.replicas, &self.sentinels);
+            assert_eq!(primary.replicas, Situation::count(replicas, name));
+            assert_eq!(primary.other_sentinels, Situation::count(sentinels, name));
+        }
+    }
+
+    fn check_replicas(&self, replicas: &[Replica]) {
+        let primary = self.at(self.primaries[&self.about].port);
+        let mut found = BTreeMap::new();
+        for replica in replicas {
+            let endpoint = replica.endpoint.as_ref().expect("a place");
+            assert_eq!(endpoint.host, self.host);
+            let is_down = replica.health >= Health::Suspected;
+            assert_eq!(replica.is_usable(), !is_down, "{}: {replica:?}", self.name);
+            if !is_down {
+                assert_eq!(replica.of.as_ref(), Some(&primary), "{}", self.name);
+                let is_new = self.about != "m0";
+                assert!(replica.offset_bytes > 0 || is_new, "{replica:?}");
+            }
+            // Of the third server it was set.
+            let priority = if endpoint.port == 17202 { 7 } else { 100 };
+            assert!(is_down || replica.priority == priority, "{replica:?}");
+            found.insert((self.about.clone(), endpoint.port), replica.health);
+        }
+        assert_eq!(found, self.replicas, "{}", self.name);
+    }
+
+    fn check_peers(&self, peers: &[Peer]) {
+        let mut found = BTreeMap::new();
+        for peer in peers {
+            let endpoint = peer.endpoint.as_ref().expect("a place");
+            assert_eq!(endpoint.host, self.host);
+            assert_eq!(peer.id.as_ref().map(String::len), Some(40));
+            found.insert((self.about.clone(), endpoint.port), peer.health);
+        }
+        assert_eq!(found, self.sentinels, "{}", self.name);
+    }
+
+    fn check_role(&self, role: &Role) {
+        match role {
+            Role::Primary {
+                offset_bytes,
+                replicas,
+            } => {
+                assert!(self.name.starts_with("ROLE of a primary"), "{}", self.name);
+                let found: Vec<u16> = replicas.iter().map(|(at, _)| at.port).collect();
+                let expected: Vec<u16> = self.replicas.keys().map(|(_, port)| *port).collect();
+                assert_eq!(found, expected);
+                for (endpoint, offset) in replicas {
+                    assert_eq!(endpoint.host, "127.0.0.1");
+                    assert!(*offset > 0 && offset <= offset_bytes);
+                }
+            }
+            Role::Replica {
+                of,
+                progress,
+                offset_bytes,
+            } => {
+                let primary = self.primaries.values().next().expect("one");
+                assert_eq!(of.as_ref(), Some(&self.at(primary.port)));
+                let follows = !self.name.ends_with("has died");
+                let expected = if follows {
+                    Progress::Following
+                } else {
+                    Progress::Unlinked
+                };
+                assert_eq!(*progress, expected, "{}", self.name);
+                assert_eq!(offset_bytes.is_some(), follows, "{}", self.name);
+            }
+            Role::Sentinel { names } => {
+                assert_eq!(self.name, "ROLE of a Sentinel");
+                let names: BTreeSet<_> = names.iter().collect();
+                assert!(names.into_iter().eq(self.primaries.keys()));
+            }
+        }
+    }
+
+    /// What this Sentinel said, as a survey would have asked it; in RESP2 and RESP3 where it was asked in both.
+    fn surveys(&self) -> Vec<Survey> {
+        let commands = ["master", "address", "sentinels", "replicas", "id"];
+        let answers = commands.map(|command| self.answers(command));
+        let count = answers[0].len();
+        let survey = |which: usize| {
+            let parts: [&[u8]; SURVEY_ANSWERS] = std::array::from_fn(|part| {
+                // During a failover the lists were not asked for.
+                answers[part].get(which).copied().unwrap_or(b"*0\r\n")
+            });
+            Survey::read(parts).unwrap_or_else(|error| panic!("{}: {error}", self.name))
+        };
+        (0..count).map(survey).collect()
+    }
+
+    /// What was published in one version.
+    fn events(&self, version: u8) -> Vec<Event> {
+        let mut events = Vec::new();
+        for message in self.messages.iter().filter(|it| it[0] == version) {
+            match Message::read(message).unwrap_or_else(|error| panic!("{}: {error}", self.name)) {
+                Message::Event(event) => events.push(event),
+                Message::Other => assert!(message.windows(8).any(|word| word == b"pmessage")),
+                Message::Subscribed { .. } | Message::Pong => {}
+            }
+        }
+        events
+    }
+}
+
+fn situations(file: &str) -> Vec<Situation> {
+    let mut situations: Vec<Situation> = Vec::new();
+    for line in file
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
+        let (word, rest) = line.split_once(' ').expect(line);
+        if word == "==" {
+            situations.push(Situation {
+                name: rest.to_owned(),
+                host: "127.0.0.1".to_owned(),
+                ..Situation::default()
+            });
+            continue;
+        }
+        let situation = situations.last_mut().expect("a name comes first");
+        let words: Vec<&str> = rest.split(' ').collect();
+        let port = |at: usize| words[at].parse::<u16>().expect(line);
+        let number = |at: usize| {
+            let word = words.get(at).copied().unwrap_or_default();
+            word.parse().unwrap_or_default()
+        };
+        let is_down = words.last() == Some(&"down");
+        let health = |down| if is_down { down } else { Health::Online };
+        match word {
+            "host" => situation.host = rest.to_owned(),
+            "primary" => {
+                let set_up = SetUp {
+                    port: port(1),
+                    quorum: number(2),
+                    epoch: number(3),
+                    health: health(Health::Failed),
+                };
+                situation.primaries.insert(words[0].to_owned(), set_up);
+            }
+            "replica" | "sentinel" => {
+                let of = match word {
+                    "replica" => &mut situation.replicas,
+                    _ => &mut situation.sentinels,
+                };
+                of.insert((words[0].to_owned(), port(1)), health(Health::Suspected));
+            }
+            "new" => situation.new = Some(port(1)),
+            "old" => situation.old = Some(port(1)),
+            "switch" => situation.switch = Some((words[0].to_owned(), port(1), port(2))),
+            "promoted" => situation.promoted = Some(port(1)),
+            "about" => situation.about = rest.to_owned(),
+            "message" => situation.messages.push(bytes(rest)),
+            command => situation.answers.push((command.to_owned(), bytes(rest))),
+        }
+    }
+    situations
+}
+
+fn bytes(escaped: &str) -> Vec<u8> {
+    let text = escaped.replace("\\r", "\r").replace("\\n", "\n");
+    assert!(!text.contains('\\'), "{escaped}");
+    text.into_bytes()
+}
+
+/// Whatever the command, the version and the protocol: who is where, and how it is.
+#[test]
+fn every_answer_is_read_as_it_was_set_up() {
+    for file in FILES {
+        let mut counted = BTreeMap::<&str, usize>::new();
+        let situations = situations(file);
+        for situation in &situations {
+            let why = &situation.name;
+            for (command, answer) in &situation.answers {
+                *counted.entry(command).or_default() += 1;
+                match command.as_str() {
+                    "masters" => {
+                        let primaries = Primary::read_all(answer).expect(why);
+                        // They stand in any order.
+                        let names: BTreeSet<_> = primaries.iter().map(|one| &one.name).collect();
+                        assert!(names.into_iter().eq(situation.primaries.keys()));
+                        assert_eq!(primaries.len(), situation.primaries.len());
+                        for primary in &primaries {
+                            situation.check_primary(primary);
+                        }
+                    }
+                    "master" => {
+                        let primary = Primary::read(answer).expect(why);
+                        assert_eq!(primary.name, situation.about);
+                        situation.check_primary(&primary);
+                    }
+                    "address" => {
+                        let primary = situation.primaries.get(&situation.about);
+                        let port = situation.new.or(primary.map(|primary| primary.port));
+                        let expected = situation.at(port.expect("a primary"));
+                        assert_eq!(read_address(answer), Ok(expected), "{why}");
+                    }
+                    "sentinels" => situation.check_peers(&Peer::read_all(answer).expect(why)),
+                    "replicas" => situation.check_replicas(&Replica::read_all(answer).expect(why)),
+                    "id" => assert_eq!(read_id(answer).expect(why).len(), 40),
+                    "role" => situation.check_role(&Role::read(answer).expect(why)),
+                    "unknown" => {
+                        assert_eq!(Primary::read(answer), Err(AnswerError::UnknownName));
+                        assert_eq!(Peer::read_all(answer), Err(AnswerError::UnknownName));
+                    }
+                    "lost-master" => {
+                        let primary = Primary::read(answer).expect(why);
+                        assert_eq!((&*primary.name, primary.endpoint), ("lost", None));
+                        assert_eq!(primary.health, Health::Disconnected);
+                    }
+                    "lost-address" => assert_eq!(read_address(answer), Err(AnswerError::NotKnown)),
+                    "lost-sentinels" => {
+                        let peers = Peer::read_all(answer).expect(why);
+                        assert!(matches!(&peers[..], [Peer { endpoint: None, .. }]));
+                    }
+                    "lost-replicas" => {
+                        let replicas = Replica::read_all(answer).expect(why);
+                        assert!(matches!(
+                            &replicas[..],
+                            [Replica {
+                                endpoint: None,
+                                of: None,
+                                ..
+                            }]
+                        ));
+                    }
+                    "nowhere" => assert_eq!(read_address(answer), Err(AnswerError::UnknownName)),
+                    "error" => {
+                        let refused = |error| matches!(error, AnswerError::Refused(_));
+                        assert!(Primary::read_all(answer).is_err_and(refused), "{why}");
+                        assert!(Message::read(answer).is_err_and(refused), "{why}");
+                    }
+                    other => panic!("nobody reads {other}"),
+                }
+            }
+            *counted.entry("surveys").or_default() += situation.surveys().len();
+            *counted.entry("switches").or_default() += usize::from(situation.switch.is_some());
+        }
+        assert_eq!(counted, BTreeMap::from(COUNTS));
+    }
+}
+
+/// The two versions are told the same, and what the set was made to do is among it: the promotion before the switch.
+#[test]
+fn every_message_is_read_as_what_was_done() {
+    let mut promotions = 0;
+    for file in FILES {
+        for situation in situations(file) {
+            let events = situation.events(b'*');
+            assert_eq!(events, situation.events(b'>'), "{}", situation.name);
+            let switches = |event: &Event| matches!(event, Event::Switched { .. });
+            let Some((name, from, to)) = &situation.switch else {
+                assert!(!events.iter().any(switches), "{}", situation.name);
+                continue;
+            };
+            let switch = Event::Switched {
+                name: name.clone(),
+                from: Some(situation.at(*from)),
+                to: Some(situation.at(*to)),
+            };
+            let at = |wanted: &Event| events.iter().position(|event| event == wanted);
+            assert!(at(&switch).is_some(), "{events:?}");
+            if let Some(promoted) = situation.promoted {
+                let promotion = Event::Promoted {
+                    name: name.clone(),
+                    to: Some(situation.at(promoted)),
+                };
+                let before = at(&promotion).expect("this one led the failover");
+                assert!(Some(before) < at(&switch), "{events:?}");
+                promotions += 1;
+            }
+        }
+    }
+    assert_eq!(promotions, 3 * FILES.len());
+}
+
+/// Each of these is seen in every version, and about whom.
+#[test]
+fn what_is_published_says_what_to_do() {
+    for file in FILES {
+        let situations = situations(file);
+        let events = |name: &str| {
+            let situation = situations.iter().find(|situation| situation.name == name);
+            situation.expect(name).events(b'*')
+        };
+        // Whether it is about a server that is a primary, a replica or a Sentinel, of which name, and at which port.
+        let is_about = |event: &Event, kind, name: &str, port| match event {
+            Event::Down { who, .. } | Event::Up { who, .. } | Event::Rebooted { who } => {
+                who.kind == kind
+                    && who.name == name
+                    && who.endpoint.as_ref().is_some_and(|at| at.port == port)
+            }
+            _ => false,
+        };
+        let agreed = |event: &Event| match event {
+            Event::Down { is_agreed, .. } => Some((true, *is_agreed)),
+            Event::Up { is_agreed, .. } => Some((false, *is_agreed)),
+            _ => None,
+        };
+
+        let went = events("a primary without replicas goes down");
+        assert!(
+            went.iter()
+                .all(|it| is_about(it, Kind::Primary, "m1", 17203))
+        );
+        let went: Vec<_> = went.iter().map(agreed).collect();
+        assert_eq!(went, [Some((true, false)), Some((true, true))]);
+        let came = events("it comes back");
+        let came: Vec<_> = came.iter().filter_map(agreed).collect();
+        assert_eq!(came, [(false, false), (false, true)]);
+
+        let met = events("Sentinels meet");
+        let name = |name: &str| Event::Sentinels {
+            name: name.to_owned(),
+        };
+        assert_eq!(met.iter().filter(|it| **it == name("m0")).count(), 2);
+        assert_eq!(met.iter().filter(|it| **it == name("m1")).count(), 2);
+
+        let died = events("a primary and a Sentinel die");
+        let down = |kind, port| {
+            died.iter()
+                .any(|it| is_about(it, kind, "m0", port) && agreed(it) == Some((true, false)))
+        };
+        assert!(down(Kind::Primary, 17202) && down(Kind::Sentinel, 17212));
+        assert!(died.contains(&Event::Replicas {
+            name: "m0".to_owned()
+        }));
+
+        let back = events("the old primary comes back");
+        let up = |it: &Event| {
+            is_about(it, Kind::Replica, "m0", 17202) && agreed(it) == Some((false, false))
+        };
+        assert!(back.iter().any(up), "{back:?}");
+
+        let m2 = Event::Names {
+            name: "m2".to_owned(),
+        };
+        assert_eq!(
+            events("a name comes and goes"),
+            [m2.clone(), m2.clone(), m2]
+        );
+        let rebooted = |it: &Event| matches!(it, Event::Rebooted { .. });
+        let mut all = situations
+            .iter()
+            .flat_map(|situation| situation.events(b'*'));
+        assert!(all.any(|it| rebooted(&it)));
+    }
+}
+
+/// Every channel is confirmed, the last with the number of all, and a PING is answered.
+#[test]
+fn a_subscription_is_confirmed_channel_by_channel() {
+    for file in FILES {
+        let situations = situations(file);
+        let find = |name: &str| situations.iter().find(|situation| situation.name == name);
+        let begun = find("a subscription begins").expect("every file has it");
+        for version in [b'*', b'>'] {
+            let counts: Vec<u64> = begun
+                .messages
+                .iter()
+                .filter(|message| message[0] == version)
+                .map(|message| match Message::read(message) {
+                    Ok(Message::Subscribed { channels }) => channels,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            let expected: Vec<u64> = (1..=CHANNELS.len() as u64).collect();
+            assert_eq!(counts, expected);
+        }
+        let asked = find("PING of a subscriber").expect("every file has it");
+        let read: Vec<_> = asked.messages.iter().map(|it| Message::read(it)).collect();
+        assert_eq!(read, [Ok(Message::Pong), Ok(Message::Pong)]);
+    }
+}
+
+/// From the moment when a replica is promoted every Sentinel sends clients there, and whoever does not know yet is not
+/// believed.
+#[test]
+fn after_a_failover_the_new_primary_is_believed() {
+    for file in FILES {
+        let situations = situations(file);
+        let answers = |name: &str| -> Vec<Answer> {
+            let asked = situations.iter().filter(|it| it.name.starts_with(name));
+            let surveys = asked.filter_map(|it| it.surveys().first().map(Survey::answer));
+            surveys.collect()
+        };
+        let before = answers("three Sentinels, asked");
+        let during = answers("a failover waits for a replica, asked");
+        let after = answers("after the failover, asked");
+        let died = answers("after they died, asked");
+        assert_eq!(
+            [&before, &during, &after, &died].map(Vec::len),
+            [3, 3, 3, 2]
+        );
+        let believed = |answers: &[Answer]| choose(answers).expect("some").address.port;
+        assert_eq!(believed(&before), 17200);
+        assert_eq!(believed(&after), 17202);
+        // One who knows against two who do not.
+        for knows in &during {
+            assert!(knows.health < Health::Suspected);
+            let answers = [&before[1..], slice::from_ref(knows)].concat();
+            assert_eq!(believed(&answers), 17202);
+        }
+        let last = died[0].address.port;
+        assert!([17200, 17201].contains(&last));
+        let all = [&before[..], &during, &after, &died[1..]].concat();
+        assert_eq!(believed(&all), last);
+
+        // The one that led it still watched the old one.
+        let leads = situations
+            .iter()
+            .find(|it| it.name.starts_with("a failover waits"));
+        for survey in leads.expect("every file has it").surveys() {
+            assert!(survey.primary.is_failing_over);
+            assert_ne!(survey.primary.endpoint, Some(survey.address));
+        }
+    }
+}
+
+/// From one that is configured, all are learned; the one that has died is tried last.
+#[test]
+fn a_roster_is_learned_from_one_sentinel() {
+    for file in FILES {
+        for situation in situations(file) {
+            let surveys = situation.surveys();
+            let (Some(survey), "m0") = (surveys.first(), situation.about.as_str()) else {
+                continue;
+            };
+            let asked = situation.at(1);
+            let mut roster = Roster::new([asked.clone()]).expect("a seed");
+            roster.handle_peers(&asked, survey.peers.iter().flatten());
+            let (down, up): (Vec<_>, Vec<_>) = situation
+                .sentinels
+                .iter()
+                .map(|((_, port), health)| (*port, *health))
+                .partition(|(_, health)| *health != Health::Online);
+            let expected = [1].into_iter();
+            let expected = expected.chain(up.into_iter().chain(down).map(|(port, _)| port));
+            assert!(roster.all().iter().map(|it| it.port).eq(expected));
+        }
+    }
+}
+
+/// What cuts or changes a real answer anywhere makes it another answer or an error, and never a panic.
+#[test]
+fn a_spoiled_answer_is_an_error_or_a_whole_one() {
+    let spoils = b"\0\r\n :-*%$_0129@,>?\xff";
+    let mut refused = 0;
+    for file in FILES {
+        for situation in situations(file) {
+            let answers = situation.answers.iter().map(|(_, answer)| answer);
+            // A byte of each of them now and then; of each of the others another one.
+            for (turn, answer) in answers.chain(&situation.messages).enumerate() {
+                let step = 1 + answer.len() / 60;
+                for at in (turn % step..answer.len()).step_by(step) {
+                    let mut spoiled = answer.clone();
+                    spoiled[at] = spoils[(at + turn) % spoils.len()];
+                    for bytes in [&spoiled, &answer[..at]] {
+                        let errors = [
+                            Primary::read(bytes).err(),
+                            Primary::read_all(bytes).err(),
+                            Replica::read_all(bytes).err(),
+                            Peer::read_all(bytes).err(),
+                            read_address(bytes).err(),
+                            read_id(bytes).err(),
+                            Role::read(bytes).err(),
+                            Message::read(bytes).err(),
+                        ];
+                        for error in errors.into_iter().flatten() {
+                            refused += 1;
+                            assert!(!error.to_string().is_empty());
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 100_000, "{refused}");
+}

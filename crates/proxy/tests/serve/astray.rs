@@ -1,0 +1,415 @@
+//! What nodes of a Cluster say that leads nowhere, or not yet: it ends, in time, and asks nobody too often.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use respool_lab::servers::{Proxy, ReservedPort};
+use respool_protocol::slot::{SLOTS, hash_slot};
+
+use super::client::{Client, Value, words};
+use super::coalescing::counter;
+use super::divided::pipelined;
+use super::fake::{Answer, Asked, Fakes, bulk, in_order, info, range, shares};
+use super::target::{respool, wait_until};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Fake nodes behind a respool with one worker.
+struct Astray {
+    fakes: Fakes,
+    proxy: Proxy,
+}
+
+impl Drop for Astray {
+    fn drop(&mut self) {
+        let log = self.proxy.log();
+        if thread::panicking() {
+            eprintln!("its log:\n{log}");
+        } else {
+            assert!(!log.contains("panicked at"), "{log}");
+        }
+    }
+}
+
+impl Astray {
+    fn start(
+        nodes: usize,
+        args: &[&str],
+        script: impl Fn(&Asked<'_>) -> Answer + Send + Sync + 'static,
+    ) -> Astray {
+        let fakes = Fakes::start(nodes, script);
+        let seeds: Vec<String> = fakes
+            .addresses()
+            .iter()
+            .map(SocketAddr::to_string)
+            .collect();
+        let seeds = format!("--backend=redis-cluster://{}", seeds.join(","));
+        let args = [&[&seeds, "--threads=1"], args].concat();
+        let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
+        let astray = Astray { fakes, proxy };
+        // The time before it knows its nodes is no topic here.
+        wait_until("the nodes were asked", SOON, || {
+            counter(&mut astray.client(), "topology_refreshes") > 0
+        });
+        astray
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.proxy.address())
+    }
+}
+
+/// A node points to another one.
+fn redirect(word: &str, key: &str, place: impl std::fmt::Display) -> String {
+    format!("-{word} {} {place}\r\n", hash_slot(key.as_bytes()))
+}
+
+/// A key of the node's share, of so many nodes.
+fn key_of(node: usize, nodes: usize) -> String {
+    let share = |key: &str| usize::from(hash_slot(key.as_bytes())) * nodes / usize::from(SLOTS);
+    let mut keys = (0..).map(|key| format!("key:{key}"));
+    keys.find(|key| share(key) == node)
+        .expect("every share has keys")
+}
+
+#[test]
+fn a_burst_of_moved_asks_the_nodes_who_owns_what_twice_at_the_most() {
+    // The first says of everything that it is the second's, and both say that all is the first's.
+    let served = Astray::start(2, &[], |asked| match asked.name() {
+        "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(&asked.all[..1])),
+        "GET" if asked.node == 0 => Some(redirect("MOVED", &asked.words[1], asked.all[1])),
+        _ => None,
+    });
+    let mut client = served.client();
+    wait_until("the first owns all", SOON, || {
+        served.proxy.log().contains("1 nodes own")
+    });
+    let before = counter(&mut client, "topology_refreshes");
+    let began = Instant::now();
+    let keys: Vec<String> = (0..4_000).map(|key| format!("key:{key}")).collect();
+    for keys in keys.chunks(500) {
+        let requests = keys.iter().flat_map(|key| words(&format!("GET {key}")));
+        let replies = client.exchange(requests.collect(), keys.len());
+        let expected: Vec<Value> = keys.iter().map(Value::bulk).collect();
+        assert_eq!(replies, expected);
+    }
+    let time = began.elapsed();
+    let moved = counter(&mut client, "redirected_moved");
+    assert!(moved >= 1_000, "{moved} in {time:?}");
+    let asked = counter(&mut client, "topology_refreshes") - before;
+    assert!(
+        asked <= 2 + time.as_secs(),
+        "{moved} MOVED in {time:?} had the nodes asked {asked} times"
+    );
+}
+
+#[test]
+fn moved_in_a_circle_ends_at_the_deadline_and_keeps_nobody_busy() {
+    let lost = key_of(0, 2);
+    let circling = lost.clone();
+    let served = Astray::start(2, &["--request-timeout-ms=600"], move |asked| {
+        let is_lost = asked.name() == "GET" && asked.words[1] == circling;
+        is_lost.then(|| redirect("MOVED", &circling, asked.all[1 - asked.node]))
+    });
+    let mut client = served.client();
+    let began = Instant::now();
+    client.send(&words(&format!("GET {lost}")));
+    // Who shares the link does not wait.
+    let mut other = served.client();
+    let key = key_of(1, 2);
+    assert_eq!(other.call(&format!("GET {key}")), Value::bulk(&key));
+    let reply = client.reply();
+    let time = began.elapsed();
+    let text = reply.error().unwrap_or_default();
+    assert!(text.starts_with("NOTSENT respool: "), "{reply:?}");
+    assert!(time < SOON, "{time:?}");
+    let asked = served.fakes.count(&format!("GET {lost}"));
+    assert!((2..60).contains(&asked), "asked {asked} times in {time:?}");
+    assert_eq!(client.call(&format!("GET {key}")), Value::bulk(&key));
+}
+
+#[test]
+fn moved_without_a_host_is_about_the_host_that_said_it() {
+    for host in ["", "?"] {
+        let served = Astray::start(2, &[], move |asked| {
+            let place = format!("{host}:{}", asked.all[1].port());
+            let is_moved = asked.name() == "GET" && asked.node == 0;
+            is_moved.then(|| redirect("MOVED", &asked.words[1], place))
+        });
+        let key = key_of(0, 2);
+        assert_eq!(
+            served.client().call(&format!("GET {key}")),
+            Value::bulk(&key)
+        );
+    }
+}
+
+#[test]
+fn who_is_sent_to_nowhere_is_told_so_at_the_deadline() {
+    let dead = ReservedPort::new().expect("a free port");
+    let dead = format!("127.0.0.1:{}", dead.port);
+    let long = format!("{}:1", "h".repeat(5_000));
+    let nowhere = [
+        "MOVED",
+        "MOVED 5",
+        "MOVED 5 nowhere",
+        "MOVED x 127.0.0.1:1",
+        "MOVED 16384 127.0.0.1:1",
+        "MOVED -1 127.0.0.1:1",
+        "MOVED 5 127.0.0.1:0",
+        "MOVED 5 127.0.0.1:70000",
+        "MOVED 5 [::1:1",
+        &format!("MOVED 5 {long}"),
+        "ASK",
+        "ASK 5 :0",
+        &format!("ASK 5 {dead}"),
+        "ASK 5 no-such-host.invalid:1",
+    ];
+    let all: Vec<String> = nowhere.iter().map(|text| format!("-{text}\r\n")).collect();
+    let served = Astray::start(2, &["--request-timeout-ms=400"], move |asked| {
+        let number = asked.words.get(1)?.strip_prefix("{nowhere}")?;
+        all.get(number.parse::<usize>().ok()?).cloned()
+    });
+    // All at once, each with a session of its own, and one behind it that has nothing to do with it.
+    let began = Instant::now();
+    let mut clients: Vec<Client> = nowhere.iter().map(|_| served.client()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(&words(&format!("GET {{nowhere}}{number}")));
+        client.send(&words("GET other"));
+    }
+    for (text, client) in nowhere.iter().zip(&mut clients) {
+        let reply = client.reply();
+        let told = reply.error().unwrap_or_default();
+        assert!(told.starts_with("NOTSENT respool: "), "{text}: {reply:?}");
+        assert_eq!(client.reply(), Value::bulk("other"), "{text}");
+    }
+    let time = began.elapsed();
+    assert!(time < SOON, "{time:?}");
+    let asked = served.fakes.count("GET {nowhere}");
+    assert!(
+        asked < nowhere.len() * 40,
+        "asked {asked} times in {time:?}"
+    );
+}
+
+#[test]
+fn what_is_refused_for_a_while_is_asked_again_and_its_client_sees_the_answer_alone() {
+    let refusals = [
+        "CLUSTERDOWN The cluster is down",
+        "CLUSTERDOWN Hash slot not served",
+        "LOADING Redis is loading the dataset in memory",
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        "READONLY You can't write against a read only replica.",
+    ];
+    for refusal in refusals {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&asked);
+        let served = Astray::start(2, &[], move |asked| {
+            let is_it = asked.words.get(1).is_some_and(|key| key == "refused");
+            let times = || counted.fetch_add(1, Ordering::SeqCst);
+            // Both are refused first, and then the first one alone: the other waits for it.
+            (is_it && times() < 6).then(|| format!("-{refusal}\r\n"))
+        });
+        let mut client = served.client();
+        let requests = "GET first;SET refused x;GET refused;GET other";
+        let replies = pipelined(&mut client, requests);
+        assert_eq!(replies[0], Value::bulk("first"), "{refusal}");
+        assert_eq!(replies[1], Value::ok(), "{refusal}");
+        assert_eq!(replies[2], Value::bulk("refused"), "{refusal}");
+        assert_eq!(replies[3], Value::bulk("other"), "{refusal}");
+        let asked = asked.load(Ordering::SeqCst);
+        assert!((8..40).contains(&asked), "{refusal}: asked {asked} times");
+    }
+}
+
+#[test]
+fn who_is_refused_for_ever_is_told_the_servers_word_at_the_deadline() {
+    let refusal = "CLUSTERDOWN The cluster is down";
+    let served = Astray::start(2, &["--request-timeout-ms=500"], move |asked| {
+        let is_it = asked.words.get(1).is_some_and(|key| key == "refused");
+        is_it.then(|| format!("-{refusal}\r\n"))
+    });
+    let mut client = served.client();
+    let began = Instant::now();
+    let replies = pipelined(&mut client, "GET first;SET refused x;GET other");
+    let time = began.elapsed();
+    assert_eq!(replies[0], Value::bulk("first"));
+    assert_eq!(replies[1].error(), Some(refusal));
+    assert_eq!(replies[2], Value::bulk("other"));
+    assert!(
+        time >= Duration::from_millis(450) && time < SOON,
+        "{time:?}"
+    );
+    let asked = served.fakes.count("SET refused");
+    assert!((2..40).contains(&asked), "asked {asked} times in {time:?}");
+    assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+}
+
+#[test]
+fn who_owns_what_is_kept_while_nodes_talk_rubbish_and_believed_once_they_do_not() {
+    let rubbish = |all: &[SocketAddr]| {
+        let good = shares(all);
+        [
+            "+OK\r\n".to_owned(),
+            ":5\r\n".to_owned(),
+            "*0\r\n".to_owned(),
+            "$-1\r\n".to_owned(),
+            "-ERR unknown command 'CLUSTER'\r\n".to_owned(),
+            "*1\r\n:5\r\n".to_owned(),
+            "*1\r\n*2\r\n:0\r\n:16383\r\n".to_owned(),
+            range(5, 16_384, all[0]).replacen("*3", "*1\r\n*3", 1),
+            range(500, 5, all[0]).replacen("*3", "*1\r\n*3", 1),
+            range(0, 99_999_999_999, all[0]).replacen("*3", "*1\r\n*3", 1),
+            good.replace("127.0.0.1", "127.0.0.\0"),
+            // Each slot twice.
+            format!("*4\r\n{}{}", &good[4..], &good[4..]),
+        ]
+    };
+    // One that knows its nodes before, and one that never did.
+    for knows in [true, false] {
+        let said = Arc::new(AtomicUsize::new(if knows { usize::MAX } else { 0 }));
+        let says = Arc::clone(&said);
+        let served = Astray::start(2, &["--request-timeout-ms=2s"], move |asked| {
+            let all = rubbish(asked.all);
+            match asked.name() {
+                "CLUSTER" if asked.is("CLUSTER SLOTS") => {
+                    all.get(says.load(Ordering::SeqCst)).cloned()
+                }
+                // So that there is a reason to ask who owns what.
+                "GET" if asked.words[1].starts_with("moved") => {
+                    let is_new = asked.node == 0;
+                    is_new.then(|| redirect("MOVED", &asked.words[1], asked.all[1]))
+                }
+                _ => None,
+            }
+        });
+        let mut client = served.client();
+        let [one, other] = [key_of(0, 2), key_of(1, 2)];
+        let asked = |client: &mut Client| counter(client, "topology_refreshes");
+        let mut more = 0;
+        for rubbish in 0..12 {
+            said.store(rubbish, Ordering::SeqCst);
+            // Each refresh may be a second after the one before; a third of them here is enough.
+            let before = asked(&mut client);
+            let moved = format!("GET moved:{rubbish};GET {one};GET {other}");
+            let replies = pipelined(&mut client, &moved);
+            let expected = [format!("moved:{rubbish}"), one.clone(), other.clone()];
+            assert_eq!(replies, expected.map(Value::bulk), "{rubbish}");
+            if rubbish % 4 == 0 {
+                wait_until("the nodes are asked again", SOON, || {
+                    more += 1;
+                    client.call(&format!("GET moved:more:{more}"));
+                    asked(&mut client) > before
+                });
+            }
+        }
+        said.store(usize::MAX, Ordering::SeqCst);
+        wait_until("they are believed", SOON, || {
+            more += 1;
+            client.call(&format!("GET moved:more:{more}"));
+            served.proxy.log().contains("2 nodes own its slots")
+        });
+        let replies = pipelined(&mut client, &format!("GET {one};GET {other}"));
+        assert_eq!(replies, [one, other].map(Value::bulk));
+    }
+}
+
+#[test]
+fn who_has_heard_of_the_latest_failover_is_believed_and_not_the_many() {
+    // Two say that all is the first's; the third, and its epoch is higher, that it is its own.
+    let served = Astray::start(3, &[], |asked| match asked.name() {
+        "CLUSTER" if asked.is("CLUSTER INFO") => Some(info(3, if asked.node == 2 { 7 } else { 6 })),
+        "CLUSTER" => {
+            let owner = if asked.node == 2 { 2 } else { 0 };
+            Some(shares(&asked.all[owner..=owner]))
+        }
+        "GET" => Some(bulk(&asked.node.to_string())),
+        _ => Some(in_order(asked)),
+    });
+    let mut client = served.client();
+    wait_until("the third is asked", SOON, || {
+        client.call("GET key") == Value::bulk("2")
+    });
+    // Nor does who owns what go to and fro as they are asked again.
+    for _ in 0..40 {
+        let replies = pipelined(&mut client, "GET key;GET other;GET {third}");
+        assert_eq!(replies, vec![Value::bulk("2"); 3]);
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn nodes_that_contradict_each_other_for_ever_are_not_asked_all_the_time() {
+    // Each says that all is its own, and at the same epoch; what is asked of the second belongs to the first.
+    let served = Astray::start(2, &[], |asked| match asked.name() {
+        "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(&asked.all[asked.node..=asked.node])),
+        "GET" if asked.node == 1 => Some(redirect("MOVED", &asked.words[1], asked.all[0])),
+        _ => None,
+    });
+    let mut client = served.client();
+    let before = counter(&mut client, "topology_refreshes");
+    let began = Instant::now();
+    let mut turn = 0;
+    while began.elapsed() < Duration::from_secs(3) {
+        turn += 1;
+        let replies = pipelined(&mut client, &format!("GET one:{turn};GET other:{turn}"));
+        let expected = [format!("one:{turn}"), format!("other:{turn}")];
+        assert_eq!(replies, expected.map(Value::bulk));
+    }
+    let time = began.elapsed();
+    let asked = counter(&mut client, "topology_refreshes") - before;
+    assert!(asked <= 2 + time.as_secs(), "{asked} times in {time:?}");
+}
+
+#[test]
+fn who_waits_for_an_answer_of_a_slots_old_owner_asks_the_new_one_after_it() {
+    // The answer of the first comes so late that everybody else knows by then where the slot is.
+    let has_moved = Arc::new(AtomicUsize::new(0));
+    let says = Arc::clone(&has_moved);
+    let (own, other) = (key_of(0, 2), key_of(1, 2));
+    let moving = usize::from(hash_slot(own.as_bytes()));
+    let (key, trigger) = (own.clone(), other.clone());
+    let served = Astray::start(2, &[], move |asked| {
+        let has_moved = || says.load(Ordering::SeqCst) > 0;
+        match asked.name() {
+            "SET" if asked.node == 0 => {
+                thread::sleep(Duration::from_millis(1_500));
+                Some(redirect("MOVED", &key, asked.all[1]))
+            }
+            "GET" if asked.words[1] == trigger => {
+                let is_first = says.fetch_add(1, Ordering::SeqCst) == 0;
+                is_first.then(|| "-CLUSTERDOWN for a moment\r\n".to_owned())
+            }
+            "CLUSTER" if has_moved() && asked.is("CLUSTER SLOTS") => {
+                let [one, other] = [asked.all[0], asked.all[1]];
+                let ranges = [
+                    range(0, moving - 1, one),
+                    range(moving, moving, other),
+                    range(moving + 1, 8_191, one),
+                    range(8_192, 16_383, other),
+                ];
+                Some(format!("*4\r\n{}", ranges.concat()))
+            }
+            "CLUSTER" if has_moved() && asked.is("CLUSTER INFO") => Some(info(2, 2)),
+            _ => None,
+        }
+    });
+    let mut client = served.client();
+    client.send(&words(&format!("SET {own} x")));
+    wait_until("it is asked", SOON, || served.fakes.count("SET") == 1);
+    let reply = served.client().call(&format!("GET {other}"));
+    assert_eq!(reply, Value::bulk(&other));
+    wait_until("it has moved", SOON, || {
+        served.proxy.log().contains("1 slots moved")
+    });
+    client.send(&words(&format!("GET {own}")));
+    assert_eq!(client.replies(2), [Value::ok(), Value::bulk(&own)]);
+    let asked = served.fakes.asked_of(1);
+    let place = |words: &str| asked.iter().position(|asked| asked == words);
+    let (set, get) = (place(&format!("SET {own} x")), place(&format!("GET {own}")));
+    assert!(set.is_some() && set < get, "{asked:?}");
+}

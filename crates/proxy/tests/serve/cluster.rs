@@ -1,0 +1,1019 @@
+//! A Cluster behind respool: to a client it is one server, also while slots move and nodes come and go.
+//!
+//! What is asked meanwhile is counted ([`Counting`]): each session has keys of its own, and knows of each what it must be.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use respool_lab::servers::{Proxy, ReservedPort};
+use respool_lab::topologies::{Cluster, ClusterSettings};
+use respool_protocol::slot::hash_slot;
+
+use super::client::{Client, Value, request, words};
+use super::coalescing::counter;
+use super::divided::{self, pipelined, text};
+use super::target::{Random, installed, respool, seed, wait_until};
+
+/// Within which what must come comes, on a machine that has other things to do.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Within which respool has asked the nodes again. Before that it knows where what has moved is of those slots alone that
+/// were asked for meanwhile.
+const HEARD: Duration = Duration::from_millis(1_200);
+
+/// A Cluster behind a respool.
+struct Served {
+    cluster: Cluster,
+    proxy: Proxy,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let log = self.proxy.log();
+        if thread::panicking() {
+            eprintln!("its log:\n{log}");
+        } else {
+            assert!(!log.contains("panicked at"), "{log}");
+        }
+    }
+}
+
+impl Served {
+    fn start(binary: &Path, settings: ClusterSettings, args: &[&str]) -> Served {
+        let password = settings.password.clone();
+        let cluster = Cluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"));
+        let seeds: Vec<String> = cluster
+            .addresses()
+            .iter()
+            .map(SocketAddr::to_string)
+            .collect();
+        let mut args = args.to_vec();
+        let secret = password.map(|password| (format!("--password={password}"), password));
+        if let Some((option, _)) = &secret {
+            args.push(option);
+        }
+        let user = secret.as_ref().map(|(_, password)| format!(":{password}@"));
+        let seeds = format!("{}{}", user.unwrap_or_default(), seeds.join(","));
+        let proxy = proxy(&seeds, &args);
+        Served { cluster, proxy }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.proxy.address())
+    }
+
+    /// A key of a primary as the Cluster began, other than those with another number.
+    fn key_of(&self, primary: usize, number: usize) -> String {
+        key_in(|slot| self.cluster.share(primary).contains(&slot), number)
+    }
+
+    fn owner(&self, key: &str) -> usize {
+        let owner = self.cluster.owner(hash_slot(key.as_bytes()));
+        owner.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn move_key(&self, key: &str, to: usize) {
+        let slot = hash_slot(key.as_bytes());
+        let from = self.owner(key);
+        let moved = self.cluster.move_slots([slot], from, to);
+        moved.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn whole(&self) {
+        let whole = self.cluster.wait_until_whole(SOON);
+        whole.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Runs the body with every server at hand, two at once: most of it is waiting, and more would wait for each other.
+fn with_every_server(body: impl Fn(&Path) + Sync) {
+    for some in installed().chunks(2) {
+        thread::scope(|scope| {
+            for binary in some {
+                let body = &body;
+                scope.spawn(move || body(binary));
+            }
+        });
+    }
+}
+
+fn proxy(seeds: &str, args: &[&str]) -> Proxy {
+    let mut all = vec![format!("--backend=redis-cluster://{seeds}")];
+    all.extend(args.iter().map(|&arg| arg.to_owned()));
+    Proxy::start(&respool(), &all).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Of the keys whose slot is such a one, that with this number.
+fn key_in(is_such: impl Fn(u16) -> bool, number: usize) -> String {
+    let mut keys = (0..).map(|key| format!("key:{key}"));
+    let such = |key: &String| is_such(hash_slot(key.as_bytes()));
+    keys.by_ref()
+        .filter(such)
+        .nth(number)
+        .expect("every slot has keys")
+}
+
+/// Primaries alone, which start soon.
+fn primaries() -> ClusterSettings {
+    ClusterSettings {
+        replicas: 0,
+        ..ClusterSettings::default()
+    }
+}
+
+/// One of the servers at hand; over many runs each has its turn.
+fn some_server() -> PathBuf {
+    let mut all = installed();
+    let place = seed() % all.len() as u64;
+    let binary = all.swap_remove(place as usize);
+    // A test that fails is known by its server, too.
+    eprintln!("with {}", binary.display());
+    binary
+}
+
+/// What may go wrong for a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Allowed {
+    /// Nothing; but what asks for several keys of one slot at once may not be executed while it moves.
+    Nothing,
+    /// What says what became of the request: a node is gone, and perhaps what it acknowledged last.
+    Loss,
+}
+
+/// A key that is only ever incremented, by one session.
+#[derive(Debug)]
+struct Count {
+    key: String,
+    /// What it was said to be last.
+    last: i64,
+    /// Increments that may have been executed.
+    unknown: i64,
+}
+
+impl Count {
+    /// It was said to be `value`, after `more` increments.
+    fn take(&mut self, value: i64, more: i64, allowed: Allowed) {
+        let Count { key, last, unknown } = self;
+        let least = *last + more;
+        let is_lost = allowed == Allowed::Loss;
+        assert!(
+            value <= least + *unknown && (value >= least || is_lost),
+            "{key} is {value} and was {last}, {more} more, perhaps {unknown} more"
+        );
+        *last = value;
+    }
+}
+
+/// What was asked, with the places of the counts or texts that it is about.
+#[derive(Clone, Debug)]
+enum Asked {
+    Incr(usize),
+    Get(usize),
+    Mget(Vec<usize>),
+    Block(usize, usize),
+    Eval(usize),
+    Mset(Vec<(usize, String)>),
+    Del(Vec<usize>),
+    Read(Vec<usize>),
+}
+
+/// A session that knows what its keys must be.
+struct Counting {
+    client: Client,
+    random: Random,
+    counts: Vec<Count>,
+    /// Keys that it sets and deletes, with what is there.
+    texts: Vec<(String, Value)>,
+    allowed: Allowed,
+    /// What is answered at the moment.
+    asked: Option<Asked>,
+    /// How often it was told what.
+    errors: BTreeMap<String, u64>,
+    answered: u64,
+    refused: u64,
+    /// The longest that a pipeline took.
+    longest: Duration,
+}
+
+/// Counts of a session; so many keys are in one slot.
+const COUNTS: usize = 16;
+const TOGETHER: usize = 4;
+
+impl Counting {
+    /// The session with this number; no two have a key or a value of a count in common.
+    fn start(address: SocketAddr, number: u64, seed: u64, allowed: Allowed) -> Counting {
+        let key = |place: usize| match place < TOGETHER {
+            true => format!("{{t{number}}}:{place}"),
+            false => format!("c{number}:{place}"),
+        };
+        let first = |place| (number as i64 * COUNTS as i64 + place as i64 + 1) * 1_000_000;
+        let counts = (0..COUNTS).map(|place| Count {
+            key: key(place),
+            last: first(place),
+            unknown: 0,
+        });
+        let counts: Vec<Count> = counts.collect();
+        let mut client = Client::connect(address);
+        for count in &counts {
+            let set = client.call(&format!("SET {} {}", count.key, count.last));
+            assert_eq!(set, Value::ok());
+        }
+        let texts = (0..8).map(|place| (format!("d{number}:{place}"), Value::Null));
+        Counting {
+            client,
+            random: Random::new(seed.wrapping_add(number)),
+            counts,
+            texts: texts.collect(),
+            allowed,
+            asked: None,
+            errors: BTreeMap::new(),
+            answered: 0,
+            refused: 0,
+            longest: Duration::ZERO,
+        }
+    }
+
+    fn place(&mut self) -> usize {
+        self.random.below(COUNTS as u64) as usize
+    }
+
+    /// Some of so many, none twice.
+    fn some(&mut self, of: usize) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..of).collect();
+        for place in 0..of - 1 {
+            let other = place + self.random.below((of - place) as u64) as usize;
+            all.swap(place, other);
+        }
+        let count = 1 + self.random.below(6) as usize;
+        all.truncate(count);
+        all
+    }
+
+    fn ask(&mut self, out: &mut Vec<u8>) -> Asked {
+        let place = self.place();
+        let key = self.counts[place].key.clone();
+        let kinds = match self.allowed {
+            Allowed::Nothing => 100,
+            // What is set twice may be lost; the counts show that well enough.
+            Allowed::Loss => 82,
+        };
+        match self.random.below(kinds) {
+            0..40 => {
+                out.extend(words(&format!("INCR {key}")));
+                Asked::Incr(place)
+            }
+            40..60 => {
+                out.extend(words(&format!("GET {key}")));
+                Asked::Get(place)
+            }
+            60..68 => {
+                let places = self.some(COUNTS);
+                let keys = places.iter().map(|place| self.counts[*place].key.as_str());
+                let asked: Vec<&str> = ["MGET"].into_iter().chain(keys).collect();
+                out.extend(request(&asked));
+                Asked::Mget(places)
+            }
+            68..75 => {
+                let one = self.random.below(TOGETHER as u64) as usize;
+                let other = (one + 1) % TOGETHER;
+                let (a, b) = (&self.counts[one].key, &self.counts[other].key);
+                let block = format!("MULTI;INCR {a};INCR {b};EXEC");
+                out.extend(block.split(';').flat_map(words));
+                Asked::Block(one, other)
+            }
+            75..82 => {
+                let script = "return redis.call('INCR',KEYS[1])";
+                out.extend(request(&["EVAL", script, "1", &key]));
+                Asked::Eval(place)
+            }
+            82..88 => {
+                let places = self.some(self.texts.len());
+                let mut asked = vec!["MSET".to_owned()];
+                let mut set = Vec::new();
+                for place in places {
+                    let value = self.random.below(1_000_000).to_string();
+                    asked.extend([self.texts[place].0.clone(), value.clone()]);
+                    set.push((place, value));
+                }
+                out.extend(request(&asked));
+                Asked::Mset(set)
+            }
+            kind => {
+                let places = self.some(self.texts.len());
+                let name = if kind < 92 { "DEL" } else { "MGET" };
+                let keys = places.iter().map(|place| self.texts[*place].0.as_str());
+                let asked: Vec<&str> = [name].into_iter().chain(keys).collect();
+                out.extend(request(&asked));
+                if kind < 92 {
+                    Asked::Del(places)
+                } else {
+                    Asked::Read(places)
+                }
+            }
+        }
+    }
+
+    /// Notes an error. Whether the request may have been executed.
+    fn failed(&mut self, reply: &Value, is_several: bool) -> bool {
+        let text = reply.error().unwrap_or("nil");
+        let word = text.split(' ').next().unwrap_or_default();
+        let is_allowed = match self.allowed {
+            Allowed::Nothing => is_several && matches!(word, "TRYAGAIN" | "NOTSENT" | "EXECABORT"),
+            Allowed::Loss => {
+                let ours = text.starts_with("NOTSENT respool: ");
+                ours || text.starts_with("UNKNOWN respool: ") || is_several && word == "EXECABORT"
+            }
+        };
+        assert!(is_allowed, "{:?} is answered {text}", self.asked);
+        *self.errors.entry(text.to_owned()).or_default() += 1;
+        self.refused += 1;
+        word == "UNKNOWN"
+    }
+
+    /// The reply to an increment.
+    fn incremented(&mut self, place: usize, reply: &Value, is_several: bool) {
+        match reply {
+            Value::Integer(value) => {
+                let allowed = self.allowed;
+                self.counts[place].take(*value, 1, allowed);
+                self.answered += 1;
+            }
+            reply => {
+                let unknown = self.failed(reply, is_several);
+                self.counts[place].unknown += i64::from(unknown);
+            }
+        }
+    }
+
+    /// A value that was read.
+    fn is_read(&mut self, place: usize, reply: &Value) {
+        let value = match reply {
+            Value::Null if self.allowed == Allowed::Loss => 0,
+            reply => number(reply),
+        };
+        let allowed = self.allowed;
+        self.counts[place].take(value, 0, allowed);
+        self.answered += 1;
+    }
+
+    fn take_reply(&mut self, asked: Asked) {
+        let reply = self.client.reply();
+        self.asked = Some(asked.clone());
+        match asked {
+            Asked::Incr(place) | Asked::Eval(place) => self.incremented(place, &reply, false),
+            Asked::Get(_) | Asked::Mget(_) if reply.error().is_some() => {
+                let together = |places: &[usize]| {
+                    let together = places.iter().filter(|place| **place < TOGETHER);
+                    together.count() > 1
+                };
+                let is_several = matches!(&asked, Asked::Mget(places) if together(places));
+                self.failed(&reply, is_several);
+            }
+            Asked::Get(place) => self.is_read(place, &reply),
+            Asked::Mget(places) => {
+                let Value::Array(values) = reply else {
+                    panic!("MGET answers {reply:?}")
+                };
+                assert_eq!(values.len(), places.len());
+                for (place, value) in places.into_iter().zip(&values) {
+                    self.is_read(place, value);
+                }
+            }
+            Asked::Block(one, other) => {
+                let queued = self.client.replies(2);
+                let executed = self.client.reply();
+                match &executed {
+                    Value::Array(values) if values.len() == 2 => {
+                        for reply in [&reply].into_iter().chain(&queued) {
+                            assert!(reply.error().is_none(), "{reply:?}: {executed:?}");
+                        }
+                        self.incremented(one, &values[0], true);
+                        self.incremented(other, &values[1], true);
+                    }
+                    _ => {
+                        for reply in [&reply].into_iter().chain(&queued) {
+                            if reply.error().is_some() {
+                                self.failed(reply, true);
+                            }
+                        }
+                        self.incremented(one, &executed, true);
+                        self.incremented(other, &executed, true);
+                    }
+                }
+            }
+            Asked::Mset(set) => {
+                assert_eq!(reply, Value::ok());
+                for (place, value) in set {
+                    self.texts[place].1 = Value::bulk(value);
+                }
+                self.answered += 1;
+            }
+            Asked::Del(places) => {
+                let there = |place: &&usize| self.texts[**place].1 != Value::Null;
+                let there = places.iter().filter(there).count();
+                assert_eq!(reply, Value::Integer(there as i64));
+                for place in places {
+                    self.texts[place].1 = Value::Null;
+                }
+                self.answered += 1;
+            }
+            Asked::Read(places) => {
+                let there = places.iter().map(|place| self.texts[*place].1.clone());
+                assert_eq!(reply, Value::Array(there.collect()));
+                self.answered += 1;
+            }
+        }
+    }
+
+    /// Asks pipelines of up to 20 until it is over.
+    fn run(&mut self, over: &AtomicBool) {
+        while !over.load(Ordering::SeqCst) {
+            let mut out = Vec::new();
+            let depth = 1 + self.random.below(20);
+            let asked: Vec<Asked> = (0..depth).map(|_| self.ask(&mut out)).collect();
+            let before = self.refused;
+            let sent = Instant::now();
+            self.client.send(&out);
+            for asked in asked {
+                self.take_reply(asked);
+            }
+            self.longest = self.longest.max(sent.elapsed());
+            if self.refused > before {
+                // Who is refused at once would do nothing else.
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+
+    /// Each of its keys is answered again; what was unknown has been executed or never will.
+    fn goes_on(&mut self) {
+        for place in 0..COUNTS {
+            let key = self.counts[place].key.clone();
+            wait_until("every key is answered again", SOON, || {
+                let reply = self.client.call(&format!("INCR {key}"));
+                self.incremented(place, &reply, false);
+                reply.error().is_none()
+            });
+            let value = self.client.call(&format!("GET {key}"));
+            assert_eq!(number(&value), self.counts[place].last, "{key}");
+        }
+    }
+}
+
+fn number(reply: &Value) -> i64 {
+    let text = text(reply);
+    text.parse()
+        .unwrap_or_else(|_| panic!("{text} is no number"))
+}
+
+/// Lets many sessions count before, while and after `trouble` happens; afterwards all of them go on.
+/// Returns how often a session was told what.
+fn counted(
+    served: &mut Served,
+    allowed: Allowed,
+    trouble: impl FnOnce(&mut Served),
+) -> BTreeMap<String, u64> {
+    let address = served.proxy.address();
+    let seed = seed();
+    eprintln!("RESPOOL_TEST_SEED={seed}");
+    let over = AtomicBool::new(false);
+    let mut sessions: Vec<Counting> = (0..SESSIONS)
+        .map(|number| Counting::start(address, number, seed, allowed))
+        .collect();
+    thread::scope(|scope| {
+        let running: Vec<_> = sessions
+            .iter_mut()
+            .map(|session| {
+                let over = &over;
+                scope.spawn(move || session.run(over))
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(200));
+        let troubled =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trouble(&mut *served)));
+        thread::sleep(Duration::from_millis(400));
+        over.store(true, Ordering::SeqCst);
+        for session in running {
+            session
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        if let Err(panic) = troubled {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    let mut errors = BTreeMap::new();
+    for session in &mut sessions {
+        session.goes_on();
+        for (text, count) in &session.errors {
+            *errors.entry(text.clone()).or_insert(0) += count;
+        }
+    }
+    let answered: u64 = sessions.iter().map(|session| session.answered).sum();
+    let longest = sessions.iter().map(|session| session.longest).max();
+    eprintln!("{answered} answers, the longest pipeline took {longest:?}, and {errors:?}");
+    assert!(answered > 100 * SESSIONS, "the load was a load");
+    errors
+}
+
+const SESSIONS: u64 = 12;
+
+/// The slots that the first sessions of [`counted`] count in.
+fn counted_slots(count: usize, random: &mut Random) -> Vec<u16> {
+    let some = |_| {
+        let session = random.below(SESSIONS);
+        let key = match random.below(3) {
+            0 => format!("{{t{session}}}:0"),
+            1 => format!("d{session}:{}", random.below(8)),
+            _ => format!("c{session}:{}", TOGETHER as u64 + random.below(12)),
+        };
+        hash_slot(key.as_bytes())
+    };
+    (0..count).map(some).collect()
+}
+
+/// Moves slots with keys, some of the keys at a time, from wherever they are to some other node of these.
+fn move_some(cluster: &Cluster, count: usize, nodes: &[usize], random: &mut Random) {
+    for slot in counted_slots(count, random) {
+        let mut moved = || -> std::io::Result<()> {
+            let from = cluster.owner(slot)?;
+            let others: Vec<usize> = nodes.iter().copied().filter(|node| *node != from).collect();
+            let to = others[random.below(others.len() as u64) as usize];
+            cluster.begin_move(slot, from, to)?;
+            thread::sleep(Duration::from_millis(random.below(20)));
+            loop {
+                let keys = cluster.move_keys(slot, from, to, 2)?;
+                thread::sleep(Duration::from_millis(random.below(20)));
+                if keys == 0 {
+                    break;
+                }
+            }
+            cluster.end_move(slot, from, to)
+        };
+        moved().unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+#[test]
+fn one_client_gets_what_one_server_would_have_said_and_in_order() {
+    with_every_server(|binary| {
+        let served = Served::start(binary, primaries(), &["--threads=1"]);
+        let seeds = served.cluster.node(0).address().to_string();
+        let other = proxy(&seeds, &["--threads=3", "--collapse=false"]);
+        for address in [served.proxy.address(), other.address()] {
+            let mut client = Client::connect(address);
+            assert_eq!(client.call("FLUSHALL"), Value::ok());
+            let keys = divided::answers_like_one_server(binary, address);
+            assert_eq!(client.call("DBSIZE"), keys);
+            divided::many_clients_get_their_own_answers(address);
+        }
+        for node in served.cluster.nodes() {
+            let held = Client::connect(node.address()).call("DBSIZE");
+            assert!(matches!(held, Value::Integer(1..)), "{held:?}");
+        }
+    });
+}
+
+#[test]
+fn slots_that_move_under_load_are_noticed_by_nobody() {
+    with_every_server(|binary| {
+        let threads = ["--threads=1", "--threads=3"][(seed() % 2) as usize];
+        let mut served = Served::start(binary, primaries(), &[threads]);
+        counted(&mut served, Allowed::Nothing, |served| {
+            let mut random = Random::new(seed());
+            move_some(&served.cluster, 20, &[0, 1, 2], &mut random);
+        });
+        wait_until("that slots move was met", SOON, || {
+            let mut client = served.client();
+            let mut met = |name| counter(&mut client, name) > 0;
+            met("redirected_ask") && met("redirected_moved")
+        });
+    });
+}
+
+#[test]
+fn what_is_watched_while_its_slot_moves_is_executed_whole_or_not_at_all() {
+    let served = Served::start(&some_server(), primaries(), &["--threads=2"]);
+    let over = AtomicBool::new(false);
+    assert_eq!(served.client().call("MSET {w}a 0 {w}b 0"), Value::ok());
+    let try_often = || {
+        let mut client = served.client();
+        let (mut executed, mut tried) = (0, 0);
+        while !over.load(Ordering::SeqCst) {
+            tried += 1;
+            assert_eq!(client.call("WATCH {w}a"), Value::ok());
+            let next = number(&client.call("GET {w}a")) + 1;
+            let block = format!("MULTI;SET {{w}}a {next};INCR {{w}}b;EXEC");
+            let replies = pipelined(&mut client, &block);
+            match &replies[3] {
+                // Had another one come between, or half of one been executed, it would be another number.
+                Value::Array(values) => {
+                    assert_eq!(values[..], [Value::ok(), Value::Integer(next)]);
+                    executed += 1;
+                }
+                Value::Null => {}
+                // It names two keys of the slot that moves.
+                reply => {
+                    let text = reply.error().unwrap_or_default();
+                    let codes = ["EXECABORT ", "TRYAGAIN ", "NOTSENT "];
+                    let is_not = codes.iter().any(|code| text.starts_with(code));
+                    assert!(is_not, "{replies:?}");
+                }
+            }
+        }
+        (executed, tried)
+    };
+    let (executed, tried) = thread::scope(|scope| {
+        let all: Vec<_> = (0..6).map(|_| scope.spawn(try_often)).collect();
+        for round in 0..10 {
+            let (slot, to) = (hash_slot(b"w"), round % 3);
+            let from = served.owner("w");
+            thread::sleep(Duration::from_millis(50));
+            if from == to {
+                continue;
+            }
+            let moved = || -> std::io::Result<()> {
+                served.cluster.begin_move(slot, from, to)?;
+                thread::sleep(Duration::from_millis(10));
+                while served.cluster.move_keys(slot, from, to, 1)? > 0 {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                served.cluster.end_move(slot, from, to)
+            };
+            let moved = std::panic::catch_unwind(moved);
+            if !matches!(moved, Ok(Ok(()))) {
+                over.store(true, Ordering::SeqCst);
+                panic!("{moved:?}");
+            }
+        }
+        over.store(true, Ordering::SeqCst);
+        let all = all
+            .into_iter()
+            .map(|one| one.join().expect("no contradiction"));
+        all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    });
+    let values = served.client().call("MGET {w}a {w}b");
+    let value = Value::bulk(executed.to_string());
+    assert_eq!(values, Value::Array(vec![value.clone(), value]));
+    assert!(executed > 20 && executed < tried, "{executed} of {tried}");
+}
+
+#[test]
+fn who_waits_for_an_element_gets_it_from_the_new_owner_of_its_slot() {
+    with_every_server(|binary| {
+        let served = Served::start(binary, primaries(), &["--threads=2"]);
+        let mut other = served.client();
+        assert_eq!(other.call("SET {wait} here"), Value::ok());
+        for behind in ["", ";GET {wait}", ";GET {wait};INCR {wait}n"] {
+            let from = served.owner("wait");
+            let mut waiting = served.client();
+            let asked = format!("BLPOP {{wait}}list 0{behind}");
+            waiting.send(&asked.split(';').flat_map(words).collect::<Vec<u8>>());
+            wait_until("it waits", SOON, || {
+                let blocked = served.cluster.node(from).info("clients", "blocked_clients");
+                blocked.is_ok_and(|blocked| blocked != "0")
+            });
+            served.move_key("wait", (from + 1) % 3);
+            assert_eq!(
+                other.call("RPUSH {wait}list x"),
+                Value::Integer(1),
+                "{behind}"
+            );
+            let element = Value::Array(vec![Value::bulk("{wait}list"), Value::bulk("x")]);
+            assert_eq!(waiting.reply(), element, "{behind}");
+            for asked in behind.split(';').skip(1) {
+                let reply = waiting.reply();
+                assert!(reply.error().is_none(), "{asked}: {reply:?}");
+            }
+            assert_eq!(waiting.call("GET {wait}"), Value::bulk("here"));
+        }
+    });
+}
+
+#[test]
+fn values_of_any_size_arrive_whole_while_their_slots_move() {
+    let served = Served::start(&some_server(), primaries(), &["--threads=2"]);
+    let over = AtomicBool::new(false);
+    // The first is held until it is answered; the others are not, and may fail, but say so.
+    let sizes = [200_000, 600_000, 2_000_000];
+    let write_often = |size: usize| {
+        let mut client = served.client();
+        let (mut held, mut written, mut failed) = (Value::Null, 0, 0);
+        let mut turn = 0_u32;
+        while !over.load(Ordering::SeqCst) {
+            turn += 1;
+            let value = turn.to_string().repeat(size / turn.to_string().len());
+            let key = format!("large:{size}");
+            let mut requests = request(&["SET", &key, &value]);
+            requests.extend(words(&format!("GET {key}")));
+            let replies = client.exchange(requests, 2);
+            match replies[0].error() {
+                None => {
+                    assert_eq!(replies[0], Value::ok());
+                    held = Value::bulk(&value);
+                    written += 1;
+                }
+                Some(text) => {
+                    let is_ours = text.starts_with("NOTSENT respool: ");
+                    assert!(is_ours && size > 256 << 10, "{size} bytes: {text}");
+                    failed += 1;
+                }
+            }
+            assert!(replies[1] == held, "{size} bytes, turn {turn}: {replies:?}");
+        }
+        assert!(written > 5, "{size} bytes: {written} written, {failed} not");
+    };
+    thread::scope(|scope| {
+        let write_often = &write_often;
+        let all: Vec<_> = sizes
+            .iter()
+            .map(|size| scope.spawn(move || write_often(*size)))
+            .collect();
+        let moved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..15 {
+                let key = format!("large:{}", sizes[round % 3]);
+                served.move_key(&key, (served.owner(&key) + 1) % 3);
+                thread::sleep(Duration::from_millis(50));
+            }
+        }));
+        over.store(true, Ordering::SeqCst);
+        for one in all {
+            one.join().expect("whole values");
+        }
+        moved.expect("slots move");
+    });
+}
+
+#[test]
+fn what_wants_no_reply_is_executed_once_while_its_slot_moves() {
+    let served = Served::start(&some_server(), primaries(), &["--threads=2"]);
+    let mut client = served.client();
+    client.send(&words("CLIENT REPLY OFF"));
+    let mut sent = 0;
+    for round in 0..8 {
+        let key = format!("quiet:{}", round % 4);
+        let to = (served.owner(&key) + 1) % 3;
+        thread::scope(|scope| {
+            let moving = scope.spawn(|| served.move_key(&key, to));
+            loop {
+                let is_over = moving.is_finished();
+                let all = (0..4).map(|key| words(&format!("INCR quiet:{key}")));
+                client.send(&all.collect::<Vec<_>>().concat().repeat(20));
+                sent += 20;
+                if is_over {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+    }
+    assert_eq!(client.call("CLIENT REPLY ON"), Value::ok());
+    for key in 0..4 {
+        let skipped = format!("CLIENT REPLY SKIP;INCR quiet:{key};GET quiet:{key}");
+        client.send(&skipped.split(';').flat_map(words).collect::<Vec<u8>>());
+        assert_eq!(number(&client.reply()), sent + 1, "quiet:{key}");
+    }
+}
+
+#[test]
+fn a_failover_by_command_is_noticed_by_nobody() {
+    with_every_server(|binary| {
+        let threads = ["--threads=1", "--threads=3"][(seed() % 2) as usize];
+        let mut served = Served::start(binary, ClusterSettings::default(), &[threads]);
+        let errors = counted(&mut served, Allowed::Nothing, |served| {
+            for primary in 0..2 {
+                fail_over(&served.cluster, primary, primary + 3);
+            }
+        });
+        assert!(errors.is_empty(), "{errors:?}");
+    });
+}
+
+/// A replica takes the place of its primary, which runs.
+fn fail_over(cluster: &Cluster, primary: usize, replica: usize) {
+    let slot = *cluster.share(primary % 3).start();
+    let done = cluster
+        .begin_failover(replica)
+        .and_then(|()| cluster.wait_for_other_owner(slot, primary, SOON));
+    let owner = done.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(owner, replica);
+}
+
+#[test]
+fn all_nodes_are_restarted_in_turn_and_nobody_notices() {
+    let args = ["--threads=2"];
+    let mut served = Served::start(&some_server(), ClusterSettings::default(), &args);
+    let errors = counted(&mut served, Allowed::Nothing, |served| {
+        let restart = |served: &mut Served, node| {
+            let restarted = served.cluster.node_mut(node).restart();
+            restarted.unwrap_or_else(|error| panic!("{error}"));
+            served.whole();
+        };
+        for primary in 0..3 {
+            restart(served, primary + 3);
+            fail_over(&served.cluster, primary, primary + 3);
+            thread::sleep(HEARD);
+            restart(served, primary);
+        }
+    });
+    assert!(errors.is_empty(), "{errors:?}");
+}
+
+#[test]
+fn when_a_primary_is_killed_no_increment_is_doubled_and_every_session_goes_on() {
+    with_every_server(|binary| {
+        let args = ["--threads=3", "--reconnect-max-ms=200"];
+        let mut served = Served::start(binary, ClusterSettings::default(), &args);
+        counted(&mut served, Allowed::Loss, |served| {
+            served.cluster.node(0).kill9();
+            let other = served.cluster.wait_for_other_owner(0, 0, SOON);
+            assert_eq!(other.unwrap_or_else(|error| panic!("{error}")), 3);
+            let restarted = served.cluster.node_mut(0).restart();
+            restarted.unwrap_or_else(|error| panic!("{error}"));
+            served.whole();
+        });
+    });
+}
+
+#[test]
+fn when_a_primary_freezes_every_session_goes_on_with_its_replica() {
+    with_every_server(|binary| {
+        // Nobody is helped by a deadline.
+        let args = [
+            "--threads=3",
+            "--request-timeout-ms=0",
+            "--link-stall-ms=60s",
+        ];
+        let mut served = Served::start(binary, ClusterSettings::default(), &args);
+        counted(&mut served, Allowed::Loss, |served| {
+            let key = served.key_of(1, 0);
+            let mut waiting = served.client();
+            assert_eq!(waiting.call(&format!("INCR {key}")), Value::Integer(1));
+            served.cluster.node(1).stop();
+            waiting.send(&words(&format!("INCR {key}")));
+            let slot = *served.cluster.share(1).start();
+            let other = served.cluster.wait_for_other_owner(slot, 1, SOON);
+            // Whoever has asked it something, or would, is answered before it wakes.
+            let reply = waiting.reply();
+            let text = reply.error().unwrap_or_default();
+            assert!(text.starts_with("UNKNOWN respool: "), "{reply:?}");
+            for client in [&mut waiting, &mut served.client()] {
+                wait_until("its replica answers", SOON, || {
+                    client.call(&format!("INCR {key}")).error().is_none()
+                });
+            }
+            served.cluster.node(1).cont();
+            assert_eq!(other.unwrap_or_else(|error| panic!("{error}")), 4);
+            served.whole();
+        });
+    });
+}
+
+#[test]
+fn a_node_that_joins_gets_slots_and_one_that_leaves_is_forgotten() {
+    let mut served = Served::start(&some_server(), primaries(), &["--threads=1"]);
+    counted(&mut served, Allowed::Nothing, |served| {
+        let joined = served
+            .cluster
+            .add_node()
+            .unwrap_or_else(|error| panic!("{error}"));
+        let slots = counted_slots(10, &mut Random::new(seed()));
+        let moved = |slot: u16, from: usize, to: usize| {
+            let moved = served.cluster.move_slots([slot], from, to);
+            moved.unwrap_or_else(|error| panic!("{error}"));
+        };
+        let owner = |slot| {
+            served
+                .cluster
+                .owner(slot)
+                .unwrap_or_else(|error| panic!("{error}"))
+        };
+        let mut taken = Vec::new();
+        for slot in slots {
+            let from = owner(slot);
+            if from != joined {
+                moved(slot, from, joined);
+                taken.push(slot);
+            }
+        }
+        thread::sleep(Duration::from_millis(300));
+        for slot in taken {
+            moved(slot, joined, 0);
+        }
+        thread::sleep(HEARD);
+        for node in 0..3 {
+            let forget = ["CLUSTER", "FORGET", served.cluster.id(joined)];
+            let forgotten = served.cluster.node(node).order(&forget);
+            forgotten.unwrap_or_else(|error| panic!("{error}"));
+        }
+        let name = served.cluster.node(joined).address();
+        served.cluster.node(joined).kill9();
+        wait_until("it is forgotten", SOON, || {
+            let told = format!("no node speaks of {name} any more");
+            served.proxy.log().contains(&told)
+        });
+    });
+}
+
+#[test]
+fn whichever_node_is_named_and_however_all_are_found() {
+    let settings = ClusterSettings {
+        password: Some("secret".to_owned()),
+        ..ClusterSettings::default()
+    };
+    let served = Served::start(&some_server(), settings, &["--threads=2"]);
+    let node = |node: usize| served.cluster.node(node).address();
+    let dead = ReservedPort::new().expect("a free port");
+    let seeds = [
+        format!("127.0.0.1:{},{}", dead.port, node(1)),
+        // A replica, and a name.
+        node(3).to_string(),
+        format!("localhost:{}", node(0).port()),
+    ];
+    let start = |seeds: &String| {
+        let args = ["--threads=2", "--password=secret"];
+        let proxy = proxy(&format!(":secret@{seeds}"), &args);
+        let mut client = Client::connect(proxy.address());
+        let refused = client.call("GET key:0");
+        assert!(
+            refused
+                .error()
+                .is_some_and(|error| error.starts_with("NOAUTH "))
+        );
+        assert_eq!(client.call("AUTH secret"), Value::ok());
+        (seeds.clone(), proxy, client)
+    };
+    let all_keys = |(seeds, proxy, client): &mut (String, Proxy, Client)| {
+        for key in 0..60 {
+            let set = client.call(&format!("SET key:{key} {key}"));
+            assert_eq!(set, Value::ok(), "{seeds}: {}", proxy.log());
+        }
+    };
+    let mut started: Vec<_> = seeds.iter().map(start).collect();
+    started.iter_mut().for_each(all_keys);
+    // It was needed for the start alone.
+    served.cluster.node(3).kill9();
+    thread::sleep(Duration::from_millis(300));
+    started.iter_mut().for_each(all_keys);
+}
+
+#[test]
+fn a_node_that_is_gone_fails_its_own_keys_alone_and_at_once() {
+    with_every_server(|binary| {
+        let settings = ClusterSettings {
+            args: vec!["--cluster-require-full-coverage".into(), "no".into()],
+            ..primaries()
+        };
+        let args = ["--threads=1", "--reconnect-max-ms=100"];
+        let mut served = Served::start(binary, settings, &args);
+        let keys: Vec<String> = (0..3).map(|primary| served.key_of(primary, 0)).collect();
+        let [a, b, gone] = &keys[..] else {
+            panic!("three primaries")
+        };
+        let name = served.cluster.node(2).address().to_string();
+        let mut client = served.client();
+        for key in &keys {
+            assert_eq!(client.call(&format!("SET {key} {key}")), Value::ok());
+        }
+        served.cluster.node(2).kill9();
+        let fails = |reply: &Value| {
+            let text = reply.error().unwrap_or_default();
+            text.contains(&name) && !text.starts_with("MOVED")
+        };
+        wait_until("its keys fail", SOON, || {
+            fails(&client.call(&format!("GET {gone}")))
+        });
+        // Long enough that the others have noticed.
+        let end = Instant::now() + Duration::from_secs(3);
+        let mut turns = 0;
+        while Instant::now() < end {
+            let requests = format!(
+                "GET {a};GET {gone};MGET {a} {b};MGET {a} {gone};SET {b} {b};MSET {a} {a} {gone} x;INCR {gone}"
+            );
+            let replies = pipelined(&mut client, &requests);
+            assert_eq!(replies[0], Value::bulk(a));
+            let both = Value::Array(vec![Value::bulk(a), Value::bulk(b)]);
+            assert_eq!(replies[2], both);
+            assert_eq!(replies[4], Value::ok());
+            for failed in [1, 3, 5, 6] {
+                assert!(fails(&replies[failed]), "{failed}: {:?}", replies[failed]);
+            }
+            turns += 1;
+        }
+        assert!(
+            turns > 30,
+            "{turns} turns in 3 seconds: who fails makes the others wait"
+        );
+        let restarted = served.cluster.node_mut(2).restart();
+        restarted.unwrap_or_else(|error| panic!("{error}"));
+        wait_until("it heals", SOON, || {
+            client.call(&format!("SET {gone} again")) == Value::ok()
+        });
+        let healed = Value::Array(vec![Value::bulk(a), Value::bulk("again")]);
+        assert_eq!(client.call(&format!("MGET {a} {gone}")), healed);
+    });
+}

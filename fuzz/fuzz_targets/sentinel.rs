@@ -1,0 +1,172 @@
+//! Any bytes are an answer or a message of a Sentinel, or an error, and what is made of them keeps its bounds.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use respool_protocol::sentinel::{
+    Answer, CHANNELS, Endpoint, Event, HOST_BYTES_MAX, Message, NAME_BYTES_MAX, Peer, Primary,
+    Replica, Role, Roster, SURVEY_ANSWERS, Survey, choose, read_address, read_id,
+};
+
+/// What is read of all that is said of primaries, replicas and Sentinels, with a value that makes sense.
+const FIELDS: [(&str, &str); 15] = [
+    ("name", "m"),
+    ("ip", "h"),
+    ("port", "1"),
+    ("runid", "a"),
+    ("flags", "failover_in_progress"),
+    ("role-reported", "slave"),
+    ("config-epoch", "1"),
+    ("num-slaves", "1"),
+    ("num-other-sentinels", "1"),
+    ("quorum", "1"),
+    ("master-link-status", "ok"),
+    ("master-host", "h"),
+    ("master-port", "1"),
+    ("slave-priority", "1"),
+    ("slave-repl-offset", "1"),
+];
+
+// The first byte says what is read, and whether the rest is an answer or the values in one; of an event, the second one
+// says on which channel.
+fuzz_target!(|input: &[u8]| {
+    let Some((&which, bytes)) = input.split_first() else {
+        return;
+    };
+    let mut values = bytes.split(|&byte| byte == 0xff);
+    let list = match which & 8 {
+        0 => bytes.to_vec(),
+        _ => list(&mut values),
+    };
+    match which % 8 {
+        0 => {
+            let answer = if which & 8 == 0 { bytes } else { &list[4..] };
+            Primary::read(answer).iter().for_each(check_primary);
+        }
+        1 => Primary::read_all(&list)
+            .iter()
+            .flatten()
+            .for_each(check_primary),
+        2 => Replica::read_all(&list).iter().flatten().for_each(|one| {
+            check_place(&one.endpoint);
+            check_place(&one.of);
+            assert!(!one.is_usable() || one.endpoint.is_some());
+        }),
+        3 => Peer::read_all(&list)
+            .iter()
+            .for_each(|peers| check_roster(peers)),
+        4 => match Role::read(bytes) {
+            Ok(Role::Primary { replicas, .. }) => replicas
+                .into_iter()
+                .for_each(|(at, _)| check_place(&Some(at))),
+            Ok(Role::Replica { of, .. }) => check_place(&of),
+            Ok(Role::Sentinel { names }) => names.iter().for_each(|name| check_name(name)),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        },
+        5 => {
+            if let Ok(Message::Event(event)) = Message::read(bytes) {
+                check_event(&event);
+            }
+        }
+        6 => {
+            let Some((&channel, text)) = bytes.split_first() else {
+                return;
+            };
+            let channel = CHANNELS[usize::from(channel) % CHANNELS.len()];
+            if let Ok(event) = Event::read(channel.as_bytes(), text) {
+                check_event(&event.expect("every channel says something"));
+            }
+        }
+        _ => check_survey(bytes),
+    }
+});
+
+/// A list of one entry with all fields, and these values where they are not empty.
+fn list<'a>(values: &mut impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut answer = format!("*1\r\n%{}\r\n", FIELDS.len()).into_bytes();
+    for (field, usual) in FIELDS {
+        answer.extend_from_slice(format!("+{field}\r\n").as_bytes());
+        let usual = format!("+{usual}\r\n");
+        answer.extend_from_slice(value(values).unwrap_or(usual.as_bytes()));
+    }
+    answer
+}
+
+/// The next value, if it is not left out. Between them is a byte that is in none.
+fn value<'a>(values: &mut impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
+    values.next().filter(|value| !value.is_empty())
+}
+
+/// All that is asked of one Sentinel at once.
+fn check_survey(bytes: &[u8]) {
+    let mut values = bytes.split(|&byte| byte == 0xff);
+    let address = value(&mut values).unwrap_or(b"*2\r\n+h\r\n+2\r\n");
+    let id = value(&mut values).unwrap_or(b"+a\r\n");
+    let (primary, peers, replicas) = (list(&mut values), list(&mut values), list(&mut values));
+    let answers: [&[u8]; SURVEY_ANSWERS] = [&primary[4..], address, &peers, &replicas, id];
+    let _ = read_id(id);
+    check_place(&read_address(address).ok());
+    let Ok(survey) = Survey::read(answers) else {
+        return;
+    };
+    check_primary(&survey.primary);
+    survey.peers.iter().for_each(|peers| check_roster(peers));
+    let answer = survey.answer();
+    assert_eq!(answer.address, survey.address);
+    let newer = Answer {
+        config_epoch: answer.config_epoch.saturating_add(1),
+        ..answer.clone()
+    };
+    let answers = [answer.clone(), newer.clone(), answer];
+    let chosen = choose(&answers).expect("there are some");
+    assert_eq!(chosen.config_epoch, newer.config_epoch);
+}
+
+fn check_roster(peers: &[Peer]) {
+    let seed = Endpoint {
+        host: "seed".to_owned(),
+        port: 1,
+    };
+    let mut roster = Roster::new([seed.clone()]).expect("a seed");
+    roster.handle_peers(&seed, peers);
+    let mut at = roster.after(None);
+    for one in roster.all() {
+        check_place(&Some(one.clone()));
+        assert_eq!(at, one);
+        at = roster.after(Some(at));
+    }
+    for peer in peers {
+        assert!(peer.endpoint.iter().all(|at| roster.all().contains(at)));
+    }
+    assert!(roster.all().contains(&seed) && !roster.handle_peers(&seed, peers));
+}
+
+fn check_primary(primary: &Primary) {
+    check_name(&primary.name);
+    check_place(&primary.endpoint);
+}
+
+fn check_event(event: &Event) {
+    check_name(event.name());
+    match event {
+        Event::Switched { from, to, .. } => {
+            check_place(from);
+            check_place(to);
+        }
+        Event::Promoted { to, .. } => check_place(to),
+        Event::Down { who, .. } | Event::Up { who, .. } | Event::Rebooted { who } => {
+            check_place(&who.endpoint);
+        }
+        _ => {}
+    }
+}
+
+fn check_name(name: &str) {
+    assert!((1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(' '));
+}
+
+fn check_place(at: &Option<Endpoint>) {
+    if let Some(Endpoint { host, port }) = at {
+        assert!(*port > 0 && (1..=HOST_BYTES_MAX).contains(&host.len()));
+        assert!(host.bytes().all(|byte| byte.is_ascii_graphic()));
+    }
+}
