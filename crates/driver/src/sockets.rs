@@ -136,6 +136,9 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// How long a peer may be silent before the kernel asks whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
+/// How long a server may leave unacknowledged what was written to it before the kernel gives the connection up, milliseconds.
+const UNACKNOWLEDGED_MS: u32 = 30_000;
+
 /// Starts to connect; the socket becomes writable when it is, or has failed.
 pub(crate) fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() {
@@ -145,6 +148,7 @@ pub(crate) fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     };
     let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
     prepare_tcp(&socket)?;
+    sockopt::set_tcp_user_timeout(&socket, UNACKNOWLEDGED_MS)?;
     in_progress(net::connect(&socket, &address))?;
     Ok(socket)
 }

@@ -350,15 +350,16 @@ impl Engine {
         let (links, servers, now) = (&self.links, &self.servers, self.now.stamp_ms());
         let (sessions, put_off) = (&self.sessions, &self.put_off_sessions);
         let oldest = |pool: u16| {
+            let delayed = put_off.iter().filter_map(|key| {
+                let session = sessions.get(*key).filter(|session| session.pool == pool)?;
+                session.rare.as_deref()?.delayed.oldest_at_ms()
+            });
             links
                 .iter()
                 .filter(|(_, link)| !link.waits && link.tunnel.is_none())
                 .filter(|(_, link)| servers[usize::from(link.key.server.0)].pool == pool)
                 .flat_map(|(_, link)| link.ledger.iter().map(|entry| entry.at_ms))
-                .chain(put_off.iter().filter_map(|key| {
-                    let session = sessions.get(*key).filter(|session| session.pool == pool)?;
-                    session.rare.as_deref()?.delayed.oldest_at_ms()
-                }))
+                .chain(delayed)
                 .min_by_key(|at_ms| at_ms.wrapping_sub(now) as i32)
         };
         let settled = |pause: &mut Settling| {
