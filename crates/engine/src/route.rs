@@ -18,7 +18,7 @@
 
 use std::cell::Cell;
 
-use respool_protocol::commands::{Command, CommandId, KeyFlags, Spread, id};
+use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, id};
 use respool_protocol::encode::Version;
 
 use crate::cluster::Cluster;
@@ -168,6 +168,10 @@ impl Engine {
             Owner::Nobody => match spread {
                 Spread::Here => None,
                 Spread::Node if of_cluster && !in_multi => self.answer_as_node(key, request),
+                // The node that executes it would tell of itself.
+                Spread::Node if of_cluster && request.command.answer != Answer::Session => {
+                    Some(self.refuse_here(key, request.command))
+                }
                 Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
                     // Always the same one, as long as it is there.
                     if !is_bound && !in_multi {

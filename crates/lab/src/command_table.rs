@@ -779,7 +779,7 @@ stand below the table.
 - **Several servers**: who gets it on a pool of several servers; of all, what becomes of their replies. What goes to
   the owner of its keys, the first that is up gets if it has none. *The first* is where everybody publishes and
   listens; in front of a Cluster, SPUBLISH goes to who owns its channel. Within a transaction, or while keys are
-  watched, what would go to several servers is refused.
+  watched, what would go to several servers is refused; within a transaction so is what respool says for a Cluster.
 - **Known to**: which of the two servers has it.
 
 | Command | Arity | Answered by | Again | Together | Several servers | Known to |

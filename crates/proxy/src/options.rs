@@ -841,7 +841,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
         }),
         value: "COUNT",
         brief: "Links on which one large request each travels",
-        more: "At it, the next large request waits.",
+        more: "At it, the next large request waits. Where a pool has several servers, SCRIPT KILL, FUNCTION KILL and \
+               FUNCTION STATS need one to each of them.",
         example: "4",
         ..OPTION
     },
