@@ -51,8 +51,9 @@ impl Astray {
         let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
         let astray = Astray { fakes, proxy };
         // The time before it knows its nodes is no topic here.
-        wait_until("the nodes were asked", SOON, || {
-            counter(&mut astray.client(), "topology_refreshes") > 0
+        wait_until("the nodes have answered", SOON, || {
+            let log = astray.proxy.log();
+            log.contains("own its slots") || log.contains("no node says")
         });
         astray
     }
