@@ -677,6 +677,13 @@ impl Link {
         self.ledger.iter().any(|entry| entry.session == session)
     }
 
+    /// Whether the reply of this place comes on this link; it may have to be asked for again first, when what is read now ends.
+    pub(crate) fn brings(&self, session: Key, seq: u32) -> bool {
+        let again = self.again.iter().map(|(entry, _)| entry);
+        let mut all = self.ledger.iter().chain(again);
+        all.any(|entry| entry.session == session && entry.seq == seq)
+    }
+
     /// Whether the open batch has requests.
     pub(crate) fn has_open_batch(&self) -> bool {
         self.open > 0

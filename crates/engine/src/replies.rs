@@ -537,9 +537,8 @@ impl Engine {
     /// because of another one, and so on, and what the last one waits for stands here.
     fn waits_for_itself(&self, link: Key, key: Key) -> bool {
         let stands_on = |session: Key, link: &Link| {
-            let head = self.sessions.get(session).map(|session| session.head_seq);
-            let mut its = link.ledger.iter().filter(|entry| entry.session == session);
-            its.any(|entry| Some(entry.seq) == head)
+            let state = self.sessions.get(session);
+            state.is_some_and(|state| link.brings(session, state.head_seq))
         };
         let (mut waiting, mut seen) = (vec![key], vec![link]);
         while let Some(session) = waiting.pop() {
@@ -572,7 +571,6 @@ impl Engine {
             return false;
         };
         let soft = self.settings.limits.session_output_soft_bytes as usize;
-        let mut its = link.ledger.iter().filter(|entry| entry.session == key);
         // What has come of another one's reply is not its.
         let begun = match link.first_in_flight() {
             Some(next) if next.session == key => link.partial.len(),
@@ -582,7 +580,7 @@ impl Engine {
         session.flags.any(Flags::ROUTED)
             && link.owes(key)
             && session.parked_bytes() + begun > soft
-            && its.all(|entry| entry.seq != session.head_seq)
+            && !link.brings(key, session.head_seq)
     }
 
     /// A link brings a session more than it takes. First everybody else leaves the link; at the hard
