@@ -4,6 +4,7 @@
 //! that means something first with no respool in between: a test that fails there is itself wrong.
 
 mod client;
+mod counting;
 mod divided;
 mod fake;
 mod relay;
