@@ -12,12 +12,12 @@
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::encode::Version;
 use respool_protocol::sentinel::{
-    self, Answer, Event as Heard, Message, Roster, SURVEY_ANSWERS, Survey,
+    self, Answer, Event as Heard, Message, Primary, Roster, SURVEY_ANSWERS, Survey,
 };
 
 use crate::auth::CONFIGURED;
 use crate::duty::Duty;
-use crate::engine::{Action, Engine, LinkId};
+use crate::engine::{Action, Engine, LinkId, TICK_MS};
 use crate::limits::SENTINELS_WATCHED_MAX;
 use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::{Server, ServerId};
@@ -27,8 +27,11 @@ use crate::time::Time;
 
 /// From one survey to the next, milliseconds.
 const SURVEY_MS: u64 = 10_000;
-/// The same where something has happened: what Sentinels say of one failover comes at once, and servers refuse everybody.
-const SURVEY_SOON_MS: u64 = 50;
+/// The same where something has happened: what Sentinels say of one failover comes at once, and servers refuse everybody. Less
+/// than a tick, so that who was refused is asked again behind the answer, and not while it comes.
+const SURVEY_SOON_MS: u64 = TICK_MS as u64 * 4 / 5;
+/// The same of a Sentinel that tells us of no events.
+const SURVEY_DEAF_MS: u64 = 1_000;
 
 /// The Sentinels of a pool, and what they have said.
 #[derive(Debug)]
@@ -59,6 +62,10 @@ struct Watcher {
     asked: usize,
     /// It is to be asked again, soon.
     again: bool,
+    /// It was asked for events on this connection, and has said nothing since.
+    first: bool,
+    /// It refuses to tell of events: we may not subscribe there.
+    deaf: bool,
 }
 
 impl Watch {
@@ -151,6 +158,8 @@ impl Engine {
                 surveyed: self.now,
                 asked: 0,
                 again: false,
+                first: false,
+                deaf: false,
             };
             if let Some(watch) = &mut self.pools[pool].watch {
                 watch.watchers.push(watcher);
@@ -230,9 +239,12 @@ impl Engine {
         if let Some(watcher) = self.watcher_mut(key) {
             // What it was asked before was lost with its connection.
             watcher.asked = 0;
+            watcher.first = !watcher.deaf;
         }
         let mut events = Vec::new();
-        sentinel::ask_events(&mut events);
+        if self.watcher_mut(key).is_some_and(|watcher| !watcher.deaf) {
+            sentinel::ask_events(&mut events);
+        }
         self.survey(key, events);
     }
 
@@ -243,6 +255,7 @@ impl Engine {
         let due = |watcher: &&Watcher| {
             let after_ms = match watcher.again {
                 true => SURVEY_SOON_MS,
+                false if watcher.deaf => SURVEY_DEAF_MS,
                 false => SURVEY_MS,
             };
             watcher.asked == 0 && self.now.since_ms(watcher.surveyed) >= after_ms
@@ -324,6 +337,15 @@ impl Engine {
         };
         if let Some(watcher) = self.watcher_mut(key) {
             watcher.asked = watcher.asked.saturating_sub(1);
+            let is_first = std::mem::take(&mut watcher.first);
+            if is_first && answers[0].starts_with(b"-") && Primary::read(&answers[1]).is_ok() {
+                // SUBSCRIBE has no reply but this one, and from now on every answer would be taken for the one before.
+                watcher.deaf = true;
+                return self.lose_link(
+                    key,
+                    "it refuses SUBSCRIBE, and is asked every second instead",
+                );
+            }
         }
         let survey = match Survey::read(answers.each_ref().map(Vec::as_slice)) {
             Ok(survey) => survey,

@@ -26,6 +26,8 @@ struct Says {
     primary: Option<SocketAddr>,
     epoch: u64,
     peers: Vec<SocketAddr>,
+    /// It tells nobody of events.
+    mute: bool,
     /// What it answers to whatever it is asked, if that.
     instead: Option<String>,
 }
@@ -87,6 +89,11 @@ fn answer(asked: &Asked<'_>, says: &Says) -> Option<String> {
     const UNKNOWN: &str = "-ERR No such master with that name\r\n";
     if asked.name() == "HELLO" {
         return None;
+    }
+    if asked.name() == "SUBSCRIBE" && says.mute {
+        return Some(
+            "-NOPERM this user has no permissions to run the 'subscribe' command\r\n".to_owned(),
+        );
     }
     if asked.name() == "SUBSCRIBE" {
         return Some(String::new());
@@ -413,6 +420,19 @@ fn an_event_alone_leads_to_the_new_primary() {
         .fakes
         .tell(&message("+switch-master", &format!("m {old} {new}")));
     scene.leads_to(1);
+}
+
+#[test]
+fn a_sentinel_that_may_not_be_listened_to_is_asked() {
+    let mut scene = Scene::new();
+    let sentinel = Sentinel::start(scene.address(0), 1);
+    sentinel.will_say(|says| says.mute = true);
+    scene.serve(&[sentinel.address()], &["--threads=1"]);
+    scene.leads_to(0);
+    sentinel.will_say(|says| (says.primary, says.epoch) = (Some(scene.address(1)), 2));
+    scene.leads_to(1);
+    assert_eq!(sentinel.fakes.count("SUBSCRIBE"), 1);
+    assert!(sentinel.surveys() < 30, "{} surveys", sentinel.surveys());
 }
 
 #[test]
