@@ -26,6 +26,8 @@ struct Says {
     primary: Option<SocketAddr>,
     epoch: u64,
     peers: Vec<SocketAddr>,
+    /// It lets nobody in.
+    refuses: bool,
     /// It tells nobody of events.
     mute: bool,
     /// What it answers to whatever it is asked, if that.
@@ -87,6 +89,9 @@ fn message(channel: &str, text: &str) -> String {
 
 fn answer(asked: &Asked<'_>, says: &Says) -> Option<String> {
     const UNKNOWN: &str = "-ERR No such master with that name\r\n";
+    if asked.name() == "HELLO" && says.refuses {
+        return Some("-ERR not yet\r\n".to_owned());
+    }
     if asked.name() == "HELLO" {
         return None;
     }
@@ -464,6 +469,35 @@ fn when_those_who_are_listened_to_are_gone_others_take_their_place() {
     }
     all[4].is_heard();
     scene.leads_to(1);
+}
+
+#[test]
+fn no_more_than_five_are_listened_to_when_all_are_back() {
+    let mut scene = Scene::new();
+    let all: Vec<Sentinel> = (0..9)
+        .map(|_| Sentinel::start(scene.address(0), 1))
+        .collect();
+    for one in &all {
+        one.will_say(|says| says.refuses = true);
+    }
+    let seeds: Vec<SocketAddr> = all.iter().map(Sentinel::address).collect();
+    scene.serve(&seeds, &["--threads=1", "--reconnect-max-ms=200"]);
+    wait_until("each is tried", SOON, || {
+        all.iter().all(|one| one.fakes.count("HELLO") > 1)
+    });
+    for one in &all {
+        one.will_say(|says| says.refuses = false);
+    }
+    scene.leads_to(0);
+    thread::sleep(2 * A_WHILE);
+    let before: Vec<usize> = all.iter().map(Sentinel::surveys).collect();
+    all.iter().for_each(Sentinel::tell);
+    thread::sleep(A_WHILE);
+    let listened = all
+        .iter()
+        .zip(before)
+        .filter(|(one, before)| one.surveys() > *before);
+    assert_eq!(listened.count(), 5);
 }
 
 #[test]
