@@ -12,12 +12,12 @@
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::encode::Version;
 use respool_protocol::sentinel::{
-    self, Answer, Event as Heard, Message, Roster, SURVEY_ANSWERS, Survey,
+    self, Answer, Event as Heard, Message, Primary, Roster, SURVEY_ANSWERS, Survey,
 };
 
 use crate::auth::CONFIGURED;
 use crate::duty::Duty;
-use crate::engine::{Action, Engine, LinkId};
+use crate::engine::{Action, Engine, LinkId, TICK_MS};
 use crate::limits::SENTINELS_WATCHED_MAX;
 use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::{Server, ServerId};
@@ -27,6 +27,11 @@ use crate::time::Time;
 
 /// From one survey to the next, milliseconds.
 const SURVEY_MS: u64 = 10_000;
+/// The same where something has happened: what Sentinels say of one failover comes at once, and servers refuse everybody. Less
+/// than a tick, so that who was refused is asked again behind the answer, and not while it comes.
+const SURVEY_SOON_MS: u64 = TICK_MS as u64 * 4 / 5;
+/// The same of a Sentinel that tells us of no events.
+const SURVEY_DEAF_MS: u64 = 1_000;
 
 /// The Sentinels of a pool, and what they have said.
 #[derive(Debug)]
@@ -37,6 +42,8 @@ pub(crate) struct Watch {
     /// How to reach a Sentinel, but for its address.
     template: ServerSettings,
     watchers: Vec<Watcher>,
+    /// The latest of what those had said of each primary who are not listened to any more.
+    left: Vec<Option<Answer>>,
 }
 
 /// One Sentinel.
@@ -46,7 +53,19 @@ struct Watcher {
     link: Key,
     /// What it said last of each primary. That lasts when it is gone, so that no other leads back behind it.
     said: Vec<Option<Answer>>,
+    /// The config epochs that it last gave.
+    epochs: Vec<u64>,
+    /// What was wrong with its answers, as it was told.
+    wrong: Vec<Option<String>>,
     surveyed: Time,
+    /// Primaries of the last survey of which it has not said all.
+    asked: usize,
+    /// It is to be asked again, soon.
+    again: bool,
+    /// It was asked for events on this connection, and has said nothing since.
+    first: bool,
+    /// It refuses to tell of events: we may not subscribe there.
+    deaf: bool,
 }
 
 impl Watch {
@@ -57,6 +76,7 @@ impl Watch {
     ) -> Option<Watch> {
         let endpoint = |settings: &ServerSettings| endpoint_of(&settings.address);
         Some(Watch {
+            left: vec![None; primaries.len()],
             primaries,
             roster: Roster::new(sentinels.iter().filter_map(endpoint)).ok()?,
             template: sentinels.first()?.clone(),
@@ -98,8 +118,7 @@ impl Engine {
         let Some(watch) = &self.pools[pool].watch else {
             return;
         };
-        let all = watch.roster.all().iter().take(SENTINELS_WATCHED_MAX);
-        let wanted: Vec<Address> = all.map(address_of).collect();
+        let wanted = self.wanted_sentinels(watch);
         let (names, template) = (watch.primaries.len(), watch.template.clone());
         for address in &wanted {
             let is_it = |watcher: &Watcher| {
@@ -125,6 +144,8 @@ impl Engine {
                 user: CONFIGURED,
             };
             let Some(link) = self.add_link(kind, Role::Sentinel) else {
+                // At `links_max`. There may be room at the next tick.
+                self.servers[usize::from(server.0)].gone = true;
                 return;
             };
             self.connect(link);
@@ -132,7 +153,13 @@ impl Engine {
                 server,
                 link,
                 said: vec![None; names],
+                epochs: vec![0; names],
+                wrong: vec![None; names],
                 surveyed: self.now,
+                asked: 0,
+                again: false,
+                first: false,
+                deaf: false,
             };
             if let Some(watch) = &mut self.pools[pool].watch {
                 watch.watchers.push(watcher);
@@ -141,19 +168,66 @@ impl Engine {
         self.leave_sentinels(pool, &wanted);
     }
 
-    /// Whom nobody speaks of any more, and who is not there, is not looked for.
+    /// Who is listened to, or is to be: those who are there stay, and who is not there keeps no other from it.
+    fn wanted_sentinels(&self, watch: &Watch) -> Vec<Address> {
+        let all = watch.roster.all();
+        let of = |watcher: &Watcher| &self.servers[usize::from(watcher.server.0)].settings.address;
+        let link = |watcher: &Watcher| self.links.get(watcher.link);
+        let is_up = |watcher: &&Watcher| link(watcher).is_some_and(Link::is_up);
+        let mut wanted: Vec<Address> = watch
+            .watchers
+            .iter()
+            .filter(is_up)
+            .map(of)
+            .cloned()
+            .collect();
+        wanted.sort_by_cached_key(|address| {
+            let place = all.iter().position(|one| address_of(one) == *address);
+            place.unwrap_or(usize::MAX)
+        });
+        wanted.truncate(SENTINELS_WATCHED_MAX);
+        let mut counted = wanted.len();
+        if counted == SENTINELS_WATCHED_MAX {
+            return wanted;
+        }
+        for address in all.iter().map(address_of) {
+            if wanted.contains(&address) {
+                continue;
+            }
+            let watcher = watch
+                .watchers
+                .iter()
+                .find(|watcher| *of(watcher) == address);
+            let has_failed = watcher.and_then(link).is_some_and(|link| link.failures > 0);
+            if has_failed {
+                wanted.push(address);
+            } else if counted < SENTINELS_WATCHED_MAX {
+                counted += 1;
+                wanted.push(address);
+            }
+        }
+        wanted
+    }
+
+    /// Who is not wanted is not looked for. What it has said is not forgotten.
     fn leave_sentinels(&mut self, pool: usize, wanted: &[Address]) {
         let servers = &self.servers;
-        let links = &self.links;
         let Some(watch) = &mut self.pools[pool].watch else {
             return;
         };
         let leaves = |watcher: &mut Watcher| {
             let address = &servers[usize::from(watcher.server.0)].settings.address;
-            let is_up = links.get(watcher.link).is_some_and(Link::is_up);
-            !wanted.contains(address) && !is_up
+            !wanted.contains(address)
         };
         let left: Vec<Watcher> = watch.watchers.extract_if(.., leaves).collect();
+        for watcher in &left {
+            for (kept, said) in watch.left.iter_mut().zip(&watcher.said) {
+                let epoch = |answer: &Option<Answer>| answer.as_ref().map(|said| said.config_epoch);
+                if epoch(said) > epoch(kept) {
+                    kept.clone_from(said);
+                }
+            }
+        }
         for watcher in left {
             self.servers[usize::from(watcher.server.0)].gone = true;
             self.close_link(watcher.link);
@@ -162,8 +236,15 @@ impl Engine {
 
     /// A Sentinel can be asked: everything that happens from now on, and what is so now.
     pub(crate) fn sentinel_up(&mut self, key: Key) {
+        if let Some(watcher) = self.watcher_mut(key) {
+            // What it was asked before was lost with its connection.
+            watcher.asked = 0;
+            watcher.first = !watcher.deaf;
+        }
         let mut events = Vec::new();
-        sentinel::ask_events(&mut events);
+        if self.watcher_mut(key).is_some_and(|watcher| !watcher.deaf) {
+            sentinel::ask_events(&mut events);
+        }
         self.survey(key, events);
     }
 
@@ -171,17 +252,32 @@ impl Engine {
         let Some(watch) = &self.pools[pool].watch else {
             return;
         };
-        let due = |watcher: &&Watcher| self.now.since_ms(watcher.surveyed) >= SURVEY_MS;
-        let links: Vec<Key> = watch
-            .watchers
-            .iter()
-            .filter(due)
-            .map(|one| one.link)
-            .collect();
+        let due = |watcher: &&Watcher| {
+            let after_ms = match watcher.again {
+                true => SURVEY_SOON_MS,
+                false if watcher.deaf => SURVEY_DEAF_MS,
+                false => SURVEY_MS,
+            };
+            watcher.asked == 0 && self.now.since_ms(watcher.surveyed) >= after_ms
+        };
+        let due = watch.watchers.iter().filter(due);
+        let links: Vec<Key> = due.map(|watcher| watcher.link).collect();
         for link in links {
             if self.links.get(link).is_some_and(Link::is_up) {
                 self.survey(link, Vec::new());
             }
+        }
+    }
+
+    /// Something has happened: a Sentinel is asked at once, or when it has answered what it was asked just now.
+    fn survey_soon(&mut self, key: Key) {
+        let now = self.now;
+        let Some(watcher) = self.watcher_mut(key) else {
+            return;
+        };
+        watcher.again = true;
+        if watcher.asked == 0 && now.since_ms(watcher.surveyed) >= SURVEY_SOON_MS {
+            self.survey(key, Vec::new());
         }
     }
 
@@ -194,7 +290,9 @@ impl Engine {
         let Some(watch) = &mut self.pools[pool].watch else {
             return;
         };
-        watch.watchers[index].surveyed = now;
+        let watcher = &mut watch.watchers[index];
+        (watcher.surveyed, watcher.again) = (now, false);
+        watcher.asked = watch.primaries.len();
         let names: Vec<String> = watch
             .primaries
             .iter()
@@ -210,6 +308,11 @@ impl Engine {
             self.put_ours(key, &bytes, duty);
             bytes.clear();
         }
+    }
+
+    fn watcher_mut(&mut self, link: Key) -> Option<&mut Watcher> {
+        let (pool, index) = self.watcher_of(link)?;
+        self.pools[pool].watch.as_mut()?.watchers.get_mut(index)
     }
 
     fn watcher_of(&self, link: Key) -> Option<(usize, usize)> {
@@ -228,22 +331,51 @@ impl Engine {
         let Some((pool, index)) = self.watcher_of(key) else {
             return;
         };
+        let name = usize::from(primary);
         let Ok(answers) = <&[_; SURVEY_ANSWERS]>::try_from(answers) else {
             return;
         };
+        if let Some(watcher) = self.watcher_mut(key) {
+            watcher.asked = watcher.asked.saturating_sub(1);
+            let is_first = std::mem::take(&mut watcher.first);
+            if is_first && answers[0].starts_with(b"-") && Primary::read(&answers[1]).is_ok() {
+                // SUBSCRIBE has no reply but this one, and from now on every answer would be taken for the one before.
+                watcher.deaf = true;
+                return self.lose_link(
+                    key,
+                    "it refuses SUBSCRIBE, and is asked every second instead",
+                );
+            }
+        }
         let survey = match Survey::read(answers.each_ref().map(Vec::as_slice)) {
             Ok(survey) => survey,
             Err(error) => {
-                let label = self.label(key);
-                return self.tell_topology(pool, format!("Sentinel {label}: {error}"));
+                let text = format!("Sentinel {}: {error}", self.label(key));
+                let watcher = self.watcher_mut(key);
+                let told = watcher.and_then(|watcher| watcher.wrong.get_mut(name));
+                if told.is_some_and(|told| told.replace(text.clone()).as_ref() != Some(&text)) {
+                    self.tell_topology(pool, text);
+                }
+                return;
             }
         };
         let me = endpoint_of(&self.server(self.sentinel_at(pool, index)).settings.address);
         let Some(watch) = &mut self.pools[pool].watch else {
             return;
         };
-        if let Some(said) = watch.watchers[index].said.get_mut(usize::from(primary)) {
-            *said = Some(survey.answer());
+        let watcher = &mut watch.watchers[index];
+        watcher.said[name] = Some(survey.answer());
+        watcher.wrong[name] = None;
+        let epoch = survey.primary.config_epoch;
+        let before = std::mem::replace(&mut watcher.epochs[name], epoch);
+        if epoch < before {
+            // The name was begun anew: what was said before by those who are not there holds no longer.
+            watch.left[name] = None;
+            for watcher in &mut watch.watchers {
+                if !self.links.get(watcher.link).is_some_and(Link::is_up) {
+                    watcher.said[name] = None;
+                }
+            }
         }
         let news = match (&survey.peers, me) {
             (Ok(peers), Some(me)) => watch.roster.handle_peers(&me, peers),
@@ -267,7 +399,7 @@ impl Engine {
             Ok(Message::Event(heard)) => heard,
             Ok(_) => return,
             // Whatever it was.
-            Err(_) => return self.survey(key, Vec::new()),
+            Err(_) => return self.survey_soon(key),
         };
         let Some((pool, index)) = self.watcher_of(key) else {
             return;
@@ -292,7 +424,7 @@ impl Engine {
             said.address = to;
             self.follow_primary(pool, primary);
         }
-        self.survey(key, Vec::new());
+        self.survey_soon(key);
     }
 
     /// A primary may be elsewhere than it was.
@@ -300,8 +432,9 @@ impl Engine {
         let Some(watch) = &self.pools[pool].watch else {
             return;
         };
-        let said = watch.watchers.iter();
-        let said: Vec<Answer> = said.filter_map(|one| one.said[primary].clone()).collect();
+        let said = watch.watchers.iter().map(|watcher| &watcher.said);
+        let said = said.chain([&watch.left]);
+        let said: Vec<Answer> = said.filter_map(|said| said[primary].clone()).collect();
         let Some(chosen) = sentinel::choose(&said) else {
             return;
         };
@@ -321,6 +454,11 @@ impl Engine {
 
     /// What was a server is at another address now: whatever is connected to the old one is not believed any more.
     fn move_server(&mut self, server: ServerId, address: Address) {
+        let label = address.to_string();
+        let state = &mut self.servers[usize::from(server.0)];
+        // Who loses a link is told of the old one, and a link that connects goes to the new one.
+        state.settings.address = address;
+        state.unknown = false;
         for key in self.links.keys() {
             let Some(link) = self.links.get(key).filter(|link| link.key.server == server) else {
                 continue;
@@ -330,21 +468,19 @@ impl Engine {
                     self.lose_link(key, "the Sentinels have another primary now");
                 }
                 // What waits for it waits on.
-                State::Connecting { .. } => self.act(Action::CloseLink(LinkId(key))),
+                State::Connecting { .. } => {
+                    self.act(Action::CloseLink(LinkId(key)));
+                    self.connect(key);
+                }
                 State::Down | State::Resting { .. } => {}
             }
         }
-        let state = &mut self.servers[usize::from(server.0)];
-        state.label = address.to_string();
-        state.settings.address = address;
-        state.unknown = false;
+        self.servers[usize::from(server.0)].label = label;
         for key in self.links.keys() {
-            let Some(link) = self.links.get(key).filter(|link| link.key.server == server) else {
-                continue;
-            };
-            match link.state {
-                State::Connecting { .. } | State::Resting { .. } => self.connect(key),
-                _ => {}
+            let rests = |link: &&Link| matches!(link.state, State::Resting { .. });
+            let link = self.links.get(key).filter(rests);
+            if link.is_some_and(|link| link.key.server == server) {
+                self.connect(key);
             }
         }
     }
@@ -369,17 +505,10 @@ impl Engine {
         let Some(watch) = &self.pools[pool].watch else {
             return;
         };
-        // Not more often than a tick: a server that refuses does so for everybody.
-        let due = |watcher: &&Watcher| self.now.since_ms(watcher.surveyed) >= 50;
-        let links: Vec<Key> = watch
-            .watchers
-            .iter()
-            .filter(due)
-            .map(|one| one.link)
-            .collect();
+        let links: Vec<Key> = watch.watchers.iter().map(|one| one.link).collect();
         for link in links {
             if self.links.get(link).is_some_and(Link::is_up) {
-                self.survey(link, Vec::new());
+                self.survey_soon(link);
             }
         }
     }

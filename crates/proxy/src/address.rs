@@ -366,7 +366,7 @@ fn percent_decode(text: &str) -> Result<String, String> {
     }
 }
 
-fn percent_encode(text: &str, plain: &[u8]) -> String {
+pub(crate) fn percent_encode(text: &str, plain: &[u8]) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
@@ -464,6 +464,39 @@ mod tests {
     }
 
     #[test]
+    fn the_nodes_of_a_cluster_and_who_watches_a_primary_are_lists() {
+        let backend =
+            |text: &str| parse_backend(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let cluster = backend("redis-cluster://u:p@h,[::1]:7,i:8/0");
+        let seeds = vec![tcp("h", 6379), tcp("::1", 7), tcp("i", 8)];
+        assert!(cluster.servers == Named::Cluster(seeds), "{cluster}");
+        assert_eq!(cluster.user.as_deref(), Some("u"));
+        assert_eq!(cluster.password.as_deref(), Some("p"));
+        for (text, db) in [
+            ("redis-sentinel://u:p@h,[::1]:7,i:8/m", 0),
+            ("redis-sentinel://u:p@h,[::1]:7,i:8/m/", 0),
+            ("redis-sentinel://u:p@h,[::1]:7,i:8/m/3", 3),
+            ("redis-sentinel://u:p@h,[::1]:7,i:8/m,n/3?hash=murmur", 3),
+            (
+                "redis-sentinel://u:p@h,[::1]:7,i:8/m?db=3&sentinel-user=s&sentinel-password=q",
+                3,
+            ),
+        ] {
+            let watched = backend(text);
+            let seeds = [tcp("h", 26_379), tcp("::1", 7), tcp("i", 8)];
+            assert_eq!(
+                watched.addresses(),
+                seeds.iter().collect::<Vec<_>>(),
+                "{text}"
+            );
+            assert_eq!(watched.db, db, "{text}");
+            // They are the servers'.
+            assert_eq!(watched.user.as_deref(), Some("u"), "{text}");
+            assert_eq!(watched.password.as_deref(), Some("p"), "{text}");
+        }
+    }
+
+    #[test]
     fn a_backend_url_that_is_none_is_told_what_to_write_and_keeps_its_secret() {
         for (text, error) in [
             ("SECRET:6379", "needs a scheme"),
@@ -519,6 +552,30 @@ mod tests {
                 "modula",
             ),
             ("redis-sharded://h:1,h:2?hash-tag=SECRET", "two characters"),
+            ("redis-cluster://:SECRET@", "needs a host"),
+            ("redis-cluster://h:1,", "needs a host"),
+            ("redis-cluster://h:1,h:SECRET", "from 1 to 65535"),
+            ("redis-cluster://h:1?SECRET=1", "only parameter"),
+            ("redis-cluster://h:1/SECRET", "the database must be"),
+            ("redis-sentinel://:SECRET@", "needs a host"),
+            ("redis-sentinel://h:1,/m", "needs a host"),
+            ("redis-sentinel://h:SECRET/m", "from 1 to 65535"),
+            (
+                "redis-sentinel://:SECRET@h:1",
+                "what the Sentinels call the primary",
+            ),
+            (
+                "redis-sentinel://:SECRET@h:1/m,",
+                "what the Sentinels call the primary",
+            ),
+            ("redis-sentinel://h:1/m/SECRET", "the database must be"),
+            ("redis-sentinel://h:1/m/1?db=1", "the database twice"),
+            ("redis-sentinel://h:1/m%00SECRET", "a zero byte"),
+            ("redis-sentinel://h:1/SECRET@m", "`@` after the first"),
+            (
+                "redis-sentinel://h:1/m?sentinel-password=%SECRET",
+                "two hexadecimal digits",
+            ),
         ] {
             let told = parse_backend(text).expect_err(text);
             assert!(told.contains(error), "{text}: {told}");
@@ -534,6 +591,11 @@ mod tests {
             "redis://:p@[::1]:1",
             "redis-sharded://u:p@h:1,[::1]:2:3/4?names=a,b&hash=murmur&distribution=modula&hash-tag=%24%24",
             "redis-sharded://h:1,h:2?like=predixy&hash-tag=",
+            "redis-cluster://u%40x:p@h:1,[::1]:2/0",
+            "redis-sentinel://u%40x:p@h:1,[::1]:2/m/3",
+            "redis-sentinel://h/m%25%2F%3F%40%23%C3%A9",
+            "redis-sentinel://h:1/m,n/4?hash=murmur&distribution=modula&hash-tag=%24%24",
+            "redis-sentinel://h:1/m,n?like=predixy",
         ] {
             let mut backend = parse_backend(text).expect(text);
             backend.password = None;

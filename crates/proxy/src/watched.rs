@@ -7,7 +7,7 @@ use std::fmt;
 use respool_engine::settings::{Address, Credentials, PoolKind, ServerSettings};
 use respool_protocol::sentinel::{NAME_BYTES_MAX, SENTINELS_MAX};
 
-use crate::address::{SENTINEL_PORT, parse_server_at};
+use crate::address::{SENTINEL_PORT, parse_server_at, percent_encode};
 use crate::sharded::Shards;
 
 /// The Sentinels, and what they are asked for.
@@ -133,6 +133,140 @@ impl Watched {
 impl fmt::Display for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sentinels: Vec<_> = self.sentinels.iter().map(Address::to_string).collect();
-        write!(f, "{}/{}", sentinels.join(","), self.primaries.join(","))
+        let names = self.primaries.iter();
+        let names: Vec<_> = names.map(|name| percent_encode(name, b"-._~:")).collect();
+        write!(f, "{}/{}", sentinels.join(","), names.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(hosts: &str, names: &str, parameters: &[(&str, &str)]) -> Result<Watched, String> {
+        let parameters = parameters
+            .iter()
+            .map(|(name, value)| (*name, (*value).to_owned()));
+        Watched::parse(hosts, names, parameters)
+    }
+
+    fn template(address: Address) -> ServerSettings {
+        let credentials = Some(Credentials {
+            user: None,
+            password: "of-servers".to_owned(),
+        });
+        ServerSettings {
+            address,
+            credentials,
+            db: 3,
+        }
+    }
+
+    #[test]
+    fn sentinels_have_their_own_password_and_no_database() {
+        let password = ("sentinel-password", "p");
+        for (parameters, user) in [
+            (&[password][..], None),
+            (&[("sentinel-user", "u"), password], Some("u")),
+        ] {
+            let watched = parse("h,[::1]:7", "m", parameters).expect("it is one");
+            let PoolKind::Watched {
+                sentinels,
+                primaries,
+                template,
+                placement,
+            } = watched.pool(template)
+            else {
+                panic!("it is watched")
+            };
+            assert_eq!(sentinels.len(), 2);
+            for sentinel in sentinels {
+                let own = sentinel.credentials.expect("it has a password");
+                assert_eq!(
+                    (own.user.as_deref(), own.password.as_str(), sentinel.db),
+                    (user, "p", 0)
+                );
+            }
+            assert_eq!(primaries, ["m"]);
+            assert!(placement.is_none());
+            let own = template.credentials.expect("it has a password");
+            assert_eq!((own.password.as_str(), template.db), ("of-servers", 3));
+        }
+        let PoolKind::Watched { sentinels, .. } =
+            parse("h", "m", &[]).expect("it is one").pool(template)
+        else {
+            panic!("it is watched")
+        };
+        assert!(
+            sentinels[0].credentials.is_none(),
+            "the servers' is not theirs"
+        );
+    }
+
+    /// The names decide, so wherever the primaries are, keys stay with theirs.
+    #[test]
+    fn of_several_primaries_the_names_say_which_has_a_key() {
+        let placement = |hosts: &str| {
+            let watched = parse(hosts, "m,n,o", &[("hash", "murmur")]).expect("it is one");
+            let PoolKind::Watched { placement, .. } = watched.pool(template) else {
+                panic!("it is watched")
+            };
+            let placement = placement.expect("there are several");
+            let owner = |key: i32| placement.server_of(key.to_string().as_bytes(), || 0);
+            (0..300).map(owner).collect::<Vec<_>>()
+        };
+        let owners = placement("h:1");
+        assert_eq!(owners, placement("i:2,j:3"));
+        assert!((0..3).all(|server| owners.contains(&server)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_without_what_was_given() {
+        let long = "SECRET".repeat(NAME_BYTES_MAX);
+        let many = vec!["SECRET"; SENTINELS_MAX + 1].join(",");
+        for (hosts, names, parameters, error) in [
+            ("h", "", &[][..], "call the primary"),
+            ("h", "m,,n", &[], "call the primary"),
+            ("h", "SECRET m", &[], "no spaces"),
+            ("h", long.as_str(), &[], "at most 255 bytes"),
+            (many.as_str(), "m", &[], "more than 128"),
+            ("h:SECRET", "m", &[], "from 1 to 65535"),
+            ("h", "m,m", &[], "two servers have the name"),
+            (
+                "h",
+                "m",
+                &[("sentinel-user", "SECRET")],
+                "without a sentinel-password",
+            ),
+            (
+                "h",
+                "m",
+                &[("hash", "SECRET")],
+                "sentinel-user and sentinel-password",
+            ),
+            (
+                "h",
+                "m",
+                &[("SECRET", "SECRET")],
+                "sentinel-user and sentinel-password",
+            ),
+            ("h", "m,n", &[("SECRET", "SECRET")], "like, hash"),
+            ("h", "m,n", &[("names", "SECRET")], "like, hash"),
+            ("h", "m,n", &[("hash", "SECRET")], "hash is one of"),
+        ] {
+            let Err(told) = parse(hosts, names, parameters) else {
+                panic!("{names} is taken: {error}")
+            };
+            assert!(told.contains(error), "{told}");
+            assert!(!told.contains("SECRET"), "{told}");
+        }
+    }
+
+    #[test]
+    fn the_password_is_not_shown() {
+        let parameters = [("sentinel-user", "u"), ("sentinel-password", "SECRET")];
+        let watched = parse("h:1,i", "m", &parameters).expect("it is one");
+        assert_eq!(watched.to_string(), "h:1,i:26379/m");
+        assert_eq!(watched.parameters(), [("sentinel-user", "u".to_owned())]);
     }
 }

@@ -75,6 +75,14 @@ impl Fakes {
         &self.addresses
     }
 
+    /// Writes this to everybody who is connected, whatever was asked.
+    pub(crate) fn tell(&self, text: &str) {
+        for mut stream in self.shared.open.lock().expect("no holder panics").iter() {
+            // Who has gone misses it.
+            let _ = stream.write_all(text.as_bytes());
+        }
+    }
+
     /// What one of them was asked, in order; a space between two words.
     pub(crate) fn asked_of(&self, node: usize) -> Vec<String> {
         let asked = self.shared.asked.lock().expect("no holder panics");

@@ -4,6 +4,7 @@
 //! that means something first with no respool in between: a test that fails there is itself wrong.
 
 mod client;
+mod counting;
 mod divided;
 mod fake;
 mod relay;
@@ -19,6 +20,7 @@ mod differ;
 mod drain;
 mod failures;
 mod golden;
+mod hearsay;
 mod known;
 mod large;
 mod limits;
@@ -31,6 +33,7 @@ mod redirect;
 mod redis_rs;
 mod refused;
 mod rights;
+mod sentinel;
 mod sessions;
 mod sharded;
 mod splits;

