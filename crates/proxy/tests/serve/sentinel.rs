@@ -117,11 +117,18 @@ fn one() -> SentinelsSettings {
     }
 }
 
-/// Those who are connected to a server, but for its replicas, its primary, its Sentinels and who asks this.
+/// Those who have asked a server something, but for its replicas, its primary, its Sentinels and who asks this.
 fn strangers(node: &Node) -> Vec<String> {
     let listed = Client::connect(node.address()).call("CLIENT LIST");
     let listed = text(&listed);
-    let known = ["name=sentinel-", "flags=S", "flags=M", "cmd=client"];
+    // A Sentinel that has only just connected has not said its name yet. We would have said HELLO.
+    let known = [
+        "name=sentinel-",
+        "flags=S",
+        "flags=M",
+        "cmd=client",
+        "cmd=NULL",
+    ];
     let is_stranger = |line: &&str| !known.iter().any(|known| line.contains(known));
     listed
         .lines()
