@@ -704,6 +704,7 @@ impl Engine {
         }
         let free = |id: &ServerId| {
             self.server(*id).gone
+                && self.put_off_sessions.is_empty()
                 && self.links.iter().all(|(_, link)| link.key.server != *id)
                 && self
                     .sessions

@@ -651,7 +651,9 @@ impl Engine {
         self.end_pauses();
         self.slow_down_all();
         self.refresh_clusters();
-        self.ask_put_off();
+        if !self.put_off_sessions.is_empty() {
+            self.ask_put_off();
+        }
         self.resume_sessions();
         if self.now >= self.tick_at {
             self.tick_at = self.now.plus_ms(TICK_MS);

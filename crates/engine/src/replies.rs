@@ -80,6 +80,15 @@ impl Engine {
     }
 
     pub(crate) fn take_replies(&mut self, key: Key, bytes: &[u8]) {
+        // Asked once for all of them: whoever has one server has no use for the answer.
+        match self.links.get(key).is_some_and(|link| link.heeds) {
+            true => self.take_replies_of::<true>(key, bytes),
+            false => self.take_replies_of::<false>(key, bytes),
+        }
+    }
+
+    /// `HEEDS`: an error may say that another server is to be asked.
+    fn take_replies_of<const HEEDS: bool>(&mut self, key: Key, bytes: &[u8]) {
         let mut at = 0;
         let mut run = Run::NONE;
         while at < bytes.len() {
@@ -122,7 +131,7 @@ impl Engine {
                             self.deliver_run(&mut run, &bytes[..at]);
                             return self.lose_link(key, UNASKED);
                         };
-                        let link = if link.scanner.kind() == b'-' && link.heeds {
+                        let link = if HEEDS && link.scanner.kind() == b'-' {
                             self.deliver_run(&mut run, &bytes[..at]);
                             if self.goes_elsewhere(key, &bytes[at..end]) {
                                 at = end;
