@@ -880,10 +880,10 @@ impl Link {
     }
 
     /// The connection stands: greet.
-    pub(crate) fn greet(&mut self, credentials: Option<&Credentials>, now: Time) {
+    pub(crate) fn greet(&mut self, credentials: Option<&Credentials>, reads_only: bool, now: Time) {
         self.state = State::Greeting {
             since: now,
-            greeting: Greeting::new(self.key, credentials),
+            greeting: Greeting::new(self.key, credentials, reads_only),
         };
     }
 
@@ -912,8 +912,12 @@ impl Link {
         // What nobody waits for any more is not begun again: its client may have asked for something else meanwhile.
         let is_wanted = |entry: &Entry| entry.session != Key::NOBODY || entry.duty;
         let mut stays: Vec<bool> = self.ledger.iter().map(is_wanted).collect();
+        let mut of_entry = self.duties.iter();
+        let is_part =
+            |entry: &Entry| entry.duty && matches!(of_entry.next(), Some(Duty::Part { .. }));
+        let parts: Vec<bool> = self.ledger.iter().map(is_part).collect();
         for (index, entry) in self.ledger.iter().enumerate().take(sent).rev() {
-            let simple = !entry.duty || entry.silent;
+            let simple = !entry.duty || entry.silent || parts[index];
             let harmless = entry.class.reads() && simple && !changed.contains(&entry.session);
             let is_first_loss = entry.before != Before::Lost;
             stays[index] = again && harmless && is_first_loss && entry.session != Key::NOBODY;
@@ -1115,7 +1119,7 @@ pub(crate) struct Left {
 }
 
 impl Greeting {
-    fn new(key: LinkKey, credentials: Option<&Credentials>) -> Self {
+    fn new(key: LinkKey, credentials: Option<&Credentials>, reads_only: bool) -> Self {
         let version = key.version.number().to_string();
         let mut args = vec!["HELLO", &version];
         if let Some(credentials) = credentials {
@@ -1131,6 +1135,10 @@ impl Greeting {
         encode::request(&mut unsent, &args);
         if key.db != 0 {
             encode::request(&mut unsent, &["SELECT", &key.db.to_string()]);
+            replies += 1;
+        }
+        if reads_only {
+            encode::request(&mut unsent, &["READONLY"]);
             replies += 1;
         }
         Greeting {
@@ -1415,7 +1423,7 @@ mod tests {
         let bytes =
             b"*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n+OK\r\n";
         for cut in 0..bytes.len() {
-            let mut greeting = Greeting::new(key, None);
+            let mut greeting = Greeting::new(key, None, false);
             let mut identity = None;
             assert_eq!(
                 greeting.read(&bytes[..cut], &mut identity, &mut 0),
@@ -1433,7 +1441,7 @@ mod tests {
             };
             assert_eq!(identity, Some(expected));
         }
-        let mut greeting = Greeting::new(key, None);
+        let mut greeting = Greeting::new(key, None, false);
         let refused = Greeted::Refused(b"NOAUTH no".to_vec());
         assert_eq!(greeting.read(b"-NOAUTH no\r\n", &mut None, &mut 0), refused);
     }

@@ -4,6 +4,7 @@ use respool_protocol::hashing::Placement;
 
 use crate::cluster::Cluster;
 use crate::link::LinkKey;
+use crate::readers::Readers;
 use crate::sentinels::Watch;
 use crate::settings::{FlushRule, PoolKind, PoolSettings, ServerSettings};
 use crate::slots::Key;
@@ -22,6 +23,8 @@ pub(crate) struct Server {
     pub(crate) pool: u16,
     /// Its pool has it no more: nothing new is asked of it, and it is not connected again.
     pub(crate) gone: bool,
+    /// It is a replica of that one, and nothing but reads is asked of it.
+    pub(crate) replica_of: Option<ServerId>,
     /// Where it is, nobody has said yet: its links wait for that.
     pub(crate) unknown: bool,
     /// Of each version of the protocol, the kind of link that was asked for last, and the one that all share.
@@ -35,6 +38,7 @@ impl Server {
             settings: settings.clone(),
             pool,
             gone: false,
+            replica_of: None,
             unknown: false,
             current: [None; 2],
         }
@@ -47,6 +51,8 @@ pub(crate) struct Pool {
     pub(crate) topology: Topology,
     /// Who knows where its servers are, if those are not always the same.
     pub(crate) watch: Option<Box<Watch>>,
+    /// Where reads go, if not to the owners of the keys.
+    pub(crate) readers: Option<Box<Readers>>,
     /// When the batches for its servers leave, and what in them leaves together.
     pub(crate) flush: FlushRule,
 }
@@ -136,6 +142,7 @@ impl Pool {
             pools.push(Pool {
                 topology,
                 watch,
+                readers: Readers::new(&pool.reads),
                 flush,
             });
         }
@@ -158,9 +165,14 @@ impl Pool {
         }
     }
 
-    /// Whether requests have to be looked at to know whose they are.
+    /// Whether several servers own keys.
     pub(crate) fn has_several(&self) -> bool {
         !matches!(self.topology, Topology::Single(_))
+    }
+
+    /// Whether requests have to be looked at to know which server they are for.
+    pub(crate) fn is_routed(&self) -> bool {
+        self.has_several() || self.readers.is_some()
     }
 
     /// The owner of a key; `random` is asked where any will do.

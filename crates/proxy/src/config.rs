@@ -178,6 +178,7 @@ impl PoolConfig {
         PoolSettings {
             name: self.name.clone().unwrap_or_else(|| "default".into()),
             kind,
+            reads: (*server.reads).clone(),
         }
     }
 

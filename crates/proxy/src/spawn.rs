@@ -167,6 +167,7 @@ impl SpawnedServer {
             user: None,
             password: None,
             db: 0,
+            reads: Box::default(),
         }
     }
 
