@@ -24,7 +24,7 @@ use crate::cluster::Cluster;
 use crate::duty::Duty;
 use crate::engine::{Engine, TICK_MS};
 use crate::failure::{self, Cause, Fate};
-use crate::link::{Before, Class, Entry, LinkKey, Role, State};
+use crate::link::{Before, Class, Entry, Link, LinkKey, Role, State};
 use crate::pool::ServerId;
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::bound_reply;
@@ -279,7 +279,9 @@ impl Engine {
     /// What a refusal says of who owns what.
     fn follow(&mut self, server: ServerId, said: &[u8], refusal: Refusal) -> To {
         let pool = usize::from(self.server(server).pool);
-        if self.server(server).replica_of.is_some() {
+        // That the Cluster is down, any of its nodes would say.
+        let of_replica = self.server(server).replica_of.is_some();
+        if of_replica && refusal != Refusal::ClusterDown {
             self.note_refused_read(server);
         }
         match refusal {
@@ -517,7 +519,10 @@ impl Engine {
             let on_others = |(to, touched): (&Key, &Touched)| {
                 *to != link && touched.conflicts_with(&item.about)
             };
-            if sent.iter().any(on_others) {
+            let rests = |link: &Link| matches!(link.state, State::Resting { .. });
+            let is_missing = self.links.get(link).is_some_and(rests);
+            // Whoever said that it is not the time for it knows that somebody is missing: there may be another one soon.
+            if is_missing && !item.is_named_elsewhere() || sent.iter().any(on_others) {
                 staying.add(&item.about);
                 stay.push_back(item);
                 continue;

@@ -74,8 +74,9 @@ struct ReaderState {
     latency_us: Option<u64>,
     /// It was asked how it is, and has not answered.
     asked_at: Option<Time>,
-    /// When it last said that it follows its primary.
-    well_at: Option<Time>,
+    /// What it last said of itself, and when.
+    says: Says,
+    said_at: Time,
     refused_until: Time,
     /// It was read when seats were dealt last.
     is_read: bool,
@@ -84,6 +85,17 @@ struct ReaderState {
 /// What a client is told then.
 pub(crate) const NO_READER: &[u8] =
     b"NOTSENT respool: no replica can be read at the moment, and the pool says reads=replica: try again, or ask for prefer-replica";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Says {
+    /// Nothing, or that it has not got what its primary has.
+    #[default]
+    Otherwise,
+    /// That it follows its primary.
+    Follows,
+    /// That it did, and has lost it.
+    Followed,
+}
 
 /// There is no replica that may be read, and only those may.
 #[derive(Debug)]
@@ -463,12 +475,12 @@ impl Engine {
         });
         let zone = field(who, "availability_zone").filter(|zone| !zone.is_empty());
         state.zone = zone.map(str::to_owned);
-        let says = |name, value| field(how, name) == Some(value);
-        let follows = says("role", "slave")
-            && says("master_link_status", "up")
-            && !says("master_sync_in_progress", "1");
-        // An owner says by its replies that it is there.
-        state.well_at = (follows || !is_replica).then_some(now);
+        state.said_at = now;
+        state.says = match is_replica {
+            true => Says::read(how),
+            // That it is there, it says by its replies.
+            false => Says::Follows,
+        };
         self.deal_seats(pool);
     }
 
@@ -543,10 +555,14 @@ impl Engine {
             Some("it owes replies and sends nothing")
         } else if self.now < one.state.refused_until {
             Some("it has refused a read")
-        } else if !one.state.well_at.is_some_and(is_known) {
-            Some("it does not say that it follows its primary")
         } else {
-            None
+            match one.state.says {
+                _ if !is_known(one.state.said_at) => Some("it does not say how it is"),
+                Says::Otherwise => Some("it does not say that it follows its primary"),
+                // While that is not there, nobody has anything newer.
+                Says::Followed if !self.is_lost(one.owner) => Some("it has lost its primary"),
+                Says::Followed | Says::Follows => None,
+            }
         }
     }
 
@@ -594,6 +610,24 @@ impl Engine {
             weight,
             latency_us: state.latency_us.unwrap_or_default(),
         })
+    }
+}
+
+impl Says {
+    /// Of what INFO says of replication.
+    fn read(how: &[u8]) -> Says {
+        let says = |name, value| field(how, name) == Some(value);
+        // -1: it never had a primary.
+        let never = says("master_link_down_since_seconds", "-1");
+        if !says("role", "slave") || says("master_sync_in_progress", "1") {
+            Says::Otherwise
+        } else if says("master_link_status", "up") {
+            Says::Follows
+        } else if says("master_link_status", "down") && !never {
+            Says::Followed
+        } else {
+            Says::Otherwise
+        }
     }
 }
 
@@ -715,5 +749,24 @@ mod tests {
         assert_eq!(field(info, "role"), Some("slave"));
         assert_eq!(field(info, "master_link_status"), Some("up"));
         assert_eq!(field(info, "master_link"), None);
+        assert_eq!(Says::read(info), Says::Follows);
+        for (info, says) in [
+            (
+                &b"role:slave\r\nmaster_link_status:down\r\nmaster_link_down_since_seconds:3\r\n"[..],
+                Says::Followed,
+            ),
+            (
+                b"role:slave\r\nmaster_link_status:down\r\nmaster_link_down_since_seconds:-1\r\n",
+                Says::Otherwise,
+            ),
+            (
+                b"role:slave\r\nmaster_link_status:up\r\nmaster_sync_in_progress:1\r\n",
+                Says::Otherwise,
+            ),
+            (b"role:master\r\n", Says::Otherwise),
+            (b"-NOPERM no", Says::Otherwise),
+        ] {
+            assert_eq!(Says::read(info), says, "{}", info.escape_ascii());
+        }
     }
 }
