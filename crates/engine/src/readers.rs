@@ -93,7 +93,7 @@ enum Says {
     Otherwise,
     /// That it follows its primary.
     Follows,
-    /// That it did, and has lost it.
+    /// That it did, and has lost it; or is a primary itself now.
     Followed,
 }
 
@@ -477,7 +477,7 @@ impl Engine {
         state.zone = zone.map(str::to_owned);
         state.said_at = now;
         state.says = match is_replica {
-            true => Says::read(how),
+            true => state.says.then(how),
             // That it is there, it says by its replies.
             false => Says::Follows,
         };
@@ -614,12 +614,14 @@ impl Engine {
 }
 
 impl Says {
-    /// Of what INFO says of replication.
-    fn read(how: &[u8]) -> Says {
+    /// After that, of what INFO says of replication.
+    fn then(self, how: &[u8]) -> Says {
         let says = |name, value| field(how, name) == Some(value);
         // -1: it never had a primary.
         let never = says("master_link_down_since_seconds", "-1");
-        if !says("role", "slave") || says("master_sync_in_progress", "1") {
+        if says("role", "master") && self != Says::Otherwise {
+            Says::Followed
+        } else if !says("role", "slave") || says("master_sync_in_progress", "1") {
             Says::Otherwise
         } else if says("master_link_status", "up") {
             Says::Follows
@@ -749,7 +751,9 @@ mod tests {
         assert_eq!(field(info, "role"), Some("slave"));
         assert_eq!(field(info, "master_link_status"), Some("up"));
         assert_eq!(field(info, "master_link"), None);
-        assert_eq!(Says::read(info), Says::Follows);
+        assert_eq!(Says::Otherwise.then(info), Says::Follows);
+        // Its primary is gone, and it has taken over.
+        assert_eq!(Says::Follows.then(b"role:master\r\n"), Says::Followed);
         for (info, says) in [
             (
                 &b"role:slave\r\nmaster_link_status:down\r\nmaster_link_down_since_seconds:3\r\n"[..],
@@ -766,7 +770,7 @@ mod tests {
             (b"role:master\r\n", Says::Otherwise),
             (b"-NOPERM no", Says::Otherwise),
         ] {
-            assert_eq!(Says::read(info), says, "{}", info.escape_ascii());
+            assert_eq!(Says::Otherwise.then(info), says, "{}", info.escape_ascii());
         }
     }
 }
