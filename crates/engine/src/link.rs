@@ -23,7 +23,7 @@ use respool_protocol::value::Value;
 use crate::buffer::Unanswered;
 use crate::duty::Duty;
 use crate::failure::Fate;
-use crate::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX};
+use crate::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX, Limits};
 use crate::monitor::Tunnel;
 use crate::pool::ServerId;
 use crate::redirect::Stand;
@@ -44,6 +44,14 @@ pub(crate) struct LinkKey {
     pub(crate) db: u32,
     /// Who we are to the server: see [`crate::auth`].
     pub(crate) user: u16,
+}
+
+impl LinkKey {
+    /// The same kind at another server.
+    #[inline]
+    pub(crate) fn at(self, server: ServerId) -> LinkKey {
+        LinkKey { server, ..self }
+    }
 }
 
 /// Whose requests travel on a link.
@@ -576,6 +584,13 @@ impl Link {
 
     pub(crate) fn is_up(&self) -> bool {
         matches!(self.state, State::Up)
+    }
+
+    /// Whether it owes as much as it may.
+    #[inline]
+    pub(crate) fn is_full(&self, limits: &Limits) -> bool {
+        self.ledger.len() >= limits.link_ledger_max as usize
+            || self.out.bytes().len() >= limits.link_unanswered_bytes_max as usize
     }
 
     /// Whether nothing is asked on it, and nothing has come for so long: nobody would notice that its server is gone.

@@ -1,5 +1,6 @@
 //! The servers behind us, and which of them owns what.
 
+use respool_protocol::encode::Version;
 use respool_protocol::hashing::Placement;
 
 use crate::cluster::Cluster;
@@ -42,6 +43,14 @@ impl Server {
             unknown: false,
             current: [None; 2],
         }
+    }
+
+    /// The link of this kind, if it was asked for last.
+    #[inline]
+    pub(crate) fn current(&self, kind: LinkKey) -> Option<Key> {
+        let version = usize::from(kind.version == Version::Resp3);
+        let (known, link) = self.current[version]?;
+        (known == kind).then_some(link)
     }
 }
 

@@ -463,27 +463,21 @@ impl Engine {
 
     /// The kind of link that a session rides on to this server.
     pub(crate) fn kind_at(&self, session: &Session, server: ServerId) -> LinkKey {
-        LinkKey {
-            server,
-            ..self.kind_of(session)
-        }
+        self.kind_of(session).at(server)
     }
 
     /// The link that all share of a kind: mostly that of which was asked last.
     #[inline]
     pub(crate) fn current_link(&mut self, kind: LinkKey) -> Option<Key> {
         let server = usize::from(kind.server.0);
-        let version = usize::from(kind.version == Version::Resp3);
-        if let Some((known, link)) = self.servers[server].current[version]
-            && known == kind
-            && self
-                .links
-                .get(link)
-                .is_some_and(|link| link.role == Role::Shared)
+        let is_shared = |link: &Link| link.role == Role::Shared;
+        if let Some(link) = self.servers[server].current(kind)
+            && self.links.get(link).is_some_and(is_shared)
         {
             return Some(link);
         }
         let link = self.shared_link(kind)?;
+        let version = usize::from(kind.version == Version::Resp3);
         self.servers[server].current[version] = Some((kind, link));
         Some(link)
     }
