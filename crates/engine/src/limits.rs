@@ -120,6 +120,9 @@ pub const LINKS_PER_SERVER: usize = 4;
 /// is not followed.
 pub const SERVERS_MAX: usize = 8 << 10;
 
+/// Servers of which INFO says how they fare. At it: those that are up are left out first.
+pub const SERVERS_SHOWN_MAX: usize = 256;
+
 /// Users of servers whose passwords clients have given to one worker, and who are still in use.
 pub const LOGINS_MAX: usize = 1 << 10;
 

@@ -3,6 +3,7 @@
 use respool_protocol::hashing::Placement;
 
 use crate::cluster::Cluster;
+use crate::health::Health;
 use crate::link::LinkKey;
 use crate::sentinels::Watch;
 use crate::settings::{FlushRule, PoolKind, PoolSettings, ServerSettings};
@@ -26,6 +27,8 @@ pub(crate) struct Server {
     pub(crate) unknown: bool,
     /// Of each version of the protocol, the kind of link that was asked for last, and the one that all share.
     pub(crate) current: [Option<(LinkKey, Key)>; 2],
+    /// How its connections fare.
+    pub(crate) health: Health,
 }
 
 impl Server {
@@ -37,6 +40,7 @@ impl Server {
             gone: false,
             unknown: false,
             current: [None; 2],
+            health: Health::default(),
         }
     }
 }

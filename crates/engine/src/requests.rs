@@ -812,6 +812,11 @@ impl Engine {
                 self.wait_at(key, link);
                 Err(Blocked::Wait)
             }
+            _ if state.is_late && self.awaits_owners(state) => {
+                self.wait_at(key, link);
+                Err(Blocked::Wait)
+            }
+            _ if state.is_late => Err(Blocked::Refused(self.no_link_reply(link))),
             State::Resting { .. } => Err(Blocked::Refused(self.no_link_reply(link))),
             _ if state.takes => Ok(link),
             _ => {
