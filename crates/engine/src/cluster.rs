@@ -488,9 +488,9 @@ impl Engine {
     }
 
     pub(crate) fn tell_topology(&mut self, pool: usize, text: String) {
-        let pool = self.settings.pools[pool].name.clone();
-        if self.told_of_topology.as_ref() != Some(&text) {
-            self.told_of_topology = Some(text.clone());
+        let told = self.told_of_topology.insert(pool, text.clone());
+        if told.as_ref() != Some(&text) {
+            let pool = self.settings.pools[pool].name.clone();
             self.tell(Event::Topology { pool, text });
         }
     }

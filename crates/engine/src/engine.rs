@@ -238,8 +238,8 @@ pub struct Engine {
     pub(crate) slow: Vec<(Key, Key)>,
     /// Sessions with something that was put off.
     pub(crate) put_off_sessions: Vec<Key>,
-    /// What was told last of who owns what.
-    pub(crate) told_of_topology: Option<String>,
+    /// What was told last of who owns what, of each pool.
+    pub(crate) told_of_topology: HashMap<usize, String>,
     /// Sessions whose reason to wait has gone.
     pub(crate) resume: Vec<Key>,
     /// Sessions whose reading may have to be switched.
@@ -386,7 +386,7 @@ impl Engine {
             early: Vec::new(),
             slow: Vec::new(),
             put_off_sessions: Vec::new(),
-            told_of_topology: None,
+            told_of_topology: HashMap::new(),
             resume: Vec::new(),
             reading: Vec::new(),
             actions: VecDeque::new(),
