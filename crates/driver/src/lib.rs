@@ -10,6 +10,7 @@ mod sockets;
 mod worker;
 
 use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
@@ -105,6 +106,10 @@ pub enum Notice {
 /// Called on a worker's thread for every [`Notice`]: it must be quick.
 pub type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
 
+/// Finds the addresses of a host with this port. Called on a thread of its own at every attempt to connect, so it may take
+/// its time, and what it says may change.
+pub type Resolve = Arc<dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
+
 /// Running workers.
 pub struct Running {
     addresses: Vec<Address>,
@@ -112,11 +117,20 @@ pub struct Running {
     shared: Arc<Shared>,
 }
 
-/// Binds the listeners and starts the workers.
+/// Binds the listeners and starts the workers. Host names are the system's.
 ///
 /// # Errors
 /// When an address cannot be bound (the message names it), or a thread cannot be started.
 pub fn start(setup: Setup, notify: Notify) -> io::Result<Running> {
+    let by_the_system = |host: &str, port| (host, port).to_socket_addrs().map(Iterator::collect);
+    start_with(setup, notify, Arc::new(by_the_system))
+}
+
+/// The same where somebody else knows the addresses of hosts.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> io::Result<Running> {
     let count = setup.workers.max(1);
     let mut addresses = Vec::new();
     let mut listeners: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();
@@ -154,6 +168,7 @@ pub fn start(setup: Setup, notify: Notify) -> io::Result<Running> {
         started: Instant::now(),
         sessions: AtomicUsize::new(0),
         resolvers: AtomicUsize::new(0),
+        resolve,
         reports: (0..count).map(|_| Default::default()).collect(),
         mailboxes,
         directory: Arc::default(),

@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::ToSocketAddrs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +25,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 use crate::listen::Listener;
 use crate::mailbox::{Mailbox, Order};
 use crate::sockets::{self, LinkSocket, SessionSocket, Socket, Stage, Token};
-use crate::{Notice, Notify};
+use crate::{Notice, Notify, Resolve};
 
 /// What workers share.
 pub(crate) struct Shared {
@@ -35,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) sessions: AtomicUsize,
     /// Look-ups of host names under way.
     pub(crate) resolvers: AtomicUsize,
+    /// How they are looked up.
+    pub(crate) resolve: Resolve,
     /// What each worker last reported.
     pub(crate) reports: Vec<Mutex<Counters>>,
     /// How to reach each worker.
@@ -661,10 +662,9 @@ impl Worker {
                         return self.link_lost(id, "earlier look-ups of its name have not ended");
                     }
                     let look_up = move || {
-                        let addresses = name
-                            .to_socket_addrs()
-                            .map(Iterator::collect)
-                            .map_err(|error| error.to_string());
+                        let (host, port) = name;
+                        let addresses =
+                            (resolvers.resolve)(&host, port).map_err(|error| error.to_string());
                         resolvers.resolvers.fetch_sub(1, Ordering::Relaxed);
                         mailbox.send(Order::Resolved {
                             link: id,

@@ -134,6 +134,27 @@ impl Cluster {
         self.home
     }
 
+    /// What a node is, as far as it is known.
+    pub(crate) fn role_of(&self, server: ServerId) -> &'static str {
+        match server {
+            _ if !self.is_known() => "seed",
+            _ if self.servers.contains(&server) => "primary",
+            _ if self.primaries.contains_key(&server) => "replica",
+            _ if self.members.contains(&server) => "primary",
+            _ => "seed",
+        }
+    }
+
+    /// How many slots each of its nodes owns.
+    pub(crate) fn slot_counts(&self) -> HashMap<ServerId, u32> {
+        let mut counts: HashMap<ServerId, u32> = HashMap::new();
+        counts.extend(self.members.iter().map(|server| (*server, 0)));
+        for run in self.owners.chunk_by(|one, next| one == next) {
+            *counts.entry(run[0]).or_default() += run.len() as u32;
+        }
+        counts
+    }
+
     pub(crate) fn scan_order(&self) -> &[(u16, ServerId)] {
         &self.scan_order
     }
@@ -415,7 +436,7 @@ impl Engine {
     fn wake_at_rest(&mut self, pool: usize) {
         for key in self.links.keys() {
             let rests = |link: &Link| {
-                matches!(link.state, State::Resting { .. })
+                (link.is_late || matches!(link.state, State::Resting { .. }))
                     && usize::from(self.server(link.key.server).pool) == pool
                     && !self.awaits_owners(link)
             };
@@ -468,9 +489,9 @@ impl Engine {
     }
 
     pub(crate) fn tell_topology(&mut self, pool: usize, text: String) {
-        let pool = self.settings.pools[pool].name.clone();
-        if self.told_of_topology.as_ref() != Some(&text) {
-            self.told_of_topology = Some(text.clone());
+        let told = self.told_of_topology.insert(pool, text.clone());
+        if told.as_ref() != Some(&text) {
+            let pool = self.settings.pools[pool].name.clone();
             self.tell(Event::Topology { pool, text });
         }
     }

@@ -131,6 +131,8 @@ counters! {
     link_ups: u64,
     /// Links that were lost, or could not be established.
     link_downs: u64,
+    /// Servers that cannot be reached, now: each worker counts for itself those to which it has no link.
+    servers_away: u64,
     /// Requests put on links.
     link_requests: u64,
     /// Batches: writes that carried requests to a server.

@@ -238,8 +238,8 @@ pub struct Engine {
     pub(crate) slow: Vec<(Key, Key)>,
     /// Sessions with something that was put off.
     pub(crate) put_off_sessions: Vec<Key>,
-    /// What was told last of who owns what.
-    pub(crate) told_of_topology: Option<String>,
+    /// What was told last of who owns what, of each pool.
+    pub(crate) told_of_topology: HashMap<usize, String>,
     /// Sessions whose reason to wait has gone.
     pub(crate) resume: Vec<Key>,
     /// Sessions whose reading may have to be switched.
@@ -251,6 +251,8 @@ pub struct Engine {
     tick_at: Time,
     /// Where a tick lists the links.
     pub(crate) ticking: Vec<Key>,
+    /// Links that were to be connected though their server is away.
+    pub(crate) untried: Vec<Key>,
     /// Bytes held for sessions.
     pub(crate) held_bytes: usize,
     pub(crate) next_session: u64,
@@ -299,6 +301,7 @@ impl Engine {
         Counters {
             sessions: self.sessions.len() as u64,
             links: self.links.len() as u64,
+            servers_away: self.servers_away(),
             held_bytes: self.held_bytes as u64,
             subscriptions: self.subscriptions() as u64,
             ..self.counters
@@ -307,7 +310,7 @@ impl Engine {
 
     /// When the next turn must be taken though nothing happens, if that is sooner than the next tick.
     pub fn deadline(&self) -> Option<Time> {
-        if !self.resume.is_empty() || self.has_put_off() {
+        if !self.resume.is_empty() || !self.untried.is_empty() || self.has_put_off() {
             return Some(self.now);
         }
         let pause_ends = self.pauses.iter().map(|pause| pause.until).min();
@@ -383,7 +386,7 @@ impl Engine {
             early: Vec::new(),
             slow: Vec::new(),
             put_off_sessions: Vec::new(),
-            told_of_topology: None,
+            told_of_topology: HashMap::new(),
             resume: Vec::new(),
             reading: Vec::new(),
             actions: VecDeque::new(),
@@ -391,6 +394,7 @@ impl Engine {
             flush_at: None,
             tick_at: now,
             ticking: Vec::new(),
+            untried: Vec::new(),
             held_bytes: 0,
             next_session: worker.index as u64 + 1,
             counters: Counters::default(),
@@ -652,6 +656,7 @@ impl Engine {
     pub fn end_turn(&mut self) {
         self.end_pauses();
         self.slow_down_all();
+        self.fail_untried();
         self.refresh_clusters();
         if !self.put_off_sessions.is_empty() {
             self.ask_put_off();
@@ -998,13 +1003,23 @@ impl Engine {
         };
         link.state = State::Connecting { since: self.now };
         link.attempted_at = self.now;
+        link.untried = false;
+        link.is_late = false;
         link.admit(link.may_take(), paused);
-        let server = &self.servers[usize::from(link.key.server.0)];
+        let id = link.key.server;
+        let server = &self.servers[usize::from(id.0)];
         if server.unknown {
             // Whoever is asked where it is connects it.
             return;
         }
         let to = server.settings.address.clone();
+        if !self.may_try(key, id) {
+            if let Some(link) = self.links.get_mut(key) {
+                link.untried = true;
+                self.untried.push(key);
+            }
+            return;
+        }
         self.actions.push_back(Action::Connect {
             link: LinkId(key),
             to,

@@ -463,6 +463,11 @@ impl Engine {
         for (name, value) in self.fleet_now().each() {
             field(&format!("respool_{name}"), &value);
         }
+        let (servers, lines) = self.server_lines();
+        field("respool_servers", &servers);
+        for (index, line) in lines.iter().enumerate() {
+            field(&format!("respool_server_{index}"), line);
+        }
         for (index, (_, link)) in self.links.iter().enumerate() {
             let state = match link.state {
                 State::Down => "down",

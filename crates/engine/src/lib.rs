@@ -17,6 +17,7 @@ mod engine;
 mod failure;
 mod fleet;
 mod gather;
+mod health;
 mod here;
 pub mod limits;
 mod link;

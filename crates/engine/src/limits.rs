@@ -123,6 +123,9 @@ pub const SERVERS_MAX: usize = 8 << 10;
 /// Replicas of one primary that are read. At it: what is said of others is left alone.
 pub const REPLICAS_READ_MAX: usize = 32;
 
+/// Servers of which INFO says how they fare. At it: those that are up are left out first.
+pub const SERVERS_SHOWN_MAX: usize = 256;
+
 /// Users of servers whose passwords clients have given to one worker, and who are still in use.
 pub const LOGINS_MAX: usize = 1 << 10;
 

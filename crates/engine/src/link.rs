@@ -503,6 +503,10 @@ pub(crate) struct Link {
     pub(crate) client_id: i64,
     /// When the last attempt to connect began.
     pub(crate) attempted_at: Time,
+    /// That was none: its server is known to be away.
+    pub(crate) untried: bool,
+    /// It takes its time, and the server was away before: nobody waits for it.
+    pub(crate) is_late: bool,
     /// Since when it has been up.
     pub(crate) up_since: Time,
     /// Since when nobody has ridden on it.
@@ -570,6 +574,8 @@ impl Link {
             identity: None,
             client_id: 0,
             attempted_at: Time(0),
+            untried: false,
+            is_late: false,
             up_since: now,
             unused_since: now,
         }
@@ -858,7 +864,10 @@ impl Link {
 
     /// Whether requests may be put on it, as far as it is up to the link.
     pub(crate) fn may_take(&self) -> bool {
-        self.role.takes_requests() && self.streaming == Streaming::No && self.sends == Sends::More
+        self.role.takes_requests()
+            && self.streaming == Streaming::No
+            && self.sends == Sends::More
+            && !self.is_late
     }
 
     /// Appends a part of a request that is cut through; it may be written at once.

@@ -4,6 +4,7 @@ use respool_protocol::encode::Version;
 use respool_protocol::hashing::Placement;
 
 use crate::cluster::Cluster;
+use crate::health::Health;
 use crate::link::LinkKey;
 use crate::readers::Readers;
 use crate::sentinels::Watch;
@@ -30,6 +31,8 @@ pub(crate) struct Server {
     pub(crate) unknown: bool,
     /// Of each version of the protocol, the kind of link that was asked for last, and the one that all share.
     pub(crate) current: [Option<(LinkKey, Key)>; 2],
+    /// How its connections fare.
+    pub(crate) health: Health,
 }
 
 impl Server {
@@ -42,6 +45,7 @@ impl Server {
             replica_of: None,
             unknown: false,
             current: [None; 2],
+            health: Health::default(),
         }
     }
 

@@ -133,6 +133,17 @@ impl Readers {
         one.map(|one| &mut one.state)
     }
 
+    /// What INFO shows of a server that may be read.
+    pub(crate) fn shown(&self, server: ServerId) -> Option<String> {
+        let one = self.of(server)?;
+        let tables = self.tables.iter().flatten();
+        let seats = tables.flat_map(|seats| seats.iter().filter(|its| **its == server));
+        let zone = one.state.zone.as_deref().unwrap_or_default();
+        let latency_us = one.state.latency_us.map_or(-1, |us| us as i64);
+        let seats = seats.count();
+        Some(format!("zone={zone},latency_us={latency_us},seats={seats}"))
+    }
+
     /// Whether a server is read, or may be.
     pub(crate) fn holds(&self, server: ServerId) -> bool {
         self.of(server).is_some()

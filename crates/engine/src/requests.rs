@@ -352,14 +352,26 @@ impl Engine {
         };
         let (len, limits) = (shape.request_len(), &self.settings.limits);
         let pool = &self.pools[usize::from(session.pool)];
+        let readers = pool.readers.as_deref();
+        if readers.is_some() && session.flags.any(Flags::READS_OTHERWISE) {
+            return 0;
+        }
+        let readers = readers.filter(|_| id.get().replica);
         let (mut server, mut on) = (session.server, session.link);
         let (mut used, mut seq) = (0, session.next_seq);
         while used == 0 || shape.fits(&input[used..]) {
             let bytes = &input[used..used + len];
             let owner = pool.owner_of(name.of(bytes), || seq);
-            let next = match owner == server {
+            let at = match readers {
+                Some(readers) => readers.instead_of(owner, key),
+                None => Ok(owner),
+            };
+            let Ok(at) = at else {
+                break;
+            };
+            let next = match at == server {
                 true => Some(on),
-                false => self.servers[usize::from(owner.0)].current(kind.at(owner)),
+                false => self.servers[usize::from(at.0)].current(kind.at(at)),
             };
             let link = next.and_then(|next| Some((next, self.links.get_mut(next)?)));
             let Some((next, link)) = link.filter(|(_, link)| link.accepting) else {
@@ -371,7 +383,7 @@ impl Engine {
                     break;
                 }
                 link.unused_since = self.now;
-                (server, on) = (owner, next);
+                (server, on) = (at, next);
             }
             let entry = Entry {
                 len: len as u32,
@@ -866,6 +878,11 @@ impl Engine {
                 self.wait_at(key, link);
                 Err(Blocked::Wait)
             }
+            _ if state.is_late && self.awaits_owners(state) => {
+                self.wait_at(key, link);
+                Err(Blocked::Wait)
+            }
+            _ if state.is_late => Err(Blocked::Refused(self.no_link_reply(link))),
             State::Resting { .. } => Err(Blocked::Refused(self.no_link_reply(link))),
             _ if state.takes => Ok(link),
             _ => {

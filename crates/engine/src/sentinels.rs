@@ -480,6 +480,7 @@ impl Engine {
         // Who loses a link is told of the old one, and a link that connects goes to the new one.
         state.settings.address = address;
         state.unknown = false;
+        state.health.forget();
         for key in self.links.keys() {
             let Some(link) = self.links.get(key).filter(|link| link.key.server == server) else {
                 continue;
@@ -487,6 +488,8 @@ impl Engine {
             match link.state {
                 State::Greeting { .. } | State::Up => {
                     self.lose_link(key, "the Sentinels have another primary now");
+                    // What was found out was about the old one.
+                    self.servers[usize::from(server.0)].health.forget();
                 }
                 // What waits for it waits on.
                 State::Connecting { .. } => {

@@ -60,11 +60,12 @@ impl Engine {
             return;
         };
         link.state = State::Up;
+        link.is_late = false;
         link.up_since = self.now;
         link.progress = self.now;
         link.refusal = None;
         let heeded = link.heeds.then_some(link.key.server);
-        let role = link.role;
+        let (role, its_server) = (link.role, link.key.server);
         if link.has_open_batch() {
             self.list_link(key);
         } else {
@@ -81,6 +82,7 @@ impl Engine {
         }
         self.hub_up(key);
         self.wake_waiters(key);
+        self.note_reached(its_server);
         let Some(link) = self.links.get(key) else {
             return;
         };
@@ -98,7 +100,7 @@ impl Engine {
         }
     }
 
-    fn link_down(&mut self, key: Key, reason: &str, refusal: Option<Vec<u8>>) {
+    pub(crate) fn link_down(&mut self, key: Key, reason: &str, refusal: Option<Vec<u8>>) {
         self.ask_again(key);
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -128,6 +130,9 @@ impl Engine {
         }
         let gone = link.disconnect((stable || of_replica) && role == Role::Shared);
         link.state = State::Down;
+        link.is_late = false;
+        let (tried, began) = (!std::mem::take(&mut link.untried), link.attempted_at);
+        let has_left = link.sends == Sends::Nothing;
         let (heeds, its_server) = (link.heeds && role == Role::Shared, link.key.server);
         if heeds {
             self.doubt_primary(its_server);
@@ -156,14 +161,24 @@ impl Engine {
         // What nobody rides on yet was asked for by a client, and the refusal is the client's alone.
         let theirs = refusal.is_some() && link.riders == 0 && !link.waiters.is_empty();
         // A session's own link says nothing that the shared one does not.
-        let told = !theirs && matches!(role, Role::Shared | Role::Hub(_) | Role::Sentinel);
+        let told = tried && !theirs && matches!(role, Role::Shared | Role::Hub(_) | Role::Sentinel);
+        let refused = refusal.is_some();
         // A server that wanted a password wants it still, until it has been seen not to.
         if refusal.is_some() || !wants_password(link) {
             link.refusal = refusal;
         }
         let (wanted, kind) = (wants_password(link), link.key);
         let server = self.label(key).to_owned();
-        self.counters.link_downs += 1;
+        if tried {
+            self.counters.link_downs += 1;
+            match refused {
+                _ if was_up && has_left => {}
+                _ if was_up => self.note_lost(kind.server),
+                true if theirs || kind.user != CONFIGURED => {}
+                true => self.note_refused(kind.server),
+                false => self.note_unreachable(kind.server, began, reason),
+            }
+        }
         if wanted && kind.user == CONFIGURED {
             self.flag_unauthenticated(kind.server);
         }
@@ -254,24 +269,31 @@ impl Engine {
 
     /// No connection can be had: what waits for one fails, and the next attempt is a while off.
     fn rest(&mut self, key: Key) {
-        let timeouts = &self.settings.timeouts;
-        let (min, max) = (timeouts.reconnect_min_ms, timeouts.reconnect_max_ms);
-        let Some(link) = self.links.get_mut(key) else {
+        let Some((server, failures)) = self
+            .links
+            .get(key)
+            .map(|link| (link.key.server, link.failures))
+        else {
             return;
         };
-        let doublings = link.failures.saturating_sub(1).min(16);
-        let pause = u64::from(min)
-            .saturating_mul(1 << doublings)
-            .min(u64::from(max)) as u32;
-        link.admit(false, false);
-        let failed = link.take_unsent(|_| true);
-        let reason = link.reason.clone();
-        // Between half and the whole of the pause, so that workers do not knock all at once.
-        let jitter = self.random() % (u64::from(pause) / 2 + 1);
-        let until = self.now.plus_ms(pause / 2 + jitter as u32);
+        let until = match self.away_until(server) {
+            Some(until) => until,
+            None => self.now.plus_ms(self.back_off_ms(failures)),
+        };
         if let Some(link) = self.links.get_mut(key) {
             link.state = State::Resting { until };
         }
+        self.fail_waiting(key);
+    }
+
+    /// Nobody waits any more at a link that is not up.
+    pub(crate) fn fail_waiting(&mut self, key: Key) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        link.admit(false, false);
+        let failed = link.take_unsent(|_| true);
+        let reason = link.reason.clone();
         let server = self.label(key).to_owned();
         for entry in failed {
             let cause = Cause::NoLink {
@@ -439,7 +461,12 @@ impl Engine {
             {
                 return self.remove_link(key);
             }
-            State::Resting { until } if now >= until => return self.connect(key),
+            State::Resting { until } if now >= until => {
+                if !self.must_rest(key, link.key.server) {
+                    self.connect(key);
+                }
+                return;
+            }
             State::Up
                 if (link.in_flight() > 0 || !link.out.unwritten().is_empty())
                     && link.paused.is_none()
@@ -465,6 +492,7 @@ impl Engine {
         {
             self.tick_redirect(key);
         }
+        self.tick_probe(key);
         self.tick_requests(key, timeouts.request_ms);
         self.tick_paused(key);
         self.tick_upload(key);

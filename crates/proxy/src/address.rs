@@ -51,7 +51,7 @@ pub(crate) struct BackendUrl {
     /// The database that a session starts in.
     pub(crate) db: u32,
     /// Where keys are read.
-    pub(crate) reads: Box<Reads>,
+    pub(crate) reads: Reads,
 }
 
 impl Default for BackendUrl {
@@ -65,7 +65,7 @@ impl Default for BackendUrl {
             user: None,
             password: None,
             db: 0,
-            reads: Box::default(),
+            reads: Reads::default(),
         }
     }
 }
@@ -296,7 +296,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         user,
         password,
         db: db.unwrap_or(0),
-        reads: Box::new(reads),
+        reads,
     })
 }
 
@@ -461,7 +461,7 @@ mod tests {
             user: user.map(str::to_owned),
             password: password.map(str::to_owned),
             db,
-            reads: Box::default(),
+            reads: Reads::default(),
         };
         let socket = || Address::Unix("/run/r s.sock".into());
         for (text, backend) in [

@@ -682,3 +682,32 @@ fn a_node_that_is_gone_fails_its_own_keys_alone_and_at_once() {
         assert_eq!(client.call(&format!("MGET {a} {gone}")), healed);
     });
 }
+
+/// What one has learned is no news of the other one.
+#[test]
+fn of_two_pools_before_one_cluster_the_log_says_once_of_each_who_owns_what() {
+    let cluster = Cluster::start(&some_server(), primaries());
+    let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
+    let seed = cluster.node(0).address();
+    let args = |listen| {
+        let pool =
+            |name: &str, port| format!("--pool={name}=127.0.0.1:{port}=redis-cluster://{seed}");
+        let [one, other] = [pool("one", listen), pool("other", 0)];
+        vec![one, other, "--threads=1".to_owned()]
+    };
+    let proxy = Proxy::start_with(&respool(), args).unwrap_or_else(|error| panic!("{error}"));
+    let said = |pool: &str| {
+        let log = proxy.log();
+        let lines = log
+            .lines()
+            .filter(|line| line.contains("3 nodes own its slots"));
+        lines
+            .filter(|line| line.contains(&format!("pool=\"{pool}\"")))
+            .count()
+    };
+    wait_until("both have said it", SOON, || {
+        said("one") > 0 && said("other") > 0
+    });
+    thread::sleep(HEARD);
+    assert_eq!((said("one"), said("other")), (1, 1), "{}", proxy.log());
+}

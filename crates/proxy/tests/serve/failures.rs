@@ -520,6 +520,85 @@ fn a_server_that_never_answers_the_handshake_fails_requests_as_not_sent_until_it
     heals_from(Mode::Silent);
 }
 
+/// A field of what INFO says of the only server.
+fn of_server(client: &mut Client, name: &str) -> String {
+    let Value::Bulk(text) = client.call("INFO respool") else {
+        panic!("INFO is a text");
+    };
+    let text = String::from_utf8(text).expect("INFO is ASCII");
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("respool_server_0:"));
+    let mut fields = line.unwrap_or_default().split(',');
+    let value = fields.find_map(|field| field.strip_prefix(&format!("{name}=")));
+    value
+        .unwrap_or_else(|| panic!("{name} in {text}"))
+        .to_owned()
+}
+
+#[test]
+fn one_connection_at_a_time_tries_a_server_that_is_away_whoever_needs_it_for_what() {
+    let target = Target::direct(&any_server(), &Options::default());
+    let relay = Relay::start(target.server.address(), Mode::Pass);
+    let target = target.behind(relay.address(), &Options::default());
+    // A link for each.
+    let mut clients: Vec<Client> = (0..8).map(|_| target.client()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.call(&format!("SELECT {}", number % 4)), Value::ok());
+        if number >= 4 {
+            let hello = client.call("HELLO 3");
+            assert!(hello.error().is_none(), "{hello:?}");
+        }
+        assert_eq!(client.call("SET key value"), Value::ok());
+    }
+    assert_eq!(relay.accepted(), 8);
+    // Long enough that these links are good ones.
+    thread::sleep(Duration::from_millis(1_100));
+    relay.set(Mode::CloseOnAccept);
+    relay.reset_all();
+    let begun = Instant::now();
+    let mut refused = 0;
+    while begun.elapsed() < Duration::from_secs(4) {
+        let mut newcomer = target.client();
+        for asked in ["SELECT 9", "BLPOP list 0", "HELLO 3"] {
+            let reply = newcomer.call(asked);
+            refused += usize::from(fate(&reply) == Fate::NotExecuted);
+        }
+        for client in &mut clients {
+            let asked = Instant::now();
+            let reply = client.call("SET key value");
+            refused += usize::from(fate(&reply) == Fate::NotExecuted);
+            assert!(asked.elapsed() < Duration::from_secs(1), "{reply:?}");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    // Each link at once, and then one of them after 20, 40, ... 2,000 ms or half of it.
+    let tried = relay.accepted() - 8;
+    assert!(refused > 100, "{refused}");
+    assert!((8 + 4..8 + 16).contains(&tried), "{tried}");
+    relay.set(Mode::Pass);
+    for client in &mut clients {
+        wait_until("requests are answered", Duration::from_secs(10), || {
+            fate(&client.call("GET key")) == Fate::Replied
+        });
+    }
+    let mut client = target.client();
+    let mut number = |name| {
+        of_server(&mut client, name)
+            .parse::<u64>()
+            .expect("a number")
+    };
+    assert_eq!(number("failures"), 0);
+    assert_eq!(number("failures_total"), relay.accepted() - 8 - 8);
+    assert_eq!(number("lost_total"), 8);
+    assert_eq!(of_server(&mut client, "state"), "up");
+    let log = target.proxy().log();
+    let said = log
+        .lines()
+        .filter(|line| line.contains("link down"))
+        .count();
+    assert!((1..=4).contains(&said), "once for each reason:\n{log}");
+}
+
 #[test]
 fn a_server_that_refuses_our_password_fails_requests_as_not_sent() {
     let binary = any_server();

@@ -10,6 +10,7 @@ mod fake;
 mod relay;
 mod target;
 
+mod announced;
 mod astray;
 mod clients;
 mod cluster;

@@ -1,0 +1,196 @@
+//! Host names of servers: looked up at every attempt to connect, and what they say then counts.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use respool_driver::{Running, Setup, start_with};
+use respool_engine::settings::{Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A server that greets, and says its name to whatever it is asked.
+struct Named {
+    address: SocketAddr,
+    links: Arc<Mutex<Option<Vec<TcpStream>>>>,
+}
+
+impl Named {
+    fn start(name: &'static str) -> Named {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let links = Arc::new(Mutex::new(Some(Vec::new())));
+        let kept = Arc::clone(&links);
+        thread::spawn(move || {
+            for link in listener.incoming() {
+                let link = link.expect("a link");
+                let Some(all) = &mut *kept.lock().expect("no holder panics") else {
+                    return;
+                };
+                all.push(link.try_clone().expect("a descriptor"));
+                thread::spawn(move || serve(link, name));
+            }
+        });
+        Named { address, links }
+    }
+
+    /// It is gone, and nobody listens where it was.
+    fn end(&self) {
+        let links = self.links.lock().expect("no holder panics").take();
+        for link in links.into_iter().flatten() {
+            let _ = link.shutdown(Shutdown::Both);
+        }
+        // Whoever accepts notices it so.
+        let _ = TcpStream::connect(self.address);
+        let is_gone = || TcpStream::connect(self.address).is_err();
+        wait_until("nobody listens", is_gone);
+    }
+}
+
+fn serve(mut link: TcpStream, name: &str) {
+    let mut bytes = [0; 4096];
+    while let Ok(count @ 1..) = link.read(&mut bytes) {
+        let asked = &bytes[..count];
+        let reply = match asked.windows(5).any(|word| word == b"HELLO") {
+            true => "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n".to_owned(),
+            false => format!("+{name}\r\n"),
+        };
+        if link.write_all(reply.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    let mut is_so = is_so;
+    while !is_so() {
+        assert!(begun.elapsed() < SOON, "not in time: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What the name of the server says, and how often it was asked.
+#[derive(Default)]
+struct Names {
+    said: Mutex<Option<Vec<SocketAddr>>>,
+    asked: AtomicUsize,
+}
+
+impl Names {
+    fn say(&self, addresses: &[SocketAddr]) {
+        *self.said.lock().expect("no holder panics") = Some(addresses.to_vec());
+    }
+
+    fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        assert_eq!((host, port), ("cache.example", 6379));
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let said = self.said.lock().expect("no holder panics").clone();
+        said.ok_or_else(|| io::Error::other("no such name"))
+    }
+}
+
+/// A worker before that name, and a client of it.
+fn before(names: &Arc<Names>) -> (Running, TcpStream) {
+    let address = |host: &str, port| Address::Tcp {
+        host: host.to_owned(),
+        port,
+    };
+    let server = ServerSettings {
+        address: address("cache.example", 6379),
+        credentials: None,
+        db: 0,
+    };
+    let settings = Settings {
+        pools: vec![PoolSettings {
+            name: "default".to_owned(),
+            kind: PoolKind::Single(server),
+            reads: Reads::default(),
+        }],
+        ..Settings::default()
+    };
+    let setup = Setup {
+        listeners: vec![(address("127.0.0.1", 0), 0)],
+        workers: 1,
+        settings: Arc::new(settings),
+    };
+    let names = Arc::clone(names);
+    let resolve = Arc::new(move |host: &str, port| names.look_up(host, port));
+    let running = start_with(setup, Arc::new(|_| {}), resolve).expect("it starts");
+    let Address::Tcp { port, .. } = running.addresses()[0] else {
+        unreachable!("it listens on TCP");
+    };
+    let client = TcpStream::connect(("127.0.0.1", port)).expect("it accepts");
+    let limit = client.set_read_timeout(Some(SOON));
+    limit.expect("a limit");
+    (running, client)
+}
+
+fn get(client: &mut TcpStream) -> String {
+    client
+        .write_all(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n")
+        .expect("the worker reads");
+    let mut reply = Vec::new();
+    while !reply.ends_with(b"\r\n") {
+        let mut bytes = [0; 512];
+        let count = client.read(&mut bytes).expect("a reply");
+        assert!(count > 0, "the session lives");
+        reply.extend_from_slice(&bytes[..count]);
+    }
+    String::from_utf8(reply).expect("text")
+}
+
+#[test]
+fn when_a_name_says_another_address_the_next_connection_goes_there_and_sessions_go_on() {
+    let (first, second) = (Named::start("first"), Named::start("second"));
+    let names = Arc::new(Names::default());
+    let (running, mut client) = before(&names);
+    wait_until("it is told that there is no such name", || {
+        let reply = get(&mut client);
+        assert!(reply.starts_with("-NOTSENT "), "{reply}");
+        reply.contains("its name cannot be looked up: no such name")
+    });
+    names.say(&[first.address]);
+    wait_until("the first one is reached", || {
+        get(&mut client) == "+first\r\n"
+    });
+    // What is connected stays.
+    let asked = names.asked.load(Ordering::SeqCst);
+    names.say(&[second.address]);
+    assert_eq!(get(&mut client), "+first\r\n");
+    assert_eq!(names.asked.load(Ordering::SeqCst), asked);
+    first.end();
+    wait_until("the second one is reached", || {
+        let reply = get(&mut client);
+        assert!(
+            reply.starts_with("-NOTSENT ") || reply == "+second\r\n",
+            "{reply}"
+        );
+        reply == "+second\r\n"
+    });
+    assert!(names.asked.load(Ordering::SeqCst) > asked);
+    drop(client);
+    running.drain();
+    assert_eq!(running.join(SOON), 0);
+    second.end();
+}
+
+#[test]
+fn of_several_addresses_of_a_name_one_that_answers_is_used() {
+    let [gone, there, also_gone] = ["gone", "there", "also gone"].map(Named::start);
+    gone.end();
+    also_gone.end();
+    let names = Arc::new(Names::default());
+    names.say(&[there.address, gone.address, also_gone.address]);
+    let (running, mut client) = before(&names);
+    // The first attempt begins with the second address, and comes to the one that is there all the same.
+    assert_eq!(get(&mut client), "+there\r\n");
+    assert_eq!(names.asked.load(Ordering::SeqCst), 1);
+    drop(client);
+    running.drain();
+    assert_eq!(running.join(SOON), 0);
+    there.end();
+}

@@ -1,0 +1,332 @@
+//! How the servers behind us fare: who fails, who tries one that is away, and what INFO says of each.
+//!
+//! ```text
+//!   a link is up ──lost, nothing can be had──► away: rests ──it is time──► one link tries
+//!        ▲                                       ▲  no link connects          │       │
+//!        │                                       └────────── failed ──────────┘       │
+//!        └──────────── all that rest connect ◄───────────── answered ─────────────────┘
+//! ```
+//!
+//! Links of several databases, users and sessions go to one server. Where none of them is up, what one of them has found out is
+//! true for the others: they fail at once, and do not knock each for itself.
+
+use std::fmt::Write;
+
+use crate::engine::Engine;
+use crate::limits::SERVERS_SHOWN_MAX;
+use crate::link::{Link, Role, State};
+use crate::pool::{Server, ServerId, Topology};
+use crate::slots::Key;
+use crate::time::Time;
+
+/// How long requests wait for an attempt to reach a server that was away, milliseconds. If it answers at all it does so
+/// sooner; and who waits for one that is gone is to be told soon.
+const PROBE_MS: u64 = 100;
+
+/// How the connections to a server fare.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    /// Attempts to connect that failed one behind the other, since the last one that did not.
+    failures: u32,
+    /// All that ever failed.
+    failures_total: u64,
+    /// Connections that were lost.
+    lost_total: u64,
+    /// When either happened last.
+    failed_at: Option<Time>,
+    /// Why the last attempt failed.
+    reason: String,
+    /// The last attempt failed: if no link is up the next one is made then, by one link.
+    rest_until: Option<Time>,
+    /// That link, while it tries.
+    probe: Option<Key>,
+}
+
+impl Health {
+    /// What was found out does not count any more.
+    pub(crate) fn forget(&mut self) {
+        self.failures = 0;
+        self.rest_until = None;
+        self.probe = None;
+    }
+}
+
+/// What happens to it.
+impl Engine {
+    fn health(&mut self, server: ServerId) -> &mut Health {
+        &mut self.servers[usize::from(server.0)].health
+    }
+
+    /// A connection that was in use is lost.
+    pub(crate) fn note_lost(&mut self, server: ServerId) {
+        let now = self.now;
+        let health = self.health(server);
+        health.lost_total += 1;
+        health.failed_at = Some(now);
+    }
+
+    /// The server has answered an attempt by a refusal: so it is there.
+    pub(crate) fn note_refused(&mut self, server: ServerId) {
+        let now = self.now;
+        let health = self.health(server);
+        health.failures = health.failures.saturating_add(1);
+        health.failures_total += 1;
+        health.failed_at = Some(now);
+        health.rest_until = None;
+        health.probe = None;
+    }
+
+    /// An attempt that began then came to nothing.
+    pub(crate) fn note_unreachable(&mut self, server: ServerId, began: Time, reason: &str) {
+        let now = self.now;
+        let health = self.health(server);
+        // Attempts of several links at the same time fail for one reason.
+        let follows = health.failed_at.is_none_or(|last| began >= last);
+        health.failures_total += 1;
+        health.failed_at = Some(now);
+        health.probe = None;
+        reason.clone_into(&mut health.reason);
+        if follows || health.rest_until.is_none() {
+            health.failures = health.failures.saturating_add(1);
+            let failures = health.failures;
+            let pause_ms = self.back_off_ms(failures);
+            self.health(server).rest_until = Some(now.plus_ms(pause_ms));
+        }
+    }
+
+    /// A link is up: whoever could not connect tries again.
+    pub(crate) fn note_reached(&mut self, server: ServerId) {
+        let health = self.health(server);
+        let was_away = health.rest_until.is_some();
+        health.forget();
+        if was_away {
+            for key in self.links.keys() {
+                let rests = |link: &Link| {
+                    link.key.server == server
+                        && link.refusal.is_none()
+                        && matches!(link.state, State::Resting { .. })
+                };
+                if self.links.get(key).is_some_and(rests) {
+                    self.connect(key);
+                }
+            }
+        }
+    }
+
+    /// How long is waited after so many failures. Between half and the whole of a pause that doubles, so that workers do not
+    /// knock all at once.
+    pub(crate) fn back_off_ms(&mut self, failures: u32) -> u32 {
+        let timeouts = &self.settings.timeouts;
+        let (min, max) = (timeouts.reconnect_min_ms, timeouts.reconnect_max_ms);
+        let doublings = failures.saturating_sub(1).min(16);
+        let pause = u64::from(min)
+            .saturating_mul(1 << doublings)
+            .min(u64::from(max)) as u32;
+        let jitter = self.random() % (u64::from(pause) / 2 + 1);
+        pause / 2 + jitter as u32
+    }
+}
+
+/// What follows from it.
+impl Engine {
+    /// If no link to a server is up and the last attempt has failed: until when it rests.
+    pub(crate) fn away_until(&self, server: ServerId) -> Option<Time> {
+        let until = self.server(server).health.rest_until?;
+        let is_up = |link: &Link| link.key.server == server && link.is_up();
+        let mut links = self.links.iter();
+        (!links.any(|(_, link)| is_up(link))).then_some(until)
+    }
+
+    /// Whether there is a point in connecting a link now. If so, and its server was away, the others leave it to this one.
+    pub(crate) fn may_try(&mut self, key: Key, server: ServerId) -> bool {
+        let Some(until) = self.away_until(server) else {
+            return true;
+        };
+        if self.now < until || self.is_tried_by_another(key, server) {
+            return false;
+        }
+        self.health(server).probe = Some(key);
+        true
+    }
+
+    /// Whether a link that rests has to go on with that.
+    pub(crate) fn must_rest(&self, key: Key, server: ServerId) -> bool {
+        self.away_until(server)
+            .is_some_and(|until| self.now < until || self.is_tried_by_another(key, server))
+    }
+
+    fn is_tried_by_another(&self, key: Key, server: ServerId) -> bool {
+        let tries = |link: &Link| {
+            link.key.server == server
+                && matches!(
+                    link.state,
+                    State::Connecting { .. } | State::Greeting { .. }
+                )
+        };
+        let probe = self.server(server).health.probe;
+        let probe = probe.filter(|probe| *probe != key);
+        probe.is_some_and(|probe| self.links.get(probe).is_some_and(tries))
+    }
+
+    /// Links that were to be connected while their server is known to be away: they have failed, as if they had tried.
+    pub(crate) fn fail_untried(&mut self) {
+        for key in std::mem::take(&mut self.untried) {
+            if let Some(link) = self.links.get(key).filter(|link| link.untried) {
+                let reason = self.server(link.key.server).health.reason.clone();
+                self.link_down(key, &reason, None);
+            }
+        }
+    }
+
+    /// The attempt to reach a server that was away takes its time: nobody waits for that.
+    pub(crate) fn tick_probe(&mut self, key: Key) {
+        let now = self.now;
+        let is_late = |link: &Link, since: Time| {
+            link.role == Role::Shared && !link.is_late && now.since_ms(since) >= PROBE_MS
+        };
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        match link.state {
+            State::Connecting { since } | State::Greeting { since, .. }
+                if is_late(link, since) && self.away_until(link.key.server).is_some() => {}
+            _ => return,
+        }
+        let reason = self.server(link.key.server).health.reason.clone();
+        if let Some(link) = self.links.get_mut(key) {
+            link.is_late = true;
+            link.reason.clone_from(&reason);
+        }
+        self.fail_waiting(key);
+        self.wake_waiters(key);
+    }
+
+    /// Servers to which no link is up, and that cannot be reached.
+    pub(crate) fn servers_away(&self) -> u64 {
+        let ids = (0..self.servers.len() as u16).map(ServerId);
+        let away = ids.filter(|id| !self.server(*id).gone && self.away_until(*id).is_some());
+        away.count() as u64
+    }
+}
+
+/// What a link says of its server.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    links: u32,
+    up: bool,
+    tries: bool,
+    rests: bool,
+    sentinel: bool,
+}
+
+/// INFO.
+impl Engine {
+    /// A line for each server that this worker has to do with, and how many there are. At [`SERVERS_SHOWN_MAX`], those that are
+    /// not up come first.
+    pub(crate) fn server_lines(&self) -> (usize, Vec<String>) {
+        let mut seen = vec![Seen::default(); self.servers.len()];
+        for (_, link) in self.links.iter() {
+            let seen = &mut seen[usize::from(link.key.server.0)];
+            seen.links += 1;
+            seen.sentinel |= link.role == Role::Sentinel;
+            match link.state {
+                State::Up => seen.up = true,
+                State::Connecting { .. } | State::Greeting { .. } => seen.tries = true,
+                State::Resting { .. } => seen.rests = true,
+                State::Down => {}
+            }
+        }
+        let slots = self.slots_of_servers();
+        let ids = (0..self.servers.len() as u16).map(ServerId);
+        let with_seen = ids.zip(&seen);
+        let mut shown: Vec<(ServerId, &Seen)> = with_seen
+            .filter(|(id, seen)| !self.server(*id).gone || seen.links > 0)
+            .filter(|(id, seen)| seen.links > 0 || !self.is_shown_as_read(*id))
+            .collect();
+        let count = shown.len();
+        if count > SERVERS_SHOWN_MAX {
+            shown.sort_by_key(|(_, seen)| seen.up);
+            shown.truncate(SERVERS_SHOWN_MAX);
+        }
+        let lines = shown.into_iter().map(|(id, seen)| {
+            let slots = slots.get(usize::from(id.0)).copied().flatten();
+            self.server_line(id, seen, slots)
+        });
+        (count, lines.collect())
+    }
+
+    fn server_line(&self, id: ServerId, seen: &Seen, slots: Option<u32>) -> String {
+        let server = self.server(id);
+        let state = match server {
+            Server { gone: true, .. } => "gone",
+            Server { unknown: true, .. } => "unknown",
+            _ if seen.up => "up",
+            _ if seen.tries => "connecting",
+            _ if seen.rests => "resting",
+            _ => "down",
+        };
+        let health = &server.health;
+        let ago = health.failed_at.map(|at| self.now.since_ms(at));
+        let mut line = format!(
+            "address={},pool={},role={},state={state},links={},failures={},failures_total={},lost_total={}",
+            server.label,
+            self.pool_name(id),
+            self.role_of(id, seen),
+            seen.links,
+            health.failures,
+            health.failures_total,
+            health.lost_total,
+        );
+        let _ = match ago {
+            Some(ms) => write!(line, ",last_failure_ms_ago={ms}"),
+            None => write!(line, ",last_failure_ms_ago=-1"),
+        };
+        if let Some(slots) = slots {
+            let _ = write!(line, ",slots={slots}");
+        }
+        if let Some(read) = self
+            .pool_of(id)
+            .readers
+            .as_ref()
+            .and_then(|its| its.shown(id))
+        {
+            let _ = write!(line, ",{read}");
+        }
+        line
+    }
+
+    /// Whether a node owns nothing, and has a line as the replica that is read.
+    fn is_shown_as_read(&self, id: ServerId) -> bool {
+        let server = self.server(id);
+        self.pool_of(id).readers.is_some() && server.replica_of.is_none() && self.owns_nothing(id)
+    }
+
+    /// What a server is: as the Cluster has it, else as it says itself.
+    fn role_of(&self, id: ServerId, seen: &Seen) -> &'static str {
+        if seen.sentinel {
+            return "sentinel";
+        }
+        if self.server(id).replica_of.is_some() {
+            return "replica";
+        }
+        match &self.pool_of(id).topology {
+            Topology::Cluster(cluster) => cluster.role_of(id),
+            _ => match self.identity(id).map(|identity| identity.role.as_str()) {
+                Some("slave" | "replica") => "replica",
+                Some("sentinel") => "sentinel",
+                _ => "primary",
+            },
+        }
+    }
+
+    /// How many slots each server owns; `None` where there are no slots.
+    fn slots_of_servers(&self) -> Vec<Option<u32>> {
+        let mut slots = vec![None; self.servers.len()];
+        for cluster in self.pools.iter().filter_map(|pool| pool.cluster()) {
+            for (server, count) in cluster.slot_counts() {
+                slots[usize::from(server.0)] = Some(count);
+            }
+        }
+        slots
+    }
+}
