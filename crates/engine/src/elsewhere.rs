@@ -59,7 +59,7 @@ struct PutOff {
 
 /// Where it is asked next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum To {
+pub(crate) enum To {
     /// Whoever owns its slot then.
     Owner,
     /// That one, with [`ASKING`].
@@ -275,7 +275,7 @@ impl Engine {
     }
 
     /// What a refusal says of who owns what.
-    fn follow(&mut self, server: ServerId, said: &[u8], refusal: Refusal) -> To {
+    pub(crate) fn follow(&mut self, server: ServerId, said: &[u8], refusal: Refusal) -> To {
         let pool = usize::from(self.server(server).pool);
         match refusal {
             Refusal::Moved | Refusal::Ask => {

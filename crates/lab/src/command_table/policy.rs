@@ -78,6 +78,7 @@ pub(super) enum SpreadEntry {
     Owners,
     Any,
     Home,
+    Channels,
     All,
     Turns,
     Node,

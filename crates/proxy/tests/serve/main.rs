@@ -11,6 +11,7 @@ mod relay;
 mod target;
 
 mod astray;
+mod channels;
 mod clients;
 mod cluster;
 mod coalescing;
