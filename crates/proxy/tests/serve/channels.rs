@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,9 @@ use respool_protocol::slot::hash_slot;
 use super::client::{Client, Value, words};
 use super::cluster::{SOON, Served, fail_over, key_in, primaries, some_server, with_every_server};
 use super::target::{Random, seed, wait_until};
+
+/// Nodes that claim something at the same moment may end with nobody having it, whoever asks.
+const BETWEEN_MOVES: Duration = Duration::from_millis(300);
 
 /// Whether a node has sharded channels at all: since Redis 7.
 fn has_channels(binary: &Path, served: &Served) -> bool {
@@ -229,7 +233,7 @@ fn subscribers_stay_while_the_slots_of_their_channels_move() {
         let mut random = Random::new(seed());
         let mut other = served.client();
         let mut number = 0;
-        for _ in 0..12 {
+        for _ in 0..8 {
             let name = &names[random.below(6) as usize];
             let from = served.owner(name);
             let to = (from + 1 + random.below(2) as usize) % 3;
@@ -245,6 +249,7 @@ fn subscribers_stay_while_the_slots_of_their_channels_move() {
             });
             // The subscribers are there again without a word.
             number += publish_until(&mut other, name, &format!("last:{number}"), 6);
+            thread::sleep(BETWEEN_MOVES);
         }
         for name in &names {
             publish_until(&mut other, name, "end", 6);
@@ -279,6 +284,15 @@ fn subscribers_stay_while_the_slots_of_their_channels_move() {
     });
 }
 
+/// Whatever ends it, those who wait for it go on.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 fn client_is_three(client: &mut Client) -> bool {
     // In RESP2 a subscriber's PING is answered by an array.
     matches!(client.call("PING"), Value::Simple(_))
@@ -293,26 +307,28 @@ fn who_subscribes_and_leaves_while_slots_move_gets_no_refusal() {
         }
         let names: Vec<String> = (0..4).map(|number| format!("come:{number}")).collect();
         let mut random = Random::new(seed());
+        let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let moving = scope.spawn(|| {
-                for round in 0..16 {
+                let _over = Over(&over);
+                for round in 0..10 {
                     let name = &names[round % 4];
                     let from = served.owner(name);
                     served.move_key(name, (from + 1) % 3);
+                    thread::sleep(BETWEEN_MOVES);
                 }
             });
-            let visit = |at: u64, mut random: Random| {
+            let (names, over, served) = (&names, &over, &served);
+            let visit = move |at: u64, mut random: Random| {
                 let mut client = served.client();
-                if at % 2 == 0 {
+                if at.is_multiple_of(2) {
                     client.call("HELLO 3");
                 }
-                let mut visits = 0;
-                while visits < 50 {
+                while !over.load(Ordering::SeqCst) {
                     let name = &names[random.below(4) as usize];
                     subscribe(&mut client, name, 1);
                     let left = items(client.call("SUNSUBSCRIBE"));
                     assert_eq!(left, confirmed("sunsubscribe", name, 0));
-                    visits += 1;
                 }
             };
             for at in 0..4 {
