@@ -1022,7 +1022,11 @@ fn every_command_goes_where_the_table_says() {
                 let as_said = match spread {
                     Spread::Owner | Spread::Node if id.get().answer == Answer::Session => !refused,
                     Spread::Owner if has_key => asked == [owner],
-                    Spread::Owner | Spread::Any | Spread::Home | Spread::Node => asked == [0],
+                    Spread::Owner
+                    | Spread::Any
+                    | Spread::Home
+                    | Spread::Channels
+                    | Spread::Node => asked == [0],
                     Spread::Owners | Spread::All => asked == [0, 1, 2],
                     Spread::Turns => asked.len() == 1,
                     Spread::Here => !refused,
