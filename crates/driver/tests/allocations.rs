@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use respool_driver::{Setup, start};
-use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
+use respool_engine::settings::{Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings};
 use respool_protocol::request::{Found, Scanner};
 
 struct Counting;
@@ -188,6 +188,7 @@ fn does_not_allocate(load: &Load) {
     let pools = vec![PoolSettings {
         name: "default".to_owned(),
         kind: PoolKind::Single(server),
+        reads: Reads::default(),
     }];
     let mut settings = Settings {
         pools,

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_driver::{Running, Setup, start_with};
-use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
+use respool_engine::settings::{Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -108,6 +108,7 @@ fn before(names: &Arc<Names>) -> (Running, TcpStream) {
         pools: vec![PoolSettings {
             name: "default".to_owned(),
             kind: PoolKind::Single(server),
+            reads: Reads::default(),
         }],
         ..Settings::default()
     };

@@ -343,7 +343,7 @@ impl Engine {
     }
 
     /// A link on which a node can be asked who owns what. Where the clients bring the password, it may be any user's.
-    fn link_that_answers(&self, server: ServerId) -> Option<Key> {
+    pub(crate) fn link_that_answers(&self, server: ServerId) -> Option<Key> {
         let answers = |link: &Link| {
             link.key.server == server
                 && link.role == Role::Shared
@@ -456,7 +456,8 @@ impl Engine {
     pub(crate) fn owns_nothing(&self, server: ServerId) -> bool {
         let pool = &self.pools[usize::from(self.server(server).pool)];
         let cluster = pool.cluster();
-        cluster.is_some_and(|cluster| !cluster.servers.contains(&server))
+        self.server(server).replica_of.is_none()
+            && cluster.is_some_and(|cluster| !cluster.servers.contains(&server))
     }
 
     /// Whether it is just being found out who took over from a link's server, which was lost a moment ago.
@@ -592,13 +593,16 @@ impl Engine {
             })
             .map(|(from, ..)| *from)
             .collect();
-        let replicas = view.nodes().iter().zip(&ids).filter_map(|(node, id)| {
+        let followers = view.nodes().iter().zip(&ids).filter_map(|(node, id)| {
             let NodeRole::Replica { of: Some(of) } = node.role else {
                 return None;
             };
-            Some(((*id)?, id_of(of)?))
+            Some((node.endpoint.clone()?, (*id)?, id_of(of)?))
         });
-        cluster.primaries = replicas.collect();
+        let followers: Vec<_> = followers.collect();
+        let pairs = followers.iter().map(|(_, id, of)| (*id, *of));
+        cluster.primaries = pairs.collect();
+        let replicas = followers.into_iter().map(|(at, _, of)| (at, of)).collect();
         let owners: HashSet<ServerId> = cluster.servers.iter().copied().collect();
         cluster.members = ids.into_iter().flatten().collect();
         let (members, seen) = (cluster.members.clone(), &owners);
@@ -622,7 +626,8 @@ impl Engine {
         self.choose_home(pool);
         for server in had {
             let state = self.server(server);
-            if usize::from(state.pool) == pool && !state.gone && !kept.contains(&server) {
+            let is_others = usize::from(state.pool) != pool || state.replica_of.is_some();
+            if !is_others && !state.gone && !kept.contains(&server) {
                 self.retire(server);
             }
         }
@@ -635,6 +640,7 @@ impl Engine {
         for server in owners {
             self.reach(server);
         }
+        self.know_replicas(pool, replicas, |_| true);
     }
 
     /// A node has said that this slot is another one's. Whether that was news.
@@ -732,7 +738,9 @@ impl Engine {
             port: at.port,
         };
         let is_it = |server: &Server| {
-            usize::from(server.pool) == pool && server.settings.address == address
+            usize::from(server.pool) == pool
+                && server.replica_of.is_none()
+                && server.settings.address == address
         };
         if let Some(index) = self.servers.iter().position(is_it) {
             return Some(ServerId(index as u16));
@@ -777,7 +785,8 @@ impl Engine {
                     let holds = |cluster: &Cluster| {
                         cluster.seeds.contains(id) || cluster.owners.contains(id)
                     };
-                    !pool.cluster().is_some_and(holds)
+                    let reads = pool.readers.as_ref().is_some_and(|its| its.holds(*id));
+                    !reads && !pool.cluster().is_some_and(holds)
                 })
         };
         (0..self.servers.len() as u16).map(ServerId).find(free)
@@ -788,8 +797,13 @@ impl Engine {
         let state = &mut self.servers[usize::from(server.0)];
         state.gone = true;
         let (pool, label) = (usize::from(state.pool), state.label.clone());
-        let home = self.pools[pool].home();
         self.tell_topology(pool, format!("no node speaks of {label} any more"));
+        self.turn_riders_home(server);
+    }
+
+    /// Who rides on links to a server that is gone, and has no reason to stay there.
+    pub(crate) fn turn_riders_home(&mut self, server: ServerId) {
+        let home = self.pools[usize::from(self.server(server).pool)].home();
         let rides = |session: &Session| {
             session.server == server && session.pins.is_empty() && session.flags.any(Flags::ROUTED)
         };

@@ -46,6 +46,8 @@ pub(crate) enum Duty {
     Survey { primary: u16, answers: Vec<Vec<u8>> },
     /// A node of a Cluster is asked who owns what: nobody's; and what it said to the first of two requests.
     Owners { ticket: u32, slots: Option<Vec<u8>> },
+    /// A server that is read is asked who and how it is: nobody's; and what it said to the first of two requests.
+    Look { who: Option<Vec<u8>> },
     /// MULTI and EXEC, to see whether that is possible: nobody's; and what the server said to the first.
     Probe(Option<Vec<u8>>),
     /// UNWATCH, on the session's own link. The session gets this, whatever the server says.
@@ -125,7 +127,9 @@ impl Duty {
     pub(crate) fn begin_again(&mut self, nobodys: bool) -> bool {
         match self {
             Duty::Learn(_) | Duty::Ask | Duty::Dismissal { .. } | Duty::Unblock { .. } => {}
-            Duty::Probe(told) | Duty::Owners { slots: told, .. } => *told = None,
+            Duty::Probe(told) | Duty::Owners { slots: told, .. } | Duty::Look { who: told } => {
+                *told = None;
+            }
             Duty::Survey { answers, .. } => answers.clear(),
             // Only those are nobody's from the beginning.
             _ if nobodys => return false,
@@ -204,9 +208,9 @@ impl Engine {
                 }
                 return;
             }
-            Some(Duty::Probe(first @ None) | Duty::Owners { slots: first, .. })
-                if first.is_none() =>
-            {
+            Some(
+                Duty::Probe(first) | Duty::Owners { slots: first, .. } | Duty::Look { who: first },
+            ) if first.is_none() => {
                 *first = Some(reply.to_vec());
                 return;
             }
@@ -249,6 +253,7 @@ impl Engine {
             Duty::Owners { ticket, slots } => {
                 self.take_owners(key, ticket, &slots.unwrap_or_default(), reply);
             }
+            Duty::Look { who } => self.take_look(key, &who.unwrap_or_default(), reply),
             Duty::Survey {
                 primary,
                 mut answers,

@@ -20,11 +20,13 @@ use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner};
 use respool_protocol::slot::hash_slot;
 
+use crate::cluster::Cluster;
 use crate::duty::Duty;
 use crate::engine::{Engine, TICK_MS};
 use crate::failure::{self, Cause, Fate};
-use crate::link::{Before, Class, Entry, LinkKey, Role, State};
+use crate::link::{Before, Class, Entry, Link, LinkKey, Role, State};
 use crate::pool::ServerId;
+use crate::readers::{NO_READER, NoReader};
 use crate::requests::bound_reply;
 use crate::session::{Flags, Pins, Session};
 use crate::settings::Address;
@@ -277,6 +279,11 @@ impl Engine {
     /// What a refusal says of who owns what.
     fn follow(&mut self, server: ServerId, said: &[u8], refusal: Refusal) -> To {
         let pool = usize::from(self.server(server).pool);
+        // That the Cluster is down, any of its nodes would say.
+        let of_replica = self.server(server).replica_of.is_some();
+        if of_replica && refusal != Refusal::ClusterDown {
+            self.note_refused_read(server);
+        }
         match refusal {
             Refusal::Moved | Refusal::Ask => {
                 let redirect = Redirect::read(said);
@@ -491,25 +498,31 @@ impl Engine {
                 continue;
             }
             let link = match item.waits {
-                true => self.own_link_for(key, &item),
-                false => self.link_for(&item),
-            };
-            let Some(link) = link else {
-                match item.waits {
-                    // There will be room.
-                    true => stay.push_back(item),
-                    false => {
+                true => match self.own_link_for(key, &item) {
+                    Some(link) => link,
+                    None => {
+                        // There will be room.
+                        stay.push_back(item);
+                        continue;
+                    }
+                },
+                false => match self.link_for(&item) {
+                    Ok(link) => link,
+                    Err(told) => {
                         self.held_bytes -= item.request.len();
                         self.counters.failed_not_sent += 1;
-                        self.pass_on(item.entry, &bound_reply("links_max"));
+                        self.pass_on(item.entry, &told);
+                        continue;
                     }
-                }
-                continue;
+                },
             };
             let on_others = |(to, touched): (&Key, &Touched)| {
                 *to != link && touched.conflicts_with(&item.about)
             };
-            if sent.iter().any(on_others) {
+            let rests = |link: &Link| matches!(link.state, State::Resting { .. });
+            let is_missing = self.links.get(link).is_some_and(rests);
+            // Whoever said that it is not the time for it knows that somebody is missing: there may be another one soon.
+            if is_missing && !item.is_named_elsewhere() || sent.iter().any(on_others) {
                 staying.add(&item.about);
                 stay.push_back(item);
                 continue;
@@ -538,26 +551,33 @@ impl Engine {
     }
 
     /// The kind of link on which a request is asked next.
-    fn kind_for(&self, item: &PutOff) -> LinkKey {
-        let server = match (item.to, item.about.slot) {
-            (To::Importer(server), _) => server,
-            (To::Owner, Some(slot)) => {
-                let pool = usize::from(self.server(item.asked.server).pool);
-                let cluster = self.pools[pool].cluster();
-                cluster.map_or(item.asked.server, |cluster| cluster.owner_of_slot(slot))
-            }
-            (To::Owner, None) => item.asked.server,
+    fn kind_for(&mut self, item: &PutOff) -> Result<LinkKey, NoReader> {
+        let asked = item.asked.server;
+        let pool = usize::from(self.server(asked).pool);
+        let owner = match (item.to, item.about.slot, self.pools[pool].cluster()) {
+            (To::Importer(server), ..) => server,
+            (To::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
+            (To::Owner, ..) => self.owner_behind(asked),
         };
-        LinkKey {
+        let server = match id_of(&item.request).filter(|_| item.to == To::Owner) {
+            Some(id) => self.server_for(item.entry.session, owner, id.get())?,
+            None => owner,
+        };
+        Ok(LinkKey {
             server,
             ..item.asked
-        }
+        })
     }
 
-    /// The link; `None` at `links_max`.
-    fn link_for(&mut self, item: &PutOff) -> Option<Key> {
-        let kind = self.kind_for(item);
-        self.current_link(kind)
+    /// The link; if there is none, what its client is told.
+    fn link_for(&mut self, item: &PutOff) -> Result<Key, Vec<u8>> {
+        match self.kind_for(item) {
+            Ok(kind) => {
+                let link = self.current_link(kind);
+                link.ok_or_else(|| bound_reply("links_max"))
+            }
+            Err(NoReader) => Err(error_reply(NO_READER)),
+        }
     }
 
     /// A link of its session's own; `None` if there is no room for one just now.
@@ -565,7 +585,7 @@ impl Engine {
         if !self.has_room_for_own_link() {
             return None;
         }
-        let kind = self.kind_for(item);
+        let kind = self.kind_for(item).ok()?;
         let link = self.own_link(kind, key).ok()?;
         self.ride_anew(key, link);
         if let Some(session) = self.sessions.get_mut(key) {
@@ -741,20 +761,38 @@ impl Engine {
         self.pass_on(front, reply);
     }
 
-    /// A link to a Cluster's node was lost, and something was left on it that may be asked again: what another node owns now goes
+    /// A link was lost, and something was left on it that may be asked again: what another server owns now, or can be read at another one, goes
     /// there.
     pub(crate) fn move_left(&mut self, key: Key) {
         let Some(link) = self.links.get(key).filter(|link| link.heeds) else {
             return;
         };
-        let (kind, pool) = (link.key, usize::from(self.server(link.key.server).pool));
-        let Some(cluster) = self.pools[pool].cluster() else {
-            return;
+        let kind = link.key;
+        let server = self.server(kind.server);
+        let (pool, of_replica) = (
+            &self.pools[usize::from(server.pool)],
+            server.replica_of.is_some(),
+        );
+        let (cluster, sessions) = (pool.cluster(), &self.sessions);
+        let readers = pool.readers.as_deref();
+        let is_read_elsewhere = |entry: &Entry, request: &[u8]| {
+            let at =
+                readers.and_then(|readers| readers.instead_of(kind.server, entry.session).ok());
+            let wants = |session: &Session| !session.flags.any(Flags::READS_OTHERWISE);
+            at.is_some_and(|at| at != kind.server)
+                && sessions.get(entry.session).is_some_and(wants)
+                && id_of(request).is_some_and(|id| id.get().replica)
         };
         let moved = |entry: &Entry, request: &[u8]| {
-            let its = |slot| cluster.owner_of_slot(slot) == kind.server;
-            let slot = About::of(as_asked(request), false).slot;
-            entry.session != Key::NOBODY && slot.is_some_and(|slot| !its(slot))
+            let request = as_asked(request);
+            let is_anothers = |cluster: &Cluster| {
+                let slot = About::of(request, false).slot;
+                slot.is_some_and(|slot| cluster.owner_of_slot(slot) != kind.server)
+            };
+            entry.session != Key::NOBODY
+                && (of_replica
+                    || cluster.is_some_and(is_anothers)
+                    || is_read_elsewhere(entry, request))
         };
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -784,6 +822,12 @@ impl Engine {
             self.put_off(key, item);
         }
     }
+}
+
+fn error_reply(text: &[u8]) -> Vec<u8> {
+    let mut reply = Vec::new();
+    encode::error(&mut reply, text);
+    reply
 }
 
 /// What a client is told whose request found no node that would execute it.

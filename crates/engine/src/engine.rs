@@ -446,7 +446,7 @@ impl Engine {
         if self.must_authenticate(pool) {
             flags |= Flags::UNAUTHENTICATED;
         }
-        if self.pools[pool].has_several() {
+        if self.pools[pool].is_routed() {
             flags |= Flags::ROUTED;
         }
         let session = Session {
@@ -487,6 +487,7 @@ impl Engine {
         self.next_session += self.worker.count as u64;
         self.counters.sessions_total += 1;
         let session = self.sessions.insert(session);
+        self.reset_reading(session);
         self.ride(session, link);
         SessionId(session)
     }
@@ -607,16 +608,17 @@ impl Engine {
         let Some(server) = self.links.get(link.0).map(|link| link.key.server) else {
             return;
         };
-        let configured = self.servers[server.0 as usize]
-            .settings
-            .credentials
-            .as_ref();
+        let pool = self.pool_of(server);
+        let server = &self.servers[server.0 as usize];
+        let configured = server.settings.credentials.as_ref();
+        // Else a Cluster's replica sends its readers to the primary.
+        let reads_only = server.replica_of.is_some() && pool.cluster().is_some();
         if let Some(link) = self.links.get_mut(link.0) {
             let credentials = match link.key.user {
                 CONFIGURED => configured,
                 user => self.logins.get(user),
             };
-            link.greet(credentials, self.now);
+            link.greet(credentials, reads_only, self.now);
         }
         self.flushed_links.push(link.0);
     }
@@ -983,10 +985,12 @@ impl Engine {
     pub(crate) fn has_room_for_link(&self) -> bool {
         let counts =
             |(_, link): &(Key, &Link)| !link.role.is_one_sessions() && link.role != Role::Spare;
-        let of_cluster = |server: &&Server| {
-            !server.gone && self.pools[usize::from(server.pool)].cluster().is_some()
+        // Of these, nobody says beforehand how many there are.
+        let unnamed = |server: &&Server| {
+            let pool = &self.pools[usize::from(server.pool)];
+            !server.gone && (pool.cluster().is_some() || server.replica_of.is_some())
         };
-        let servers = self.servers.iter().filter(of_cluster);
+        let servers = self.servers.iter().filter(unnamed);
         let max = (self.settings.limits.links_max as usize).max(LINKS_PER_SERVER * servers.count());
         self.links.iter().filter(counts).count() < max
     }

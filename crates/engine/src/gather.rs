@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::here::adds_our_section;
 use crate::link::{Class, Entry};
 use crate::pool::{Group, ServerId};
+use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::route::CROSSSLOT;
 use crate::session::{Flags, Session};
@@ -73,16 +74,31 @@ impl Engine {
         let group_of = |name: &[u8]| pool.group_of(name, || any).0;
         let placed = match split.divide(request.id, request.bytes, request.spans, group_of) {
             Ok(Divided::Shares) => {
-                let shares = split.shares();
-                let parts: Vec<_> = shares
-                    .map(|share| (pool.server_of(Group(share.group)), share.request))
-                    .collect();
-                self.ask_several(key, request, &parts, How::ByKey(split.order().to_vec()))
+                let owned = split.shares();
+                let owned = owned.map(|share| (pool.server_of(Group(share.group)), share.request));
+                let mut parts: Vec<_> = owned.collect();
+                let mut parts_of = parts.iter_mut();
+                let found = parts_of.try_for_each(|(server, _)| {
+                    *server = self.server_for(key, *server, request.command)?;
+                    Ok(())
+                });
+                match found {
+                    Ok(()) => {
+                        let merge = How::ByKey(split.order().to_vec());
+                        self.ask_several(key, request, &parts, merge)
+                    }
+                    Err(NoReader) => self.answer_error(key, NO_READER),
+                }
             }
             Ok(Divided::Whole { group }) => {
-                let server = pool.server_of(Group(group));
-                self.turn(key, server);
-                self.place_on_link(key, request.bytes, is_read(request), None)
+                let owner = pool.server_of(Group(group));
+                match self.server_for(key, owner, request.command) {
+                    Ok(server) => {
+                        self.turn(key, server);
+                        self.place_on_link(key, request.bytes, is_read(request), None)
+                    }
+                    Err(NoReader) => self.answer_error(key, NO_READER),
+                }
             }
             Err(Undivided::Together) => self.answer_error(key, CROSSSLOT),
             // The server says in its own words what is wrong with it.

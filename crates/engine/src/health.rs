@@ -241,6 +241,7 @@ impl Engine {
         let with_seen = ids.zip(&seen);
         let mut shown: Vec<(ServerId, &Seen)> = with_seen
             .filter(|(id, seen)| !self.server(*id).gone || seen.links > 0)
+            .filter(|(id, seen)| seen.links > 0 || !self.is_shown_as_read(*id))
             .collect();
         let count = shown.len();
         if count > SERVERS_SHOWN_MAX {
@@ -283,13 +284,30 @@ impl Engine {
         if let Some(slots) = slots {
             let _ = write!(line, ",slots={slots}");
         }
+        if let Some(read) = self
+            .pool_of(id)
+            .readers
+            .as_ref()
+            .and_then(|its| its.shown(id))
+        {
+            let _ = write!(line, ",{read}");
+        }
         line
+    }
+
+    /// Whether a node owns nothing, and has a line as the replica that is read.
+    fn is_shown_as_read(&self, id: ServerId) -> bool {
+        let server = self.server(id);
+        self.pool_of(id).readers.is_some() && server.replica_of.is_none() && self.owns_nothing(id)
     }
 
     /// What a server is: as the Cluster has it, else as it says itself.
     fn role_of(&self, id: ServerId, seen: &Seen) -> &'static str {
         if seen.sentinel {
             return "sentinel";
+        }
+        if self.server(id).replica_of.is_some() {
+            return "replica";
         }
         match &self.pool_of(id).topology {
             Topology::Cluster(cluster) => cluster.role_of(id),

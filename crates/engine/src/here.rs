@@ -383,6 +383,7 @@ impl Engine {
                 session.flags |= Flags::UNAUTHENTICATED;
             }
         }
+        self.reset_reading(key);
         self.answer_reply(key, b"+RESET\r\n")
     }
 

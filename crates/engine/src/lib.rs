@@ -28,6 +28,7 @@ mod pinned;
 mod pool;
 mod pubsub;
 mod queue;
+mod readers;
 mod redirect;
 mod replies;
 mod requests;

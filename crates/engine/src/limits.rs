@@ -120,6 +120,9 @@ pub const LINKS_PER_SERVER: usize = 4;
 /// is not followed.
 pub const SERVERS_MAX: usize = 8 << 10;
 
+/// Replicas of one primary that are read. At it: what is said of others is left alone.
+pub const REPLICAS_READ_MAX: usize = 32;
+
 /// Servers of which INFO says how they fare. At it: those that are up are left out first.
 pub const SERVERS_SHOWN_MAX: usize = 256;
 

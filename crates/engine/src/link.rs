@@ -23,7 +23,7 @@ use respool_protocol::value::Value;
 use crate::buffer::Unanswered;
 use crate::duty::Duty;
 use crate::failure::Fate;
-use crate::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX};
+use crate::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX, Limits};
 use crate::monitor::Tunnel;
 use crate::pool::ServerId;
 use crate::redirect::Stand;
@@ -44,6 +44,14 @@ pub(crate) struct LinkKey {
     pub(crate) db: u32,
     /// Who we are to the server: see [`crate::auth`].
     pub(crate) user: u16,
+}
+
+impl LinkKey {
+    /// The same kind at another server.
+    #[inline]
+    pub(crate) fn at(self, server: ServerId) -> LinkKey {
+        LinkKey { server, ..self }
+    }
 }
 
 /// Whose requests travel on a link.
@@ -584,6 +592,13 @@ impl Link {
         matches!(self.state, State::Up)
     }
 
+    /// Whether it owes as much as it may.
+    #[inline]
+    pub(crate) fn is_full(&self, limits: &Limits) -> bool {
+        self.ledger.len() >= limits.link_ledger_max as usize
+            || self.out.bytes().len() >= limits.link_unanswered_bytes_max as usize
+    }
+
     /// Whether nothing is asked on it, and nothing has come for so long: nobody would notice that its server is gone.
     pub(crate) fn is_quiet(&self, now: Time, ms: u32) -> bool {
         self.is_up() && self.in_flight() == 0 && now.since_ms(self.progress) >= u64::from(ms)
@@ -889,10 +904,10 @@ impl Link {
     }
 
     /// The connection stands: greet.
-    pub(crate) fn greet(&mut self, credentials: Option<&Credentials>, now: Time) {
+    pub(crate) fn greet(&mut self, credentials: Option<&Credentials>, reads_only: bool, now: Time) {
         self.state = State::Greeting {
             since: now,
-            greeting: Greeting::new(self.key, credentials),
+            greeting: Greeting::new(self.key, credentials, reads_only),
         };
     }
 
@@ -921,8 +936,12 @@ impl Link {
         // What nobody waits for any more is not begun again: its client may have asked for something else meanwhile.
         let is_wanted = |entry: &Entry| entry.session != Key::NOBODY || entry.duty;
         let mut stays: Vec<bool> = self.ledger.iter().map(is_wanted).collect();
+        let mut of_entry = self.duties.iter();
+        let is_part =
+            |entry: &Entry| entry.duty && matches!(of_entry.next(), Some(Duty::Part { .. }));
+        let parts: Vec<bool> = self.ledger.iter().map(is_part).collect();
         for (index, entry) in self.ledger.iter().enumerate().take(sent).rev() {
-            let simple = !entry.duty || entry.silent;
+            let simple = !entry.duty || entry.silent || parts[index];
             let harmless = entry.class.reads() && simple && !changed.contains(&entry.session);
             let is_first_loss = entry.before != Before::Lost;
             stays[index] = again && harmless && is_first_loss && entry.session != Key::NOBODY;
@@ -1124,7 +1143,7 @@ pub(crate) struct Left {
 }
 
 impl Greeting {
-    fn new(key: LinkKey, credentials: Option<&Credentials>) -> Self {
+    fn new(key: LinkKey, credentials: Option<&Credentials>, reads_only: bool) -> Self {
         let version = key.version.number().to_string();
         let mut args = vec!["HELLO", &version];
         if let Some(credentials) = credentials {
@@ -1140,6 +1159,10 @@ impl Greeting {
         encode::request(&mut unsent, &args);
         if key.db != 0 {
             encode::request(&mut unsent, &["SELECT", &key.db.to_string()]);
+            replies += 1;
+        }
+        if reads_only {
+            encode::request(&mut unsent, &["READONLY"]);
             replies += 1;
         }
         Greeting {
@@ -1424,7 +1447,7 @@ mod tests {
         let bytes =
             b"*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n+OK\r\n";
         for cut in 0..bytes.len() {
-            let mut greeting = Greeting::new(key, None);
+            let mut greeting = Greeting::new(key, None, false);
             let mut identity = None;
             assert_eq!(
                 greeting.read(&bytes[..cut], &mut identity, &mut 0),
@@ -1442,7 +1465,7 @@ mod tests {
             };
             assert_eq!(identity, Some(expected));
         }
-        let mut greeting = Greeting::new(key, None);
+        let mut greeting = Greeting::new(key, None, false);
         let refused = Greeted::Refused(b"NOAUTH no".to_vec());
         assert_eq!(greeting.read(b"-NOAUTH no\r\n", &mut None, &mut 0), refused);
     }

@@ -1,10 +1,12 @@
 //! The servers behind us, and which of them owns what.
 
+use respool_protocol::encode::Version;
 use respool_protocol::hashing::Placement;
 
 use crate::cluster::Cluster;
 use crate::health::Health;
 use crate::link::LinkKey;
+use crate::readers::Readers;
 use crate::sentinels::Watch;
 use crate::settings::{FlushRule, PoolKind, PoolSettings, ServerSettings};
 use crate::slots::Key;
@@ -23,6 +25,8 @@ pub(crate) struct Server {
     pub(crate) pool: u16,
     /// Its pool has it no more: nothing new is asked of it, and it is not connected again.
     pub(crate) gone: bool,
+    /// It is a replica of that one, and nothing but reads is asked of it.
+    pub(crate) replica_of: Option<ServerId>,
     /// Where it is, nobody has said yet: its links wait for that.
     pub(crate) unknown: bool,
     /// Of each version of the protocol, the kind of link that was asked for last, and the one that all share.
@@ -38,10 +42,19 @@ impl Server {
             settings: settings.clone(),
             pool,
             gone: false,
+            replica_of: None,
             unknown: false,
             current: [None; 2],
             health: Health::default(),
         }
+    }
+
+    /// The link of this kind, if it was asked for last.
+    #[inline]
+    pub(crate) fn current(&self, kind: LinkKey) -> Option<Key> {
+        let version = usize::from(kind.version == Version::Resp3);
+        let (known, link) = self.current[version]?;
+        (known == kind).then_some(link)
     }
 }
 
@@ -51,6 +64,8 @@ pub(crate) struct Pool {
     pub(crate) topology: Topology,
     /// Who knows where its servers are, if those are not always the same.
     pub(crate) watch: Option<Box<Watch>>,
+    /// Where reads go, if not to the owners of the keys.
+    pub(crate) readers: Option<Box<Readers>>,
     /// When the batches for its servers leave, and what in them leaves together.
     pub(crate) flush: FlushRule,
 }
@@ -140,6 +155,7 @@ impl Pool {
             pools.push(Pool {
                 topology,
                 watch,
+                readers: Readers::new(&pool.reads),
                 flush,
             });
         }
@@ -162,9 +178,14 @@ impl Pool {
         }
     }
 
-    /// Whether requests have to be looked at to know whose they are.
+    /// Whether several servers own keys.
     pub(crate) fn has_several(&self) -> bool {
         !matches!(self.topology, Topology::Single(_))
+    }
+
+    /// Whether requests have to be looked at to know which server they are for.
+    pub(crate) fn is_routed(&self) -> bool {
+        self.has_several() || self.readers.is_some()
     }
 
     /// The owner of a key; `random` is asked where any will do.

@@ -228,8 +228,7 @@ impl Engine {
     pub(crate) fn close_if_full(&mut self, link: Key) {
         let limits = &self.settings.limits;
         if let Some(link) = self.links.get_mut(link)
-            && (link.ledger.len() >= limits.link_ledger_max as usize
-                || link.out.bytes().len() >= limits.link_unanswered_bytes_max as usize)
+            && link.is_full(limits)
         {
             link.admit(false, false);
         }
@@ -331,24 +330,91 @@ impl Engine {
         0
     }
 
-    /// The same where a pool has several servers: each goes to its key's owner.
+    /// The same where a pool has several servers: each goes to its key's owner. To whom its session turns in between only the
+    /// links are told.
+    #[inline(never)]
     fn place_alike_by_key(&mut self, key: Key, input: &[u8]) -> usize {
-        let Some(known) = self.alike.known else {
+        let Some(Known {
+            shape,
+            id,
+            class,
+            key: Some(name),
+        }) = &self.alike.known
+        else {
             return 0;
         };
-        let Some(name) = known.key.filter(|_| self.goes_by_key(key)) else {
+        if !shape.fits(input) || !self.goes_by_key(key) {
             return 0;
-        };
-        let (mut used, mut count) = (0, 0);
-        while known.shape.fits(&input[used..]) {
-            let bytes = &input[used..used + known.shape.request_len()];
-            if !self.put_by_key(key, bytes, name.of(bytes), (known.id, known.class)) {
-                break;
-            }
-            used += bytes.len();
-            count += 1;
         }
-        self.counters.requests += count;
+        let kind = self.sessions.get(key).map(|session| self.kind_of(session));
+        let (Some(kind), Some(session)) = (kind, self.sessions.get_mut(key)) else {
+            return 0;
+        };
+        let (len, limits) = (shape.request_len(), &self.settings.limits);
+        let pool = &self.pools[usize::from(session.pool)];
+        let readers = pool.readers.as_deref();
+        if readers.is_some() && session.flags.any(Flags::READS_OTHERWISE) {
+            return 0;
+        }
+        let readers = readers.filter(|_| id.get().replica);
+        let (mut server, mut on) = (session.server, session.link);
+        let (mut used, mut seq) = (0, session.next_seq);
+        while used == 0 || shape.fits(&input[used..]) {
+            let bytes = &input[used..used + len];
+            let owner = pool.owner_of(name.of(bytes), || seq);
+            let at = match readers {
+                Some(readers) => readers.instead_of(owner, key),
+                None => Ok(owner),
+            };
+            let Ok(at) = at else {
+                break;
+            };
+            let next = match at == server {
+                true => Some(on),
+                false => self.servers[usize::from(at.0)].current(kind.at(at)),
+            };
+            let link = next.and_then(|next| Some((next, self.links.get_mut(next)?)));
+            let Some((next, link)) = link.filter(|(_, link)| link.accepting) else {
+                break;
+            };
+            if next != on {
+                // Whoever turns to it looks at its bounds for whoever turned away.
+                if link.role != Role::Shared || link.is_full(limits) {
+                    break;
+                }
+                link.unused_since = self.now;
+                (server, on) = (at, next);
+            }
+            let entry = Entry {
+                len: len as u32,
+                class: *class,
+                ..Entry::of(key, seq, self.now_ms)
+            };
+            link.push(entry, bytes);
+            if !link.listed {
+                link.listed = true;
+                link.begin_batch(self.now);
+                self.open_links.push(on);
+            }
+            seq = seq.wrapping_add(1);
+            used += len;
+        }
+        let count = seq.wrapping_sub(session.next_seq);
+        if count == 0 {
+            return 0;
+        }
+        session.asked = Some(*id);
+        session.next_seq = seq;
+        session.server = server;
+        let old = std::mem::replace(&mut session.link, on);
+        if old != on {
+            self.leave(old);
+            if let Some(link) = self.links.get_mut(on) {
+                link.riders += 1;
+            }
+        }
+        self.counters.requests += u64::from(count);
+        self.counters.link_requests += u64::from(count);
         used
     }
 

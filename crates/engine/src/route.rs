@@ -26,6 +26,7 @@ use crate::engine::Engine;
 use crate::here::asks_for_us_alone;
 use crate::link::{Class, Entry, Link, LinkKey, Role, State};
 use crate::pool::{Group, ServerId};
+use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Placed, Request};
 use crate::returns::Expected;
 use crate::session::{Flags, Pins, Session};
@@ -102,9 +103,12 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return false;
         };
-        let any = session.next_seq;
-        let server = self.pools[usize::from(session.pool)].owner_of(name, || any);
-        if server != session.server {
+        let (any, at) = (session.next_seq, session.server);
+        let owner = self.pools[usize::from(session.pool)].owner_of(name, || any);
+        let Ok(server) = self.server_for(key, owner, id.get()) else {
+            return false;
+        };
+        if server != at {
             self.turn(key, server);
         }
         let Some(session) = self.sessions.get_mut(key) else {
@@ -131,6 +135,7 @@ impl Engine {
     /// Sees to it that a request meets its server: the session turns to it. If it is not for one server, or cannot be,
     /// what became of it.
     pub(crate) fn route(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
+        self.note_write(key, request);
         let session = self.sessions.get(key)?;
         if request.id == id::WATCH && session.flags.any(Flags::IN_MULTI) {
             // It is refused as ever.
@@ -138,6 +143,9 @@ impl Engine {
         }
         let (pool, own) = (usize::from(session.pool), session.server);
         let in_multi = session.flags.any(Flags::IN_MULTI);
+        if !self.pools[pool].has_several() {
+            return self.route_to_one(key, request);
+        }
         let owner = self.owner_of_keys(key, request.command, request.spans.len(), |at| {
             request.arg(at)
         });
@@ -151,8 +159,14 @@ impl Engine {
                 Some(self.refuse_queued(key, ELSEWHERE))
             }
             Owner::One(group) if self.may_turn_to(key, group) => {
-                let server = self.pools[pool].server_of(group);
-                self.turn(key, server);
+                let owner = self.pools[pool].server_of(group);
+                match self.server_for(key, owner, request.command) {
+                    Ok(server) if !is_bound && !in_multi => self.turn(key, server),
+                    Err(NoReader) if !is_bound && !in_multi => {
+                        return Some(self.answer_error(key, NO_READER));
+                    }
+                    _ => self.turn(key, owner),
+                }
                 if in_multi {
                     self.bind_transaction(key, group);
                 } else if request.id == id::WATCH {
@@ -213,6 +227,25 @@ impl Engine {
         }
     }
 
+    /// The same where one server owns everything, and has replicas that may be read.
+    fn route_to_one(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
+        let session = self.sessions.get(key)?;
+        let owner = self.pools[usize::from(session.pool)].home();
+        if !session.pins.is_empty() {
+            return None;
+        }
+        let in_multi = session.flags.any(Flags::IN_MULTI);
+        if matches!(request.id, id::READONLY | id::READWRITE) && !in_multi {
+            return Some(self.set_reading(key, request.id));
+        }
+        match self.server_for(key, owner, request.command) {
+            Ok(server) if !in_multi => self.turn(key, server),
+            Err(NoReader) if !in_multi => return Some(self.answer_error(key, NO_READER)),
+            _ => self.turn(key, owner),
+        }
+        None
+    }
+
     /// Whether all servers of a pool are known.
     fn knows_all(&self, pool: usize) -> bool {
         self.pools[pool].cluster().is_none_or(Cluster::is_known)
@@ -267,6 +300,13 @@ impl Engine {
         let Some(session) = self.sessions.get(key).filter(|_| self.is_routed(key)) else {
             return Ok(());
         };
+        if !self.has_several_owners(key) {
+            if session.pins.is_empty() {
+                let owner = self.home_of(session);
+                self.turn(key, owner);
+            }
+            return Ok(());
+        }
         let What::Row(id) = what else {
             return Err(UNKNOWN_KEYS.to_vec());
         };
@@ -313,6 +353,12 @@ impl Engine {
     pub(crate) fn is_before_cluster(&self, key: Key) -> bool {
         let session = self.sessions.get(key);
         session.is_some_and(|session| self.pools[usize::from(session.pool)].cluster().is_some())
+    }
+
+    /// Whether the keys of a session's pool have several owners.
+    pub(crate) fn has_several_owners(&self, key: Key) -> bool {
+        let session = self.sessions.get(key);
+        session.is_some_and(|session| self.pools[usize::from(session.pool)].has_several())
     }
 
     pub(crate) fn is_routed(&self, key: Key) -> bool {
@@ -420,27 +466,21 @@ impl Engine {
 
     /// The kind of link that a session rides on to this server.
     pub(crate) fn kind_at(&self, session: &Session, server: ServerId) -> LinkKey {
-        LinkKey {
-            server,
-            ..self.kind_of(session)
-        }
+        self.kind_of(session).at(server)
     }
 
     /// The link that all share of a kind: mostly that of which was asked last.
     #[inline]
     pub(crate) fn current_link(&mut self, kind: LinkKey) -> Option<Key> {
         let server = usize::from(kind.server.0);
-        let version = usize::from(kind.version == Version::Resp3);
-        if let Some((known, link)) = self.servers[server].current[version]
-            && known == kind
-            && self
-                .links
-                .get(link)
-                .is_some_and(|link| link.role == Role::Shared)
+        let is_shared = |link: &Link| link.role == Role::Shared;
+        if let Some(link) = self.servers[server].current(kind)
+            && self.links.get(link).is_some_and(is_shared)
         {
             return Some(link);
         }
         let link = self.shared_link(kind)?;
+        let version = usize::from(kind.version == Version::Resp3);
         self.servers[server].current[version] = Some((kind, link));
         Some(link)
     }

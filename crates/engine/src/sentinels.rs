@@ -12,7 +12,7 @@
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::encode::Version;
 use respool_protocol::sentinel::{
-    self, Answer, Event as Heard, Message, Primary, Roster, SURVEY_ANSWERS, Survey,
+    self, Answer, Event as Heard, Message, Primary, Replica, Roster, SURVEY_ANSWERS, Survey,
 };
 
 use crate::auth::CONFIGURED;
@@ -364,7 +364,8 @@ impl Engine {
             return;
         };
         let watcher = &mut watch.watchers[index];
-        watcher.said[name] = Some(survey.answer());
+        let said = survey.answer();
+        watcher.said[name] = Some(said.clone());
         watcher.wrong[name] = None;
         let epoch = survey.primary.config_epoch;
         let before = std::mem::replace(&mut watcher.epochs[name], epoch);
@@ -384,7 +385,27 @@ impl Engine {
         if news {
             self.meet_sentinels(pool);
         }
-        self.follow_primary(pool, usize::from(primary));
+        self.follow_primary(pool, name);
+        if let Ok(replicas) = survey.replicas {
+            self.follow_replicas(pool, name, &said, &replicas);
+        }
+    }
+
+    /// What is said of its replicas by who names the primary that is believed.
+    fn follow_replicas(&mut self, pool: usize, name: usize, said: &Answer, replicas: &[Replica]) {
+        let Some(watch) = &self.pools[pool].watch else {
+            return;
+        };
+        let (_, primary) = watch.primaries[name];
+        if self.server(primary).settings.address != address_of(&said.address) {
+            return;
+        }
+        let at = replicas
+            .iter()
+            .filter_map(|replica| replica.endpoint.clone());
+        let others = at.filter(|at| *at != said.address);
+        let replicas = others.map(|at| (at, primary)).collect();
+        self.know_replicas(pool, replicas, |owner| owner == primary);
     }
 
     fn sentinel_at(&self, pool: usize, index: usize) -> ServerId {
@@ -499,7 +520,8 @@ impl Engine {
             .identity
             .as_ref()
             .is_some_and(|identity| replica(&identity.role));
-        self.pools[pool].watch.is_some() && link.role != Role::Sentinel && says
+        let is_primary = self.server(link.key.server).replica_of.is_none();
+        self.pools[pool].watch.is_some() && is_primary && link.role != Role::Sentinel && says
     }
 
     /// A primary is not what it was: the Sentinels may know more.

@@ -17,6 +17,7 @@ use crate::gather::Gather;
 use crate::limits::FUSED_WAITING_BYTES_MAX;
 use crate::parking::{AskedEarly, Parking};
 use crate::pool::ServerId;
+use crate::readers::Reading;
 use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
 use crate::slots::Key;
@@ -143,6 +144,9 @@ impl Flags {
     pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
     /// Its pool has several servers: each request is looked at to know whose it is.
     pub(crate) const ROUTED: Flags = Flags(1 << 28);
+
+    /// It has said how it wants to read, or its pool says that it reads its own writes: see `Rare::reading`.
+    pub(crate) const READS_OTHERWISE: Flags = Flags(1 << 29);
 
     /// Any reason to leave its bytes alone for now.
     pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT
@@ -355,6 +359,8 @@ pub(crate) struct Rare {
     pub(crate) watched: Vec<u16>,
     /// Requests that a node did not execute, and that are asked again.
     pub(crate) delayed: Delayed,
+    /// How it wants to read, where replicas are read.
+    pub(crate) reading: Reading,
     /// What their parts have brought.
     pub(crate) gathered_bytes: usize,
     /// Within an EXEC: what the session is there.

@@ -149,6 +149,75 @@ pub struct PoolSettings {
     pub name: String,
     /// Which servers it has and which of them owns which keys.
     pub kind: PoolKind,
+    /// Where its keys are read.
+    pub reads: Reads,
+}
+
+/// Where keys are read that a primary with replicas owns. Without replicas, as with [`PoolKind::Single`], it must say nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reads {
+    /// At whom.
+    pub policy: ReadPolicy,
+    /// The zone that we are in: whoever is in it, too, comes before all others.
+    pub zone: Option<String>,
+    /// Zones by how the hosts of servers begin; the longest counts, and before what a server says itself.
+    pub zones: Vec<(String, String)>,
+    /// The part of the reads that servers get in comparison with others. 0: none; not named: 1.
+    pub weights: Vec<(Address, u32)>,
+    /// How long a session that reads its own writes (it has said READWRITE) reads at primaries after it has written
+    /// something, milliseconds. 0: always.
+    pub own_writes_ms: u32,
+    /// All sessions begin so, and not only those do that say it.
+    pub all_own_writes: bool,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Reads {
+            policy: ReadPolicy::default(),
+            zone: None,
+            zones: Vec::new(),
+            weights: Vec::new(),
+            own_writes_ms: 1_000,
+            all_own_writes: false,
+        }
+    }
+}
+
+/// At whom is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadPolicy {
+    /// The primary alone.
+    #[default]
+    Primary,
+    /// The primary; while it is not there, a replica.
+    PreferPrimary,
+    /// A replica; if there is none, it is an error.
+    Replica,
+    /// A replica; if there is none, the primary.
+    PreferReplica,
+    /// Whoever answers soonest, be it a replica or the primary.
+    Nearest,
+}
+
+impl Reads {
+    pub(crate) fn zone_of(&self, address: &Address) -> Option<&str> {
+        let Address::Tcp { host, .. } = address else {
+            return None;
+        };
+        let fit = self
+            .zones
+            .iter()
+            .filter(|(prefix, _)| host.starts_with(prefix));
+        fit.max_by_key(|(prefix, _)| prefix.len())
+            .map(|(_, zone)| zone.as_str())
+    }
+
+    pub(crate) fn weight_of(&self, address: &Address) -> u32 {
+        let mut named = self.weights.iter();
+        let its = named.find(|(its, _)| its == address);
+        its.map_or(1, |(_, weight)| *weight)
+    }
 }
 
 /// The kinds of pool.

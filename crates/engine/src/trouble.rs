@@ -75,6 +75,7 @@ impl Engine {
         self.reopen(key);
         if let Some(server) = heeded {
             self.doubt_owners(server);
+            self.look_at(server);
         }
         if role == Role::Sentinel {
             self.sentinel_up(key);
@@ -111,6 +112,10 @@ impl Engine {
             None
         };
         self.learned.asking.retain(|_, (link, _)| *link != key);
+        // Its reads do not wait for it: they are asked elsewhere.
+        let of_replica = self.servers[usize::from(link.key.server.0)]
+            .replica_of
+            .is_some();
         let role = link.role;
         let was_up = link.is_up();
         if was_up {
@@ -123,7 +128,7 @@ impl Engine {
             // Who has left is told nothing of it.
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
-        let gone = link.disconnect(stable && role == Role::Shared);
+        let gone = link.disconnect((stable || of_replica) && role == Role::Shared);
         link.state = State::Down;
         link.is_late = false;
         let (tried, began) = (!std::mem::take(&mut link.untried), link.attempted_at);
@@ -132,6 +137,7 @@ impl Engine {
         if heeds {
             self.doubt_primary(its_server);
             self.doubt_lost_owner(its_server);
+            self.deal_seats(usize::from(self.server(its_server).pool));
             self.move_left(key);
         }
         let Some(link) = self.links.get_mut(key) else {
@@ -401,6 +407,7 @@ impl Engine {
         self.ticking = keys;
         self.tick_clusters();
         self.tick_sentinels();
+        self.tick_readers();
         self.tick_questions();
         self.tick_lessons();
         self.tick_waiters();
@@ -449,7 +456,7 @@ impl Engine {
                     && !matches!(link.role, Role::Hub(_) | Role::Sentinel)
                     && (link.key != self.first_link(link.key.server) || self.is_gone(link))
                     // Whoever has turned away comes back, and is not to wait for the same again.
-                    && (!self.pool_of(link.key.server).has_several()
+                    && (!self.pool_of(link.key.server).is_routed()
                         || over(now, link.unused_since, LINK_UNUSED_MS)) =>
             {
                 return self.remove_link(key);

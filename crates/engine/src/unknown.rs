@@ -207,7 +207,7 @@ impl Engine {
             },
         };
         let known = !matches!(lesson, Lesson::Renamed(_) | Lesson::Nothing { .. });
-        if known && flags.any(Flags::ROUTED) {
+        if known && self.has_several_owners(key) {
             return self.refuse_queued(key, UNKNOWN_KEYS);
         }
         if known && flags.any(Flags::RESTRICTED) {

@@ -26,7 +26,7 @@ use respool_protocol::commands::{Flags, FoldedName, KeyFlags, Servers};
 use crate::servers::{self, Flavour};
 use policy::{
     AnswerColumn, CoalesceColumn, DangerColumn, FanOutColumn, KeyScanColumn, MergeEntry, Policy,
-    RetryColumn, SpreadEntry, When, apply,
+    ReplicaColumn, RetryColumn, SpreadEntry, When, apply,
 };
 use snapshot::{BeginEntry, Entry, FindEntry, KeyEntry, Snapshot};
 
@@ -187,6 +187,7 @@ struct Row {
     retry: RetryColumn,
     fan_out: FanOutColumn,
     coalesce: CoalesceColumn,
+    replica: ReplicaColumn,
     danger: DangerColumn,
     key_scan: KeyScanColumn,
     /// Column and reason of each rule that was applied.
@@ -227,6 +228,7 @@ impl Table {
         for row in &mut rows {
             row.fan_out = row.derived_fan_out()?;
             row.coalesce = row.derived_coalesce();
+            row.replica = row.derived_replica();
         }
         apply("fan_out", &policy.fan_out, &mut rows, |row| {
             &mut row.fan_out
@@ -234,6 +236,9 @@ impl Table {
         apply("danger", &policy.danger, &mut rows, |row| &mut row.danger)?;
         apply("coalesce", &policy.coalesce, &mut rows, |row| {
             &mut row.coalesce
+        })?;
+        apply("replica", &policy.replica, &mut rows, |row| {
+            &mut row.replica
         })?;
         Ok(Table { rows })
     }
@@ -342,7 +347,7 @@ impl Table {
         );
         let mut rules: Vec<(&str, &str, Vec<String>)> = Vec::new();
         for column in [
-            "answer", "retry", "danger", "fan_out", "coalesce", "key_scan",
+            "answer", "retry", "danger", "fan_out", "coalesce", "replica", "key_scan",
         ] {
             for row in &self.rows {
                 for (_, reason) in row.reasons.iter().filter(|(of, _)| of == column) {
@@ -364,6 +369,7 @@ impl Table {
                 "fan_out" => "Several servers",
                 "danger" => "Refused by default",
                 "coalesce" => "Together",
+                "replica" => "Replicas",
                 _ => "Keys",
             };
             let _ = writeln!(page, "\n- **{title}**: {}\n  {reason}", names.join(", "));
@@ -408,6 +414,7 @@ impl Row {
                 merge: MergeEntry::One,
             },
             coalesce: CoalesceColumn::None,
+            replica: ReplicaColumn::default(),
             danger: DangerColumn::default(),
             key_scan: KeyScanColumn::Specs,
             reasons: Vec::new(),
@@ -518,6 +525,15 @@ impl Row {
         }
     }
 
+    fn derived_replica(&self) -> ReplicaColumn {
+        ReplicaColumn {
+            may_answer: self.flags.contains("readonly")
+                && !self.tips.contains("nondeterministic_output")
+                && self.has_keys()
+                && self.answer == AnswerColumn::Server,
+        }
+    }
+
     /// The argument that is the only key whatever the others are, or 0.
     fn only_key(&self) -> u8 {
         match &self.keys[..] {
@@ -585,7 +601,7 @@ impl Row {
             other => format!("{other:?}"),
         };
         Ok(format!(
-            "row!({:?} {} {flags} {servers} [{}] {:?} {} | {answer}; {:?}; {:?} {:?}; {:?}; {}; {from} {behind}),",
+            "row!({:?} {} {flags} {servers} [{}] {:?} {} | {answer}; {:?}; {:?} {:?}; {:?}; {} {}; {from} {behind}),",
             self.name,
             self.arity,
             keys.join(", "),
@@ -595,6 +611,7 @@ impl Row {
             self.fan_out.spread,
             self.fan_out.merge,
             self.coalesce,
+            self.replica.may_answer,
             self.danger.refused_by_default,
         ))
     }
@@ -635,6 +652,10 @@ impl Row {
             CoalesceColumn::Set => "fused into MSET",
             CoalesceColumn::Collapse => "collapsed",
         };
+        let replica = match self.replica.may_answer {
+            true => "yes",
+            false => "",
+        };
         let fan_out = match (self.fan_out.spread, self.fan_out.merge) {
             (SpreadEntry::Owner, _) => "its keys' one owner",
             (SpreadEntry::Owners, _) => "divided among its keys' owners",
@@ -661,7 +682,7 @@ impl Row {
         };
         let name = shown_name(&self.name);
         format!(
-            "| {name} | {} | {answer} | {retry} | {coalesce} | {fan_out} | {known} |",
+            "| {name} | {} | {answer} | {retry} | {coalesce} | {replica} | {fan_out} | {known} |",
             self.arity
         )
     }
@@ -725,11 +746,11 @@ const CODE_HEAD: &str = r#"//! Written by `respool-lab commands` from `data/`: d
 use super::*;
 
 /// One row: name, arity, flags, servers, key specs, key scan, only key; answer; retry; fan-out; coalescing;
-/// whether it is dangerous;
+/// whether a replica may answer it, whether it is dangerous;
 /// ids of the subcommands.
 macro_rules! row {
     ($name:literal $arity:literal [$($flag:ident)*] [$($server:ident)*] [$($key:expr),*] $scan:ident $only_key:literal
-     | $answer:expr; $retry:ident; $spread:ident $merge:ident; $coalesce:ident; $danger:literal; $from:literal $behind:literal) => {
+     | $answer:expr; $retry:ident; $spread:ident $merge:ident; $coalesce:ident; $replica:literal $danger:literal; $from:literal $behind:literal) => {
         Command {
             name: $name,
             arity: $arity,
@@ -741,6 +762,7 @@ macro_rules! row {
             retry: Retry::$retry,
             fan_out: FanOut { spread: Spread::$spread, merge: Merge::$merge },
             coalesce: Coalesce::$coalesce,
+            replica: $replica,
             dangerous: $danger,
             servers: Servers::NONE$(.or(Servers::$server))*,
             subcommands: ($from, $behind),
@@ -776,12 +798,13 @@ stand below the table.
   is about subcommands not listed here. What is refused by default is passed on if `refuse-commands` says so.
 - **Again**: whether it may be sent again when its first fate is unknown.
 - **Together**: how it may join its neighbours in a batch.
+- **Replicas**: whether a replica may answer it where reads go to replicas.
 - **Several servers**: who gets it on a pool of several servers; of all, what becomes of their replies. What goes to
   the owner of its keys, the first that is up gets if it has none. *The first* is where everybody publishes and
   listens; in front of a Cluster, SPUBLISH goes to who owns its channel. Within a transaction, or while keys are
   watched, what would go to several servers is refused; within a transaction so is what respool says for a Cluster.
 - **Known to**: which of the two servers has it.
 
-| Command | Arity | Answered by | Again | Together | Several servers | Known to |
-|---|---|---|---|---|---|---|
+| Command | Arity | Answered by | Again | Together | Replicas | Several servers | Known to |
+|---|---|---|---|---|---|---|---|
 ";

@@ -44,6 +44,8 @@ pub struct Command {
     pub fan_out: FanOut,
     /// How it may travel together with its neighbours.
     pub coalesce: Coalesce,
+    /// Whether a replica may answer it in its primary's place, but for what has not come there yet.
+    pub replica: bool,
     /// Whether one client could do harm to all others by it: refused unless the configuration says otherwise.
     pub dangerous: bool,
     /// Which of the servers asked know it.

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A [`Placement`] is built once from the servers of a pool and then asked [`Placement::server_of`] for
-//! each key: no allocation, one remainder and a search among the servers (modula), or a binary search
-//! among their points (ketama).
+//! each key: no allocation, one remainder and a search among the servers (modula), or a look at the few of
+//! their points that its first bits leave (ketama).
 //!
 //! Sources: twemproxy 0.5 (`src/hashkit`, `src/nc_server.c`, `src/nc_conf.c`), against whose binary,
 //! Debian's `nutcracker`, all of it is tested (`tests/hashing.rs` here, and live in the lab's
@@ -41,7 +41,7 @@ pub struct Placement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rule {
     /// The first point at or after the hash; behind the last point, the first one.
-    Ketama { hash: Hash, points: Box<[Point]> },
+    Ketama { hash: Hash, ring: Ring },
     /// The slot is the remainder by the sum of the weights; each server's point is its last slot.
     Modula {
         hash: Hash,
@@ -94,7 +94,7 @@ impl Placement {
         let rule = match distribution {
             Distribution::Ketama => Rule::Ketama {
                 hash,
-                points: ketama_points(&sorted, total.get()),
+                ring: Ring::new(ketama_points(&sorted, total.get())),
             },
             Distribution::Modula => Rule::Modula {
                 hash,
@@ -146,7 +146,7 @@ impl Placement {
             None => key,
         };
         let server = match &self.rule {
-            Rule::Ketama { hash, points } => at_or_after(points, hash.of(part)),
+            Rule::Ketama { hash, ring } => ring.at_or_after(hash.of(part)),
             Rule::Modula {
                 hash,
                 slots,
@@ -209,6 +209,39 @@ fn count(servers: usize) -> Result<u32, PlacementError> {
         0 => Err(PlacementError::NoServer),
         1..=SERVERS_MAX => Ok(servers as u32),
         _ => Err(PlacementError::TooManyServers),
+    }
+}
+
+/// Points in the order of their values, of which there are many, and where to look among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ring {
+    points: Box<[Point]>,
+    /// The first bits of a value say which points can be meant: those from this one on, and before the next one. There are
+    /// more parts than points, so mostly it is one or none.
+    parts: Box<[u32]>,
+    /// Bits behind those.
+    shift: u32,
+}
+
+impl Ring {
+    fn new(points: Box<[Point]>) -> Ring {
+        let bits = (points.len().ilog2() + 1).min(u32::BITS - 1);
+        let shift = u32::BITS - bits;
+        let before = |part: u32| points.partition_point(|point| point.value >> shift < part) as u32;
+        Ring {
+            parts: (0..=1 << bits).map(before).collect(),
+            points,
+            shift,
+        }
+    }
+
+    #[inline]
+    fn at_or_after(&self, value: u32) -> u32 {
+        let part = (value >> self.shift) as usize;
+        let [first, next] = [part, part + 1].map(|part| self.parts[part] as usize);
+        let below = |point: &Point| point.value < value;
+        let index = first + self.points[first..next].partition_point(below);
+        self.points.get(index).unwrap_or(&self.points[0]).server
     }
 }
 
@@ -456,6 +489,13 @@ impl HashTag {
     /// behind it, unless that is nothing; else the whole key.
     #[inline]
     pub fn part_of(self, key: &[u8]) -> &[u8] {
+        // Most keys have no tag: that is seen eight bytes at once.
+        let (eights, rest) = key.as_chunks::<8>();
+        let pattern = u64::from_ne_bytes([self.open; 8]);
+        let has_one = |eight: &[u8; 8]| has_zero(u64::from_ne_bytes(*eight) ^ pattern);
+        if !eights.iter().any(has_one) && !rest.contains(&self.open) {
+            return key;
+        }
         let Some(open) = key.iter().position(|&byte| byte == self.open) else {
             return key;
         };
@@ -465,6 +505,12 @@ impl HashTag {
             Some(close) => &tagged[..close],
         }
     }
+}
+
+/// Whether one of eight bytes is zero.
+fn has_zero(bytes: u64) -> bool {
+    const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
+    bytes.wrapping_sub(ONES) & !bytes & (ONES << 7) != 0
 }
 
 /// A server of a pool as twemproxy's configuration has it: `host:port:weight [name]`, or
@@ -690,6 +736,32 @@ mod tests {
         let points = [point(10, 3), point(10, 4), point(20, 5)];
         for (value, server) in [(0, 3), (10, 3), (11, 5), (20, 5), (21, 3), (u32::MAX, 3)] {
             assert_eq!(at_or_after(&points, value), server, "{value}");
+            let ring = Ring::new(points.into());
+            assert_eq!(ring.at_or_after(value), server, "{value}");
+        }
+    }
+
+    /// What the first bits of a value leave is where a search among all points ends.
+    #[test]
+    fn however_points_lie_a_look_at_a_few_finds_the_same_as_a_search_among_all() {
+        let spread: fn(u32) -> u32 = |index| index.wrapping_mul(2_654_435_761);
+        let crowded: fn(u32) -> u32 = |index| u32::MAX - index / 3;
+        for (count, value_of) in [(1, spread), (2, spread), (480, spread), (1_000, crowded)] {
+            let mut values: Vec<u32> = (0..count).map(value_of).collect();
+            values.sort();
+            let of = |(server, value)| Point { value, server };
+            let points: Box<[Point]> = (0..).zip(values.iter().copied()).map(of).collect();
+            let ring = Ring::new(points.clone());
+            let near = values
+                .iter()
+                .flat_map(|value| [value.wrapping_sub(1), *value, value.wrapping_add(1), !value]);
+            for value in near.chain([0, 1, u32::MAX]) {
+                assert_eq!(
+                    ring.at_or_after(value),
+                    at_or_after(&points, value),
+                    "{value}"
+                );
+            }
         }
     }
 

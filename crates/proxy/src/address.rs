@@ -7,10 +7,13 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
-use respool_engine::settings::Address;
+use respool_engine::settings::{Address, Reads};
 
+use crate::reads::{self, PARAMETERS};
 use crate::sharded::Shards;
 use crate::watched::Watched;
+
+const ONLY_DB: &str = "the only parameter after `?` is db=N";
 
 /// What Redis listens on unless told otherwise.
 const REDIS_PORT: u16 = 6379;
@@ -47,6 +50,8 @@ pub(crate) struct BackendUrl {
     pub(crate) password: Option<String>,
     /// The database that a session starts in.
     pub(crate) db: u32,
+    /// Where keys are read.
+    pub(crate) reads: Reads,
 }
 
 impl Default for BackendUrl {
@@ -60,6 +65,7 @@ impl Default for BackendUrl {
             user: None,
             password: None,
             db: 0,
+            reads: Reads::default(),
         }
     }
 }
@@ -79,7 +85,8 @@ impl fmt::Display for BackendUrl {
             Named::One(address) => write!(f, "redis://{user}{address}/{}", self.db),
             Named::Cluster(seeds) => {
                 let seeds: Vec<_> = seeds.iter().map(Address::to_string).collect();
-                write!(f, "redis-cluster://{user}{}/{}", seeds.join(","), self.db)
+                write!(f, "redis-cluster://{user}{}/{}", seeds.join(","), self.db)?;
+                write_parameters(f, reads::parameters(&self.reads))
             }
             Named::Sharded(shards) => {
                 write!(f, "redis-sharded://{user}{shards}/{}", self.db)?;
@@ -87,7 +94,9 @@ impl fmt::Display for BackendUrl {
             }
             Named::Watched(watched) => {
                 write!(f, "redis-sentinel://{user}{watched}/{}", self.db)?;
-                write_parameters(f, watched.parameters())
+                let mut parameters = watched.parameters();
+                parameters.extend(reads::parameters(&self.reads));
+                write_parameters(f, parameters)
             }
         }
     }
@@ -245,6 +254,8 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
             _ => Some(Named::One(parse_server(host)?)),
         }
     };
+    let has_replicas = matches!(scheme, "redis-cluster" | "redis-sentinel");
+    let mut reads = Reads::default();
     let mut others = Vec::new();
     for parameter in parameters
         .split('&')
@@ -253,10 +264,25 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         match parameter.split_once('=') {
             Some(("db", _)) if db.is_some() => return Err("names the database twice".into()),
             Some(("db", number)) => db = Some(parse_db(number)?),
-            Some((name, value)) if one.is_none() => others.push((name, percent_decode(value)?)),
-            _ => return Err("the only parameter after `?` is db=N".into()),
+            Some((name, value)) => {
+                let value = percent_decode(value)?;
+                let taken = match has_replicas {
+                    true => reads::take(&mut reads, name, &value),
+                    false => None,
+                };
+                match taken {
+                    Some(taken) => taken?,
+                    None if one.is_none() => others.push((name, value)),
+                    None if has_replicas => {
+                        return Err(format!("the parameters after `?` are db, {PARAMETERS}"));
+                    }
+                    None => return Err(ONLY_DB.into()),
+                }
+            }
+            None => return Err(ONLY_DB.into()),
         }
     }
+    reads::check(&reads)?;
     let servers = match one {
         Some(named) => named,
         None if scheme == "redis-sentinel" => {
@@ -270,6 +296,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         user,
         password,
         db: db.unwrap_or(0),
+        reads,
     })
 }
 
@@ -434,6 +461,7 @@ mod tests {
             user: user.map(str::to_owned),
             password: password.map(str::to_owned),
             db,
+            reads: Reads::default(),
         };
         let socket = || Address::Unix("/run/r s.sock".into());
         for (text, backend) in [
@@ -555,7 +583,49 @@ mod tests {
             ("redis-cluster://:SECRET@", "needs a host"),
             ("redis-cluster://h:1,", "needs a host"),
             ("redis-cluster://h:1,h:SECRET", "from 1 to 65535"),
-            ("redis-cluster://h:1?SECRET=1", "only parameter"),
+            ("redis-cluster://h:1?SECRET=1", "db, reads, zone,"),
+            (
+                "redis-cluster://h:1?reads=SECRET",
+                "reads is one of primary, ",
+            ),
+            ("redis-cluster://h:1?zone=SECRET", "say which, as by reads="),
+            (
+                "redis-cluster://h:1?reads=nearest&zone=",
+                "a zone has a name",
+            ),
+            (
+                "redis-cluster://h:1?reads=nearest&zone=a:SECRET",
+                "no colon",
+            ),
+            (
+                "redis-cluster://h:1?reads=nearest&zones=10.:SECRET",
+                "zone=NAME says where we are",
+            ),
+            (
+                "redis-cluster://h:1?reads=nearest&zone=a&zones=SECRET",
+                "how hosts begin",
+            ),
+            (
+                "redis-cluster://h:1?reads=replica&weights=h:1",
+                "HOST:PORT:WEIGHT",
+            ),
+            (
+                "redis-cluster://h:1?reads=replica&weights=h:1:SECRET",
+                "from 0 to 65535",
+            ),
+            (
+                "redis-cluster://h:1?reads=replica&own-writes=SECRET",
+                "all, or asked",
+            ),
+            (
+                "redis-cluster://h:1?reads=replica&own-writes-ms=SECRET",
+                "a number up to",
+            ),
+            (
+                "redis-sharded://h:1,h:2?reads=replica",
+                "the parameters after",
+            ),
+            ("redis://h:1?reads=replica", "only parameter"),
             ("redis-cluster://h:1/SECRET", "the database must be"),
             ("redis-sentinel://:SECRET@", "needs a host"),
             ("redis-sentinel://h:1,/m", "needs a host"),
@@ -592,6 +662,9 @@ mod tests {
             "redis-sharded://u:p@h:1,[::1]:2:3/4?names=a,b&hash=murmur&distribution=modula&hash-tag=%24%24",
             "redis-sharded://h:1,h:2?like=predixy&hash-tag=",
             "redis-cluster://u%40x:p@h:1,[::1]:2/0",
+            "redis-cluster://u%40x:p@h:1/0?reads=nearest&zone=a&zones=10.1.:a,10.:b&weights=h:1:3,[::1]:2:0&own-writes=all\
+             &own-writes-ms=0",
+            "redis-sentinel://u%40x:p@h:1/m/0?reads=prefer-primary",
             "redis-sentinel://u%40x:p@h:1,[::1]:2/m/3",
             "redis-sentinel://h/m%25%2F%3F%40%23%C3%A9",
             "redis-sentinel://h:1/m,n/4?hash=murmur&distribution=modula&hash-tag=%24%24",

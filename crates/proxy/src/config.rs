@@ -52,7 +52,7 @@ pub(crate) struct PoolConfig {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     /// Somebody else's.
-    Server(BackendUrl),
+    Server(Box<BackendUrl>),
     /// One that we start and stop.
     Spawn(Plan),
 }
@@ -178,6 +178,7 @@ impl PoolConfig {
         PoolSettings {
             name: self.name.clone().unwrap_or_else(|| "default".into()),
             kind,
+            reads: server.reads.clone(),
         }
     }
 
@@ -306,7 +307,7 @@ impl Resolved {
                     .iter()
                     .map(|(address, _)| address.clone())
                     .collect(),
-                backend: Backend::Server(url.clone()),
+                backend: Backend::Server(Box::new(url.clone())),
                 prefixes: {
                     let prefixes = pool.prefixes.iter();
                     prefixes
@@ -351,7 +352,7 @@ impl Resolved {
             );
             problems.push(Problem::of_option("backend", self.place("backend"), what));
         }
-        Backend::Server(url)
+        Backend::Server(Box::new(url))
     }
 
     fn backend_password(&self, url: &BackendUrl, problems: &mut Vec<Problem>) -> Option<String> {
@@ -710,7 +711,7 @@ fn servers(pools: &[PoolConfig]) -> impl Iterator<Item = &Address> {
     pools.iter().flat_map(|pool| {
         let prefixes = pool.prefixes.iter().map(|(_, url)| url);
         let backend = match &pool.backend {
-            Backend::Server(url) => Some(url),
+            Backend::Server(url) => Some(&**url),
             Backend::Spawn(_) => None,
         };
         backend
@@ -1099,7 +1100,7 @@ mod tests {
         assert_eq!(listeners, ["0.0.0.0:1 0", "0.0.0.0:2 1", "unix:/a 1"]);
 
         let urls = by_file.pools.iter().map(|pool| match &pool.backend {
-            Backend::Server(url) => url.clone(),
+            Backend::Server(url) => (**url).clone(),
             Backend::Spawn(_) => panic!("not asked for"),
         });
         let settings = by_file.settings(&urls.collect::<Vec<_>>(), 7);

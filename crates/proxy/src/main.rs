@@ -21,6 +21,7 @@ mod options;
 mod pools;
 mod problem;
 mod raw;
+mod reads;
 mod serve;
 mod sharded;
 mod spawn;

@@ -95,7 +95,7 @@ fn run(config: &Config) -> Result<Ending, String> {
     let (mut servers, mut spawned) = (Vec::with_capacity(config.pools.len()), None);
     for pool in &config.pools {
         servers.push(match &pool.backend {
-            Backend::Server(url) => url.clone(),
+            Backend::Server(url) => (**url).clone(),
             Backend::Spawn(plan) => {
                 let mut asked = || signals.pending().any(|signal| signal != SIGCHLD);
                 let Some(server) = SpawnedServer::start(plan, &mut asked)? else {

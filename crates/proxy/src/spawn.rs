@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use respool_engine::settings::Address;
+use respool_engine::settings::{Address, Reads};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::address::{BackendUrl, Named, UNIX_PATH_BYTES_MAX};
@@ -167,6 +167,7 @@ impl SpawnedServer {
             user: None,
             password: None,
             db: 0,
+            reads: Reads::default(),
         }
     }
 

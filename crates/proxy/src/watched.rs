@@ -8,6 +8,7 @@ use respool_engine::settings::{Address, Credentials, PoolKind, ServerSettings};
 use respool_protocol::sentinel::{NAME_BYTES_MAX, SENTINELS_MAX};
 
 use crate::address::{SENTINEL_PORT, parse_server_at, percent_encode};
+use crate::reads::PARAMETERS;
 use crate::sharded::Shards;
 
 /// The Sentinels, and what they are asked for.
@@ -58,17 +59,15 @@ impl Watched {
                     others.push((name, value));
                 }
                 _ if primaries.len() > 1 => {
-                    return Err(
+                    return Err(format!(
                         "the parameters after `?` are db, sentinel-user, sentinel-password, like, hash, \
-                         distribution and hash-tag"
-                            .into(),
-                    );
+                         distribution, hash-tag, {PARAMETERS}"
+                    ));
                 }
                 _ => {
-                    return Err(
-                        "the parameters after `?` are db, sentinel-user and sentinel-password"
-                            .into(),
-                    );
+                    return Err(format!(
+                        "the parameters after `?` are db, sentinel-user, sentinel-password, {PARAMETERS}"
+                    ));
                 }
             }
         }
@@ -242,13 +241,13 @@ mod tests {
                 "h",
                 "m",
                 &[("hash", "SECRET")],
-                "sentinel-user and sentinel-password",
+                "db, sentinel-user, sentinel-password, reads,",
             ),
             (
                 "h",
                 "m",
                 &[("SECRET", "SECRET")],
-                "sentinel-user and sentinel-password",
+                "db, sentinel-user, sentinel-password, reads,",
             ),
             ("h", "m,n", &[("SECRET", "SECRET")], "like, hash"),
             ("h", "m,n", &[("names", "SECRET")], "like, hash"),

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
+use respool_engine::settings::{Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings};
 use respool_engine::{Action, Engine, LinkId, Peer, SessionId, TICK_MS, Time, Worker};
 use respool_protocol::encode;
 use respool_protocol::hashing::{Placement, PredixyHash};
@@ -28,6 +28,7 @@ pub(crate) fn settings() -> Settings {
     let pool = PoolSettings {
         name: "default".to_owned(),
         kind: PoolKind::Single(server),
+        reads: Reads::default(),
     };
     let mut settings = Settings {
         pools: vec![pool],

@@ -15,6 +15,7 @@ pub(super) struct Policy {
     pub(super) retry: Vec<Rule<RetryColumn>>,
     pub(super) fan_out: Vec<Rule<FanOutColumn>>,
     pub(super) coalesce: Vec<Rule<CoalesceColumn>>,
+    pub(super) replica: Vec<Rule<ReplicaColumn>>,
     pub(super) key_scan: Vec<Rule<KeyScanColumn>>,
 }
 
@@ -56,6 +57,11 @@ pub(super) enum When {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub(super) struct DangerColumn {
     pub(super) refused_by_default: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+pub(super) struct ReplicaColumn {
+    pub(super) may_answer: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]

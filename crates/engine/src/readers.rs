@@ -1,0 +1,787 @@
+//! Reads from replicas: at whom a session reads instead of at the owner of a key.
+//!
+//! ```text
+//!   GET k ─► owner of k ─► that owner's table ─► the session's seat in it ─► a replica, or the owner itself
+//!                               ▲
+//!       policy, zone, weights ──┤
+//!       links, INFO every second┘
+//! ```
+//!
+//! To all else a replica is one more server, on which nothing but reads is asked. A process that is a replica today and the owner of slots
+//! tomorrow is two servers here: so nothing that was asked of it as the one is ever answered by it as the other.
+//!
+//! A session keeps its seat, so it reads at one and the same replica as long as that is there: what it has seen once, it does
+//! not see undone. A replica that cannot be read (its link is down, it is silent, it loads, it has lost its primary) has no seats; what it was asked
+//! and has not answered is asked elsewhere.
+
+use respool_protocol::cluster::Endpoint;
+use respool_protocol::commands::{Command, CommandId, Flags as CommandFlags, id};
+use respool_protocol::encode;
+
+use crate::cluster::SILENT_MS;
+use crate::duty::Duty;
+use crate::engine::Engine;
+use crate::here::OK;
+use crate::limits::REPLICAS_READ_MAX;
+use crate::link::Link;
+use crate::pool::{Server, ServerId};
+use crate::requests::{Placed, Request};
+use crate::session::Flags;
+use crate::settings::{Address, ReadPolicy, Reads, ServerSettings};
+use crate::slots::Key;
+use crate::time::Time;
+
+/// Seats of a table: with so many the smallest share is a 64th.
+const SEATS: usize = 64;
+/// How often a server is asked how it is, milliseconds.
+const LOOK_MS: u64 = 1_000;
+/// One that has not said for so long that it is well is not read, milliseconds.
+const KNOWN_MS: u64 = 3 * LOOK_MS;
+/// One that refused a read is not read for so long, milliseconds.
+const REFUSED_MS: u32 = 1_000;
+/// A replica that owes replies and sends nothing for so long is given up, and others are asked, milliseconds.
+const GIVEN_UP_MS: u64 = 1_000;
+/// Round trips that differ by less than this are equal, microseconds: what a busy moment adds to any of them.
+const SLACK_US: u64 = 1_000;
+/// A server that is slower by any factor gets this part of what the fastest gets, at the least.
+const SHARE_MIN: f64 = 0.25;
+/// What a server is asked.
+const LOOK: [&[&str]; 2] = [&["INFO", "server"], &["INFO", "replication"]];
+
+/// Of a pool, the servers that are read, be they replicas or, where owners are among those, owners.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    settings: Reads,
+    all: Vec<Reader>,
+    /// Of each owner, by its index among the engine's servers, at whom its sessions read.
+    tables: Vec<Option<Box<[ServerId; SEATS]>>>,
+    looked_at: Time,
+}
+
+#[derive(Debug)]
+struct Reader {
+    server: ServerId,
+    owner: ServerId,
+    state: ReaderState,
+}
+
+/// How a server that is read is.
+#[derive(Clone, Debug, Default)]
+struct ReaderState {
+    /// The availability zone that it says it is in.
+    zone: Option<String>,
+    /// Its round trip, with what waits in front there; smoothed.
+    latency_us: Option<u64>,
+    /// It was asked how it is, and has not answered.
+    asked_at: Option<Time>,
+    /// What it last said of itself, and when.
+    says: Says,
+    said_at: Time,
+    refused_until: Time,
+    /// It was read when seats were dealt last.
+    is_read: bool,
+}
+
+/// What a client is told then.
+pub(crate) const NO_READER: &[u8] =
+    b"NOTSENT respool: no replica can be read at the moment, and the pool says reads=replica: try again, or ask for prefer-replica";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Says {
+    /// Nothing, or that it has not got what its primary has.
+    #[default]
+    Otherwise,
+    /// That it follows its primary.
+    Follows,
+    /// That it did, and has lost it; or is a primary itself now.
+    Followed,
+}
+
+/// There is no replica that may be read, and only those may.
+#[derive(Debug)]
+pub(crate) struct NoReader;
+
+impl Readers {
+    /// `None`: whatever is read is read at its owner.
+    pub(crate) fn new(settings: &Reads) -> Option<Box<Readers>> {
+        (settings.policy != ReadPolicy::Primary).then(|| {
+            Box::new(Readers {
+                settings: settings.clone(),
+                all: Vec::new(),
+                tables: Vec::new(),
+                looked_at: Time(0),
+            })
+        })
+    }
+
+    /// Where this session reads what an owner has.
+    #[inline]
+    pub(crate) fn instead_of(&self, owner: ServerId, session: Key) -> Result<ServerId, NoReader> {
+        match self.tables.get(usize::from(owner.0)) {
+            Some(Some(seats)) => Ok(seats[seat_of(session)]),
+            _ if self.settings.policy == ReadPolicy::Replica => Err(NoReader),
+            _ => Ok(owner),
+        }
+    }
+
+    fn of(&self, server: ServerId) -> Option<&Reader> {
+        self.all.iter().find(|one| one.server == server)
+    }
+
+    fn of_mut(&mut self, server: ServerId) -> Option<&mut ReaderState> {
+        let one = self.all.iter_mut().find(|one| one.server == server);
+        one.map(|one| &mut one.state)
+    }
+
+    /// What INFO shows of a server that may be read.
+    pub(crate) fn shown(&self, server: ServerId) -> Option<String> {
+        let one = self.of(server)?;
+        let tables = self.tables.iter().flatten();
+        let seats = tables.flat_map(|seats| seats.iter().filter(|its| **its == server));
+        let zone = one.state.zone.as_deref().unwrap_or_default();
+        let latency_us = one.state.latency_us.map_or(-1, |us| us as i64);
+        let seats = seats.count();
+        Some(format!("zone={zone},latency_us={latency_us},seats={seats}"))
+    }
+
+    /// Whether a server is read, or may be.
+    pub(crate) fn holds(&self, server: ServerId) -> bool {
+        self.of(server).is_some()
+    }
+}
+
+/// Neighbours sit far from each other, so any few sessions spread as evenly as many (the golden ratio's multiples, Knuth, TAOCP 6.4).
+fn seat_of(session: Key) -> usize {
+    const GOLDEN: u32 = 0x9E37_79B9;
+    (session.index.wrapping_mul(GOLDEN) >> (u32::BITS - SEATS.ilog2())) as usize
+}
+
+/// One that can be read, as shares are dealt.
+#[derive(Clone, Debug)]
+struct Candidate {
+    server: ServerId,
+    zone: Option<String>,
+    weight: u32,
+    latency_us: u64,
+}
+
+/// Of those that can be read, the ones that shall be.
+fn choose(mut all: Vec<Candidate>, settings: &Reads) -> Vec<Candidate> {
+    let is_here = |one: &Candidate| settings.zone.is_some() && one.zone == settings.zone;
+    if all.iter().any(is_here) {
+        all.retain(is_here);
+    }
+    if settings.policy == ReadPolicy::Nearest {
+        let least = all.iter().map(|one| one.latency_us).min().unwrap_or(0);
+        all.retain(|one| one.latency_us <= 2 * least + SLACK_US);
+    }
+    all
+}
+
+/// Gives each its share of the seats: by its weight, and less to the slower. `None`: there is nobody.
+fn seat(candidates: &[Candidate]) -> Option<Box<[ServerId; SEATS]>> {
+    let least = candidates.iter().map(|one| one.latency_us).min()?;
+    let share = |one: &Candidate| {
+        let speed = (least + SLACK_US) as f64 / (one.latency_us + SLACK_US) as f64;
+        f64::from(one.weight) * speed.max(SHARE_MIN)
+    };
+    let total: f64 = candidates.iter().map(share).sum();
+    let mut behind = 0.0;
+    let mut ends = candidates.iter().map(|one| {
+        behind += share(one) / total;
+        (one.server, behind)
+    });
+    let (mut server, mut end) = ends.next()?;
+    Some(Box::new(std::array::from_fn(|at| {
+        let middle = (at as f64 + 0.5) / SEATS as f64;
+        while middle > end
+            && let Some(next) = ends.next()
+        {
+            (server, end) = next;
+        }
+        server
+    })))
+}
+
+/// Of a session that reads its own writes, when it has written.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    /// It has written something, and has not been seen without anything in flight since.
+    written: bool,
+    /// Then the time since its last write is over.
+    until_ms: Option<u32>,
+}
+
+/// Where requests are read.
+impl Engine {
+    /// The server that a request of a session is for, whose keys `owner` owns.
+    #[inline]
+    pub(crate) fn server_for(
+        &mut self,
+        key: Key,
+        owner: ServerId,
+        command: &Command,
+    ) -> Result<ServerId, NoReader> {
+        let Some(session) = self.sessions.get(key) else {
+            return Ok(owner);
+        };
+        let pool = &self.pools[usize::from(session.pool)];
+        match &pool.readers {
+            None => Ok(owner),
+            Some(_) if session.flags.any(Flags::READS_OTHERWISE) => {
+                self.server_as_wanted(key, owner, command)
+            }
+            Some(readers) if command.replica => readers.instead_of(owner, key),
+            Some(_) => Ok(owner),
+        }
+    }
+
+    /// The same for a session that has said how it wants to read.
+    #[cold]
+    fn server_as_wanted(
+        &mut self,
+        key: Key,
+        owner: ServerId,
+        command: &Command,
+    ) -> Result<ServerId, NoReader> {
+        let now_ms = self.now_ms;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Ok(owner);
+        };
+        let is_caught_up = session.is_caught_up();
+        let pool = usize::from(session.pool);
+        let reading = &mut session.rare().reading;
+        reading.written |= may_write(command);
+        let Some(readers) = &self.pools[pool].readers else {
+            return Ok(owner);
+        };
+        let own_writes_ms = readers.settings.own_writes_ms;
+        if !command.replica || own_writes_ms == 0 {
+            return Ok(owner);
+        }
+        if reading.written && is_caught_up {
+            // What it wrote was answered a moment ago at the latest.
+            reading.written = false;
+            reading.until_ms = Some(now_ms.wrapping_add(own_writes_ms));
+        }
+        let is_over = |until_ms: u32| (until_ms.wrapping_sub(now_ms) as i32) <= 0;
+        if reading.written || !reading.until_ms.is_none_or(is_over) {
+            return Ok(owner);
+        }
+        reading.until_ms = None;
+        readers.instead_of(owner, key)
+    }
+
+    /// The owner for which a replica stands; any other server for itself.
+    pub(crate) fn owner_behind(&self, server: ServerId) -> ServerId {
+        self.server(server).replica_of.unwrap_or(server)
+    }
+
+    /// A session asks for something that changes keys and may name none.
+    pub(crate) fn note_write(&mut self, key: Key, request: &Request<'_>) {
+        if let Some(session) = self.sessions.get_mut(key)
+            && session.flags.any(Flags::READS_OTHERWISE)
+            && (request.id == id::EXEC || may_write(request.command))
+        {
+            session.rare().reading.written = true;
+        }
+    }
+
+    /// READONLY and READWRITE where reads go to replicas: whether this session reads its own writes.
+    pub(crate) fn set_reading(&mut self, key: Key, asked: CommandId) -> Placed {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.flags.remove(Flags::READS_OTHERWISE);
+            if asked == id::READWRITE {
+                session.flags |= Flags::READS_OTHERWISE;
+                // What it has written before counts, too.
+                session.rare().reading.written = true;
+            }
+        }
+        self.answer_reply(key, OK)
+    }
+
+    /// A session begins anew.
+    pub(crate) fn reset_reading(&mut self, key: Key) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            let readers = &self.pools[usize::from(session.pool)].readers;
+            session.flags.remove(Flags::READS_OTHERWISE);
+            if readers
+                .as_ref()
+                .is_some_and(|its| its.settings.all_own_writes)
+            {
+                session.flags |= Flags::READS_OTHERWISE;
+            }
+        }
+    }
+
+    /// Whether the pool of a session reads from replicas.
+    pub(crate) fn reads_elsewhere(&self, key: Key) -> bool {
+        let session = self.sessions.get(key);
+        session.is_some_and(|session| self.pools[usize::from(session.pool)].readers.is_some())
+    }
+}
+
+/// Whether something may be written by it, as far as the table says.
+fn may_write(command: &Command) -> bool {
+    let reads = command.flags.has(CommandFlags::READONLY);
+    command.flags.has(CommandFlags::WRITE) || !reads && !command.keys.is_empty()
+}
+
+/// Which replicas there are, and how they are.
+impl Engine {
+    /// These are the replicas of the owners of a pool, or of those of them that are in `of`.
+    pub(crate) fn know_replicas(
+        &mut self,
+        pool: usize,
+        replicas: Vec<(Endpoint, ServerId)>,
+        of: impl Fn(ServerId) -> bool,
+    ) {
+        if self.pools[pool].readers.is_none() {
+            return;
+        }
+        let mut known: Vec<(ServerId, ServerId)> = Vec::new();
+        for (endpoint, owner) in replicas {
+            let so_far = known.iter().filter(|(_, its)| *its == owner).count();
+            if so_far < REPLICAS_READ_MAX
+                && let Some(server) = self.replica_at(pool, &endpoint, owner)
+            {
+                known.push((server, owner));
+            }
+        }
+        let owners: Vec<ServerId> = self.pools[pool].servers().to_vec();
+        let Some(readers) = &mut self.pools[pool].readers else {
+            return;
+        };
+        if readers.settings.policy == ReadPolicy::Nearest {
+            let owners = owners.iter().filter(|owner| of(**owner));
+            known.extend(owners.map(|owner| (*owner, *owner)));
+        }
+        let leaves = |one: &mut Reader| {
+            (of(one.owner) || !owners.contains(&one.owner))
+                && !known.contains(&(one.server, one.owner))
+        };
+        let left: Vec<Reader> = readers.all.extract_if(.., leaves).collect();
+        let mut news = Vec::new();
+        for (server, owner) in known {
+            if readers.of(server).is_none() {
+                // It may only have another owner now.
+                let same = left.iter().find(|one| one.server == server);
+                let state = same.map(|one| one.state.clone()).unwrap_or_default();
+                readers.all.push(Reader {
+                    server,
+                    owner,
+                    state,
+                });
+                news.push(server);
+            }
+        }
+        for one in left {
+            if !news.contains(&one.server) && one.server != one.owner {
+                self.leave_replica(one.server);
+            }
+        }
+        for server in news {
+            self.reach(server);
+            self.look_at(server);
+        }
+        self.deal_seats(pool);
+    }
+
+    /// The replica at this address; a new one, if there is none. `None` at [`SERVERS_MAX`](crate::limits::SERVERS_MAX).
+    fn replica_at(&mut self, pool: usize, at: &Endpoint, of: ServerId) -> Option<ServerId> {
+        let address = Address::Tcp {
+            host: at.host.clone(),
+            port: at.port,
+        };
+        let is_it = |server: &Server| {
+            usize::from(server.pool) == pool
+                && server.replica_of.is_some()
+                && server.settings.address == address
+        };
+        if let Some(index) = self.servers.iter().position(is_it) {
+            self.servers[index].replica_of = Some(of);
+            return Some(ServerId(index as u16));
+        }
+        let settings = ServerSettings {
+            address,
+            ..self.server(of).settings.clone()
+        };
+        let mut server = Server::new(pool as u16, &settings);
+        server.replica_of = Some(of);
+        self.add_server(server)
+    }
+
+    /// Nobody speaks of a replica any more.
+    fn leave_replica(&mut self, server: ServerId) {
+        self.servers[usize::from(server.0)].gone = true;
+        self.turn_riders_home(server);
+    }
+
+    /// Asks the servers that are read how they are, sees who does not answer, and deals the seats anew.
+    pub(crate) fn tick_readers(&mut self) {
+        for pool in 0..self.pools.len() {
+            let now = self.now;
+            let Some(readers) = &mut self.pools[pool].readers else {
+                continue;
+            };
+            let servers: Vec<ServerId> = readers.all.iter().map(|one| one.server).collect();
+            if now.since_ms(readers.looked_at) >= LOOK_MS {
+                readers.looked_at = now;
+                for server in &servers {
+                    self.look_at(*server);
+                }
+            }
+            for server in servers {
+                self.give_up_silent(server);
+            }
+            self.deal_seats(pool);
+        }
+    }
+
+    /// Asks a server how it is, unless it owes an answer to that.
+    pub(crate) fn look_at(&mut self, server: ServerId) {
+        let pool = usize::from(self.server(server).pool);
+        let now = self.now;
+        let link = self.link_that_answers(server);
+        let Some((link, readers)) = link.zip(self.pools[pool].readers.as_mut()) else {
+            return;
+        };
+        let Some(state) = readers.of_mut(server) else {
+            return;
+        };
+        let owes = |since| now.since_ms(since) < KNOWN_MS;
+        if state.asked_at.is_some_and(owes) {
+            return;
+        }
+        state.asked_at = Some(now);
+        let mut bytes = Vec::new();
+        for request in LOOK {
+            encode::request(&mut bytes, request);
+        }
+        self.put_ours(link, &bytes, Duty::Look { who: None });
+    }
+
+    /// A server has said who it is and how it is.
+    pub(crate) fn take_look(&mut self, link: Key, who: &[u8], how: &[u8]) {
+        let Some(server) = self.links.get(link).map(|link| link.key.server) else {
+            return;
+        };
+        let now = self.now;
+        let is_replica = self.server(server).replica_of.is_some();
+        let pool = usize::from(self.server(server).pool);
+        let Some(state) = self.pools[pool]
+            .readers
+            .as_mut()
+            .and_then(|readers| readers.of_mut(server))
+        else {
+            return;
+        };
+        let Some(asked_at) = state.asked_at.take() else {
+            return;
+        };
+        let took_us = now.since_us(asked_at);
+        state.latency_us = Some(match state.latency_us {
+            Some(before) => (3 * before + took_us) / 4,
+            None => took_us,
+        });
+        let zone = field(who, "availability_zone").filter(|zone| !zone.is_empty());
+        state.zone = zone.map(str::to_owned);
+        state.said_at = now;
+        state.says = match is_replica {
+            true => state.says.then(how),
+            // That it is there, it says by its replies.
+            false => Says::Follows,
+        };
+        self.deal_seats(pool);
+    }
+
+    /// A replica has refused a read: it is not asked for a while.
+    pub(crate) fn note_refused_read(&mut self, server: ServerId) {
+        let pool = usize::from(self.server(server).pool);
+        let until = self.now.plus_ms(REFUSED_MS);
+        if let Some(readers) = &mut self.pools[pool].readers
+            && let Some(state) = readers.of_mut(server)
+        {
+            state.refused_until = until;
+        }
+        self.deal_seats(pool);
+    }
+
+    /// A replica that owes replies and brings none is asked no more, and others are asked what it was.
+    fn give_up_silent(&mut self, server: ServerId) {
+        if self.server(server).replica_of.is_none() {
+            return;
+        }
+        for key in self.links.keys() {
+            let link = self.links.get(key).filter(|link| link.key.server == server);
+            if link.is_some_and(|link| self.is_silent(link, GIVEN_UP_MS)) {
+                self.lose_link(
+                    key,
+                    "it sent nothing for a second, and its reads go elsewhere",
+                );
+            }
+        }
+    }
+
+    /// Who can be read may have changed.
+    pub(crate) fn deal_seats(&mut self, pool: usize) {
+        let Some(readers) = &self.pools[pool].readers else {
+            return;
+        };
+        let settings = &readers.settings;
+        let mut tables = vec![None; self.servers.len()];
+        for owner in self.pools[pool].servers() {
+            let its = readers.all.iter().filter(|one| one.owner == *owner);
+            let candidates: Vec<Candidate> = its
+                .filter(|one| self.why_unread(one).is_none())
+                .filter_map(|one| self.candidate(one, settings))
+                .collect();
+            let chosen = choose(candidates, settings);
+            let seats = match settings.policy {
+                ReadPolicy::PreferPrimary if !self.is_lost(*owner) => None,
+                _ => seat(&chosen),
+            };
+            tables[usize::from(owner.0)] = seats;
+        }
+        if let Some(readers) = &mut self.pools[pool].readers {
+            readers.tables = tables;
+        }
+        self.tell_readers(pool);
+    }
+
+    /// Whether an owner cannot be asked just now, and could before.
+    fn is_lost(&self, owner: ServerId) -> bool {
+        self.first_link_is(owner, |link| {
+            let was_tried = link.failures > 0 || link.lost_at.is_some();
+            !link.is_up() && was_tried || self.is_silent(link, GIVEN_UP_MS)
+        })
+    }
+
+    /// Why a server cannot be read just now, if it cannot.
+    fn why_unread(&self, one: &Reader) -> Option<&'static str> {
+        let is_known = |at| self.now.since_ms(at) < KNOWN_MS;
+        if !self.first_link_is(one.server, Link::is_up) {
+            Some("there is no connection")
+        } else if self.first_link_is(one.server, |link| self.is_silent(link, SILENT_MS)) {
+            Some("it owes replies and sends nothing")
+        } else if self.now < one.state.refused_until {
+            Some("it has refused a read")
+        } else {
+            match one.state.says {
+                _ if !is_known(one.state.said_at) => Some("it does not say how it is"),
+                Says::Otherwise => Some("it does not say that it follows its primary"),
+                // While that is not there, nobody has anything newer.
+                Says::Followed if !self.is_lost(one.owner) => Some("it has lost its primary"),
+                Says::Followed | Says::Follows => None,
+            }
+        }
+    }
+
+    /// Says whose reads begin and end. Those of owners nobody has to be told of.
+    fn tell_readers(&mut self, pool: usize) {
+        let Some(readers) = &self.pools[pool].readers else {
+            return;
+        };
+        let is_new = |(_, one, why): &(usize, &Reader, Option<_>)| {
+            one.server != one.owner && one.state.is_read == why.is_some()
+        };
+        let all = readers.all.iter().enumerate();
+        let changed = all.map(|(index, one)| (index, one, self.why_unread(one)));
+        let changed: Vec<(usize, String)> = changed
+            .filter(is_new)
+            .map(|(index, one, why)| {
+                let label = &self.server(one.server).label;
+                let text = match why {
+                    None => format!("the replica {label} is read"),
+                    Some(why) => format!("the replica {label} is not read: {why}"),
+                };
+                (index, text)
+            })
+            .collect();
+        for (index, text) in changed {
+            if let Some(readers) = &mut self.pools[pool].readers {
+                let state = &mut readers.all[index].state;
+                state.is_read = !state.is_read;
+            }
+            self.tell_topology(pool, text);
+        }
+    }
+
+    /// `None`: it has no weight.
+    fn candidate(&self, one: &Reader, settings: &Reads) -> Option<Candidate> {
+        let state = &one.state;
+        let address = &self.server(one.server).settings.address;
+        let weight = settings.weight_of(address);
+        (weight > 0).then(|| Candidate {
+            server: one.server,
+            zone: settings
+                .zone_of(address)
+                .or(state.zone.as_deref())
+                .map(str::to_owned),
+            weight,
+            latency_us: state.latency_us.unwrap_or_default(),
+        })
+    }
+}
+
+impl Says {
+    /// After that, of what INFO says of replication.
+    fn then(self, how: &[u8]) -> Says {
+        let says = |name, value| field(how, name) == Some(value);
+        // -1: it never had a primary.
+        let never = says("master_link_down_since_seconds", "-1");
+        if says("role", "master") && self != Says::Otherwise {
+            Says::Followed
+        } else if !says("role", "slave") || says("master_sync_in_progress", "1") {
+            Says::Otherwise
+        } else if says("master_link_status", "up") {
+            Says::Follows
+        } else if says("master_link_status", "down") && !never {
+            Says::Followed
+        } else {
+            Says::Otherwise
+        }
+    }
+}
+
+/// The value of a field of INFO.
+fn field<'a>(reply: &'a [u8], name: &str) -> Option<&'a str> {
+    let mut lines = reply.split(|byte| *byte == b'\n');
+    let value = lines.find_map(|line| line.strip_prefix(name.as_bytes())?.strip_prefix(b":"))?;
+    std::str::from_utf8(value.trim_ascii_end()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(server: u16, zone: &str, weight: u32, latency_us: u64) -> Candidate {
+        Candidate {
+            server: ServerId(server),
+            zone: (!zone.is_empty()).then(|| zone.to_owned()),
+            weight,
+            latency_us,
+        }
+    }
+
+    fn counts(candidates: &[Candidate]) -> Vec<(u16, usize)> {
+        let seats = seat(candidates).expect("there is somebody");
+        let count = |server| seats.iter().filter(|its| **its == server).count();
+        candidates
+            .iter()
+            .map(|one| (one.server.0, count(one.server)))
+            .collect()
+    }
+
+    #[test]
+    fn seats_are_dealt_by_weight() {
+        let all = [one(1, "", 1, 100), one(2, "", 3, 100)];
+        assert_eq!(counts(&all), [(1, 16), (2, 48)]);
+        assert_eq!(counts(&all[..1]), [(1, 64)]);
+        assert!(seat(&[]).is_none());
+    }
+
+    #[test]
+    fn the_slower_gets_less_and_never_nothing() {
+        let all = [one(1, "", 1, 200), one(2, "", 1, 2_600)];
+        // 1,200 of 3,600 microseconds.
+        assert_eq!(counts(&all), [(1, 48), (2, 16)]);
+        let all = [one(1, "", 1, 200), one(2, "", 1, 1_000_000)];
+        assert_eq!(counts(&all), [(1, 51), (2, 13)]);
+        // What any moment adds makes no difference that matters.
+        let all = [one(1, "", 1, 100), one(2, "", 1, 160)];
+        assert_eq!(counts(&all), [(1, 33), (2, 31)]);
+    }
+
+    #[test]
+    fn the_zone_comes_first_if_anybody_is_there() {
+        let reads = Reads {
+            policy: ReadPolicy::PreferReplica,
+            zone: Some("a".into()),
+            ..Reads::default()
+        };
+        let chosen = |all| {
+            choose(all, &reads)
+                .iter()
+                .map(|one| one.server.0)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(vec![one(1, "b", 1, 1), one(2, "a", 1, 9_000)]), [2]);
+        assert_eq!(
+            chosen(vec![one(1, "b", 1, 1), one(2, "", 1, 9_000)]),
+            [1, 2]
+        );
+    }
+
+    #[test]
+    fn who_is_far_away_is_not_the_nearest() {
+        let reads = Reads {
+            policy: ReadPolicy::Nearest,
+            ..Reads::default()
+        };
+        let chosen = |all| {
+            choose(all, &reads)
+                .iter()
+                .map(|one| one.server.0)
+                .collect::<Vec<_>>()
+        };
+        let all = vec![
+            one(1, "", 1, 300),
+            one(2, "", 1, 900),
+            one(3, "", 1, 30_000),
+        ];
+        assert_eq!(chosen(all), [1, 2]);
+    }
+
+    #[test]
+    fn neighbours_sit_apart() {
+        let mut taken = [0; SEATS];
+        for index in 0..SEATS as u32 {
+            taken[seat_of(Key {
+                index,
+                generation: 1,
+            })] += 1;
+        }
+        assert!(
+            taken.iter().all(|count| (0..=2).contains(count)),
+            "{taken:?}"
+        );
+        let few = 0..10;
+        let below = few.filter(|index| {
+            seat_of(Key {
+                index: *index,
+                generation: 1,
+            }) < SEATS / 2
+        });
+        assert!((4..=6).contains(&below.count()));
+    }
+
+    #[test]
+    fn fields_of_info_are_found() {
+        let info = b"$60\r\n# Replication\r\nrole:slave\r\nmaster_link_status:up\r\n\r\n";
+        assert_eq!(field(info, "role"), Some("slave"));
+        assert_eq!(field(info, "master_link_status"), Some("up"));
+        assert_eq!(field(info, "master_link"), None);
+        assert_eq!(Says::Otherwise.then(info), Says::Follows);
+        // Its primary is gone, and it has taken over.
+        assert_eq!(Says::Follows.then(b"role:master\r\n"), Says::Followed);
+        for (info, says) in [
+            (
+                &b"role:slave\r\nmaster_link_status:down\r\nmaster_link_down_since_seconds:3\r\n"[..],
+                Says::Followed,
+            ),
+            (
+                b"role:slave\r\nmaster_link_status:down\r\nmaster_link_down_since_seconds:-1\r\n",
+                Says::Otherwise,
+            ),
+            (
+                b"role:slave\r\nmaster_link_status:up\r\nmaster_sync_in_progress:1\r\n",
+                Says::Otherwise,
+            ),
+            (b"role:master\r\n", Says::Otherwise),
+            (b"-NOPERM no", Says::Otherwise),
+        ] {
+            assert_eq!(Says::Otherwise.then(info), says, "{}", info.escape_ascii());
+        }
+    }
+}
