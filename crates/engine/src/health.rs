@@ -284,12 +284,9 @@ impl Engine {
         if let Some(slots) = slots {
             let _ = write!(line, ",slots={slots}");
         }
-        if let Some(read) = self
-            .pool_of(id)
-            .readers
-            .as_ref()
-            .and_then(|its| its.shown(id))
-        {
+        let readers = self.pool_of(id).readers.as_ref();
+        let address = &server.settings.address;
+        if let Some(read) = readers.and_then(|its| its.shown(id, address)) {
             let _ = write!(line, ",{read}");
         }
         line

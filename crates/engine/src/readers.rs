@@ -134,11 +134,12 @@ impl Readers {
     }
 
     /// What INFO shows of a server that may be read.
-    pub(crate) fn shown(&self, server: ServerId) -> Option<String> {
+    pub(crate) fn shown(&self, server: ServerId, at: &Address) -> Option<String> {
         let one = self.of(server)?;
         let tables = self.tables.iter().flatten();
         let seats = tables.flat_map(|seats| seats.iter().filter(|its| **its == server));
-        let zone = one.state.zone.as_deref().unwrap_or_default();
+        let zone = self.settings.zone_of(at).or(one.state.zone.as_deref());
+        let zone = zone.unwrap_or_default();
         let latency_us = one.state.latency_us.map_or(-1, |us| us as i64);
         let seats = seats.count();
         Some(format!("zone={zone},latency_us={latency_us},seats={seats}"))

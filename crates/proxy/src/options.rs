@@ -350,7 +350,12 @@ pub(crate) static OPTIONS: &[Opt] = &[
                password are those of every node.\n\nredis-sentinel://HOST:PORT,HOST:PORT/NAME is the primary that Sentinels watch under that \
                name: any of them, on port 26379 unless given. With NAME,NAME the keys are divided among several, as by redis-sharded:// and with \
                its parameters but for names. Of the servers user and password stand in front, the database behind the names (/NAME/DB); those of \
-               the Sentinels are the parameters sentinel-user and sentinel-password.",
+               the Sentinels are the parameters sentinel-user and sentinel-password.\n\nIn front of a Cluster or Sentinels, the parameter reads says \
+               where keys are read: primary; prefer-primary, while it is there; replica; prefer-replica, and if there is none the primary; \
+               nearest, of all of them. zone=NAME: who is in it comes first, by what a Valkey says (availability-zone) or by how its host \
+               begins, as in zones=10.1.:a,10.2.:b. weights=HOST:PORT:N,...: the part that a server gets beside others (1; 0: none). A session \
+               that says READWRITE reads at primaries for own-writes-ms (1000; 0: always) after each of its writes; with own-writes=all every \
+               session does.",
         example: "redis://10.0.0.7:6379/0",
         ..OPTION
     },
