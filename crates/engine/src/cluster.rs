@@ -43,6 +43,9 @@ const REFRESH_QUIET_MS: u32 = 10_000;
 pub(crate) const SILENT_MS: u64 = 200;
 /// Whoever took over from a node that was lost is looked for so long, before its requests fail, milliseconds.
 const TAKEN_OVER_MS: u64 = 300;
+/// How long it is waited, in all, for nodes that have not said yet which there are, milliseconds. They do so at once, or are not
+/// there.
+const NODES_MS: u64 = 1_000;
 /// SCAN tells so many nodes apart.
 const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
 
@@ -75,6 +78,9 @@ pub(crate) struct Cluster {
     /// A slot has another owner than when the channels were looked through last.
     pub(crate) has_moved: bool,
     refresh: Refresh,
+    /// Sessions that ask for something of all nodes, before it is known which there are; and since when the first one has.
+    awaiting: Vec<Key>,
+    awaited_since: Option<Time>,
 }
 
 /// When the nodes are asked, and what they have answered.
@@ -117,6 +123,8 @@ impl Cluster {
                 wanted: true,
                 ..Refresh::default()
             },
+            awaiting: Vec::new(),
+            awaited_since: None,
         }
     }
 
@@ -405,7 +413,37 @@ impl Engine {
                 _ => {}
             }
             self.wake_at_rest(pool);
+            self.wake_for_nodes(pool);
             self.choose_home(pool);
+        }
+    }
+
+    /// Whether a session waits until it is known which nodes there are.
+    pub(crate) fn waits_for_nodes(&mut self, key: Key, pool: usize) -> bool {
+        let now = self.now;
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return false;
+        };
+        let since = *cluster.awaited_since.get_or_insert(now);
+        let waits = now.since_ms(since) < NODES_MS;
+        if waits {
+            cluster.awaiting.push(key);
+            self.hold(key, Flags::HOLD_LINK);
+        }
+        waits
+    }
+
+    /// That is known now, or has been waited for long enough.
+    fn wake_for_nodes(&mut self, pool: usize) {
+        let now = self.now;
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return;
+        };
+        let is_over = |since| now.since_ms(since) >= NODES_MS;
+        if cluster.is_known() || cluster.awaited_since.is_some_and(is_over) {
+            for session in std::mem::take(&mut cluster.awaiting) {
+                self.release(session, Flags::HOLD_LINK);
+            }
         }
     }
 
@@ -473,6 +511,8 @@ impl Engine {
         }
         let all_there = self.all_owners_are_up(pool);
         if let Some(cluster) = self.pools[pool].cluster_mut() {
+            // Who the owners are may still have to be said.
+            let all_there = all_there && cluster.is_known();
             let refresh = &mut cluster.refresh;
             refresh.wanted |= !all_there;
             refresh.down_since = (!all_there).then(|| refresh.down_since.unwrap_or(now));
@@ -483,6 +523,7 @@ impl Engine {
             refresh.not_before = now.plus_ms(pause);
         }
         self.wake_at_rest(pool);
+        self.wake_for_nodes(pool);
     }
 
     fn all_owners_are_up(&self, pool: usize) -> bool {

@@ -217,6 +217,9 @@ impl Engine {
                 Spread::All if request.id == id::INFO && asks_for_us_alone(request) => None,
                 // It would be asked of a part of them.
                 Spread::All | Spread::Turns if !self.knows_all(pool) => {
+                    if !in_multi && self.waits_for_nodes(key, pool) {
+                        return Some(Placed::Wait);
+                    }
                     Some(self.refuse_queued(key, NOT_KNOWN_YET))
                 }
                 // Of what one server executes, the others would know nothing.

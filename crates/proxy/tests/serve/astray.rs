@@ -417,3 +417,34 @@ fn who_waits_for_an_answer_of_a_slots_old_owner_asks_the_new_one_after_it() {
     let (set, get) = (place(&format!("SET {own} x")), place(&format!("GET {own}")));
     assert!(set.is_some() && set < get, "{asked:?}");
 }
+
+/// What it asks is for all of them, and nobody has said yet who that is.
+#[test]
+fn who_asks_all_nodes_before_they_are_known_waits_for_that_and_not_for_ever() {
+    for becomes_known in [true, false] {
+        let is_known = Arc::new(AtomicBool::new(false));
+        let knows = Arc::clone(&is_known);
+        let served = Astray::start(2, &[], move |asked| match asked.name() {
+            "CLUSTER" if !knows.load(Ordering::SeqCst) => Some("-LOADING its data\r\n".to_owned()),
+            "DBSIZE" => Some(":1\r\n".to_owned()),
+            _ => None,
+        });
+        let mut client = served.client();
+        client.send(&words("DBSIZE"));
+        client.send(&words("DBSIZE"));
+        assert!(client.is_quiet(Duration::from_millis(200)));
+        if becomes_known {
+            is_known.store(true, Ordering::SeqCst);
+            assert_eq!(client.replies(2), [Value::Integer(2), Value::Integer(2)]);
+            continue;
+        }
+        for reply in client.replies(2) {
+            let told = reply.error().unwrap_or_default();
+            assert!(told.starts_with("CLUSTERDOWN respool: "), "{reply:?}");
+        }
+        let began = Instant::now();
+        let reply = served.client().call("DBSIZE");
+        assert!(reply.error().is_some(), "{reply:?}");
+        assert!(began.elapsed() < Duration::from_millis(900));
+    }
+}
