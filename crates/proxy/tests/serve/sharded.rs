@@ -1115,3 +1115,23 @@ fn some_request_of(id: CommandId, key: &str, keys: &[String]) -> String {
         }
     }
 }
+
+/// Whoever is deleted loses the links of that user; whoever is let in again does not wait for their back-off.
+#[test]
+fn a_user_that_is_made_anew_is_served_at_once_by_all_servers() {
+    let shards = Shards::start(&["--threads=1", "--reconnect-min-ms=2000"]);
+    let mut admin = shards.client();
+    let keys = shards.a_key_each();
+    for _ in 0..3 {
+        assert_eq!(
+            admin.call("ACL SETUSER ann on >secret ~* +@all"),
+            Value::ok()
+        );
+        let mut ann = shards.client();
+        assert_eq!(ann.call("AUTH ann secret"), Value::ok());
+        for key in &keys {
+            assert_eq!(ann.call(&format!("SET {key} v")), Value::ok());
+        }
+        assert_eq!(admin.call("ACL DELUSER ann"), Value::Integer(1));
+    }
+}
