@@ -407,7 +407,7 @@ impl Engine {
             let refresh = &cluster.refresh;
             match refresh.since {
                 Some(since) if now.since_ms(since) >= ANSWERS_MS => self.end_refresh(pool),
-                None if now.since_ms(refresh.not_before) >= u64::from(REFRESH_QUIET_MS) => {
+                None if now.since_ms(refresh.not_before) >= u64::from(self.quiet_ms(pool)) => {
                     self.doubt_owners(cluster.servers[0]);
                 }
                 _ => {}
@@ -444,6 +444,17 @@ impl Engine {
             for session in std::mem::take(&mut cluster.awaiting) {
                 self.release(session, Flags::HOLD_LINK);
             }
+        }
+    }
+
+    /// How long nothing is asked if nothing happens.
+    fn quiet_ms(&self, pool: usize) -> u32 {
+        let pool = &self.pools[pool];
+        let lacks = |owner: &ServerId| pool.readers.as_ref().is_some_and(|its| its.lacks(*owner));
+        match pool.servers().iter().any(lacks) {
+            // Replicas come later than primaries where a Cluster has just been made.
+            true => REFRESH_MS,
+            false => REFRESH_QUIET_MS,
         }
     }
 

@@ -23,7 +23,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::here::OK;
 use crate::limits::REPLICAS_READ_MAX;
-use crate::link::Link;
+use crate::link::{Link, State};
 use crate::pool::{Server, ServerId};
 use crate::requests::{Placed, Request};
 use crate::session::Flags;
@@ -131,6 +131,12 @@ impl Readers {
     fn of_mut(&mut self, server: ServerId) -> Option<&mut ReaderState> {
         let one = self.all.iter_mut().find(|one| one.server == server);
         one.map(|one| &mut one.state)
+    }
+
+    /// Whether an owner has no replica, as far as is known.
+    pub(crate) fn lacks(&self, owner: ServerId) -> bool {
+        let mut all = self.all.iter();
+        !all.any(|one| one.owner == owner && one.server != owner)
     }
 
     /// What INFO shows of a server that may be read.
@@ -439,8 +445,19 @@ impl Engine {
         }
     }
 
+    /// A server is connected: what it owed before it owes no more.
+    pub(crate) fn look_anew(&mut self, server: ServerId) {
+        let pool = usize::from(self.server(server).pool);
+        if let Some(readers) = &mut self.pools[pool].readers
+            && let Some(state) = readers.of_mut(server)
+        {
+            state.asked_at = None;
+        }
+        self.look_at(server);
+    }
+
     /// Asks a server how it is, unless it owes an answer to that.
-    pub(crate) fn look_at(&mut self, server: ServerId) {
+    fn look_at(&mut self, server: ServerId) {
         let pool = usize::from(self.server(server).pool);
         let now = self.now;
         let link = self.link_that_answers(server);
@@ -532,11 +549,17 @@ impl Engine {
         let settings = &readers.settings;
         let mut tables = vec![None; self.servers.len()];
         for owner in self.pools[pool].servers() {
-            let its = readers.all.iter().filter(|one| one.owner == *owner);
-            let candidates: Vec<Candidate> = its
-                .filter(|one| self.why_unread(one).is_none())
-                .filter_map(|one| self.candidate(one, settings))
-                .collect();
+            let those = |may: &dyn Fn(&&Reader) -> bool| -> Vec<Candidate> {
+                let its = readers.all.iter().filter(|one| one.owner == *owner);
+                let some = its.filter(may);
+                some.filter_map(|one| self.candidate(one, settings))
+                    .collect()
+            };
+            let mut candidates = those(&|one| self.why_unread(one).is_none());
+            if candidates.is_empty() && self.is_lost(*owner) {
+                // Who takes over from its primary closes its connections, and is there again at once.
+                candidates = those(&|one| self.is_coming_back(one));
+            }
             let chosen = choose(candidates, settings);
             let seats = match settings.policy {
                 ReadPolicy::PreferPrimary if !self.is_lost(*owner) => None,
@@ -576,6 +599,19 @@ impl Engine {
                 Says::Followed | Says::Follows => None,
             }
         }
+    }
+
+    /// Whether a server that could be read a moment ago is being connected.
+    fn is_coming_back(&self, one: &Reader) -> bool {
+        let connects = |link: &Link| {
+            matches!(
+                link.state,
+                State::Connecting { .. } | State::Greeting { .. }
+            )
+        };
+        one.state.says != Says::Otherwise
+            && self.now.since_ms(one.state.said_at) < KNOWN_MS
+            && self.first_link_is(one.server, connects)
     }
 
     /// Says whose reads begin and end. Those of owners nobody has to be told of.

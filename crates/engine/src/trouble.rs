@@ -75,7 +75,7 @@ impl Engine {
         self.reopen(key);
         if let Some(server) = heeded {
             self.doubt_owners(server);
-            self.look_at(server);
+            self.look_anew(server);
         }
         if role == Role::Sentinel {
             self.sentinel_up(key);
@@ -112,10 +112,9 @@ impl Engine {
             None
         };
         self.learned.asking.retain(|_, (link, _)| *link != key);
-        // Its reads do not wait for it: they are asked elsewhere.
-        let of_replica = self.servers[usize::from(link.key.server.0)]
-            .replica_of
-            .is_some();
+        // Its reads need not wait for it: they may be asked elsewhere.
+        let pool = self.servers[usize::from(link.key.server.0)].pool;
+        let is_read_elsewhere = self.pools[usize::from(pool)].readers.is_some();
         let role = link.role;
         let was_up = link.is_up();
         if was_up {
@@ -128,7 +127,7 @@ impl Engine {
             // Who has left is told nothing of it.
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
-        let gone = link.disconnect((stable || of_replica) && role == Role::Shared);
+        let gone = link.disconnect((stable || is_read_elsewhere) && role == Role::Shared);
         link.state = State::Down;
         link.is_late = false;
         let (tried, began) = (!std::mem::take(&mut link.untried), link.attempted_at);
@@ -237,6 +236,9 @@ impl Engine {
             }
             Role::Redirect { .. } => self.rest(key),
             Role::Captured { .. } | Role::Spare => return self.remove_link(key),
+        }
+        if heeds {
+            self.deal_seats(usize::from(self.server(its_server).pool));
         }
         self.close_disowned(key);
         self.wake_waiters(key);

@@ -56,6 +56,14 @@ servers of which one is killed and comes back empty. A probe asks the heirs dire
 then on, or from when a Sentinel names the heir, to the first write that the proxy has acknowledged by it is what the proxy adds to \
 what the servers need themselves. Every write is looked for in the servers at the end.";
 
+/// Where respool may be told to read: the first is what it does if it is told nothing, and for the last three it should always find somebody.
+pub const READS: [&str; 5] = [
+    "primary",
+    "replica",
+    "prefer-primary",
+    "prefer-replica",
+    "nearest",
+];
 /// Milliseconds from when a client could know of the heir to when it is written to through the proxy.
 pub const LAG_MS_MAX: f64 = 300.0;
 /// Milliseconds of one column of the picture, and of one line of timeline.csv.
@@ -162,12 +170,19 @@ pub struct Settings {
     pub down_s: f64,
     /// After so long a silence the others think that a server has failed.
     pub silence: Duration,
+    /// Where respool reads, as its URL says it: one of [`READS`].
+    #[serde(default = "read_at_primaries")]
+    pub reads: String,
     /// Workers of respool.
     pub threads: u16,
     /// More arguments for it.
     pub respool_args: Vec<String>,
     /// What servers are made of, by its name.
     pub flavour: String,
+}
+
+fn read_at_primaries() -> String {
+    READS[0].to_owned()
 }
 
 impl Default for Settings {
@@ -186,6 +201,7 @@ impl Default for Settings {
             after_s: 6.0,
             down_s: 1.0,
             silence: Duration::from_millis(1500),
+            reads: read_at_primaries(),
             threads: 1,
             respool_args: Vec::new(),
             flavour: Flavour::Redis70.name().to_owned(),
@@ -194,6 +210,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Whether there is always somebody who can be read.
+    pub fn always_reads(&self) -> bool {
+        READS[2..].contains(&self.reads.as_str())
+    }
+
     /// Whether a run of it can be.
     ///
     /// # Errors
@@ -210,6 +231,10 @@ impl Settings {
                 "Envoy knows no Sentinel, and divides keys by a rule of its own: --kind cluster"
                     .to_owned(),
             );
+        }
+        let is_told = self.reads != READS[0];
+        if is_told && (self.kind == Kind::Sharded || self.through == Through::Envoy) {
+            return Err("only respool reads from replicas, and plain servers have none".to_owned());
         }
         match (self.kind, self.by) {
             (Kind::Sharded, By::Command) => {
@@ -274,6 +299,9 @@ pub struct FailoverRound {
     pub longest_gap_ms: Option<f64>,
     /// The same to the keys of the other servers, where there are others.
     pub others_gap_ms: Option<f64>,
+    /// Reads that failed, after the moment.
+    #[serde(default)]
+    pub failed_reads: u64,
     /// Errors after the moment by their first word.
     pub errors: Vec<ErrorCount>,
     /// Writes that were acknowledged.
@@ -473,7 +501,11 @@ impl Round<'_> {
         let settings = self.settings;
         match settings.through {
             Through::Respool => {
-                let (url, threads) = (scene.url(), settings.threads.to_string());
+                let mut url = scene.url();
+                if settings.reads != READS[0] {
+                    url += &format!("?reads={}", settings.reads);
+                }
+                let threads = settings.threads.to_string();
                 let mut args = vec!["--backend", &url, "--threads", &threads];
                 args.extend(settings.respool_args.iter().map(String::as_str));
                 Proxy::start(self.proxy, &args).map(Held::Proxy)
@@ -590,6 +622,12 @@ impl Round<'_> {
             failed(format!(
                 "{} acknowledged writes were lost, though the primary handed over",
                 found.lost
+            ));
+        }
+        let failed_reads = asked.iter().filter(|asked| asked.is_failed_read()).count();
+        if self.settings.always_reads() && failed_reads > 0 {
+            failed(format!(
+                "{failed_reads} reads failed, though a replica could be read"
             ));
         }
         let wrong = asked
@@ -726,6 +764,10 @@ fn summary(
         through_ms: through.map(|asked| ms(asked.end_ns)).reduce(f64::min),
         longest_gap_ms: gap(true),
         others_gap_ms: gap(false),
+        failed_reads: errors
+            .clone()
+            .filter(|asked| asked.is_failed_read())
+            .count() as u64,
         errors: by_kind(errors, &is_failed),
         acknowledged: 0,
         lost: 0,

@@ -9,7 +9,7 @@ use super::experiment::{new_folder, show, stop_flag, style};
 use super::{fail, read};
 use crate::differ;
 use crate::experiment::command_line;
-use crate::failover::{self, ABOUT, By, Kind, NAME, Settings, TITLE, Through, page};
+use crate::failover::{self, ABOUT, By, Kind, NAME, READS, Settings, TITLE, Through, page};
 use crate::flags::{Flag, WIDTH, positive, seconds, wrap};
 
 struct Arguments {
@@ -18,7 +18,7 @@ struct Arguments {
     out: Option<PathBuf>,
 }
 
-const FLAGS: [&Flag<Arguments>; 18] = [
+const FLAGS: [&Flag<Arguments>; 19] = [
     &Flag {
         name: "kind",
         value: Some("KIND"),
@@ -122,6 +122,19 @@ const FLAGS: [&Flag<Arguments>; 18] = [
         },
     },
     &Flag {
+        name: "reads",
+        value: Some("POLICY"),
+        help: "Where respool reads [primary]: primary, replica, prefer-primary, prefer-replica or nearest. With the last three a read that \
+               fails fails the run.",
+        set: |arguments, value| {
+            let policy = READS.into_iter().find(|policy| *policy == value);
+            let policy =
+                policy.ok_or_else(|| format!("one of {} is expected", READS.join(", ")))?;
+            policy.clone_into(&mut arguments.settings.reads);
+            Ok(())
+        },
+    },
+    &Flag {
         name: "threads",
         value: Some("N"),
         help: "Workers of respool [1].",
@@ -204,7 +217,7 @@ fn about() -> String {
 For each round: the first and the last error, how long no write was acknowledged, when the heir took a write directly and when \
 the proxy had one acknowledged, errors by their first word, and which writes are in the servers at the end. A picture of each shows times \
 and errors over time. Exits with 1 when a reply was wrong, when a write was executed twice or though its client was told that it \
-was not, and when a Cluster lost an acknowledged one by a command; not for errors, and not for a bar that was missed.";
+was not, when a Cluster lost an acknowledged one by a command, and when a read failed that a replica could answer; not for errors of writes, and not for a bar that was missed.";
     let [about, ends] = [ABOUT, ends].map(|text| wrap(text, WIDTH).join("\n"));
     format!(
         "respool-lab failover: {TITLE}\n\n{about}\n\n{ends}\n\nUsage: respool-lab failover [OPTIONS]\nExamples:\n  \

@@ -52,6 +52,13 @@ pub struct Asked {
     pub outcome: Outcome,
 }
 
+impl Asked {
+    /// Whether it was read and not answered as asked.
+    pub fn is_failed_read(&self) -> bool {
+        self.written.is_none() && self.outcome != Outcome::Done
+    }
+}
+
 /// What became of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {

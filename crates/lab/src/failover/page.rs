@@ -5,7 +5,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{ABOUT, BUCKET_MS, By, FailoverReport, FailoverRound, Kind, LAG_MS_MAX, NAME, TITLE};
+use super::{
+    ABOUT, BUCKET_MS, By, FailoverReport, FailoverRound, Kind, LAG_MS_MAX, NAME, READS, TITLE,
+};
 use crate::chart::{self, Moment, Timeline, escape};
 use crate::figure;
 use crate::flags::{WIDTH, wrap};
@@ -47,6 +49,7 @@ pub fn rounds(report: &FailoverReport) -> Table {
                 round.number.to_string(),
                 figure::count(round.requests as f64),
                 figure::count(errors(round) as f64),
+                figure::count(round.failed_reads as f64),
             ];
             row.extend(times.iter().map(|time| ms(time(round))));
             row.push(verdict(round.is_kept()).to_owned());
@@ -61,7 +64,8 @@ pub fn rounds(report: &FailoverReport) -> Table {
             let spread = Spread::of(report.rounds.iter().filter_map(time));
             ms(spread.map(|spread| spread.median))
         };
-        let mut row = vec!["median".to_owned(), String::new(), String::new()];
+        let mut row = vec!["median".to_owned()];
+        row.resize(4, String::new());
         row.extend(times.iter().map(median));
         row.push(verdict(report.is_kept()).to_owned());
         row.resize(rows[0].len(), String::new());
@@ -72,8 +76,8 @@ pub fn rounds(report: &FailoverReport) -> Table {
             "Milliseconds from the moment on; added: through - direct; lag: through - the later of direct and named, {LAG_MS_MAX} at most"
         ),
         groups: vec![
-            (String::new(), 3),
-            ("errors".to_owned(), 2),
+            (String::new(), 2),
+            ("errors".to_owned(), 4),
             ("longest without a write".to_owned(), 2),
             ("first write".to_owned(), 6),
             ("writes".to_owned(), 4),
@@ -81,7 +85,8 @@ pub fn rounds(report: &FailoverReport) -> Table {
         head: heads(&[
             "round",
             "requests",
-            "errors",
+            "all",
+            "reads",
             "first",
             "last",
             "failed",
@@ -173,11 +178,16 @@ fn manner(report: &FailoverReport) -> String {
         true => ", without full coverage",
         false => "",
     };
+    let reads = match settings.reads == READS[0] {
+        true => String::new(),
+        false => format!(" of {}", settings.reads),
+    };
     format!(
-        "through {}: {how}{silence}{partial}; {} writers, {} readers, {} requests/s due",
+        "through {}: {how}{silence}{partial}; {} writers, {} readers{}, {} requests/s due",
         settings.through.name(),
         settings.writers,
         settings.readers,
+        reads,
         figure::count(settings.rate)
     )
 }
@@ -319,7 +329,7 @@ fn picture(round: &FailoverRound, title: &str) -> String {
 /// A line a round; an empty field is a figure that there is not.
 pub fn rounds_csv(report: &FailoverReport) -> String {
     let mut text = String::from(
-        "experiment,kind,by,through,round,requests,errors,notsent,unknown,other_errors,errors_of_others_keys,first_error_ms,\
+        "experiment,kind,by,through,reads,round,requests,errors,failed_reads,notsent,unknown,other_errors,errors_of_others_keys,first_error_ms,\
          last_error_ms,longest_gap_ms,others_gap_ms,direct_ms,named_ms,through_ms,added_ms,lag_ms,acknowledged,lost,twice,belied\n",
     );
     let settings = &report.settings;
@@ -337,11 +347,13 @@ pub fn rounds_csv(report: &FailoverReport) -> String {
             settings.kind.name().to_owned(),
             settings.by.name().to_owned(),
             settings.through.name().to_owned(),
+            settings.reads.clone(),
         ];
         let counts = [
             u64::from(round.number),
             round.requests,
             all,
+            round.failed_reads,
             notsent,
             unknown,
             all - notsent - unknown,
@@ -451,7 +463,7 @@ mod tests {
         let table = rounds(&report);
         assert_eq!(
             table.rows[2].join(" | "),
-            "median |  |  | 51 | 71 | 680 | 500 | 400 | 430 | 630 | 230 | 200 | missed |  |  |  | "
+            "median |  |  |  | 51 | 71 | 680 | 500 | 400 | 430 | 630 | 230 | 200 | missed |  |  |  | "
         );
         assert_eq!(kinds(&report).rows.len(), 2 * 2);
     }
@@ -467,7 +479,9 @@ mod tests {
         let csv = rounds_csv(&report);
         let line = csv.lines().nth(1).unwrap_or_default();
         assert!(
-            line.starts_with("failover,cluster,kill,respool,1,12,3,2,0,1,1,51.0,71.0,680.0"),
+            line.starts_with(
+                "failover,cluster,kill,respool,primary,1,12,3,2,2,0,1,1,51.0,71.0,680.0"
+            ),
             "{line}"
         );
     }
