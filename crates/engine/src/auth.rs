@@ -10,7 +10,7 @@ use respool_protocol::encode::{self, Version};
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::limits::LOGINS_MAX;
-use crate::link::{Entry, LinkKey, Role, State};
+use crate::link::{Entry, Link, LinkKey, Role, State};
 use crate::pool::ServerId;
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
@@ -273,6 +273,7 @@ impl Engine {
         let pinned = state.role == Role::Pinned { by: entry.session };
         let version = state.key.version;
         self.become_user(entry.session, link, login.user);
+        self.connect_links_of(login.user);
         if let Some(session) = self.sessions.get_mut(entry.session)
             && !pinned
         {
@@ -293,6 +294,21 @@ impl Engine {
                 .is_some_and(Session::is_caught_up)
         {
             self.ride(entry.session, link);
+        }
+    }
+
+    /// A user was let in: links of that user to other servers that were refused, or were closed with the user's rights, need not
+    /// rest any longer.
+    fn connect_links_of(&mut self, user: u16) {
+        for key in self.links.keys() {
+            let rests = |link: &Link| {
+                link.key.user == user
+                    && link.role == Role::Shared
+                    && matches!(link.state, State::Resting { .. })
+            };
+            if self.links.get(key).is_some_and(rests) {
+                self.connect(key);
+            }
         }
     }
 

@@ -75,6 +75,8 @@ pub(crate) struct Cluster {
     epoch: u64,
     /// Slots that a node has spoken of since the refresh under way began: it knows better.
     healed: HashSet<u16>,
+    /// A slot has another owner than when the channels were looked through last.
+    pub(crate) has_moved: bool,
     refresh: Refresh,
     /// Sessions that ask for something of all nodes, before it is known which there are; and since when the first one has.
     awaiting: Vec<Key>,
@@ -116,6 +118,7 @@ impl Cluster {
             template: seeds[0].clone(),
             epoch: 0,
             healed: HashSet::new(),
+            has_moved: false,
             refresh: Refresh {
                 wanted: true,
                 ..Refresh::default()
@@ -271,6 +274,7 @@ impl Engine {
             if !cluster.is_known() {
                 // Any seed will say who it is.
                 cluster.owners.fill(other);
+                cluster.has_moved = true;
             }
         }
     }
@@ -575,6 +579,7 @@ impl Engine {
                 None => moved.push((*old, owner, 1)),
             }
             *old = owner;
+            cluster.has_moved = true;
         }
         let nodes = view.nodes().iter().zip(&ids);
         let named = nodes.filter(|(node, _)| !node.id.is_empty());
@@ -660,6 +665,7 @@ impl Engine {
         if old == owner {
             return false;
         }
+        cluster.has_moved = true;
         // Who has lost its last slot is seen at the next refresh.
         if !cluster.servers.contains(&owner) {
             cluster.list_owners(&self.servers);
@@ -786,7 +792,7 @@ impl Engine {
                     .sessions
                     .iter()
                     .all(|(_, session)| session.server != *id)
-                && self.hubs.iter().all(|hub| hub.server != *id)
+                && !self.hubs.iter().any(|hub| hub.needs(*id))
                 && self.pools.iter().all(|pool| {
                     let holds = |cluster: &Cluster| {
                         cluster.seeds.contains(id) || cluster.owners.contains(id)

@@ -4,6 +4,7 @@
 //! in a second queue of its link, in the same order: so the hot path asks one bit, and the ledger stays
 //! small. A duty gets its reply whole.
 
+use respool_protocol::cluster::Refusal;
 use respool_protocol::encode;
 use respool_protocol::sentinel::SURVEY_ANSWERS;
 use respool_protocol::value::Value;
@@ -81,6 +82,8 @@ pub(crate) enum Duty {
     Unblock { to: usize, ticket: u64 },
     /// A hub asked it: nobody's.
     Ask,
+    /// A hub asked for something no more, with a PING behind: nobody's; and whether the server has `said` anything to the first.
+    Leave { said: bool },
     /// PUBLISH, SPUBLISH: the server counted this many too few.
     Receivers(i64),
     /// PUBSUB NUMSUB, SHARDNUMSUB: so it did for each channel.
@@ -131,6 +134,7 @@ impl Duty {
                 *told = None;
             }
             Duty::Survey { answers, .. } => answers.clear(),
+            Duty::Leave { said } => *said = false,
             // Only those are nobody's from the beginning.
             _ if nobodys => return false,
             Duty::Block { opens: false, .. } => return false,
@@ -173,6 +177,13 @@ const WAITED_FOR_NOTHING: &[u8] =
 const NOT_OPENED: &[u8] =
     b"-UNKNOWN respool: the commands were sent and may have been executed, but not as a \
     transaction: the server refused its MULTI\r\n";
+
+/// Whether an error answers a request to send a sharded channel no more, and not the PING behind it.
+fn answers_leaving(said: bool, reply: &[u8]) -> bool {
+    let refusal = reply.strip_prefix(b"-").map(Refusal::of);
+    matches!(refusal, Some(Some(Refusal::Moved | Refusal::ClusterDown)))
+        || refusal.is_some() && !said
+}
 
 /// Replies with a duty.
 impl Engine {
@@ -229,6 +240,10 @@ impl Engine {
                 written: written @ None,
             }) => {
                 *written = Some(reply.to_vec());
+                return;
+            }
+            Some(Duty::Leave { said }) if answers_leaving(*said, reply) => {
+                *said = true;
                 return;
             }
             _ => {}
@@ -299,6 +314,7 @@ impl Engine {
             },
             Duty::Control(control) => self.settle_control(entry, *control, reply),
             Duty::Ask => self.settle_ask(key, reply),
+            Duty::Leave { .. } => self.settle_left(key),
             Duty::Receivers(_) | Duty::Subscribers(_) => {
                 let server = self.links.get(key).map(|link| link.key.server);
                 let reply = match server.map(|server| self.server(server).pool) {

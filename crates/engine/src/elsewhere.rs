@@ -61,7 +61,7 @@ struct PutOff {
 
 /// Where it is asked next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum To {
+pub(crate) enum To {
     /// Whoever owns its slot then.
     Owner,
     /// That one, with [`ASKING`].
@@ -277,7 +277,7 @@ impl Engine {
     }
 
     /// What a refusal says of who owns what.
-    fn follow(&mut self, server: ServerId, said: &[u8], refusal: Refusal) -> To {
+    pub(crate) fn follow(&mut self, server: ServerId, said: &[u8], refusal: Refusal) -> To {
         let pool = usize::from(self.server(server).pool);
         // That the Cluster is down, any of its nodes would say.
         let of_replica = self.server(server).replica_of.is_some();

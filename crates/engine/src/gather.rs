@@ -17,6 +17,7 @@ use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::route::CROSSSLOT;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
+use crate::subscriptions::Kind;
 
 /// Memory for a reply that is put together, between two of them.
 const REPLY_BYTES_KEPT: usize = 64 << 10;
@@ -385,6 +386,12 @@ impl Engine {
             && !failed
         {
             reply = self.with_our_section(entry.session, ours, &reply);
+        }
+        if gather.id == id::PUBSUB_SHARDNUMSUB
+            && !failed
+            && let Some(session) = self.sessions.get(entry.session)
+        {
+            reply = self.recount(session.pool, &Duty::Subscribers(Kind::Shard), &reply);
         }
         if failed && gather.executed && gather.id.get().retry == Retry::Write {
             // What it says is true of its part.

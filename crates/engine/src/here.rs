@@ -54,10 +54,6 @@ impl Engine {
             id::UNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Channel, false),
             id::PSUBSCRIBE => self.change_subscriptions(key, request, Kind::Pattern, true),
             id::PUNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Pattern, false),
-            // By its slot each channel would be at a node of its own.
-            id::SSUBSCRIBE if self.is_before_cluster(key) => {
-                self.answer_error(key, NO_SHARD_CHANNELS)
-            }
             id::SSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, true),
             id::SUNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, false),
             id::MONITOR => self.monitor(key, request),
@@ -507,10 +503,6 @@ impl Engine {
         sum
     }
 }
-
-/// To a client of a Cluster.
-const NO_SHARD_CHANNELS: &[u8] =
-    b"ERR respool: sharded channels are not supported in front of a Cluster: use SUBSCRIBE and PUBLISH";
 
 const OUR_SECTION: &[u8] = b"respool";
 

@@ -30,7 +30,7 @@ use crate::redirect::Stand;
 use crate::returns::Returns;
 use crate::settings::{Credentials, FlushRule};
 use crate::slots::Key;
-use crate::subscriptions::HubId;
+use crate::subscriptions::LineId;
 use crate::time::Time;
 
 /// Why a link is given up that brought a reply to nothing: nobody could be told whose the next one is.
@@ -66,7 +66,7 @@ pub(crate) enum Role {
     /// All requests of `by`: the server's side of the connection knows something about it.
     Pinned { by: Key },
     /// Subscriptions on this server, and what subscribers publish.
-    Hub(HubId),
+    Hub(LineId),
     /// Nobody's: its server is a Sentinel.
     Sentinel,
     /// Nothing is asked on it: it stands for the session of this id, to be told what others track.

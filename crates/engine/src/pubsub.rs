@@ -4,9 +4,14 @@
 //! way of the hub; its reply is the confirmations of all its channels. What the server sends on
 //! the hub's link is taken as on any link: a message goes to every member of its channel, as the server's own
 //! bytes (the versions of the protocol differ in the first one alone); a confirmation settles what was asked.
+//!
+//! In front of a Cluster a sharded channel is on the line to the owner of its slot, and follows that: what a node says that is
+//! not the owner, or not now, is no session's.
 
+use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::{CommandId, id};
 use respool_protocol::encode::{self, Version};
+use respool_protocol::slot::hash_slot;
 use respool_protocol::value::Value;
 
 use crate::auth::CONFIGURED;
@@ -15,11 +20,12 @@ use crate::engine::{Action, Engine, LinkId};
 use crate::failure::{self, Cause, Fate};
 use crate::limits::LINK_UNUSED_MS;
 use crate::link::{Entry, Link, LinkKey, Role, State, UNASKED};
-use crate::pool::ServerId;
+use crate::pool::{Group, ServerId};
 use crate::requests::{Placed, Request, bound_reply, wrong_arity};
+use crate::route::CROSSSLOT;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
-use crate::subscriptions::{Done, Hub, HubId, Kind, Outcome, Push, Subscriber};
+use crate::subscriptions::{Done, HOME, Hub, HubId, Kind, Line, LineId, Outcome, Push, Subscriber};
 
 /// What sessions ask.
 impl Engine {
@@ -69,12 +75,11 @@ impl Engine {
         let found = self
             .hubs
             .iter()
-            .position(|hub| (hub.server, hub.user) == (server, user));
+            .position(|hub| (hub.pool, hub.user) == (pool, user));
         let index = found.unwrap_or_else(|| {
             let fresh = Hub::new((pool, server), user, self.directory.clone(), self.now);
             // Users come and go: the place of a hub that is nobody's is as good.
-            let free = |hub: &Hub| hub.is_unused() && hub.link == Key::NOBODY;
-            match self.hubs.iter().position(free) {
+            match self.hubs.iter().position(Hub::is_free) {
                 Some(index) => {
                     self.hubs[index] = fresh;
                     index
@@ -98,10 +103,15 @@ impl Engine {
         mut subscriber: Box<Subscriber>,
     ) -> Option<Vec<u8>> {
         let names = || request.args().skip(1);
-        let refused = if on {
-            self.refuse_subscription(key, &subscriber, kind, request)
-        } else {
-            None
+        let line = self.line_for(key, subscriber.hub, kind, request);
+        let (line, refused) = match line {
+            Ok(line) if on => {
+                let of = (kind, line);
+                let refused = self.refuse_subscription(key, &subscriber, of, request);
+                (line, refused)
+            }
+            Ok(line) => (line, None),
+            Err(crossing) => (HOME, Some(crossing)),
         };
         let had = subscriber.held_bytes();
         let outcome = match refused {
@@ -112,7 +122,8 @@ impl Engine {
                 let hub = self.hub(subscriber.hub);
                 let who = (key, seq);
                 if on {
-                    hub.subscribe(who, &mut subscriber, kind, names(), version, now)
+                    let of = (kind, line);
+                    hub.subscribe(who, &mut subscriber, of, names(), version, now)
                 } else {
                     hub.unsubscribe(who, &mut subscriber, kind, names(), version, now)
                 }
@@ -133,12 +144,37 @@ impl Engine {
         }
     }
 
-    /// What a session is told that may not subscribe, if so. Otherwise its hub has a link.
+    /// The line for what a request names. Else what the session is told: sharded channels that are named together must be
+    /// of one slot.
+    fn line_for(
+        &mut self,
+        key: Key,
+        hub: HubId,
+        kind: Kind,
+        request: &Request<'_>,
+    ) -> Result<u16, Vec<u8>> {
+        let mut slots = request.args().skip(1).map(hash_slot);
+        let (Kind::Shard, true, Some(slot)) = (kind, self.is_before_cluster(key), slots.next())
+        else {
+            return Ok(HOME);
+        };
+        if !slots.all(|other| other == slot) {
+            let mut crossing = Vec::new();
+            encode::error(&mut crossing, CROSSSLOT);
+            return Err(crossing);
+        }
+        let now = self.now;
+        let pool = usize::from(self.hub(hub).pool);
+        let owner = self.pools[pool].server_of(Group(slot));
+        Ok(self.hub(hub).line_to(owner, now))
+    }
+
+    /// What a session is told that may not subscribe, if so. Otherwise its line has a link.
     fn refuse_subscription(
         &mut self,
         key: Key,
         subscriber: &Subscriber,
-        kind: Kind,
+        (kind, line): (Kind, u16),
         request: &Request<'_>,
     ) -> Option<Vec<u8>> {
         let limits = &self.settings.limits;
@@ -147,7 +183,7 @@ impl Engine {
             limits.worker_subscriptions_max as usize,
         );
         let hub = self.hub(subscriber.hub);
-        let (server, user, link) = (hub.server, hub.user, hub.link);
+        let user = hub.user;
         let news = hub.news(subscriber, kind, request.args().skip(1));
         let have: usize = subscriber.counts().iter().sum();
         if have + news > of_session {
@@ -162,20 +198,36 @@ impl Engine {
             encode::error(&mut reply, text);
             return Some(reply);
         }
-        if self.links.get(link).is_none() {
-            let kind = LinkKey {
-                server,
-                version: Version::Resp3,
-                db: 0,
-                user,
-            };
-            let Some(link) = self.add_link(kind, Role::Hub(subscriber.hub)) else {
-                return Some(bound_reply("links_max"));
-            };
-            self.hub(subscriber.hub).link = link;
-            self.connect(link);
+        let line = LineId {
+            hub: subscriber.hub,
+            line,
+        };
+        match self.link_line(line) {
+            true => None,
+            false => Some(bound_reply("links_max")),
         }
-        None
+    }
+
+    /// Sees to it that a line has a link. False: there is no room for one.
+    fn link_line(&mut self, id: LineId) -> bool {
+        let user = self.hub(id.hub).user;
+        let line = self.line(id);
+        let (server, link) = (line.server, line.link);
+        if self.links.get(link).is_some() {
+            return true;
+        }
+        let kind = LinkKey {
+            server,
+            version: Version::Resp3,
+            db: 0,
+            user,
+        };
+        let Some(link) = self.add_link(kind, Role::Hub(id)) else {
+            return false;
+        };
+        self.line(id).link = link;
+        self.connect(link);
+        true
     }
 
     /// A confirmation takes its place in the session's order, and what it says is so from now on. It goes
@@ -294,7 +346,7 @@ impl Engine {
         let own_user = self.kind_of(session).user;
         // What it may publish is decided by who it is now.
         let link = match hub {
-            Some(hub) if hub.user == own_user => hub.link,
+            Some(hub) if hub.user == own_user => hub.lines[usize::from(HOME)].link,
             _ => Key::NOBODY,
         };
         if !self.links.get(link).is_some_and(Link::is_up) {
@@ -316,16 +368,30 @@ impl Engine {
 /// What servers say.
 impl Engine {
     /// A push on a hub's link.
-    pub(crate) fn take_hub_push(&mut self, key: Key, hub: HubId, push: &[u8]) {
+    pub(crate) fn take_hub_push(&mut self, key: Key, LineId { hub, line }: LineId, push: &[u8]) {
         match Push::read(push) {
-            Some(Push::Message { kind, name }) => self.fan_out(hub, kind, name, push),
+            Some(Push::Message { kind, name }) => {
+                self.fan_out(LineId { hub, line }, kind, name, push)
+            }
+            Some(Push::Confirmed {
+                kind: Kind::Shard,
+                on: false,
+                name,
+            }) if line != HOME => {
+                if let Some(link) = self.links.get_mut(key)
+                    && let Some(Duty::Leave { said }) = link.duties.front_mut()
+                {
+                    *said = true;
+                }
+                self.hub(hub).handle_dropped(line, name);
+            }
             Some(Push::Confirmed { kind, on, name }) => {
-                let known =
-                    self.take_ask(key) && self.hub(hub).handle_confirmed(kind, on, name).is_ok();
-                if !known {
+                let is_asked = self.take_ask(key);
+                let confirmed = self.hub(hub).handle_confirmed(line, (kind, on), name);
+                if !is_asked || confirmed.is_err() {
                     return self.lose_link(key, "it confirmed what nobody asked for");
                 }
-                self.settle_subscriptions(hub);
+                self.settle_subscriptions(LineId { hub, line });
             }
             Some(Push::Other) | None => {}
         }
@@ -333,14 +399,20 @@ impl Engine {
 
     /// A reply to something that a hub asked: a sign of life, or an error. Its entry has left the ledger.
     pub(crate) fn settle_ask(&mut self, key: Key, reply: &[u8]) {
-        let Some(Role::Hub(hub)) = self.links.get(key).map(|link| link.role) else {
+        let Some(Role::Hub(id)) = self.links.get(key).map(|link| link.role) else {
             return;
         };
-        let refused = reply.starts_with(b"-");
-        let settled = if refused {
-            self.hub(hub).handle_refused(reply)
-        } else {
-            self.hub(hub).handle_pong().map(|()| Vec::new())
+        let LineId { hub, line } = id;
+        let said = reply.strip_prefix(b"-");
+        let refusal = said.and_then(Refusal::of).filter(|_| line != HOME);
+        let settled = match (said, refusal) {
+            (Some(said), Some(refusal)) => {
+                let server = self.line(id).server;
+                self.follow(server, said, refusal);
+                self.hub(hub).handle_put_off(line).map(|()| Vec::new())
+            }
+            (Some(_), None) => self.hub(hub).handle_refused(line, reply),
+            (None, _) => self.hub(hub).handle_pong(line).map(|()| Vec::new()),
         };
         let Ok(left_behind) = settled else {
             return self.lose_link(key, UNASKED);
@@ -349,7 +421,18 @@ impl Engine {
             let why = String::from_utf8_lossy(reply).trim_end().to_owned();
             self.close_for(member, format!("its subscription is refused now: {why}"));
         }
-        self.settle_subscriptions(hub);
+        self.settle_subscriptions(id);
+    }
+
+    /// What the server said to the PING behind a request to send something no more: its answer to that.
+    pub(crate) fn settle_left(&mut self, key: Key) {
+        let Some(Role::Hub(id)) = self.links.get(key).map(|link| link.role) else {
+            return;
+        };
+        if self.hub(id.hub).handle_pong(id.line).is_err() {
+            return self.lose_link(key, UNASKED);
+        }
+        self.settle_subscriptions(id);
     }
 
     /// A confirmation is not a reply, but what was asked is answered by it.
@@ -370,7 +453,7 @@ impl Engine {
     }
 
     /// A message goes to every member of its channel.
-    fn fan_out(&mut self, hub: HubId, kind: Kind, name: &[u8], message: &[u8]) {
+    fn fan_out(&mut self, LineId { hub, line }: LineId, kind: Kind, name: &[u8], message: &[u8]) {
         self.counters.messages_in += 1;
         let Some(channel) = self.hub(hub).channel(kind, name) else {
             return;
@@ -378,7 +461,7 @@ impl Engine {
         // The list changes while we go through it: who takes too little is closed by what it gets.
         let mut members = std::mem::take(&mut self.members);
         members.clear();
-        members.extend_from_slice(self.hub(hub).members(channel));
+        members.extend_from_slice(self.hub(hub).members(line, channel));
         // Copied once for those of the other version, not once for each.
         let mut in_resp2 = std::mem::take(&mut self.message);
         in_resp2.clear();
@@ -420,10 +503,10 @@ impl Engine {
         if self.fanned_out < FAN_OUT_BYTES_MAX || rest.is_empty() {
             return false;
         }
-        let Some(Role::Hub(hub)) = self.links.get(key).map(|link| link.role) else {
+        let Some(Role::Hub(line)) = self.links.get(key).map(|link| link.role) else {
             return false;
         };
-        self.hub(hub).put_off = rest.to_vec();
+        self.line(line).put_off = rest.to_vec();
         self.act(Action::ReadLink(LinkId(key), false));
         true
     }
@@ -431,12 +514,15 @@ impl Engine {
     /// A turn starts: what was put off is taken.
     pub(crate) fn take_put_off(&mut self) {
         self.fanned_out = 0;
-        for index in 0..self.hubs.len() {
-            if self.hubs[index].put_off.is_empty() {
+        if !self.has_put_off() {
+            return;
+        }
+        for id in self.lines() {
+            let line = self.line(id);
+            if line.put_off.is_empty() {
                 continue;
             }
-            let hub = &mut self.hubs[index];
-            let (key, bytes) = (hub.link, std::mem::take(&mut hub.put_off));
+            let (key, bytes) = (line.link, std::mem::take(&mut line.put_off));
             if let Some(link) = self.links.get_mut(key) {
                 link.progress = self.now;
                 self.act(Action::ReadLink(LinkId(key), true));
@@ -447,12 +533,13 @@ impl Engine {
 
     /// Whether anything was put off.
     pub(crate) fn has_put_off(&self) -> bool {
-        self.hubs.iter().any(|hub| !hub.put_off.is_empty())
+        let mut lines = self.hubs.iter().flat_map(|hub| &hub.lines);
+        lines.any(|line| !line.put_off.is_empty())
     }
 
     /// The beginning of a message that is larger than any session may have in its output: nobody gets it, and
     /// so nobody may go on as if there had been none.
-    pub(crate) fn refuse_message(&mut self, hub: HubId, beginning: &[u8]) {
+    pub(crate) fn refuse_message(&mut self, LineId { hub, line }: LineId, beginning: &[u8]) {
         self.counters.messages_in += 1;
         let Some(Push::Message { kind, name }) = Push::read(beginning) else {
             return;
@@ -460,15 +547,15 @@ impl Engine {
         let Some(channel) = self.hub(hub).channel(kind, name) else {
             return;
         };
-        for member in self.hub(hub).members(channel).to_vec() {
+        for member in self.hub(hub).members(line, channel).to_vec() {
             let reason = "session_output_hard_bytes: a message is larger";
             self.close_for(member, reason.to_owned());
         }
     }
 
     /// Requests to subscribe or to leave that are done.
-    fn settle_subscriptions(&mut self, hub: HubId) {
-        while let Some(done) = self.hub(hub).poll_done() {
+    fn settle_subscriptions(&mut self, LineId { hub, line }: LineId) {
+        while let Some(done) = self.hub(hub).poll_done(line) {
             self.settle_subscription(hub, done, None);
         }
     }
@@ -490,12 +577,14 @@ impl Engine {
             None => hub.settle(done, &mut subscriber, version),
         };
         self.held_bytes = self.held_bytes + subscriber.held_bytes() - had;
-        if subscriber.listens()
+        if (subscriber.listens() || reply.is_none())
             && let Some(session) = self.sessions.get_mut(key)
         {
             session.rare().subscriber = Some(subscriber);
         }
-        self.confirm_to(key, Some(seq), &reply);
+        if let Some(reply) = reply {
+            self.confirm_to(key, Some(seq), &reply);
+        }
     }
 
     /// The reply to a request that the server answers by its connections: ours carry many clients.
@@ -530,6 +619,20 @@ impl Engine {
         &mut self.hubs[usize::from(id.0)]
     }
 
+    pub(crate) fn line(&mut self, id: LineId) -> &mut Line {
+        self.hub(id.hub).line(id.line)
+    }
+
+    /// The lines of all hubs.
+    fn lines(&self) -> impl Iterator<Item = LineId> + use<> {
+        let counts: Vec<usize> = self.hubs.iter().map(|hub| hub.lines.len()).collect();
+        let of_hub = |(hub, count)| {
+            let hub = HubId(hub as u16);
+            (0..count as u16).map(move |line| LineId { hub, line })
+        };
+        counts.into_iter().enumerate().flat_map(of_hub)
+    }
+
     /// What all sessions of this worker subscribe to, each for itself.
     pub(crate) fn subscriptions(&self) -> usize {
         self.hubs.iter().map(Hub::claims).sum()
@@ -537,26 +640,26 @@ impl Engine {
 
     /// A link can be used; if it is a hub's, it is.
     pub(crate) fn hub_up(&mut self, key: Key) {
-        if let Some(Role::Hub(hub)) = self.links.get(key).map(|link| link.role) {
-            self.hub(hub).handle_up();
+        if let Some(Role::Hub(id)) = self.links.get(key).map(|link| link.role) {
+            self.hub(id.hub).handle_up(id.line);
         }
     }
 
     /// A hub's link is lost, or could not be established.
-    pub(crate) fn hub_down(&mut self, hub: HubId) {
-        self.hub(hub).handle_down();
-        self.settle_subscriptions(hub);
+    pub(crate) fn hub_down(&mut self, id: LineId) {
+        self.hub(id.hub).handle_down(id.line);
+        self.settle_subscriptions(id);
     }
 
     /// What is published is at another server of a pool now: who listens goes there.
     pub(crate) fn move_hubs(&mut self, from: ServerId, to: ServerId) {
         for index in 0..self.hubs.len() {
-            let hub = &mut self.hubs[index];
-            if hub.server != from {
+            let line = self.hubs[index].line(HOME);
+            if line.server != from {
                 continue;
             }
-            hub.server = to;
-            let key = hub.link;
+            line.server = to;
+            let key = line.link;
             if let Some(link) = self.links.get_mut(key) {
                 link.key.server = to;
                 self.lose_link(key, "what is published is there now");
@@ -566,52 +669,96 @@ impl Engine {
 
     /// Puts on links what hubs have to ask: once per turn, so that what sessions want in one turn is one batch.
     pub(crate) fn ask_hubs(&mut self) {
+        self.follow_channels();
         for index in 0..self.hubs.len() {
-            let hub = &mut self.hubs[index];
-            if !hub.has_asks() {
-                continue;
+            let hub = HubId(index as u16);
+            for line in 0..self.hubs[index].lines.len() as u16 {
+                self.ask_line(LineId { hub, line });
             }
-            let key = hub.link;
-            let Some(link) = self.links.get_mut(key) else {
-                unreachable!("a hub that is connected has a link");
-            };
-            let mut bytes = std::mem::take(&mut self.scratch);
-            while let Some(ask) = hub.poll_ask() {
-                bytes.clear();
-                hub.write_ask(ask, &mut bytes);
-                let entry = Entry {
-                    len: bytes.len() as u32,
-                    duty: true,
-                    ..Entry::of(Key::NOBODY, 0, self.now.stamp_ms())
-                };
-                link.push_with(entry, &bytes, Duty::Ask);
-                self.counters.link_requests += 1;
-            }
-            self.scratch = bytes;
-            self.list_link(key);
         }
+    }
+
+    fn ask_line(&mut self, LineId { hub, line }: LineId) {
+        let hub = &mut self.hubs[usize::from(hub.0)];
+        if !hub.line(line).has_asks() {
+            return;
+        }
+        let key = hub.line(line).link;
+        let Some(link) = self.links.get_mut(key) else {
+            unreachable!("a line that is connected has a link");
+        };
+        let mut bytes = std::mem::take(&mut self.scratch);
+        while let Some(ask) = hub.line(line).poll_ask() {
+            bytes.clear();
+            hub.write_ask(line, &ask, &mut bytes);
+            let duty = match ask.ends_with_ping(line) {
+                true => Duty::Leave { said: false },
+                false => Duty::Ask,
+            };
+            let entry = Entry {
+                len: bytes.len() as u32,
+                duty: true,
+                ..Entry::of(Key::NOBODY, 0, self.now.stamp_ms())
+            };
+            link.push_with(entry, &bytes, duty);
+            self.counters.link_requests += 1;
+        }
+        self.scratch = bytes;
+        self.list_link(key);
     }
 
     /// Deadlines of hubs.
     pub(crate) fn tick_hubs(&mut self) {
         for index in 0..self.hubs.len() {
             self.tick_waits(HubId(index as u16));
-            let (now, stall_ms) = (self.now, self.settings.timeouts.link_stall_ms);
-            let hub = &mut self.hubs[index];
-            let key = hub.link;
+            self.hubs[index].end_delay();
+        }
+        let (now, stall_ms) = (self.now, self.settings.timeouts.link_stall_ms);
+        for id in self.lines() {
+            let hub = &mut self.hubs[usize::from(id.hub.0)];
+            let line = hub.line(id.line);
+            let key = line.link;
             let Some(link) = self.links.get(key) else {
+                if !line.is_unused() {
+                    // There was no room for one when something moved there.
+                    self.link_line(id);
+                }
                 continue;
             };
-            if !hub.is_unused() {
-                hub.unused_since = now;
+            if !line.is_unused() {
+                line.unused_since = now;
                 // Nobody would notice that a server is gone that is only listened to.
                 if link.is_quiet(now, stall_ms / 2) {
-                    hub.ask_for_life();
+                    line.ask_for_life();
                 }
-            } else if now.since_ms(hub.unused_since) >= u64::from(LINK_UNUSED_MS) {
-                hub.handle_down();
-                hub.link = Key::NOBODY;
+            } else if now.since_ms(line.unused_since) >= u64::from(LINK_UNUSED_MS) {
+                line.link = Key::NOBODY;
+                hub.handle_down(id.line);
                 self.close_link(key);
+            }
+        }
+    }
+
+    /// Sharded channels go where the owner of their slot is now, and what was put off is asked for again.
+    fn follow_channels(&mut self) {
+        for pool in 0..self.pools.len() {
+            let Some(cluster) = self.pools[pool].cluster_mut() else {
+                continue;
+            };
+            let has_moved = std::mem::take(&mut cluster.has_moved);
+            for index in 0..self.hubs.len() {
+                let hub = &self.hubs[index];
+                if usize::from(hub.pool) != pool || !has_moved && !hub.is_stalled() {
+                    continue;
+                }
+                let owner = |slot| self.pools[pool].server_of(Group(slot));
+                for (channel, owner) in hub.strays(owner) {
+                    let line = self.hubs[index].line_to(owner, self.now);
+                    let hub = HubId(index as u16);
+                    self.link_line(LineId { hub, line });
+                    self.hubs[index].move_to(channel, line);
+                }
+                self.hubs[index].ask_again();
             }
         }
     }
@@ -623,10 +770,11 @@ impl Engine {
             return;
         }
         let now = self.now;
-        while let Some(done) = self.hub(hub).poll_late(now, limit_ms) {
+        while let Some((line, done)) = self.hub(hub).poll_late(now, limit_ms) {
             self.counters.timeouts += 1;
             self.counters.failed_not_sent += 1;
-            let (server, link) = (self.hub(hub).server, self.hub(hub).link);
+            let line = self.hub(hub).line(line);
+            let (server, link) = (line.server, line.link);
             let server_label = &self.server(server).label;
             let cause = match self.links.get(link) {
                 Some(link) if !matches!(link.state, State::Up) => Cause::NoLink {

@@ -50,8 +50,8 @@ impl Engine {
                 if !link.partial.is_empty() && !link.scanner.is_inside() {
                     return self.take_rest_of_head(key, bytes);
                 }
-                if let Role::Hub(hub) = link.role
-                    && self.hub(hub).goes_behind(bytes)
+                if let Role::Hub(line) = link.role
+                    && self.line(line).goes_behind(bytes)
                 {
                     return;
                 }

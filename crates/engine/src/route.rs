@@ -141,6 +141,9 @@ impl Engine {
             // It is refused as ever.
             return None;
         }
+        if request.command.fan_out.spread == Spread::Here && !session.flags.any(Flags::IN_MULTI) {
+            return None;
+        }
         let (pool, own) = (usize::from(session.pool), session.server);
         let in_multi = session.flags.any(Flags::IN_MULTI);
         if !self.pools[pool].has_several() {
@@ -152,7 +155,11 @@ impl Engine {
         let is_bound = !session.pins.is_empty() || self.queued_group(key).is_some();
         let home = self.pools[pool].home();
         let of_cluster = self.pools[pool].cluster().is_some();
-        let spread = request.command.fan_out.spread;
+        let spread = match request.command.fan_out.spread {
+            Spread::Channels if of_cluster => Spread::All,
+            Spread::Channels => Spread::Home,
+            spread => spread,
+        };
         match owner {
             // A Cluster's nodes refuse that themselves, where they have to.
             Owner::One(_) if !of_cluster && looks_elsewhere(request) => {
@@ -196,6 +203,7 @@ impl Engine {
                 }
                 // A Cluster's nodes tell each other what is published.
                 Spread::Home if of_cluster && is_bound => None,
+                Spread::Channels => None,
                 Spread::Home if own != home && is_bound => Some(self.refuse_queued(key, FOREIGN)),
                 Spread::Home => {
                     self.turn(key, home);

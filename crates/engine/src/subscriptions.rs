@@ -29,12 +29,25 @@
 //! **A lost link.** Nothing is confirmed any more. When there is a connection again, everything that is
 //! claimed is asked for again; members are not told. Who waits to subscribe waits on, who waits to leave
 //! is done. What was published meanwhile is lost, as it would be to a client that connects again.
+//!
+//! **Lines.** All that is at one server comes on one [`Line`], a link with its own order. Mostly a hub has no other than
+//! [`HOME`]. In front of a Cluster a sharded channel is at the owner of its slot, and each owner has a line:
+//!
+//! ```text
+//!   SSUBSCRIBE x  ─► line of the slot's owner ─► -MOVED, or the server itself says sunsubscribe
+//!                         ▲                           │
+//!                         └── the owner as it is then ┘     members and claims stay what they are
+//! ```
+//!
+//! A channel is on one line at a time, and what another one brings of it is nobody's. Who waits to subscribe waits until the
+//! channel is confirmed, on whichever line.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
+use respool_protocol::slot::hash_slot;
 
 use crate::directory::Directory;
 use crate::pool::ServerId;
@@ -72,6 +85,16 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HubId(pub(crate) u16);
 
+/// A line, by its hub and its place among the lines of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LineId {
+    pub(crate) hub: HubId,
+    pub(crate) line: u16,
+}
+
+/// The line to the pool's first server, where everything is but the sharded channels of a Cluster.
+pub(crate) const HOME: u16 = 0;
+
 /// What one session subscribes to, all in one hub: the names of its channels there.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
@@ -79,8 +102,10 @@ pub(crate) struct Subscriber {
     of: [HashSet<Key>; 3],
     /// What its claims make us hold.
     bytes: usize,
-    /// A request of it is not done.
-    waits: bool,
+    /// On how many lines a request of it is not done.
+    waits: usize,
+    /// The reply to it, if that is to leave.
+    reply: Vec<u8>,
 }
 
 impl Subscriber {
@@ -89,7 +114,8 @@ impl Subscriber {
             hub,
             of: Default::default(),
             bytes: 0,
-            waits: false,
+            waits: 0,
+            reply: Vec::new(),
         }
     }
 
@@ -119,6 +145,12 @@ impl Subscriber {
 struct Channel {
     kind: Kind,
     name: Box<[u8]>,
+    /// Where it is asked for.
+    line: u16,
+    /// Tells what was asked about it there from what was asked elsewhere before.
+    moves: u32,
+    /// How often a server has sent us elsewhere, or put us off, since it was confirmed.
+    refusals: u32,
     /// Who gets its messages.
     members: Vec<Key>,
     /// Members that have not asked to leave, and sessions that wait to be members.
@@ -136,13 +168,18 @@ struct Channel {
 }
 
 /// What the server is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// To send this channel, or not to.
-    Subscribe { channel: Key, on: bool },
+    Subscribe { channel: Key, on: bool, moves: u32 },
+    /// Not to send a channel that is on another line now.
+    Abandon(Box<[u8]>),
     /// For a sign of life.
     Ping,
 }
+
+/// What was asked of which channel, before it moved so many times.
+type Asked = (Key, u32);
 
 /// A request of a session that is not done.
 struct Wait {
@@ -158,8 +195,8 @@ struct Wait {
 enum What {
     /// To become a member of these, one for each argument of the request.
     Join(Vec<Key>),
-    /// To be a member no longer, and the reply.
-    Leave(Vec<Key>, Vec<u8>),
+    /// To be a member of these no longer.
+    Leave(Vec<Key>),
 }
 
 /// More answers than there will be: nothing was asked, for there is no connection.
@@ -185,13 +222,26 @@ pub(crate) enum Outcome {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unasked;
 
-/// What this worker's sessions subscribe to on one server, as one of its users: what one may listen to,
+/// What this worker's sessions subscribe to in one pool, as one of its users: what one may listen to,
 /// another may not.
 pub(crate) struct Hub {
     pub(crate) pool: u16,
-    pub(crate) server: ServerId,
     pub(crate) user: u16,
     directory: Arc<Directory>,
+    pub(crate) lines: Vec<Line>,
+    names: [HashMap<Box<[u8]>, Key>; 3],
+    channels: Slots<Channel>,
+    claims: usize,
+    /// Channels that their server does not send, though they are claimed: to be asked for again at once, or a little later.
+    again: Vec<Key>,
+    later: Vec<Key>,
+    /// Who waits for such a channel, or for one that has moved.
+    stalled: Vec<Wait>,
+}
+
+/// What a hub has at one server.
+pub(crate) struct Line {
+    pub(crate) server: ServerId,
     /// Its link; nobody's name while there is none.
     pub(crate) link: Key,
     /// Since when nobody subscribes to anything.
@@ -199,9 +249,8 @@ pub(crate) struct Hub {
     /// Bytes of the server that wait for the next turn.
     pub(crate) put_off: Vec<u8>,
     connected: bool,
-    names: [HashMap<Box<[u8]>, Key>; 3],
-    channels: Slots<Channel>,
-    claims: usize,
+    /// How many are on it.
+    channels: usize,
     /// What is to be asked, what was asked and is not answered, and how much was asked and answered in all.
     to_ask: VecDeque<Ask>,
     in_flight: VecDeque<Ask>,
@@ -211,16 +260,31 @@ pub(crate) struct Hub {
     waits: VecDeque<Wait>,
 }
 
-/// Getters.
-impl Hub {
-    /// Claims of all its sessions.
-    pub(crate) fn claims(&self) -> usize {
-        self.claims
+impl Line {
+    fn new(server: ServerId, now: Time) -> Line {
+        Line {
+            server,
+            link: Key::NOBODY,
+            unused_since: now,
+            put_off: Vec::new(),
+            connected: false,
+            channels: 0,
+            to_ask: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            asked: 0,
+            answered: 0,
+            waits: VecDeque::new(),
+        }
     }
 
     /// Whether nobody needs its link.
     pub(crate) fn is_unused(&self) -> bool {
-        self.channels.len() == 0 && self.waits.is_empty()
+        self.channels == 0 && self.waits.is_empty()
+    }
+
+    /// Whether it can be another server's.
+    fn is_free(&self) -> bool {
+        self.is_unused() && self.link == Key::NOBODY
     }
 
     /// Whether anything is to be asked.
@@ -228,16 +292,101 @@ impl Hub {
         !self.to_ask.is_empty()
     }
 
+    /// It sent bytes: whether others of it are put off already. Then these go behind them.
+    pub(crate) fn goes_behind(&mut self, bytes: &[u8]) -> bool {
+        let waits = !self.put_off.is_empty();
+        if waits {
+            self.put_off.extend_from_slice(bytes);
+        }
+        waits
+    }
+
+    /// Nothing was heard of the server for a while: it is asked.
+    pub(crate) fn ask_for_life(&mut self) {
+        if self.connected && self.to_ask.is_empty() {
+            self.to_ask.push_back(Ask::Ping);
+        }
+    }
+
+    /// The next thing that the server is to be asked.
+    pub(crate) fn poll_ask(&mut self) -> Option<Ask> {
+        let ask = self.to_ask.pop_front()?;
+        self.in_flight.push_back(ask.clone());
+        self.asked += 1;
+        Some(ask)
+    }
+
+    /// How many answers there will have been when all has been answered that is to be asked by now.
+    fn until(&self) -> u64 {
+        match self.connected {
+            true => self.asked + self.to_ask.len() as u64,
+            false => NEVER,
+        }
+    }
+
+    /// The server has answered what it was asked first.
+    fn answer(&mut self) {
+        self.in_flight.pop_front();
+        self.answered += 1;
+    }
+}
+
+/// Getters.
+impl Hub {
+    /// Claims of all its sessions.
+    pub(crate) fn claims(&self) -> usize {
+        self.claims
+    }
+
+    /// Whether nobody needs it.
+    pub(crate) fn is_free(&self) -> bool {
+        self.channels.len() == 0 && self.stalled.is_empty() && self.lines.iter().all(Line::is_free)
+    }
+
+    /// Whether it has anything at this server, or may soon.
+    pub(crate) fn needs(&self, server: ServerId) -> bool {
+        let mut lines = self.lines.iter().enumerate();
+        lines
+            .any(|(at, line)| line.server == server && (at == usize::from(HOME) || !line.is_free()))
+    }
+
+    /// Its line of that place.
+    pub(crate) fn line(&mut self, line: u16) -> &mut Line {
+        &mut self.lines[usize::from(line)]
+    }
+
+    /// The line for sharded channels to that server.
+    pub(crate) fn line_to(&mut self, server: ServerId, now: Time) -> u16 {
+        let behind = usize::from(HOME) + 1;
+        let of_shards = || self.lines.iter().enumerate().skip(behind);
+        let known = of_shards().find(|(_, line)| line.server == server);
+        let found = known.or_else(|| of_shards().find(|(_, line)| line.is_free()));
+        let at = found.map(|(at, _)| at);
+        let at = at.unwrap_or_else(|| {
+            self.lines.push(Line::new(server, now));
+            self.lines.len() - 1
+        });
+        if self.lines[at].server != server {
+            self.lines[at] = Line::new(server, now);
+        }
+        at as u16
+    }
+
+    /// Whether anybody waits for a channel that is not where it was asked for.
+    pub(crate) fn is_stalled(&self) -> bool {
+        !self.again.is_empty() || !self.stalled.is_empty()
+    }
+
     /// A channel that somebody claims, or that the server is still asked about.
     pub(crate) fn channel(&self, kind: Kind, name: &[u8]) -> Option<Key> {
         self.names[kind as usize].get(name).copied()
     }
 
-    /// Who gets the messages of a channel.
-    pub(crate) fn members(&self, channel: Key) -> &[Key] {
-        self.channels
-            .get(channel)
-            .map_or(&[], |channel| &channel.members)
+    /// Who gets the messages of a channel that come on this line.
+    pub(crate) fn members(&self, line: u16, channel: Key) -> &[Key] {
+        let channel = self.channels.get(channel);
+        let channel = channel.filter(|channel| channel.line == line);
+        channel.map_or(&[], |channel| &channel.members)
     }
 
     /// How many of these a session would newly claim.
@@ -255,16 +404,32 @@ impl Hub {
     }
 
     /// Appends what the server is asked.
-    pub(crate) fn write_ask(&self, ask: Ask, out: &mut Vec<u8>) {
+    pub(crate) fn write_ask(&self, line: u16, ask: &Ask, out: &mut Vec<u8>) {
         match ask {
             Ask::Ping => encode::request(out, &["PING"]),
-            Ask::Subscribe { channel, on } => {
-                let Some(channel) = self.channels.get(channel) else {
-                    unreachable!("a channel stays as long as anything is asked about it");
+            Ask::Subscribe { channel, on, .. } => {
+                let Some(channel) = self.channels.get(*channel) else {
+                    unreachable!("a channel stays as long as anything is to be asked about it");
                 };
-                let verb = channel.kind.verb(on).to_ascii_uppercase();
+                let verb = channel.kind.verb(*on).to_ascii_uppercase();
                 encode::request(out, &[verb.as_bytes(), &channel.name]);
             }
+            Ask::Abandon(name) => encode::request(out, &[b"SUNSUBSCRIBE", &name[..]]),
+        }
+        if ask.ends_with_ping(line) {
+            encode::request(out, &["PING"]);
+        }
+    }
+}
+
+impl Ask {
+    /// A Cluster's node says by itself that it sends a channel no more, when its slot is another one's. So what says that it
+    /// has done as it was asked is the answer to a PING behind it.
+    pub(crate) fn ends_with_ping(&self, line: u16) -> bool {
+        match self {
+            Ask::Subscribe { on, .. } => !on && line != HOME,
+            Ask::Abandon(_) => true,
+            Ask::Ping => false,
         }
     }
 }
@@ -279,37 +444,31 @@ impl Hub {
     ) -> Self {
         Hub {
             pool,
-            server,
             user,
             directory,
-            link: Key::NOBODY,
-            unused_since: now,
-            put_off: Vec::new(),
-            connected: false,
+            lines: vec![Line::new(server, now)],
             names: Default::default(),
             channels: Slots::new(),
             claims: 0,
-            to_ask: VecDeque::new(),
-            in_flight: VecDeque::new(),
-            asked: 0,
-            answered: 0,
-            waits: VecDeque::new(),
+            again: Vec::new(),
+            later: Vec::new(),
+            stalled: Vec::new(),
         }
     }
 
-    /// A session that waits for nothing asks for channels.
+    /// A session that waits for nothing asks for channels, which are all on that line.
     pub(crate) fn subscribe<'a>(
         &mut self,
         (session, seq): (Key, u32),
         subscriber: &mut Subscriber,
-        kind: Kind,
+        (kind, line): (Kind, u16),
         names: impl Iterator<Item = &'a [u8]>,
         version: Version,
         now: Time,
     ) -> Outcome {
         let mut channels = Vec::new();
         for name in names {
-            let channel = self.claim(kind, name);
+            let channel = self.claim(kind, line, name);
             subscriber.bytes += claim_bytes(name);
             channels.push(channel);
         }
@@ -318,8 +477,8 @@ impl Hub {
             // It has them all: there is nothing to wait for.
             return Outcome::Reply(self.join(session, subscriber, &channels, version));
         }
-        self.wait(session, seq, now, What::Join(channels));
-        subscriber.waits = true;
+        self.wait(line, (session, seq), now, What::Join(channels));
+        subscriber.waits = 1;
         Outcome::Waits
     }
 
@@ -373,28 +532,36 @@ impl Hub {
         for channel in &left {
             self.unclaim(*channel, subscriber);
         }
-        if !self.connected {
-            self.leave(session, &left);
+        for line in 0..self.lines.len() as u16 {
+            let is_there = |key: &Key| self.channels.get(*key).is_some_and(|its| its.line == line);
+            let (here, rest) = left.into_iter().partition(is_there);
+            left = rest;
+            if !self.line(line).connected {
+                self.leave(session, &here);
+            } else if !here.is_empty() {
+                self.wait(line, (session, seq), now, What::Leave(here));
+                subscriber.waits += 1;
+            }
+        }
+        if subscriber.waits == 0 {
             return Outcome::Reply(reply);
         }
-        self.wait(session, seq, now, What::Leave(left, reply));
-        subscriber.waits = true;
+        subscriber.reply = reply;
         Outcome::Waits
     }
 
     /// A session leaves everything, and waits for nothing any more.
     pub(crate) fn forget(&mut self, session: Key, subscriber: &mut Subscriber) {
-        if std::mem::take(&mut subscriber.waits)
-            && let Some(at) = self.waits.iter().position(|wait| wait.session == session)
-            && let Some(wait) = self.waits.remove(at)
-        {
-            match wait.what {
-                What::Join(channels) => {
-                    for channel in channels {
-                        self.unclaim(channel, subscriber);
+        if std::mem::take(&mut subscriber.waits) > 0 {
+            for what in self.take_waits(session) {
+                match what {
+                    What::Join(channels) => {
+                        for channel in channels {
+                            self.unclaim(channel, subscriber);
+                        }
                     }
+                    What::Leave(channels) => self.leave(session, &channels),
                 }
-                What::Leave(channels, _) => self.leave(session, &channels),
             }
         }
         for kind in Kind::ALL {
@@ -407,18 +574,34 @@ impl Hub {
         }
         debug_assert_eq!(subscriber.bytes, 0, "every claim is given up once");
     }
+
+    /// What a session waits for; it waits no more.
+    fn take_waits(&mut self, session: Key) -> Vec<What> {
+        let mut taken = Vec::new();
+        for line in &mut self.lines {
+            // One on each at the most.
+            if let Some(at) = line.waits.iter().position(|wait| wait.session == session) {
+                taken.extend(line.waits.remove(at).map(|wait| wait.what));
+            }
+        }
+        if let Some(at) = self.stalled.iter().position(|wait| wait.session == session) {
+            taken.push(self.stalled.swap_remove(at).what);
+        }
+        taken
+    }
 }
 
 /// What the server says.
 impl Hub {
     /// There is a connection: everything is asked for.
-    pub(crate) fn handle_up(&mut self) {
-        self.connected = true;
-        for channel in self.channels.keys() {
+    pub(crate) fn handle_up(&mut self, line: u16) {
+        self.line(line).connected = true;
+        for channel in self.on_line(line) {
             self.ask(channel);
         }
-        let until = self.asked + self.to_ask.len() as u64;
-        for wait in &mut self.waits {
+        let line = self.line(line);
+        let until = line.until();
+        for wait in &mut line.waits {
             if wait.until == NEVER {
                 wait.until = until;
             }
@@ -426,13 +609,14 @@ impl Hub {
     }
 
     /// There is no connection any more, or none could be had.
-    pub(crate) fn handle_down(&mut self) {
-        self.connected = false;
-        self.put_off = Vec::new();
-        self.to_ask.clear();
-        self.in_flight.clear();
-        self.answered = self.asked;
-        for key in self.channels.keys() {
+    pub(crate) fn handle_down(&mut self, at: u16) {
+        let line = self.line(at);
+        line.connected = false;
+        line.put_off = Vec::new();
+        line.to_ask.clear();
+        line.in_flight.clear();
+        line.answered = line.asked;
+        for key in self.on_line(at) {
             if let Some(channel) = self.channels.get_mut(key) {
                 channel.wanted = false;
                 channel.confirmed = false;
@@ -441,69 +625,77 @@ impl Hub {
             self.tell(key);
             self.drop_unused(key);
         }
-        let (leaving, joining): (Vec<Wait>, Vec<Wait>) = self
+        let line = self.line(at);
+        let (leaving, joining): (Vec<Wait>, Vec<Wait>) = line
             .waits
             .drain(..)
             .partition(|wait| matches!(wait.what, What::Leave(..)));
-        let until = self.answered;
-        self.waits
+        let until = line.answered;
+        line.waits
             .extend(leaving.into_iter().map(|wait| Wait { until, ..wait }));
         let until = NEVER;
-        self.waits
+        line.waits
             .extend(joining.into_iter().map(|wait| Wait { until, ..wait }));
-    }
-
-    /// It sent bytes: whether others of it are put off already. Then these go behind them.
-    pub(crate) fn goes_behind(&mut self, bytes: &[u8]) -> bool {
-        let waits = !self.put_off.is_empty();
-        if waits {
-            self.put_off.extend_from_slice(bytes);
-        }
-        waits
     }
 
     /// The server confirms that it sends a channel from here on, or no more.
     pub(crate) fn handle_confirmed(
         &mut self,
-        kind: Kind,
-        on: bool,
+        line: u16,
+        (kind, on): (Kind, bool),
         name: &[u8],
     ) -> Result<(), Unasked> {
-        let key = self.channel(kind, name).ok_or(Unasked)?;
-        let asked = Ask::Subscribe { channel: key, on };
-        if self.in_flight.front() != Some(&asked) {
+        let front = self.line(line).in_flight.front();
+        let Some(&Ask::Subscribe { channel, moves, .. }) =
+            front.filter(|ask| matches!(ask, Ask::Subscribe { on: its, .. } if *its == on))
+        else {
+            return Err(Unasked);
+        };
+        // If there is no such channel any more, it was another line's when it went.
+        let is_it = |channel: &Channel| channel.kind == kind && *channel.name == *name;
+        if !self.channels.get(channel).is_none_or(is_it) {
             return Err(Unasked);
         }
-        self.answer();
-        if let Some(channel) = self.channels.get_mut(key) {
-            channel.in_flight -= 1;
-            channel.confirmed = on;
-            channel.refused = None;
+        self.line(line).answer();
+        self.settle_ask((channel, moves), on);
+        Ok(())
+    }
+
+    /// A Cluster's node says that it sends a sharded channel no more. If nothing was asked about that, its slot is another
+    /// one's now: then the channel is to be asked for again.
+    pub(crate) fn handle_dropped(&mut self, line: u16, name: &[u8]) {
+        let Some(key) = self.channel(Kind::Shard, name) else {
+            return;
+        };
+        let its = self.channels.get_mut(key);
+        let Some(channel) = its.filter(|channel| channel.line == line) else {
+            return;
+        };
+        channel.confirmed = false;
+        // If it was asked for that, or for anything since, what it says to that comes behind.
+        if channel.in_flight == 0 {
+            channel.wanted = false;
+            self.again.push(key);
         }
         self.tell(key);
         self.drop_unused(key);
-        Ok(())
     }
 
     /// The server answers with an error. Gives back the members of a channel that it does not send: it did
     /// so before the connection was lost, and does so no more.
-    pub(crate) fn handle_refused(&mut self, error: &[u8]) -> Result<Vec<Key>, Unasked> {
-        let ask = self.in_flight.front().copied().ok_or(Unasked)?;
-        self.answer();
-        let Ask::Subscribe { channel: key, on } = ask else {
+    pub(crate) fn handle_refused(&mut self, line: u16, error: &[u8]) -> Result<Vec<Key>, Unasked> {
+        let Some(((key, moves), on)) = self.take_answered(line)? else {
             return Ok(Vec::new());
         };
-        let Some(channel) = self.channels.get_mut(key) else {
+        if !on {
+            // It goes on sending: we drop what nobody wants.
+            self.settle_ask((key, moves), false);
+            return Ok(Vec::new());
+        }
+        let Some(channel) = self.channels.get_mut(key).filter(|its| its.moves == moves) else {
             return Ok(Vec::new());
         };
         channel.in_flight -= 1;
-        if !on {
-            // It goes on sending: we drop what nobody wants.
-            channel.confirmed = false;
-            self.tell(key);
-            self.drop_unused(key);
-            return Ok(Vec::new());
-        }
         channel.refused = Some(error.into());
         if channel.in_flight == 0 {
             channel.wanted = false;
@@ -513,70 +705,125 @@ impl Hub {
         Ok(left_behind)
     }
 
-    /// The server gives the sign of life that it was asked for.
-    pub(crate) fn handle_pong(&mut self) -> Result<(), Unasked> {
-        if self.in_flight.front() != Some(&Ask::Ping) {
-            return Err(Unasked);
+    /// The server sends us elsewhere, or puts us off: the channel is asked for again.
+    pub(crate) fn handle_put_off(&mut self, line: u16) -> Result<(), Unasked> {
+        let Some(((key, moves), _)) = self.take_answered(line)? else {
+            return Ok(());
+        };
+        let Some(channel) = self.channels.get_mut(key).filter(|its| its.moves == moves) else {
+            return Ok(());
+        };
+        channel.in_flight -= 1;
+        channel.confirmed = false;
+        channel.refused = None;
+        if channel.in_flight == 0 {
+            channel.wanted = false;
+            channel.refusals += 1;
+            // Who was sent from one to the other and back is in no hurry.
+            match channel.refusals {
+                1 => self.again.push(key),
+                _ => self.later.push(key),
+            }
         }
-        self.answer();
+        self.tell(key);
+        self.drop_unused(key);
         Ok(())
     }
 
-    /// Nothing was heard of the server for a while: it is asked.
-    pub(crate) fn ask_for_life(&mut self) {
-        if self.connected && self.to_ask.is_empty() {
-            self.to_ask.push_back(Ask::Ping);
+    /// The server gives the sign of life that it was asked for.
+    pub(crate) fn handle_pong(&mut self, line: u16) -> Result<(), Unasked> {
+        let state = self.line(line);
+        match state.in_flight.front() {
+            Some(Ask::Ping) => state.answer(),
+            Some(ask) if ask.ends_with_ping(line) => {
+                if let Some((asked, on)) = self.take_answered(line)? {
+                    self.settle_ask(asked, on);
+                }
+            }
+            _ => return Err(Unasked),
+        }
+        Ok(())
+    }
+
+    /// The channel of which the server has answered what it was asked first, and whether that was to send it. `None`: it was
+    /// about none.
+    fn take_answered(&mut self, line: u16) -> Result<Option<(Asked, bool)>, Unasked> {
+        let line = self.line(line);
+        let asked = match line.in_flight.front().ok_or(Unasked)? {
+            Ask::Subscribe { channel, on, moves } => Some(((*channel, *moves), *on)),
+            Ask::Abandon(_) | Ask::Ping => None,
+        };
+        line.answer();
+        Ok(asked)
+    }
+
+    /// The server does as it was asked.
+    fn settle_ask(&mut self, (key, moves): Asked, on: bool) {
+        let Some(channel) = self.channels.get_mut(key).filter(|its| its.moves == moves) else {
+            return;
+        };
+        channel.in_flight -= 1;
+        channel.confirmed = on;
+        channel.refused = None;
+        if on {
+            channel.refusals = 0;
+        }
+        self.tell(key);
+        self.drop_unused(key);
+    }
+
+    /// The next request that is done on a line.
+    pub(crate) fn poll_done(&mut self, at: u16) -> Option<Done> {
+        loop {
+            let line = self.line(at);
+            if line.waits.front()?.until > line.answered {
+                return None;
+            }
+            let wait = line.waits.pop_front()?;
+            if at != HOME && self.is_pending(&wait) {
+                self.stalled.push(wait);
+                continue;
+            }
+            return Some(wait.into());
         }
     }
 
-    /// The next thing that the server is to be asked.
-    pub(crate) fn poll_ask(&mut self) -> Option<Ask> {
-        let ask = self.to_ask.pop_front()?;
-        self.in_flight.push_back(ask);
-        self.asked += 1;
-        Some(ask)
-    }
-
-    /// The next request that is done.
-    pub(crate) fn poll_done(&mut self) -> Option<Done> {
-        if self.waits.front()?.until > self.answered {
-            return None;
-        }
-        self.waits.pop_front().map(Done::from)
-    }
-
-    /// The next request that has waited too long to become a subscriber.
-    pub(crate) fn poll_late(&mut self, now: Time, limit_ms: u32) -> Option<Done> {
+    /// The next request that has waited too long to become a subscriber, and the line where it did so.
+    pub(crate) fn poll_late(&mut self, now: Time, limit_ms: u32) -> Option<(u16, Done)> {
         let late = |wait: &Wait| now.since_ms(wait.since) >= u64::from(limit_ms);
-        let at = self.waits.iter().position(late)?;
-        self.waits.remove(at).map(Done::from)
+        for (at, line) in self.lines.iter_mut().enumerate() {
+            if let Some(place) = line.waits.iter().position(late) {
+                let wait = line.waits.remove(place)?;
+                return Some((at as u16, wait.into()));
+            }
+        }
+        let place = self.stalled.iter().position(late)?;
+        let wait = self.stalled.swap_remove(place);
+        Some((self.line_of(&wait), wait.into()))
     }
 
-    /// Settles a request that is done: its reply.
+    /// Settles a request that is done: its reply, unless it is not done on another line.
     pub(crate) fn settle(
         &mut self,
         done: Done,
         subscriber: &mut Subscriber,
         version: Version,
-    ) -> Vec<u8> {
-        subscriber.waits = false;
+    ) -> Option<Vec<u8>> {
+        subscriber.waits -= 1;
         match done.what {
-            What::Leave(channels, reply) => {
-                self.leave(done.session, &channels);
-                reply
-            }
+            What::Leave(channels) => self.leave_line(done.session, subscriber, &channels),
             What::Join(channels) => {
                 let refused = channels
                     .iter()
                     .find_map(|key| self.channels.get(*key)?.refused.as_deref());
-                match refused {
+                Some(match refused {
                     Some(error) => {
                         let reply = error.to_vec();
                         self.give_up(&channels, subscriber);
                         reply
                     }
                     None => self.join(done.session, subscriber, &channels, version),
-                }
+                })
             }
         }
     }
@@ -587,30 +834,163 @@ impl Hub {
         done: Done,
         subscriber: &mut Subscriber,
         error: impl FnOnce() -> Vec<u8>,
-    ) -> Vec<u8> {
-        subscriber.waits = false;
+    ) -> Option<Vec<u8>> {
+        subscriber.waits -= 1;
         match done.what {
-            What::Leave(channels, reply) => {
-                self.leave(done.session, &channels);
-                reply
-            }
+            What::Leave(channels) => self.leave_line(done.session, subscriber, &channels),
             What::Join(channels) => {
                 self.give_up(&channels, subscriber);
-                error()
+                Some(error())
             }
         }
+    }
+
+    fn leave_line(
+        &mut self,
+        session: Key,
+        subscriber: &mut Subscriber,
+        channels: &[Key],
+    ) -> Option<Vec<u8>> {
+        self.leave(session, channels);
+        let is_done = subscriber.waits == 0;
+        is_done.then(|| std::mem::take(&mut subscriber.reply))
+    }
+}
+
+/// Sharded channels follow their slots.
+impl Hub {
+    /// The sharded channels of a Cluster that are not at the owner of their slot.
+    pub(crate) fn strays(&self, owner: impl Fn(u16) -> ServerId) -> Vec<(Key, ServerId)> {
+        let mut strays = Vec::new();
+        for key in self.names[Kind::Shard as usize].values() {
+            if let Some(channel) = self.channels.get(*key)
+                && channel.line != HOME
+                && let owner = owner(hash_slot(&channel.name))
+                && self.lines[usize::from(channel.line)].server != owner
+            {
+                strays.push((*key, owner));
+            }
+        }
+        // In no order that means anything, but always the same.
+        strays.sort_unstable_by_key(|(channel, _)| channel.index);
+        strays
+    }
+
+    /// A channel is asked for on that line from now on.
+    pub(crate) fn move_to(&mut self, key: Key, to: u16) {
+        let Some(channel) = self.channels.get_mut(key).filter(|its| its.line != to) else {
+            return;
+        };
+        let from = std::mem::replace(&mut channel.line, to);
+        let is_sent = channel.wanted || channel.in_flight > 0;
+        channel.moves = channel.moves.wrapping_add(1);
+        channel.wanted = false;
+        channel.confirmed = false;
+        channel.in_flight = 0;
+        let name = channel.name.clone();
+        self.line(to).channels += 1;
+        let old = self.line(from);
+        old.channels -= 1;
+        for ask in &mut old.to_ask {
+            if matches!(ask, Ask::Subscribe { channel, .. } if *channel == key) {
+                *ask = Ask::Ping;
+            }
+        }
+        if is_sent && old.connected {
+            // It may go on sending: as a replica, or for a moment.
+            old.to_ask.push_back(Ask::Abandon(name));
+        }
+        self.tell(key);
+        self.ask(key);
+        self.drop_unused(key);
+    }
+
+    /// Asks again for what was put off, and has those wait for it who do.
+    pub(crate) fn ask_again(&mut self) {
+        for key in std::mem::take(&mut self.again) {
+            self.ask(key);
+        }
+        for line in 0..self.lines.len() as u16 {
+            let waits = std::mem::take(&mut self.line(line).waits);
+            let has_moved =
+                |wait: &Wait| matches!(wait.what, What::Join(_)) && self.line_of(wait) != line;
+            let (gone, stay) = waits.into_iter().partition::<Vec<_>, _>(has_moved);
+            self.line(line).waits = stay.into();
+            self.stalled.extend(gone);
+        }
+        for wait in std::mem::take(&mut self.stalled) {
+            if self.is_put_off(&wait) {
+                self.stalled.push(wait);
+                continue;
+            }
+            let at = self.line_of(&wait);
+            let line = self.line(at);
+            let until = line.until();
+            line.waits.push_back(Wait { until, ..wait });
+        }
+    }
+
+    /// A moment has passed: what was put off until then is asked for again.
+    pub(crate) fn end_delay(&mut self) {
+        self.again.append(&mut self.later);
+    }
+
+    /// Whether a channel that a session wants to join is not confirmed, and will be.
+    fn is_pending(&self, wait: &Wait) -> bool {
+        let is_pending = |channel: &Channel| !channel.confirmed && channel.refused.is_none();
+        self.joins(wait).any(is_pending)
+    }
+
+    /// Whether such a channel is not even asked for.
+    fn is_put_off(&self, wait: &Wait) -> bool {
+        let is_put_off = |channel: &Channel| {
+            let line = &self.lines[usize::from(channel.line)];
+            line.connected && !channel.wanted && channel.refused.is_none()
+        };
+        self.joins(wait).any(is_put_off)
+    }
+
+    /// The line of the channels that a session wants to join.
+    fn line_of(&self, wait: &Wait) -> u16 {
+        self.joins(wait)
+            .map(|channel| channel.line)
+            .next()
+            .unwrap_or(HOME)
+    }
+
+    fn joins<'a>(&'a self, wait: &'a Wait) -> impl Iterator<Item = &'a Channel> {
+        let channels = match &wait.what {
+            What::Join(channels) => &channels[..],
+            What::Leave(_) => &[],
+        };
+        channels.iter().filter_map(|key| self.channels.get(*key))
+    }
+
+    fn on_line(&self, line: u16) -> Vec<Key> {
+        let here = self
+            .channels
+            .iter()
+            .filter(|(_, channel)| channel.line == line);
+        here.map(|(key, _)| key).collect()
     }
 }
 
 /// Claims and members.
 impl Hub {
-    fn claim(&mut self, kind: Kind, name: &[u8]) -> Key {
+    fn claim(&mut self, kind: Kind, line: u16, name: &[u8]) -> Key {
         let key = match self.channel(kind, name) {
-            Some(key) => key,
+            Some(key) => {
+                self.move_to(key, line);
+                key
+            }
             None => {
+                self.line(line).channels += 1;
                 let key = self.channels.insert(Channel {
                     kind,
                     name: name.into(),
+                    line,
+                    moves: 0,
+                    refusals: 0,
                     members: Vec::new(),
                     claims: 0,
                     wanted: false,
@@ -647,30 +1027,27 @@ impl Hub {
     /// Asks the server for what is claimed, and to stop what is not, if it was asked otherwise before.
     fn ask(&mut self, key: Key) {
         if let Some(channel) = self.channels.get_mut(key)
-            && self.connected
+            && let line = &mut self.lines[usize::from(channel.line)]
+            && line.connected
             && channel.wanted != (channel.claims > 0)
         {
             channel.wanted = !channel.wanted;
             channel.in_flight += 1;
-            self.to_ask.push_back(Ask::Subscribe {
+            line.to_ask.push_back(Ask::Subscribe {
                 channel: key,
                 on: channel.wanted,
+                moves: channel.moves,
             });
         }
     }
 
     /// The session's request is done when the server has answered everything that is to be asked by now:
     /// at least one thing that it has not been asked yet.
-    fn wait(&mut self, session: Key, seq: u32, since: Time, what: What) {
-        if self.connected && self.to_ask.is_empty() {
-            self.to_ask.push_back(Ask::Ping);
-        }
-        let until = if self.connected {
-            self.asked + self.to_ask.len() as u64
-        } else {
-            NEVER
-        };
-        self.waits.push_back(Wait {
+    fn wait(&mut self, line: u16, (session, seq): (Key, u32), since: Time, what: What) {
+        let line = self.line(line);
+        line.ask_for_life();
+        let until = line.until();
+        line.waits.push_back(Wait {
             session,
             seq,
             since,
@@ -740,6 +1117,7 @@ impl Hub {
             && let Some(channel) = self.channels.remove(key)
         {
             debug_assert_eq!(channel.told, 0, "without members there is no excess");
+            self.line(channel.line).channels -= 1;
             self.names[channel.kind as usize].remove(&channel.name);
         }
     }
@@ -758,12 +1136,6 @@ impl Hub {
         self.directory
             .add(self.pool, channel.kind, &channel.name, change);
     }
-
-    /// The server has answered what it was asked first.
-    fn answer(&mut self) {
-        self.in_flight.pop_front();
-        self.answered += 1;
-    }
 }
 
 impl From<Wait> for Done {
@@ -778,7 +1150,9 @@ impl From<Wait> for Done {
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        self.handle_down();
+        for line in 0..self.lines.len() as u16 {
+            self.handle_down(line);
+        }
     }
 }
 

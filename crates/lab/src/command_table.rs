@@ -661,6 +661,7 @@ impl Row {
             (SpreadEntry::Owners, _) => "divided among its keys' owners",
             (SpreadEntry::Any, _) => "the first that is up",
             (SpreadEntry::Home, _) => "the first",
+            (SpreadEntry::Channels, _) => "the first; of a Cluster all",
             (SpreadEntry::All, MergeEntry::Concat) => "all; what each has",
             (SpreadEntry::All, MergeEntry::AllSucceeded) => "all; each has to succeed",
             (SpreadEntry::All, MergeEntry::OneSucceeded) => "all; one has to succeed",

@@ -129,6 +129,8 @@ pub enum Spread {
     /// The pool's first server, where everybody publishes and listens. In front of a Cluster, whose channels have
     /// places as keys have: who owns the channel.
     Home,
+    /// What is about sharded channels: the pool's first server, and every server of a Cluster, where each has those of its slots.
+    Channels,
     /// Every server, and the replies become one.
     All,
     /// One server after the other: the cursor says which.

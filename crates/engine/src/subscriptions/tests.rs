@@ -12,7 +12,7 @@ fn key(index: u32) -> Key {
 fn hub() -> (Hub, Arc<Directory>) {
     let directory = Arc::new(Directory::default());
     let mut hub = Hub::new((0, ServerId(0)), 0, directory.clone(), Time(0));
-    hub.handle_up();
+    hub.handle_up(HOME);
     (hub, directory)
 }
 
@@ -36,7 +36,7 @@ impl One {
         hub.subscribe(
             who,
             &mut self.subscriber,
-            kind,
+            (kind, HOME),
             names,
             Version::Resp2,
             Time(0),
@@ -58,9 +58,10 @@ impl One {
 
     /// The reply to its request, which must be the next one that is done.
     fn done(&mut self, hub: &mut Hub) -> String {
-        let done = hub.poll_done().expect("its request is done");
+        let done = hub.poll_done(HOME).expect("its request is done");
         assert_eq!(done.session, self.key);
-        text(hub.settle(done, &mut self.subscriber, Version::Resp2))
+        let reply = hub.settle(done, &mut self.subscriber, Version::Resp2);
+        text(reply.expect("all of it is done"))
     }
 }
 
@@ -80,9 +81,9 @@ fn reply(outcome: Outcome) -> String {
 /// What the server is asked now.
 fn asked(hub: &mut Hub) -> Vec<String> {
     let mut all = Vec::new();
-    while let Some(ask) = hub.poll_ask() {
+    while let Some(ask) = hub.line(HOME).poll_ask() {
         let mut bytes = Vec::new();
-        hub.write_ask(ask, &mut bytes);
+        hub.write_ask(HOME, &ask, &mut bytes);
         let words = text(bytes);
         let words = words.split(' ').skip(2).step_by(2).collect::<Vec<_>>();
         all.push(words.join(" "));
@@ -101,20 +102,23 @@ fn the_server_is_asked_once_for_a_channel_and_told_when_the_last_one_has_left() 
         Outcome::Waits
     );
     assert_eq!(asked(&mut hub), ["SUBSCRIBE a"]);
-    assert!(hub.poll_done().is_none());
+    assert!(hub.poll_done(HOME).is_none());
     // Asked for already: a sign of life behind it is enough.
     assert_eq!(
         two.subscribe(&mut hub, Kind::Channel, &["a"]),
         Outcome::Waits
     );
     assert_eq!(asked(&mut hub), ["PING"]);
-    assert_eq!(hub.handle_confirmed(Kind::Channel, true, b"a"), Ok(()));
+    assert_eq!(
+        hub.handle_confirmed(HOME, (Kind::Channel, true), b"a"),
+        Ok(())
+    );
     assert_eq!(one.done(&mut hub), SUBSCRIBED_A);
-    assert!(hub.poll_done().is_none());
-    assert_eq!(hub.handle_pong(), Ok(()));
+    assert!(hub.poll_done(HOME).is_none());
+    assert_eq!(hub.handle_pong(HOME), Ok(()));
     assert_eq!(two.done(&mut hub), SUBSCRIBED_A);
     let channel = hub.channel(Kind::Channel, b"a").expect("it is claimed");
-    assert_eq!(hub.members(channel), [key(1), key(2)]);
+    assert_eq!(hub.members(HOME, channel), [key(1), key(2)]);
     assert_eq!(directory.receivers(0, Kind::Channel, b"a"), 1);
 
     assert_eq!(
@@ -122,15 +126,18 @@ fn the_server_is_asked_once_for_a_channel_and_told_when_the_last_one_has_left() 
         Outcome::Waits
     );
     assert_eq!(asked(&mut hub), ["PING"]);
-    assert_eq!(hub.handle_pong(), Ok(()));
+    assert_eq!(hub.handle_pong(HOME), Ok(()));
     assert_eq!(one.done(&mut hub), "*3 $11 unsubscribe $1 a :0 ");
     assert!(directory.is_empty());
-    two.subscriber.waits = false;
+    two.subscriber.waits = 0;
     hub.forget(two.key, &mut two.subscriber);
     assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
     assert_eq!(directory.receivers(0, Kind::Channel, b"a"), -1);
-    assert_eq!(hub.handle_confirmed(Kind::Channel, false, b"a"), Ok(()));
-    assert!(hub.is_unused() && directory.is_empty());
+    assert_eq!(
+        hub.handle_confirmed(HOME, (Kind::Channel, false), b"a"),
+        Ok(())
+    );
+    assert!(hub.lines[0].is_unused() && directory.is_empty());
     assert_eq!(hub.claims(), 0);
 }
 
@@ -140,21 +147,21 @@ fn who_subscribes_while_the_server_is_being_told_to_stop_is_subscribed_in_the_en
     let (mut one, mut two) = (One::new(1), One::new(2));
     one.subscribe(&mut hub, Kind::Shard, &["a"]);
     asked(&mut hub);
-    hub.handle_confirmed(Kind::Shard, true, b"a")
+    hub.handle_confirmed(HOME, (Kind::Shard, true), b"a")
         .expect("asked");
     one.done(&mut hub);
     assert_eq!(one.unsubscribe(&mut hub, Kind::Shard, &[]), Outcome::Waits);
     assert_eq!(two.subscribe(&mut hub, Kind::Shard, &["a"]), Outcome::Waits);
     assert_eq!(asked(&mut hub), ["SUNSUBSCRIBE a", "SSUBSCRIBE a"]);
-    hub.handle_confirmed(Kind::Shard, false, b"a")
+    hub.handle_confirmed(HOME, (Kind::Shard, false), b"a")
         .expect("asked");
     assert_eq!(one.done(&mut hub), "*3 $12 sunsubscribe $1 a :0 ");
-    assert!(hub.poll_done().is_none());
-    hub.handle_confirmed(Kind::Shard, true, b"a")
+    assert!(hub.poll_done(HOME).is_none());
+    hub.handle_confirmed(HOME, (Kind::Shard, true), b"a")
         .expect("asked");
     assert_eq!(two.done(&mut hub), "*3 $10 ssubscribe $1 a :1 ");
     let channel = hub.channel(Kind::Shard, b"a").expect("it is claimed");
-    assert_eq!(hub.members(channel), [key(2)]);
+    assert_eq!(hub.members(HOME, channel), [key(2)]);
 }
 
 #[test]
@@ -163,9 +170,9 @@ fn counts_are_the_sessions_own_and_channels_and_patterns_share_one() {
     let mut one = One::new(1);
     one.subscribe(&mut hub, Kind::Channel, &["a", "b", "a"]);
     assert_eq!(asked(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE b"]);
-    hub.handle_confirmed(Kind::Channel, true, b"a")
+    hub.handle_confirmed(HOME, (Kind::Channel, true), b"a")
         .expect("asked");
-    hub.handle_confirmed(Kind::Channel, true, b"b")
+    hub.handle_confirmed(HOME, (Kind::Channel, true), b"b")
         .expect("asked");
     assert_eq!(
         one.done(&mut hub),
@@ -173,12 +180,12 @@ fn counts_are_the_sessions_own_and_channels_and_patterns_share_one() {
     );
     one.subscribe(&mut hub, Kind::Pattern, &["a"]);
     asked(&mut hub);
-    hub.handle_confirmed(Kind::Pattern, true, b"a")
+    hub.handle_confirmed(HOME, (Kind::Pattern, true), b"a")
         .expect("asked");
     assert_eq!(one.done(&mut hub), "*3 $10 psubscribe $1 a :3 ");
     one.subscribe(&mut hub, Kind::Shard, &["a"]);
     asked(&mut hub);
-    hub.handle_confirmed(Kind::Shard, true, b"a")
+    hub.handle_confirmed(HOME, (Kind::Shard, true), b"a")
         .expect("asked");
     assert_eq!(one.done(&mut hub), "*3 $10 ssubscribe $1 a :1 ");
     assert_eq!(one.subscriber.counts(), [2, 1, 1]);
@@ -187,15 +194,15 @@ fn counts_are_the_sessions_own_and_channels_and_patterns_share_one() {
     assert_eq!(reply(again), "*3 $9 subscribe $1 b :3 ");
     let never = one.unsubscribe(&mut hub, Kind::Channel, &["z"]);
     assert_eq!(reply(never), "*3 $11 unsubscribe $1 z :3 ");
-    assert!(!hub.has_asks());
+    assert!(!hub.lines[0].has_asks());
     assert_eq!(
         one.unsubscribe(&mut hub, Kind::Channel, &[]),
         Outcome::Waits
     );
     assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a", "UNSUBSCRIBE b"]);
-    hub.handle_confirmed(Kind::Channel, false, b"a")
+    hub.handle_confirmed(HOME, (Kind::Channel, false), b"a")
         .expect("asked");
-    hub.handle_confirmed(Kind::Channel, false, b"b")
+    hub.handle_confirmed(HOME, (Kind::Channel, false), b"b")
         .expect("asked");
     assert_eq!(
         one.done(&mut hub),
@@ -215,20 +222,20 @@ fn an_error_of_the_server_is_the_reply_and_leaves_nothing_subscribed() {
     one.subscribe(&mut hub, Kind::Channel, &["a", "no"]);
     two.subscribe(&mut hub, Kind::Channel, &["no"]);
     assert_eq!(asked(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE no"]);
-    hub.handle_confirmed(Kind::Channel, true, b"a")
+    hub.handle_confirmed(HOME, (Kind::Channel, true), b"a")
         .expect("asked");
-    assert_eq!(hub.handle_refused(b"-NOPERM\r\n"), Ok(vec![]));
+    assert_eq!(hub.handle_refused(HOME, b"-NOPERM\r\n"), Ok(vec![]));
     assert_eq!(one.done(&mut hub), "-NOPERM ");
     assert_eq!(two.done(&mut hub), "-NOPERM ");
     assert!(!one.subscriber.listens() && !two.subscriber.listens());
     assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
-    hub.handle_confirmed(Kind::Channel, false, b"a")
+    hub.handle_confirmed(HOME, (Kind::Channel, false), b"a")
         .expect("asked");
-    assert!(hub.is_unused() && directory.is_empty());
+    assert!(hub.lines[0].is_unused() && directory.is_empty());
     // The next one asks anew.
     one.subscribe(&mut hub, Kind::Channel, &["no"]);
     assert_eq!(asked(&mut hub), ["SUBSCRIBE no"]);
-    hub.handle_confirmed(Kind::Channel, true, b"no")
+    hub.handle_confirmed(HOME, (Kind::Channel, true), b"no")
         .expect("asked");
     assert_eq!(one.done(&mut hub), "*3 $9 subscribe $2 no :1 ");
 }
@@ -241,10 +248,10 @@ fn a_new_connection_is_asked_for_everything_and_members_notice_nothing() {
         who.subscribe(&mut hub, Kind::Channel, &["a"]);
         asked(&mut hub);
         if who.key == key(1) {
-            hub.handle_confirmed(Kind::Channel, true, b"a")
+            hub.handle_confirmed(HOME, (Kind::Channel, true), b"a")
                 .expect("asked");
         } else {
-            hub.handle_pong().expect("asked");
+            hub.handle_pong(HOME).expect("asked");
         }
         who.done(&mut hub);
     }
@@ -252,28 +259,28 @@ fn a_new_connection_is_asked_for_everything_and_members_notice_nothing() {
     two.unsubscribe(&mut hub, Kind::Channel, &["a"]);
     asked(&mut hub);
     assert_eq!(directory.receivers(0, Kind::Channel, b"a"), 1);
-    hub.handle_down();
+    hub.handle_down(HOME);
     assert!(directory.is_empty());
     assert_eq!(two.done(&mut hub), "*3 $11 unsubscribe $1 a :0 ");
-    assert!(hub.poll_done().is_none());
+    assert!(hub.poll_done(HOME).is_none());
     // With no connection, to leave takes no time.
     two.subscribe(&mut hub, Kind::Channel, &["b"]);
-    assert!(hub.poll_done().is_none() && asked(&mut hub).is_empty());
+    assert!(hub.poll_done(HOME).is_none() && asked(&mut hub).is_empty());
     hub.forget(two.key, &mut two.subscriber);
-    hub.handle_up();
+    hub.handle_up(HOME);
     let mut again = asked(&mut hub);
     again.sort();
     assert_eq!(again, ["PSUBSCRIBE p*", "SUBSCRIBE a"]);
-    hub.handle_confirmed(Kind::Channel, true, b"a")
+    hub.handle_confirmed(HOME, (Kind::Channel, true), b"a")
         .expect("asked");
-    hub.handle_confirmed(Kind::Pattern, true, b"p*")
+    hub.handle_confirmed(HOME, (Kind::Pattern, true), b"p*")
         .expect("asked");
     assert_eq!(late.done(&mut hub), "*3 $10 psubscribe $2 p* :1 ");
     // The server may not want to any more: who was a member must not believe that it still is.
-    hub.handle_down();
-    hub.handle_up();
+    hub.handle_down(HOME);
+    hub.handle_up(HOME);
     asked(&mut hub);
-    assert_eq!(hub.handle_refused(b"-NOPERM\r\n"), Ok(vec![key(1)]));
+    assert_eq!(hub.handle_refused(HOME, b"-NOPERM\r\n"), Ok(vec![key(1)]));
 }
 
 #[test]
@@ -283,38 +290,41 @@ fn who_has_waited_too_long_is_told_and_holds_nothing() {
     one.subscribe(&mut hub, Kind::Channel, &["a"]);
     asked(&mut hub);
     assert!(hub.poll_late(Time(999_000), 1000).is_none());
-    let done = hub
+    let (_, done) = hub
         .poll_late(Time(1_000_000), 1000)
         .expect("its time is over");
     let reply = hub.fail(done, &mut one.subscriber, || b"-late".to_vec());
-    assert_eq!(reply, b"-late");
+    assert_eq!(reply.as_deref(), Some(&b"-late"[..]));
     assert_eq!((one.subscriber.held_bytes(), hub.claims()), (0, 0));
     assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
-    assert!(hub.poll_done().is_none());
+    assert!(hub.poll_done(HOME).is_none());
 }
 
 #[test]
 fn what_nobody_asked_is_known_for_it() {
     let (mut hub, _) = hub();
     let mut one = One::new(1);
-    assert_eq!(hub.handle_pong(), Err(Unasked));
-    assert_eq!(hub.handle_refused(b"-ERR\r\n"), Err(Unasked));
+    assert_eq!(hub.handle_pong(HOME), Err(Unasked));
+    assert_eq!(hub.handle_refused(HOME, b"-ERR\r\n"), Err(Unasked));
     one.subscribe(&mut hub, Kind::Channel, &["a"]);
     asked(&mut hub);
     assert_eq!(
-        hub.handle_confirmed(Kind::Channel, false, b"a"),
+        hub.handle_confirmed(HOME, (Kind::Channel, false), b"a"),
         Err(Unasked)
     );
     assert_eq!(
-        hub.handle_confirmed(Kind::Pattern, true, b"a"),
+        hub.handle_confirmed(HOME, (Kind::Pattern, true), b"a"),
         Err(Unasked)
     );
     assert_eq!(
-        hub.handle_confirmed(Kind::Channel, true, b"b"),
+        hub.handle_confirmed(HOME, (Kind::Channel, true), b"b"),
         Err(Unasked)
     );
-    assert_eq!(hub.handle_pong(), Err(Unasked));
-    assert_eq!(hub.handle_confirmed(Kind::Channel, true, b"a"), Ok(()));
+    assert_eq!(hub.handle_pong(HOME), Err(Unasked));
+    assert_eq!(
+        hub.handle_confirmed(HOME, (Kind::Channel, true), b"a"),
+        Ok(())
+    );
 }
 
 #[test]
@@ -427,11 +437,11 @@ fn history(seed: u64) {
             }
             5 if below(8) == 0 => {
                 if connected {
-                    hub.handle_down();
+                    hub.handle_down(HOME);
                     server.clear();
                     stream.clear();
                 } else {
-                    hub.handle_up();
+                    hub.handle_up(HOME);
                 }
                 connected = !connected;
             }
@@ -442,11 +452,12 @@ fn history(seed: u64) {
                 }
             }
             7..=8 => {
-                while let Some(ask) = hub.poll_ask() {
+                while let Some(ask) = hub.line(HOME).poll_ask() {
                     assert!(connected, "seed {seed}: asked without a connection");
                     match ask {
                         Ask::Ping => stream.push_back(Says::Pong),
-                        Ask::Subscribe { channel, on } => {
+                        Ask::Abandon(_) => panic!("nothing moves"),
+                        Ask::Subscribe { channel, on, .. } => {
                             let channel = hub.channels.get(channel).expect("it stays");
                             let name = text(channel.name.to_vec());
                             server.insert((channel.kind, name.clone()), on);
@@ -457,14 +468,14 @@ fn history(seed: u64) {
             }
             _ => match stream.pop_front() {
                 None => {}
-                Some(Says::Pong) => hub.handle_pong().expect("it was asked"),
+                Some(Says::Pong) => hub.handle_pong(HOME).expect("it was asked"),
                 Some(Says::Confirmed(kind, on, name)) => hub
-                    .handle_confirmed(kind, on, name.as_bytes())
+                    .handle_confirmed(HOME, (kind, on), name.as_bytes())
                     .expect("it was asked"),
                 Some(Says::Message(kind, name)) => {
                     let channel = hub.channel(kind, name.as_bytes());
                     for (who, session) in sessions.iter().enumerate() {
-                        let members = channel.map_or(&[][..], |channel| hub.members(channel));
+                        let members = channel.map_or(&[][..], |channel| hub.members(HOME, channel));
                         let gets = members.iter().filter(|member| **member == session.key);
                         let gets = gets.count();
                         let expected = believes.get(&(who, kind, name.clone())) == Some(&true);
@@ -473,7 +484,7 @@ fn history(seed: u64) {
                 }
             },
         }
-        while let Some(done) = hub.poll_done() {
+        while let Some(done) = hub.poll_done(HOME) {
             let who = done.session.index as usize;
             hub.settle(done, &mut sessions[who].subscriber, Version::Resp3);
             let (kind, on, names) = waiting.remove(&who).expect("it waited");
@@ -496,8 +507,8 @@ fn history(seed: u64) {
         hub.forget(*key, subscriber);
     }
     if connected {
-        while let Some(ask) = hub.poll_ask() {
-            if let Ask::Subscribe { channel, on } = ask {
+        while let Some(ask) = hub.line(HOME).poll_ask() {
+            if let Ask::Subscribe { channel, on, .. } = ask {
                 let channel = hub.channels.get(channel).expect("it stays");
                 let name = text(channel.name.to_vec());
                 stream.push_back(Says::Confirmed(channel.kind, on, name));
@@ -507,15 +518,372 @@ fn history(seed: u64) {
         }
         while let Some(says) = stream.pop_front() {
             match says {
-                Says::Pong => hub.handle_pong().expect("it was asked"),
+                Says::Pong => hub.handle_pong(HOME).expect("it was asked"),
                 Says::Confirmed(kind, on, name) => hub
-                    .handle_confirmed(kind, on, name.as_bytes())
+                    .handle_confirmed(HOME, (kind, on), name.as_bytes())
                     .expect("it was asked"),
                 Says::Message(..) => {}
             }
         }
     }
-    assert!(hub.is_unused(), "seed {seed}");
+    assert!(hub.lines[0].is_unused(), "seed {seed}");
     assert_eq!(hub.claims(), 0, "seed {seed}");
     assert!(directory.is_empty(), "seed {seed}");
+}
+
+/// Against nodes whose slots move, that send the hub from one to the other, put it off, and lose connections: nobody gets
+/// what it has not asked for, or twice; and once they come to rest everybody has all, at the owner.
+#[test]
+fn a_sharded_channel_follows_its_slot_and_its_subscribers_do_not_notice() {
+    for seed in 1..=400u64 {
+        Nodes::new(seed).history();
+    }
+}
+
+const SHARDED: [&str; 3] = ["a", "b", "c"];
+
+/// What a node of a Cluster writes.
+#[derive(Debug)]
+enum Said {
+    Subscribed(usize),
+    Dropped(usize),
+    /// This channel's slot is that node's.
+    Moved(usize, usize),
+    TryAgain,
+    Pong,
+    Message(usize),
+}
+
+#[derive(Default)]
+struct OneNode {
+    sends: [bool; 3],
+    asked: VecDeque<(bool, Option<usize>)>,
+    said: VecDeque<Said>,
+}
+
+struct Nodes {
+    seed: u64,
+    random: u64,
+    hub: Hub,
+    directory: Arc<Directory>,
+    sessions: Vec<One>,
+    waiting: HashMap<usize, (bool, Vec<usize>)>,
+    believes: HashMap<(usize, usize), bool>,
+    /// Whose each channel is, and whose we take it to be.
+    owner: [usize; 3],
+    table: [usize; 3],
+    has_moved: bool,
+    nodes: Vec<OneNode>,
+    calm: bool,
+    delivered: usize,
+}
+
+impl Nodes {
+    fn new(seed: u64) -> Nodes {
+        let directory = Arc::new(Directory::default());
+        Nodes {
+            seed,
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            hub: Hub::new((0, ServerId(9)), 0, directory.clone(), Time(0)),
+            directory,
+            sessions: (0..4).map(One::new).collect(),
+            waiting: HashMap::new(),
+            believes: HashMap::new(),
+            owner: [0, 1, 2],
+            table: [0, 0, 0],
+            has_moved: false,
+            nodes: (0..3).map(|_| OneNode::default()).collect(),
+            calm: false,
+            delivered: 0,
+        }
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as usize % bound
+    }
+
+    fn history(mut self) {
+        for _ in 0..600 {
+            match self.below(16) {
+                0..=2 => self.ask(),
+                3 => self.leave_for_good(),
+                4 => self.move_slot(),
+                5 => self.cut_or_connect(),
+                6 => {
+                    let name = self.below(3);
+                    self.publish(name);
+                }
+                7 => self.hub.end_delay(),
+                8..=10 => {
+                    let node = self.below(3);
+                    self.execute(node);
+                }
+                _ => {
+                    let node = self.below(3);
+                    self.read(node);
+                }
+            }
+            self.end_turn();
+        }
+        self.come_to_rest();
+        assert!(
+            self.waiting.is_empty(),
+            "seed {}: {:?}",
+            self.seed,
+            self.waiting
+        );
+        for name in 0..3 {
+            let expects = (0..4).filter(|who| self.believes.get(&(*who, name)) == Some(&true));
+            let expects = expects.count();
+            self.delivered = 0;
+            self.publish(name);
+            self.come_to_rest();
+            assert_eq!(
+                self.delivered, expects,
+                "seed {}, channel {name}",
+                self.seed
+            );
+        }
+        for who in 0..self.sessions.len() {
+            let One { key, subscriber } = &mut self.sessions[who];
+            self.hub.forget(*key, subscriber);
+        }
+        self.believes.clear();
+        self.come_to_rest();
+        let is_unused = self.hub.lines.iter().all(Line::is_unused);
+        assert!(is_unused && self.hub.claims() == 0, "seed {}", self.seed);
+        assert_eq!(self.hub.channels.len(), 0, "seed {}", self.seed);
+        assert!(self.directory.is_empty(), "seed {}", self.seed);
+        assert!(
+            self.nodes.iter().all(|node| node.sends == [false; 3]),
+            "seed {}",
+            self.seed
+        );
+    }
+
+    fn ask(&mut self) {
+        let who = self.below(4);
+        if self.waiting.contains_key(&who) {
+            return;
+        }
+        let on = self.below(2) == 0;
+        let name = self.below(3);
+        let all = !on && self.below(2) == 0;
+        let line = self.hub.line_to(ServerId(self.table[name] as u16), Time(0));
+        let names = (!all).then_some(SHARDED[name].as_bytes());
+        let One { key, subscriber } = &mut self.sessions[who];
+        let whose = (*key, 0);
+        let (version, now) = (Version::Resp2, Time(0));
+        let outcome = match on {
+            true => {
+                let of = (Kind::Shard, line);
+                self.hub
+                    .subscribe(whose, subscriber, of, names.into_iter(), version, now)
+            }
+            false => {
+                let of = Kind::Shard;
+                self.hub
+                    .unsubscribe(whose, subscriber, of, names.into_iter(), version, now)
+            }
+        };
+        let names = if all { vec![0, 1, 2] } else { vec![name] };
+        match outcome {
+            Outcome::Waits => {
+                self.waiting.insert(who, (on, names));
+            }
+            Outcome::Reply(_) => {
+                self.believes
+                    .extend(names.iter().map(|name| ((who, *name), on)));
+            }
+        }
+    }
+
+    fn leave_for_good(&mut self) {
+        let who = self.below(4);
+        let One { key, subscriber } = &mut self.sessions[who];
+        self.hub.forget(*key, subscriber);
+        self.waiting.remove(&who);
+        self.believes.retain(|(whose, _), _| *whose != who);
+    }
+
+    fn move_slot(&mut self) {
+        let (name, to) = (self.below(3), self.below(3));
+        let from = std::mem::replace(&mut self.owner[name], to);
+        if from != to && std::mem::take(&mut self.nodes[from].sends[name]) {
+            self.nodes[from].said.push_back(Said::Dropped(name));
+        }
+        if self.below(3) == 0 {
+            // The nodes were asked.
+            self.has_moved |= std::mem::replace(&mut self.table[name], to) != to;
+        }
+    }
+
+    fn cut_or_connect(&mut self) {
+        let node = self.below(3);
+        let Some(line) = self.line_of(node) else {
+            return;
+        };
+        if self.hub.line(line).connected && self.below(6) == 0 {
+            self.hub.handle_down(line);
+            self.nodes[node] = OneNode::default();
+        } else if !self.hub.line(line).connected {
+            self.connect(line);
+        }
+    }
+
+    fn connect(&mut self, line: u16) {
+        self.hub.line(line).link = key(line.into());
+        self.hub.handle_up(line);
+    }
+
+    fn line_of(&self, node: usize) -> Option<u16> {
+        let mut lines = (0..).zip(&self.hub.lines).skip(1);
+        let found = lines.find(|(_, line)| line.server == ServerId(node as u16));
+        found.map(|(at, _)| at)
+    }
+
+    fn publish(&mut self, name: usize) {
+        let node = &mut self.nodes[self.owner[name]];
+        if node.sends[name] {
+            node.said.push_back(Said::Message(name));
+        }
+    }
+
+    /// A node does the next thing that it was asked.
+    fn execute(&mut self, node: usize) {
+        let puts_off = !self.calm && self.below(8) == 0;
+        let Some((on, name)) = self.nodes[node].asked.pop_front() else {
+            return;
+        };
+        let owner = self.owner;
+        let node_state = &mut self.nodes[node];
+        let mut say = |said| node_state.said.push_back(said);
+        match (on, name) {
+            (_, None) => say(Said::Pong),
+            (true, Some(_)) if puts_off => say(Said::TryAgain),
+            (true, Some(name)) if owner[name] != node => say(Said::Moved(name, owner[name])),
+            (true, Some(name)) => {
+                say(Said::Subscribed(name));
+                node_state.sends[name] = true;
+            }
+            // What it says to that, if it is not the owner any more, is heard by nobody.
+            (false, Some(name)) if owner[name] != node => say(Said::Pong),
+            (false, Some(name)) => {
+                say(Said::Dropped(name));
+                say(Said::Pong);
+                node_state.sends[name] = false;
+            }
+        }
+    }
+
+    /// The next thing that a node said is read.
+    fn read(&mut self, node: usize) {
+        let Some(line) = self.line_of(node) else {
+            return;
+        };
+        let Some(said) = self.nodes[node].said.pop_front() else {
+            return;
+        };
+        match said {
+            Said::Subscribed(name) => self
+                .hub
+                .handle_confirmed(line, (Kind::Shard, true), SHARDED[name].as_bytes())
+                .expect("it was asked"),
+            Said::Dropped(name) => self.hub.handle_dropped(line, SHARDED[name].as_bytes()),
+            Said::Moved(name, to) => {
+                self.has_moved |= std::mem::replace(&mut self.table[name], to) != to;
+                self.hub.handle_put_off(line).expect("it was asked");
+            }
+            Said::TryAgain => self.hub.handle_put_off(line).expect("it was asked"),
+            Said::Pong => self.hub.handle_pong(line).expect("it was asked"),
+            Said::Message(name) => {
+                let channel = self.hub.channel(Kind::Shard, SHARDED[name].as_bytes());
+                let members = channel.map_or(&[][..], |channel| self.hub.members(line, channel));
+                for (who, session) in self.sessions.iter().enumerate() {
+                    let gets = members.iter().filter(|key| **key == session.key).count();
+                    let believes = self.believes.get(&(who, name)) == Some(&true);
+                    let expected = usize::from(believes && !members.is_empty());
+                    assert_eq!(gets, expected, "seed {}", self.seed);
+                }
+                self.delivered += members.len();
+            }
+        }
+    }
+
+    fn end_turn(&mut self) {
+        if std::mem::take(&mut self.has_moved) || self.hub.is_stalled() {
+            let table = self.table;
+            let owner = |slot| {
+                let of = |name: &&str| hash_slot(name.as_bytes()) == slot;
+                let name = SHARDED.iter().position(of).expect("one of them");
+                ServerId(table[name] as u16)
+            };
+            for (channel, owner) in self.hub.strays(owner) {
+                let line = self.hub.line_to(owner, Time(0));
+                self.hub.move_to(channel, line);
+            }
+            self.hub.ask_again();
+        }
+        for line in 0..self.hub.lines.len() as u16 {
+            let server = self.hub.line(line).server;
+            while let Some(ask) = self.hub.line(line).poll_ask() {
+                let mut bytes = Vec::new();
+                self.hub.write_ask(line, &ask, &mut bytes);
+                let text = text(bytes);
+                let name = SHARDED
+                    .iter()
+                    .position(|name| text.contains(&format!("$1 {name} ")));
+                let on = text.contains("SSUBSCRIBE");
+                self.nodes[usize::from(server.0)]
+                    .asked
+                    .push_back((on, name));
+            }
+            while let Some(done) = self.hub.poll_done(line) {
+                let who = done.session.index as usize;
+                let subscriber = &mut self.sessions[who].subscriber;
+                if self.hub.settle(done, subscriber, Version::Resp3).is_some() {
+                    let (on, names) = self.waiting.remove(&who).expect("it waited");
+                    self.believes
+                        .extend(names.iter().map(|name| ((who, *name), on)));
+                }
+            }
+        }
+        for (who, session) in self.sessions.iter().enumerate() {
+            if !self.waiting.contains_key(&who) {
+                let of = |((whose, _), on): &(&(usize, usize), &bool)| *whose == who && **on;
+                let believes = self.believes.iter().filter(of).count();
+                assert_eq!(
+                    session.subscriber.counts()[2],
+                    believes,
+                    "seed {}",
+                    self.seed
+                );
+            }
+        }
+    }
+
+    /// Slots stay where they are, and everybody is heard.
+    fn come_to_rest(&mut self) {
+        self.calm = true;
+        for _ in 0..100 {
+            for node in 0..3 {
+                if let Some(line) = self.line_of(node)
+                    && !self.hub.line(line).connected
+                {
+                    self.connect(line);
+                }
+                while !self.nodes[node].asked.is_empty() {
+                    self.execute(node);
+                }
+                while !self.nodes[node].said.is_empty() {
+                    self.read(node);
+                }
+            }
+            self.hub.end_delay();
+            self.end_turn();
+        }
+    }
 }

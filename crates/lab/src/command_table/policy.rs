@@ -84,6 +84,7 @@ pub(super) enum SpreadEntry {
     Owners,
     Any,
     Home,
+    Channels,
     All,
     Turns,
     Node,

@@ -57,6 +57,7 @@ pub enum Merged {
 /// | FUNCTION STATS | that of the first server on which a function runs; engines and libraries are the same on all |
 /// | RANDOMKEY | one of those found, by a hash of all of them: not always the first server's |
 /// | LATENCY LATEST, HISTORY | the rows of all, one server after the other: several rows per event |
+/// | PUBSUB SHARDNUMSUB | of each channel how many listen to it anywhere |
 /// | INFO | one text, see below |
 /// | MEMORY STATS | the sums, and what is a share is made of them |
 /// | LATENCY HISTOGRAM | of each command the calls of all, and how many of them took no longer than each bound |
@@ -169,6 +170,7 @@ impl Merger {
             Way::Numbers(fold) => numbers(parts, fold, out)?,
             Way::Drawn => drawn(parts, out)?,
             Way::Running => running(parts, out)?,
+            Way::Listeners => listeners(parts, out)?,
             Way::Figures(merge) => merge(parts, out).map_err(Trouble::Misshapen)?,
             Way::Info => texts(parts, out, |texts| info::merge(texts, asked))?,
             Way::Texts => texts(parts, out, info::headed)?,
@@ -235,6 +237,7 @@ enum Way {
     Numbers(fn(i64, i64) -> Option<i64>),
     Drawn,
     Running,
+    Listeners,
     /// MEMORY STATS, LATENCY HISTOGRAM.
     Figures(fn(&[Part<'_>], &mut Vec<u8>) -> Result<(), usize>),
     Info,
@@ -257,6 +260,7 @@ impl Way {
                 id::RANDOMKEY => Way::Drawn,
                 id::FUNCTION_STATS => Way::Running,
                 id::LATENCY_LATEST | id::LATENCY_HISTORY => Way::Concat,
+                id::PUBSUB_SHARDNUMSUB => Way::Listeners,
                 id::INFO => Way::Info,
                 id::MEMORY_STATS => Way::Figures(figures::memory),
                 id::LATENCY_HISTOGRAM => Way::Figures(figures::histogram),
@@ -342,6 +346,41 @@ fn numbers(
     }
     encode::array(out, all.len());
     all.iter().for_each(|&number| encode::integer(out, number));
+    Ok(())
+}
+
+/// Channels, each with how many listen to it, in the order asked.
+fn listeners(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
+    let mut all: Vec<(&[u8], i64)> = Vec::new();
+    for (at, part) in parts.iter().enumerate() {
+        let list = array(part.reply).ok_or(Trouble::Misshapen(at))?;
+        let elements: Vec<&[u8]> = list.elements().collect();
+        let (pairs, rest) = elements.as_chunks();
+        let counted = pairs
+            .iter()
+            .map(|[name, count]| Some((*name, integer(count)?)));
+        let counted: Option<Vec<(&[u8], i64)>> = counted.collect();
+        let counted = counted.filter(|_| rest.is_empty());
+        let counted = counted.ok_or(Trouble::Misshapen(at))?;
+        if at == 0 {
+            all = counted;
+            continue;
+        }
+        if counted.len() != all.len() {
+            return Err(Trouble::Misshapen(at));
+        }
+        for ((name, sum), (other, count)) in all.iter_mut().zip(counted) {
+            if *name != other {
+                return Err(Trouble::Misshapen(at));
+            }
+            *sum = sum.checked_add(count).ok_or(TOO_LARGE)?;
+        }
+    }
+    encode::array(out, all.len() * 2);
+    for (name, sum) in all {
+        out.extend_from_slice(name);
+        encode::integer(out, sum);
+    }
     Ok(())
 }
 
@@ -725,6 +764,22 @@ mod tests {
         }
         for odd in ["*1|:1|", "*3|:1|:1|:1|", "*2|:1|+a|", ":1|"] {
             let (merged, _) = merged("WAITAOF", &[], &["*2|:1|:1|", odd]);
+            assert_eq!(merged, Merged::Misshapen { part: 1 }, "{odd}");
+        }
+    }
+
+    #[test]
+    fn who_listens_is_counted_channel_by_channel() {
+        let parts = ["*4|$1|a|:2|$1|b|:0|", "*4|$1|a|:1|$1|b|:5|"];
+        assert_eq!(whole("PUBSUB SHARDNUMSUB", &parts), "*4|$1|a|:3|$1|b|:5|");
+        assert_eq!(whole("PUBSUB SHARDNUMSUB", &["*0|", "*0|"]), "*0|");
+        for odd in [
+            "*2|$1|a|:1|",
+            "*4|$1|a|:1|$1|c|:1|",
+            "*3|$1|a|:1|:1|",
+            "*4|$1|a|:1|$1|b|+x|",
+        ] {
+            let (merged, _) = merged("PUBSUB SHARDNUMSUB", &[], &["*4|$1|a|:1|$1|b|:1|", odd]);
             assert_eq!(merged, Merged::Misshapen { part: 1 }, "{odd}");
         }
     }

@@ -19,16 +19,16 @@ use super::divided::{self, pipelined};
 use super::target::{Random, installed, respool, seed, wait_until};
 
 /// Within which what must come comes, on a machine that has other things to do.
-const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Within which respool has asked the nodes again. Before that it knows where what has moved is of those slots alone that
 /// were asked for meanwhile.
 const HEARD: Duration = Duration::from_millis(1_200);
 
 /// A Cluster behind a respool.
-struct Served {
-    cluster: Cluster,
-    proxy: Proxy,
+pub(crate) struct Served {
+    pub(crate) cluster: Cluster,
+    pub(crate) proxy: Proxy,
 }
 
 impl Drop for Served {
@@ -43,7 +43,7 @@ impl Drop for Served {
 }
 
 impl Served {
-    fn start(binary: &Path, settings: ClusterSettings, args: &[&str]) -> Served {
+    pub(crate) fn start(binary: &Path, settings: ClusterSettings, args: &[&str]) -> Served {
         let password = settings.password.clone();
         let cluster = Cluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"));
         let seeds: Vec<String> = cluster
@@ -62,7 +62,7 @@ impl Served {
         Served { cluster, proxy }
     }
 
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::connect(self.proxy.address())
     }
 
@@ -71,26 +71,26 @@ impl Served {
         key_in(|slot| self.cluster.share(primary).contains(&slot), number)
     }
 
-    fn owner(&self, key: &str) -> usize {
+    pub(crate) fn owner(&self, key: &str) -> usize {
         let owner = self.cluster.owner(hash_slot(key.as_bytes()));
         owner.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn move_key(&self, key: &str, to: usize) {
+    pub(crate) fn move_key(&self, key: &str, to: usize) {
         let slot = hash_slot(key.as_bytes());
         let from = self.owner(key);
         let moved = self.cluster.move_slots([slot], from, to);
         moved.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    fn whole(&self) {
+    pub(crate) fn whole(&self) {
         let whole = self.cluster.wait_until_whole(SOON);
         whole.unwrap_or_else(|error| panic!("{error}"));
     }
 }
 
 /// Runs the body with every server at hand, two at once: most of it is waiting, and more would wait for each other.
-fn with_every_server(body: impl Fn(&Path) + Sync) {
+pub(crate) fn with_every_server(body: impl Fn(&Path) + Sync) {
     for some in installed().chunks(2) {
         thread::scope(|scope| {
             for binary in some {
@@ -108,7 +108,7 @@ fn proxy(seeds: &str, args: &[&str]) -> Proxy {
 }
 
 /// Of the keys whose slot is such a one, that with this number.
-fn key_in(is_such: impl Fn(u16) -> bool, number: usize) -> String {
+pub(crate) fn key_in(is_such: impl Fn(u16) -> bool, number: usize) -> String {
     let mut keys = (0..).map(|key| format!("key:{key}"));
     let such = |key: &String| is_such(hash_slot(key.as_bytes()));
     keys.by_ref()
@@ -118,7 +118,7 @@ fn key_in(is_such: impl Fn(u16) -> bool, number: usize) -> String {
 }
 
 /// Primaries alone, which start soon.
-fn primaries() -> ClusterSettings {
+pub(crate) fn primaries() -> ClusterSettings {
     ClusterSettings {
         replicas: 0,
         ..ClusterSettings::default()
@@ -126,7 +126,7 @@ fn primaries() -> ClusterSettings {
 }
 
 /// One of the servers at hand; over many runs each has its turn.
-fn some_server() -> PathBuf {
+pub(crate) fn some_server() -> PathBuf {
     let mut all = installed();
     let place = seed() % all.len() as u64;
     let binary = all.swap_remove(place as usize);
@@ -423,7 +423,7 @@ fn a_failover_by_command_is_noticed_by_nobody() {
 }
 
 /// A replica takes the place of its primary, which runs.
-fn fail_over(cluster: &Cluster, primary: usize, replica: usize) {
+pub(crate) fn fail_over(cluster: &Cluster, primary: usize, replica: usize) {
     let slot = *cluster.share(primary % 3).start();
     let done = cluster
         .begin_failover(replica)

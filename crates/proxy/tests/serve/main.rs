@@ -12,6 +12,7 @@ mod target;
 
 mod announced;
 mod astray;
+mod channels;
 mod clients;
 mod cluster;
 mod coalescing;

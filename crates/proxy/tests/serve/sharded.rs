@@ -1022,7 +1022,11 @@ fn every_command_goes_where_the_table_says() {
                 let as_said = match spread {
                     Spread::Owner | Spread::Node if id.get().answer == Answer::Session => !refused,
                     Spread::Owner if has_key => asked == [owner],
-                    Spread::Owner | Spread::Any | Spread::Home | Spread::Node => asked == [0],
+                    Spread::Owner
+                    | Spread::Any
+                    | Spread::Home
+                    | Spread::Channels
+                    | Spread::Node => asked == [0],
                     Spread::Owners | Spread::All => asked == [0, 1, 2],
                     Spread::Turns => asked.len() == 1,
                     Spread::Here => !refused,
@@ -1109,5 +1113,25 @@ fn some_request_of(id: CommandId, key: &str, keys: &[String]) -> String {
             }
             words.join(" ")
         }
+    }
+}
+
+/// Whoever is deleted loses the links of that user; whoever is let in again does not wait for their back-off.
+#[test]
+fn a_user_that_is_made_anew_is_served_at_once_by_all_servers() {
+    let shards = Shards::start(&["--threads=1", "--reconnect-min-ms=2000"]);
+    let mut admin = shards.client();
+    let keys = shards.a_key_each();
+    for _ in 0..3 {
+        assert_eq!(
+            admin.call("ACL SETUSER ann on >secret ~* +@all"),
+            Value::ok()
+        );
+        let mut ann = shards.client();
+        assert_eq!(ann.call("AUTH ann secret"), Value::ok());
+        for key in &keys {
+            assert_eq!(ann.call(&format!("SET {key} v")), Value::ok());
+        }
+        assert_eq!(admin.call("ACL DELUSER ann"), Value::Integer(1));
     }
 }
