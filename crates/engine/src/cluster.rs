@@ -243,6 +243,8 @@ impl Cluster {
     }
 }
 
+const NOBODY_SAYS: &str = "no node says who owns what";
+
 /// What the nodes are asked.
 const ASK: [&[&str]; 2] = [&["CLUSTER", "SLOTS"], &["CLUSTER", "INFO"]];
 
@@ -518,7 +520,11 @@ impl Engine {
             cluster.epoch = epoch.unwrap_or_default().max(1);
             self.believe(pool, &view, was_known);
         } else if let Some(wrong) = wrong {
-            self.tell_topology(pool, format!("no node says who owns what: {wrong}"));
+            // Nodes may be wrong in several ways, in turn: that is one event.
+            let told = self.told_of_topology.get(&pool);
+            if !told.is_some_and(|text| text.starts_with(NOBODY_SAYS)) {
+                self.tell_topology(pool, format!("{NOBODY_SAYS}: {wrong}"));
+            }
         }
         let all_there = self.all_owners_are_up(pool);
         if let Some(cluster) = self.pools[pool].cluster_mut() {

@@ -378,8 +378,11 @@ impl Engine {
                 break;
             };
             if next != on {
-                // Whoever turns to it looks at its bounds for whoever turned away.
-                if link.role != Role::Shared || link.is_full(limits) {
+                // Whoever turns to it looks at its bounds for whoever turned away: the long way does not.
+                if link.is_full(limits) {
+                    link.admit(false, false);
+                }
+                if link.role != Role::Shared || !link.accepting {
                     break;
                 }
                 link.unused_since = self.now;

@@ -17,6 +17,9 @@ use crate::options::{LogFormat, LogLevel};
 /// waits for whoever reads our logs.
 const NOTICES_MAX: usize = 1_024;
 
+/// Reasons why a server is away, until it is back. At it, further ones are no news.
+const REASONS_MAX: usize = 16;
+
 /// Starts to log. Called once.
 pub(crate) fn start(format: LogFormat, level: LogLevel) {
     let level = match level {
@@ -92,17 +95,22 @@ fn write(receiver: &Receiver<Option<Notice>>, dropped: &AtomicU64) {
 /// What the log has said of servers that are away.
 #[derive(Default)]
 struct Down {
-    /// Why, for each worker, pool and server: the same server may be in two pools, with other credentials.
-    said: HashMap<(usize, String, String), String>,
+    /// Every reason since it was last there, for each worker, pool and server: the same server may be in two pools, with other
+    /// credentials.
+    said: HashMap<(usize, String, String), Vec<String>>,
 }
 
 impl Down {
     /// Every attempt to connect that fails is a notice, for as long as a server is away. Only another
-    /// reason is news, so that a night without a server does not fill the disk.
+    /// reason is news, and that once, so that a night without a server does not fill the disk.
     fn is_news(&mut self, worker: usize, (pool, server): (&str, &str), reason: &str) -> bool {
         let whose = (worker, pool.to_owned(), server.to_owned());
-        let said = self.said.insert(whose, reason.to_owned());
-        said.as_deref() != Some(reason)
+        let said = self.said.entry(whose).or_default();
+        let is_news = said.len() < REASONS_MAX && said.iter().all(|other| other != reason);
+        if is_news {
+            said.push(reason.to_owned());
+        }
+        is_news
     }
 }
 
@@ -175,6 +183,10 @@ mod tests {
         assert!(down.is_news(1, ("p", "a:1"), "refused"));
         assert!(down.is_news(0, ("p", "a:2"), "refused"));
         assert!(down.is_news(0, ("p", "a:1"), "timed out"));
+        for _ in 0..2 {
+            assert!(!down.is_news(0, ("p", "a:1"), "refused"));
+            assert!(!down.is_news(0, ("p", "a:1"), "timed out"));
+        }
         assert!(down.is_news(0, ("q", "a:1"), "timed out"));
         let up = Notice::LinkUp {
             worker: 0,
@@ -186,5 +198,10 @@ mod tests {
         assert!(down.is_news(0, ("p", "a:1"), "timed out"));
         assert!(!down.is_news(1, ("p", "a:1"), "refused"));
         assert!(!down.is_news(0, ("q", "a:1"), "timed out"));
+        let always_another = (0..100).filter(|reason| {
+            let reason = reason.to_string();
+            down.is_news(2, ("p", "a:1"), &reason)
+        });
+        assert_eq!(always_another.count(), REASONS_MAX);
     }
 }

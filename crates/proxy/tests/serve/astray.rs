@@ -424,8 +424,12 @@ fn who_asks_all_nodes_before_they_are_known_waits_for_that_and_not_for_ever() {
     for becomes_known in [true, false] {
         let is_known = Arc::new(AtomicBool::new(false));
         let knows = Arc::clone(&is_known);
+        let count = AtomicUsize::new(0);
         let served = Astray::start(2, &[], move |asked| match asked.name() {
-            "CLUSTER" if !knows.load(Ordering::SeqCst) => Some("-LOADING its data\r\n".to_owned()),
+            "CLUSTER" if !knows.load(Ordering::SeqCst) => {
+                let number = count.fetch_add(1, Ordering::SeqCst);
+                Some(format!("-LOADING its data, part {number}\r\n"))
+            }
             "DBSIZE" => Some(":1\r\n".to_owned()),
             _ => None,
         });
@@ -446,5 +450,8 @@ fn who_asks_all_nodes_before_they_are_known_waits_for_that_and_not_for_ever() {
         let reply = served.client().call("DBSIZE");
         assert!(reply.error().is_some(), "{reply:?}");
         assert!(began.elapsed() < Duration::from_millis(900));
+        let log = served.proxy.log();
+        let said = log.lines().filter(|line| line.contains("no node says"));
+        assert_eq!(said.count(), 1, "{log}");
     }
 }
