@@ -39,3 +39,4 @@ mod sessions;
 mod sharded;
 mod splits;
 mod transactions;
+mod waits;
