@@ -22,6 +22,7 @@ use crate::slots::Key;
 use crate::subscriptions::Kind;
 use crate::transaction::Exec;
 use crate::unknown::Subject;
+use crate::wait::Waiting;
 
 /// What becomes of the reply to an entry.
 #[derive(Debug)]
@@ -74,8 +75,8 @@ pub(crate) enum Duty {
     Evalsha,
     /// EVAL in the place of one that was told this: who may not give a script gets that.
     Healed { noscript: Vec<u8> },
-    /// WAIT and WAITAOF: what the server said to what is written in front of them.
-    Wait { written: Option<Vec<u8>> },
+    /// WAIT and WAITAOF.
+    Wait(Box<Waiting>),
     /// CLIENT UNBLOCK of this link of ours, because respool ends: nobody's.
     Dismissal { of: Key },
     /// CLIENT UNBLOCK of a link of ours: an answer to that worker's question of that ticket.
@@ -142,7 +143,7 @@ impl Duty {
                 *came = 0;
                 *refusal = None;
             }
-            Duty::Wait { written } => *written = None,
+            Duty::Wait(waiting) => waiting.begin_again(),
             _ => {}
         }
         true
@@ -169,10 +170,6 @@ impl Duty {
     }
 }
 
-/// To a WAIT that could not be told what to wait for; what the server said follows.
-const WAITED_FOR_NOTHING: &[u8] =
-    b"-ERR respool: to wait for what others' connections wrote takes the right to \
-    SPUBLISH on the channel respool:wait; the server says: ";
 /// To a block that the server did not take for one.
 const NOT_OPENED: &[u8] =
     b"-UNKNOWN respool: the commands were sent and may have been executed, but not as a \
@@ -236,10 +233,8 @@ impl Engine {
                 link.shorten_front(ASKING.len());
                 return;
             }
-            Some(Duty::Wait {
-                written: written @ None,
-            }) => {
-                *written = Some(reply.to_vec());
+            Some(Duty::Wait(waiting)) if waiting.is_in_front() => {
+                waiting.take_in_front(reply);
                 return;
             }
             Some(Duty::Leave { said }) if answers_leaving(*said, reply) => {
@@ -305,13 +300,7 @@ impl Engine {
                 self.pass_on(entry, &noscript);
             }
             Duty::Healed { .. } => self.pass_on(entry, reply),
-            Duty::Wait { written } => match written.as_deref() {
-                Some([b'-', why @ ..]) => {
-                    let error = [WAITED_FOR_NOTHING, why].concat();
-                    self.pass_on(entry, &error);
-                }
-                _ => self.pass_on(entry, reply),
-            },
+            Duty::Wait(waiting) => self.settle_wait(key, entry, *waiting, reply),
             Duty::Control(control) => self.settle_control(entry, *control, reply),
             Duty::Ask => self.settle_ask(key, reply),
             Duty::Leave { .. } => self.settle_left(key),

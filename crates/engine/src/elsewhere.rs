@@ -721,23 +721,58 @@ impl Engine {
         } else if waits && its && pins.is_empty() {
             // It will have another link of its own.
             self.put_off_front(key, (to, why), true, reply);
-            if let Some(link) = self.links.get_mut(key) {
-                link.waits = false;
-            }
-            if let Some(session) = self.sessions.get_mut(by) {
-                session.flags.remove(Flags::UNPINNING);
-            }
-            if let Some(kind) = self.sessions.get(by).map(|session| self.kind_of(session)) {
-                let shared = self.shared_link(kind).unwrap_or(Key::NOBODY);
-                self.ride_anew(by, shared);
-            }
-            self.give_back(key);
+            self.leave_own_link(key, by);
         } else if waits || is_block || !its {
             let told = moved_away(self.label(key));
             self.answer_front(key, front, &told);
         } else {
             self.put_off_front(key, (to, why), false, reply);
         }
+    }
+
+    /// What a session waited for on its own link is answered there, and goes on at another server. It keeps its place.
+    pub(crate) fn go_on_alone(
+        &mut self,
+        link: Key,
+        entry: Entry,
+        (request, duty): (Vec<u8>, Duty),
+        server: ServerId,
+    ) {
+        let Some(own) = self.links.get(link) else {
+            return;
+        };
+        let item = PutOff {
+            entry: Entry {
+                len: request.len() as u32,
+                before: Before::Unsent,
+                ..entry
+            },
+            duty: Some(duty),
+            request,
+            asked: LinkKey { server, ..own.key },
+            to: To::Owner,
+            about: About::default(),
+            due: self.now,
+            waits: true,
+            refusal: bound_reply("pinned_links_max"),
+        };
+        self.put_off(link, item);
+        self.leave_own_link(link, entry.session);
+    }
+
+    /// What a session waits for on a link of its own has left it.
+    fn leave_own_link(&mut self, key: Key, by: Key) {
+        if let Some(link) = self.links.get_mut(key) {
+            link.waits = false;
+        }
+        if let Some(session) = self.sessions.get_mut(by) {
+            session.flags.remove(Flags::UNPINNING);
+        }
+        if let Some(kind) = self.sessions.get(by).map(|session| self.kind_of(session)) {
+            let shared = self.shared_link(kind).unwrap_or(Key::NOBODY);
+            self.ride_anew(by, shared);
+        }
+        self.give_back(key);
     }
 
     /// Nobody watches the keys of a session any more, and so they may have changed.

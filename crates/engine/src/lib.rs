@@ -47,6 +47,7 @@ mod transaction;
 mod trouble;
 mod twins;
 mod unknown;
+mod wait;
 
 pub use clients::{Filter, Unblock};
 pub use counters::{Counted, Counters, Sizes};

@@ -6,9 +6,7 @@
 //! answered: clean, since what was done on it leaves no trace, or else it is closed.
 
 use respool_protocol::commands::id;
-use respool_protocol::encode;
 
-use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::failure::{Cause, Fate};
@@ -31,7 +29,7 @@ impl Engine {
     }
 
     /// The same, with a link of this kind if it has none yet.
-    fn pin_to(&mut self, kind: LinkKey, key: Key, pins: Pins) -> Result<(), Blocked> {
+    pub(crate) fn pin_to(&mut self, kind: LinkKey, key: Key, pins: Pins) -> Result<(), Blocked> {
         let has_none = |session: &Session| session.pins.is_empty();
         if self.sessions.get(key).is_some_and(has_none) {
             if self.hold_until_caught_up(key) {
@@ -375,39 +373,6 @@ impl Engine {
             link.progress = now;
             self.act(Action::EndLink(LinkId(own)));
         }
-    }
-
-    /// WAIT and WAITAOF wait for what their own connection has written last, and that of all that was written until
-    /// then. So something is written in front of it that nobody sees: an empty message on a sharded channel goes to the
-    /// replicas and, unless they subscribe to just that one, to no client. Before Redis 7.2 any command does.
-    pub(crate) fn place_wait(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
-        };
-        let mut kind = self.kind_of(session);
-        let is_up = |link: &Link| link.key == self.first_link(kind.server) && link.is_up();
-        if kind.user != CONFIGURED && self.links.iter().any(|(_, link)| is_up(link)) {
-            // Hardly any other user may write to a channel. Who may not wait is told so all the same.
-            if let Some(placed) = self.refused_by_right(key, request) {
-                return placed;
-            }
-            kind.user = CONFIGURED;
-        }
-        if let Err(blocked) = self.pin_to(kind, key, Pins::ONCE) {
-            return self.blocked(key, blocked);
-        }
-        let mut bytes = Vec::new();
-        match self.is_redis_before(key, (7, 2)) {
-            true => {
-                let version = self.sessions.get(key).map(|session| session.version);
-                let version = version.unwrap_or_default().number().to_string();
-                encode::request(&mut bytes, &["HELLO", &version]);
-            }
-            false => encode::request(&mut bytes, &["SPUBLISH", "respool:wait", ""]),
-        }
-        bytes.extend_from_slice(request.bytes);
-        let duty = Duty::Wait { written: None };
-        self.place_alone(key, &bytes, (false, Some(duty)), Pins::ONCE, true)
     }
 
     /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of its own.

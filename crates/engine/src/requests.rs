@@ -10,10 +10,12 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
 use crate::link::{Class, Entry, Link, LinkKey, Role, State};
+use crate::pool::ServerId;
 use crate::returns::Expected;
 use crate::session::{Flags, Large, Pins, Session};
 use crate::slots::Key;
 use crate::unknown::{Verdict, What, names_no_subcommand};
+use crate::wait::is_wait;
 
 /// A whole request whose command is known and whose number of arguments is right.
 #[derive(Clone, Copy)]
@@ -547,7 +549,7 @@ impl Engine {
         };
         let reads = command.retry == Retry::Read;
         match command.answer {
-            Answer::Alone if matches!(id, id::WAIT | id::WAITAOF) => {
+            Answer::Alone if is_wait(id) => {
                 self.place_waiting(key, &request, |engine| engine.place_wait(key, &request))
             }
             _ if alone && may_wait(id) => self.place_waiting(key, &request, |engine| {
@@ -661,7 +663,12 @@ impl Engine {
 
     /// The server of a session, and the first two numbers of its version.
     pub(crate) fn release_of(&self, key: Key) -> Option<(&str, (u32, u32))> {
-        let identity = self.identity_of(key)?;
+        self.release_at(self.sessions.get(key)?.server)
+    }
+
+    /// The same of a server.
+    pub(crate) fn release_at(&self, server: ServerId) -> Option<(&str, (u32, u32))> {
+        let identity = self.identity(server)?;
         let mut numbers = identity
             .version
             .split('.')

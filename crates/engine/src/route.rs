@@ -32,6 +32,7 @@ use crate::returns::Expected;
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 use crate::unknown::What;
+use crate::wait::is_wait;
 
 /// Redis's text (`getNodeByQuery`).
 pub(crate) const CROSSSLOT: &[u8] = b"CROSSSLOT Keys in request don't hash to the same slot";
@@ -229,6 +230,12 @@ impl Engine {
                 // The server says in its own words what is wrong with it.
                 Spread::Turns if !request.command.arity_ok(request.spans.len()) => None,
                 Spread::Turns => Some(self.scan(key, request)),
+                Spread::All if is_wait(request.id) => {
+                    Some(match request.command.arity_ok(request.spans.len()) {
+                        true => self.place_wait_at_all(key, request),
+                        false => self.place_on_link(key, request.bytes, false, None),
+                    })
+                }
                 Spread::All if request.id == id::INFO => Some(self.ask_info(key, request)),
                 Spread::All => Some(self.ask_all(key, request)),
             },

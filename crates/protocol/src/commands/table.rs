@@ -393,8 +393,8 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("vrem" -1 [WRITE MODULE] [REDIS_8_2] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; false false; 0 0),
     row!("vsetattr" -1 [WRITE FAST MODULE] [REDIS_8_2] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; false false; 0 0),
     row!("vsim" -1 [READONLY MODULE] [REDIS_8_2] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; true false; 0 0),
-    row!("wait" 3 [BLOCKING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; Refused Min; None; false false; 0 0),
-    row!("waitaof" 4 [BLOCKING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; Refused Min; None; false false; 0 0),
+    row!("wait" 3 [BLOCKING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; All Min; None; false false; 0 0),
+    row!("waitaof" 4 [BLOCKING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; All Min; None; false false; 0 0),
     row!("watch" -2 [NOSCRIPT LOADING STALE NO_MULTI FAST ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Session; Write; Owner One; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [no_multi]
     row!("xack" -4 [WRITE FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; false false; 0 0),
     row!("xackdel" -6 [WRITE FAST] [REDIS_8_2] [key!([RW UPDATE DELETE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; false false; 0 0),

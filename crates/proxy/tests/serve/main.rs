@@ -40,3 +40,4 @@ mod sessions;
 mod sharded;
 mod splits;
 mod transactions;
+mod waits;

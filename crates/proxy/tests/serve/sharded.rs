@@ -275,7 +275,6 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
     for one_servers in [
         "BGSAVE",
         "LASTSAVE",
-        "WAIT 0 10",
         "ROLE",
         "DEBUG JMAP",
         "MONITOR",
@@ -1098,6 +1097,8 @@ fn some_request_of(id: CommandId, key: &str, keys: &[String]) -> String {
         "blmove" => format!("{name} {key} {key} LEFT LEFT 0.01"),
         "blmpop" => format!("{name} 0.01 1 {key} LEFT"),
         "bzmpop" => format!("{name} 0.01 1 {key} MIN"),
+        // None of them has a file.
+        "waitaof" => "WAITAOF 0 1 1".to_owned(),
         _ => {
             let mut words: Vec<String> = name.split(' ').map(str::to_owned).collect();
             words.resize(

@@ -1,0 +1,303 @@
+//! WAIT and WAITAOF.
+//!
+//! A server lets them wait for what their own connection has written last. That was another one, so something is written in
+//! front of them that nobody sees: what was written before it has gone the same way to the replicas.
+//!
+//! ```text
+//!   Redis before 7.2     HELLO 2                        any command does
+//!   a Cluster's node     MULTI, SET k "", DEL k, EXEC   with a key of one of its slots: it hands no message on to replicas
+//!   else                 SPUBLISH respool:wait ""       to no client, unless one subscribes to just that
+//! ```
+//!
+//! Where a pool has several servers, the session may have written to any of them. All are asked, one after the other: so a
+//! session has one link of its own, as with one server. Who comes later has had more time already and is left the rest of it;
+//! and the answer is the least that any of them says.
+
+use std::collections::VecDeque;
+
+use respool_protocol::cluster::Refusal;
+use respool_protocol::commands::id;
+use respool_protocol::encode;
+use respool_protocol::number;
+use respool_protocol::slot::hash_slot;
+use respool_protocol::value::Value;
+
+use crate::auth::CONFIGURED;
+use crate::duty::Duty;
+use crate::engine::Engine;
+use crate::link::{Entry, Link};
+use crate::pool::ServerId;
+use crate::requests::{Placed, Request};
+use crate::session::Pins;
+use crate::slots::Key;
+use crate::time::Time;
+
+/// The channel, and how the keys begin.
+const WAITED: &str = "respool:wait";
+/// Among so many keys each slot has one.
+const KEYS: u32 = 1 << 18;
+/// How often a node may say that it does not own a slot any more, or not now, before its client is told.
+const REFUSALS_MAX: u8 = 3;
+
+/// To a WAIT that could not be told what to wait for; what the server said follows.
+const NO_MESSAGE: &[u8] =
+    b"-ERR respool: to wait for what others' connections wrote takes the right to \
+    SPUBLISH on the channel respool:wait; the server says: ";
+const NO_KEY: &[u8] =
+    b"-ERR respool: to wait for what others' connections wrote takes the right to \
+    SET and DEL keys that begin with respool:wait; the server says: ";
+
+/// A WAIT or WAITAOF, until a server has answered it.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    /// How many replies to what is in front of it are to come.
+    before: u32,
+    /// What the server said to that instead of agreeing.
+    refused: Option<Vec<u8>>,
+    /// All of them, for one that is sent again from its beginning.
+    in_front: u32,
+    /// What comes behind it, where a pool has several servers.
+    rest: Option<Box<Rest>>,
+}
+
+/// Other servers that are asked the same.
+#[derive(Debug)]
+struct Rest {
+    servers: VecDeque<ServerId>,
+    /// What those that were asked have said at the least.
+    least: Vec<i64>,
+    /// The request but for its timeout; and when that is over, if ever.
+    args: Vec<Vec<u8>>,
+    until: Option<Time>,
+    refusals: u8,
+}
+
+impl Waiting {
+    /// Whether the next reply is to something in front of it, and not to the request itself.
+    pub(crate) fn is_in_front(&self) -> bool {
+        self.before > 0
+    }
+
+    pub(crate) fn take_in_front(&mut self, reply: &[u8]) {
+        self.before -= 1;
+        // What comes behind an error follows from it.
+        if reply.starts_with(b"-") {
+            self.refused.get_or_insert_with(|| reply.to_vec());
+        }
+    }
+
+    pub(crate) fn begin_again(&mut self) {
+        self.before = self.in_front;
+        self.refused = None;
+    }
+}
+
+impl Engine {
+    /// One server is asked.
+    pub(crate) fn place_wait(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        self.place_wait_of(key, request, None)
+    }
+
+    /// All servers of the pool are.
+    pub(crate) fn place_wait_at_all(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let mut servers = VecDeque::from(self.pools[usize::from(session.pool)].servers().to_vec());
+        let first = servers.pop_front();
+        let timeout = request.args().last().and_then(number::parse);
+        let mut args: Vec<Vec<u8>> = request.args().map(<[u8]>::to_vec).collect();
+        args.pop();
+        let rest = timeout.map(|ms| Rest {
+            servers,
+            least: Vec::new(),
+            args,
+            until: (ms > 0).then(|| self.now.plus_ms(u32::try_from(ms).unwrap_or(u32::MAX))),
+            refusals: 0,
+        });
+        if let Some(first) = first {
+            self.turn(key, first);
+        }
+        // What is no time any server refuses.
+        self.place_waiting(key, request, |engine| {
+            engine.place_wait_of(key, request, rest.map(Box::new))
+        })
+    }
+
+    fn place_wait_of(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        rest: Option<Box<Rest>>,
+    ) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let mut kind = self.kind_of(session);
+        let is_up = |link: &Link| link.key == self.first_link(kind.server) && link.is_up();
+        if kind.user != CONFIGURED && self.links.iter().any(|(_, link)| is_up(link)) {
+            // Hardly any other user may write to a channel. Who may not wait is told so all the same.
+            if let Some(placed) = self.refused_by_right(key, request) {
+                return placed;
+            }
+            kind.user = CONFIGURED;
+        }
+        if let Err(blocked) = self.pin_to(kind, key, Pins::ONCE) {
+            return self.blocked(key, blocked);
+        }
+        let (mut bytes, in_front) = self.in_front_of_wait(key, kind.server);
+        bytes.extend_from_slice(request.bytes);
+        let duty = Duty::Wait(Box::new(Waiting {
+            before: in_front,
+            in_front,
+            refused: None,
+            rest,
+        }));
+        self.place_alone(key, &bytes, (false, Some(duty)), Pins::ONCE, true)
+    }
+
+    /// What is written in front of it at that server, and how many replies there are to that.
+    fn in_front_of_wait(&mut self, key: Key, server: ServerId) -> (Vec<u8>, u32) {
+        let mut bytes = Vec::new();
+        let release = self.release_at(server);
+        if release.is_some_and(|(name, release)| name == "redis" && release < (7, 2)) {
+            let version = self.sessions.get(key).map(|session| session.version);
+            let version = version.unwrap_or_default().number().to_string();
+            encode::request(&mut bytes, &["HELLO", &version]);
+            return (bytes, 1);
+        }
+        if let Some(name) = self.key_to_write_at(server) {
+            encode::request(&mut bytes, &["MULTI"]);
+            encode::request(&mut bytes, &["SET", &name, ""]);
+            encode::request(&mut bytes, &["DEL", &name]);
+            encode::request(&mut bytes, &["EXEC"]);
+            return (bytes, 4);
+        }
+        encode::request(&mut bytes, &["SPUBLISH", WAITED, ""]);
+        (bytes, 1)
+    }
+
+    /// A key of a slot that this node owns: not always of the same one, which might be on its way.
+    fn key_to_write_at(&mut self, server: ServerId) -> Option<String> {
+        let first = self.random() as u32;
+        let pool = usize::from(self.server(server).pool);
+        let cluster = self.pools[pool].cluster()?;
+        let mut names = (0..KEYS).map(|more| wait_key(first.wrapping_add(more) % KEYS));
+        names.find(|name| cluster.owner_of_slot(hash_slot(name.as_bytes())) == server)
+    }
+
+    /// A server has answered.
+    pub(crate) fn settle_wait(&mut self, link: Key, entry: Entry, waiting: Waiting, reply: &[u8]) {
+        let Waiting { refused, rest, .. } = waiting;
+        let refusal = refused.as_deref().and_then(|said| said.strip_prefix(b"-"));
+        let Some(mut rest) = rest else {
+            return match refusal {
+                Some(why) => self.pass_on(entry, &[NO_MESSAGE, why].concat()),
+                None => self.pass_on(entry, reply),
+            };
+        };
+        let Some(server) = self.links.get(link).map(|link| link.key.server) else {
+            return;
+        };
+        let of_cluster = self.is_before_cluster(entry.session);
+        match refusal {
+            Some(why) => match Refusal::of(why).filter(|_| of_cluster) {
+                Some(refusal) if rest.refusals < REFUSALS_MAX => {
+                    self.follow(server, why, refusal);
+                    rest.refusals += 1;
+                    rest.servers.push_front(server);
+                }
+                Some(_) => {
+                    let why = [b"-", why].concat();
+                    return self.pass_on(entry, &why);
+                }
+                None => {
+                    let text = if of_cluster { NO_KEY } else { NO_MESSAGE };
+                    return self.pass_on(entry, &[text, why].concat());
+                }
+            },
+            None => match numbers(reply) {
+                Some(numbers) if rest.least.is_empty() => rest.least = numbers,
+                Some(numbers) => {
+                    let both = rest.least.iter_mut().zip(numbers);
+                    both.for_each(|(least, other)| *least = other.min(*least));
+                }
+                // What is wrong with it is so everywhere.
+                None => return self.pass_on(entry, reply),
+            },
+        }
+        self.wait_at_next(link, entry, rest);
+    }
+
+    fn wait_at_next(&mut self, link: Key, entry: Entry, mut rest: Box<Rest>) {
+        while let Some(server) = rest.servers.pop_front() {
+            let is_owner = |pool: usize| self.pools[pool].servers().contains(&server);
+            if !is_owner(usize::from(self.server(server).pool)) {
+                // What was written there has another owner by now, who is asked.
+                continue;
+            }
+            let (mut bytes, in_front) = self.in_front_of_wait(entry.session, server);
+            // None would be for ever.
+            let left_ms = |until: Time| until.since_ms(self.now).max(1);
+            let timeout = rest.until.map_or(0, left_ms).to_string();
+            let mut args: Vec<&[u8]> = rest.args.iter().map(Vec::as_slice).collect();
+            args.push(timeout.as_bytes());
+            encode::request(&mut bytes, &args);
+            let waiting = Waiting {
+                before: in_front,
+                in_front,
+                refused: None,
+                rest: Some(rest),
+            };
+            let duty = Duty::Wait(Box::new(waiting));
+            return self.go_on_alone(link, entry, (bytes, duty), server);
+        }
+        let mut reply = Vec::new();
+        match rest.least[..] {
+            [replicas] => encode::integer(&mut reply, replicas),
+            ref both => {
+                encode::array(&mut reply, both.len());
+                both.iter()
+                    .for_each(|one| encode::integer(&mut reply, *one));
+            }
+        }
+        self.pass_on(entry, &reply);
+    }
+}
+
+fn wait_key(number: u32) -> String {
+    format!("{WAITED}:{number}")
+}
+
+/// What WAIT and WAITAOF answer.
+fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
+    let one = |value: Value| match value {
+        Value::Integer(number) => Some(number),
+        _ => None,
+    };
+    match Value::read(reply)? {
+        Value::List(values) if values.len() == 2 => values.into_iter().map(one).collect(),
+        value => Some(vec![one(value)?]),
+    }
+}
+
+/// Whether it is one of the two.
+pub(crate) fn is_wait(id: respool_protocol::commands::CommandId) -> bool {
+    matches!(id, id::WAIT | id::WAITAOF)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use respool_protocol::slot::SLOTS;
+
+    use super::*;
+
+    #[test]
+    fn every_slot_has_a_key_to_write() {
+        let slots = (0..KEYS).map(|number| hash_slot(wait_key(number).as_bytes()));
+        let slots: HashSet<u16> = slots.collect();
+        assert_eq!(slots.len(), usize::from(SLOTS));
+    }
+}

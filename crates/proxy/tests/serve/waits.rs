@@ -1,0 +1,169 @@
+//! WAIT and WAITAOF where a pool has several servers: the session may have written to any of them.
+
+use std::time::{Duration, Instant};
+
+use respool_lab::servers::{Proxy, Server};
+use respool_lab::topologies::ClusterSettings;
+
+use super::client::{Client, Value, words};
+use super::cluster::{SOON, Served, key_in, primaries, some_server, with_every_server};
+use super::divided::pipelined;
+use super::target::{any_server, respool, wait_until};
+
+#[test]
+fn in_front_of_a_cluster_the_slowest_of_all_replicas_is_waited_for() {
+    with_every_server(|binary| {
+        let served = Served::start(binary, ClusterSettings::default(), &["--threads=2"]);
+        let mut client = served.client();
+        let keys: Vec<String> = (0..3)
+            .map(|share| key_in(|slot| served.cluster.share(share).contains(&slot), 0))
+            .collect();
+        let mut other = served.client();
+        for key in &keys {
+            assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+        }
+        assert_eq!(
+            client.call("WAIT 1 5000"),
+            Value::Integer(1),
+            "{}",
+            binary.display()
+        );
+        assert!(matches!(client.call("WAIT 0 0"), Value::Integer(0..=1)));
+        let mut node = Client::connect(served.cluster.node(0).address());
+        let has_waitaof = node.call("WAITAOF 0 0 10").error().is_none();
+        for (primary, key) in keys.iter().enumerate() {
+            served.cluster.node(primary + 3).stop();
+            assert_eq!(client.call(&format!("SET {key} 2")), Value::ok());
+            let asked = Instant::now();
+            assert_eq!(client.call("WAIT 1 300"), Value::Integer(0), "{key}");
+            let took = asked.elapsed();
+            let is_in_time = took >= Duration::from_millis(290) && took < Duration::from_secs(3);
+            assert!(is_in_time, "{took:?}");
+            if has_waitaof {
+                let none = Value::Array(vec![Value::Integer(0), Value::Integer(0)]);
+                assert_eq!(client.call("WAITAOF 0 1 100"), none);
+            }
+            // It is answered when the last of them has it, and others of the session wait behind it.
+            client.send(&words("WAIT 1 20000"));
+            client.send(&words(&format!("GET {key}")));
+            assert!(client.is_quiet(Duration::from_millis(200)));
+            served.cluster.node(primary + 3).cont();
+            assert_eq!(client.reply(), Value::Integer(1));
+            assert_eq!(client.reply(), Value::bulk("2"));
+        }
+        // Nothing is left of what was written for it.
+        assert_eq!(client.call("DBSIZE"), Value::Integer(3));
+        for (asked, said) in [
+            ("WAIT 1", "ERR wrong number of arguments for 'wait' command"),
+            ("WAIT a 1", "ERR value is not an integer or out of range"),
+            ("WAIT 1 -1", "ERR timeout is negative"),
+            ("WAIT 1 x", "ERR timeout is not an integer or out of range"),
+        ] {
+            assert_eq!(client.call(asked).error(), Some(said), "{asked}");
+        }
+        let key = &keys[0];
+        for bound in [
+            format!("MULTI;SET {key} 1;WAIT 1 0;EXEC"),
+            format!("WATCH {key};WAIT 1 0"),
+        ] {
+            let replies = pipelined(&mut other, &bound);
+            let refused = replies.iter().any(|reply| {
+                let text = reply.error().unwrap_or_default();
+                text.starts_with("ERR respool: 'wait' cannot be asked of a pool of several servers")
+            });
+            assert!(refused, "{replies:?}");
+        }
+    });
+}
+
+#[test]
+fn of_sharded_servers_the_least_that_one_of_them_says_counts() {
+    let binary = any_server();
+    let start = || Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let (servers, replicas): (Vec<Server>, Vec<Server>) =
+        (0..3).map(|_| (start(), start())).unzip();
+    for (server, replica) in servers.iter().zip(&replicas) {
+        let (host, port) = (server.address().ip(), server.address().port());
+        let follows = Client::connect(replica.address()).call(&format!("REPLICAOF {host} {port}"));
+        assert_eq!(follows, Value::ok());
+    }
+    let hosts: Vec<String> = servers
+        .iter()
+        .map(|server| server.address().to_string())
+        .collect();
+    let backend = format!("--backend=redis-sharded://{}", hosts.join(","));
+    let args = [
+        backend,
+        "--threads=1".to_owned(),
+        "--pinned-links-max=1".to_owned(),
+    ];
+    let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
+    let mut client = Client::connect(proxy.address());
+    wait_until("all replicas follow", SOON, || {
+        client.call("WAIT 1 300") == Value::Integer(1)
+    });
+    for replica in &replicas {
+        for key in 0..30 {
+            assert_eq!(client.call(&format!("SET key:{key} 1")), Value::ok());
+        }
+        assert_eq!(client.call("WAIT 1 5000"), Value::Integer(1));
+        replica.stop();
+        for key in 0..30 {
+            assert_eq!(client.call(&format!("SET key:{key} 2")), Value::ok());
+        }
+        assert_eq!(client.call("WAIT 1 100"), Value::Integer(0));
+        // Several that wait have one link after the other, and give up at their own time.
+        let mut waiting: Vec<Client> = (0..3).map(|_| Client::connect(proxy.address())).collect();
+        for client in &mut waiting {
+            client.send(&words("WAIT 1 400"));
+        }
+        for client in &mut waiting {
+            assert_eq!(client.reply(), Value::Integer(0));
+        }
+        replica.cont();
+        assert_eq!(client.call("WAIT 1 5000"), Value::Integer(1));
+    }
+}
+
+#[test]
+fn who_leaves_while_it_waits_leaves_nothing_behind() {
+    let served = Served::start(&some_server(), primaries(), &["--threads=1"]);
+    let blocked = || -> u32 {
+        let nodes = served.cluster.nodes().iter();
+        let of = |count: String| count.parse::<u32>().expect("a number");
+        nodes
+            .map(|node| of(node.info("clients", "blocked_clients").expect("INFO")))
+            .sum()
+    };
+    let mut client = served.client();
+    wait_until("who owns what is known", SOON, || {
+        client.call("WAIT 0 10") == Value::Integer(0)
+    });
+    for _ in 0..3 {
+        let mut waiting = served.client();
+        waiting.send(&words("WAIT 1 0"));
+        wait_until("it waits", SOON, || blocked() == 1);
+        drop(waiting);
+        wait_until("nobody waits", SOON, || blocked() == 0);
+        assert_eq!(client.call("WAIT 1 10"), Value::Integer(0));
+    }
+}
+
+#[test]
+fn while_slots_move_waiting_is_answered() {
+    let served = Served::start(&some_server(), primaries(), &["--threads=2"]);
+    let mut client = served.client();
+    for round in 0..6 {
+        let key = format!("waits:{round}");
+        assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+        let to = (served.owner(&key) + 1) % 3;
+        std::thread::scope(|scope| {
+            let moving = scope.spawn(|| served.move_key(&key, to));
+            while !moving.is_finished() {
+                assert_eq!(client.call("WAIT 0 100"), Value::Integer(0));
+            }
+        });
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(client.call("DBSIZE"), Value::Integer(6));
+}
