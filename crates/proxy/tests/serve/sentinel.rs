@@ -243,6 +243,40 @@ fn a_primary_that_freezes_is_left_and_is_not_written_to_when_it_wakes() {
 }
 
 #[test]
+fn all_servers_and_sentinels_are_restarted_in_turn_and_every_session_goes_on() {
+    let mut served = Served::start(&some_server(9), &one(), &["--threads=3"]);
+    let errors = counted(
+        served.proxy.address(),
+        &mut served,
+        Allowed::Loss,
+        |served| {
+            let whole = |served: &Served| {
+                let whole = served.sentinels.wait_until_whole(SOON);
+                whole.unwrap_or_else(|error| panic!("{error}"));
+            };
+            for sentinel in 0..3 {
+                let restarted = served.sentinels.restart_sentinel(sentinel);
+                restarted.unwrap_or_else(|error| panic!("{error}"));
+                whole(served);
+            }
+            let before = served.primary(0);
+            for server in [1 - before, before] {
+                let restarted = served.sentinels.watched_mut(0).server_mut(server);
+                restarted
+                    .restart()
+                    .unwrap_or_else(|error| panic!("{error}"));
+                whole(served);
+                if server != before {
+                    // A primary that came back at once, empty, would empty its replica, too.
+                    served.switch(0);
+                }
+            }
+        },
+    );
+    only_ours(&errors);
+}
+
+#[test]
 fn what_a_replica_has_taken_in_is_not_lost() {
     let served = Served::start(&some_server(4), &one(), &["--threads=2"]);
     let over = AtomicBool::new(false);

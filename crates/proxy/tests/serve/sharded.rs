@@ -9,6 +9,7 @@ use respool_protocol::commands::{Answer, CommandId, KeyFlags, Spread, all, id};
 use respool_protocol::hashing::{Hashing, Node, PredixyHash};
 
 use super::client::{Client, Value, request, words};
+use super::counting::{Allowed, counted};
 use super::divided::{self, pipelined, text, texts};
 use super::target::{any_server, installed, respool, wait_until};
 
@@ -35,7 +36,18 @@ impl Shards {
 
     /// `parameters`: what stands behind the servers in the URL.
     fn of(binary: &std::path::Path, parameters: &str, args: &[&str]) -> Shards {
-        let start = |_| Server::start(binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+        Shards::made_of(binary, &[], parameters, args)
+    }
+
+    /// `server_args`: for every server.
+    fn made_of(
+        binary: &std::path::Path,
+        server_args: &[&str],
+        parameters: &str,
+        args: &[&str],
+    ) -> Shards {
+        let start =
+            |_| Server::start(binary, server_args).unwrap_or_else(|error| panic!("{error}"));
         let servers: Vec<Server> = (0..3).map(start).collect();
         let hosts: Vec<_> = servers
             .iter()
@@ -423,6 +435,24 @@ fn a_server_that_is_gone_fails_its_own_keys_alone() {
         client.call(&format!("MGET {a} {gone}")),
         Value::Array(vec![Value::bulk(a), Value::bulk("again")])
     );
+}
+
+#[test]
+fn all_servers_are_restarted_in_turn_and_no_write_is_lost_or_doubled() {
+    for binary in installed() {
+        // What it has acknowledged it has written to its file.
+        let durable = ["--appendonly", "yes", "--appendfsync", "always"];
+        let args = ["--threads=3", "--reconnect-max-ms=100"];
+        let mut shards = Shards::made_of(&binary, &durable, "", &args);
+        let address = shards.address();
+        let errors = counted(address, &mut shards, Allowed::Cuts, |shards| {
+            for server in &mut shards.servers {
+                server.restart().unwrap_or_else(|error| panic!("{error}"));
+                std::thread::sleep(Duration::from_millis(400));
+            }
+        });
+        assert!(!errors.is_empty(), "nobody has noticed anything");
+    }
 }
 
 #[test]

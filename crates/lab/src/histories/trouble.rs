@@ -1,0 +1,306 @@
+//! What happens to several servers while clients write and read, and what those have that take over.
+//!
+//! A primary that is killed or freezes may have acknowledged what its replica never got: Redis replicates when it has answered.
+//! So the replica is read in between, while nobody answers for those keys. What it has then is what there was, and
+//! the history is checked in two parts: up to that moment, and from what the replica had.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use respool_protocol::slot::hash_slot;
+use respool_protocol::value::Value;
+
+use super::{Inherited, Settings, UNWRITTEN, register_key};
+use crate::differ::random::Random;
+use crate::failover::{self, Kind, scene::Scene};
+use crate::load::clock_ns;
+use crate::topologies::{Cluster, Node, Sentinels};
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing for two seconds.
+    Nothing,
+    /// Connections to the servers are cut.
+    Cuts,
+    /// Slots with keys move between primaries.
+    Moves,
+    /// A node joins, gets slots, gives them back and leaves.
+    Members,
+    /// A replica takes over from its primary, which runs.
+    Command,
+    /// All servers end and start again, one after the other; a primary, when its replica has taken over.
+    Restarts,
+    /// A primary gets SIGKILL.
+    Kill,
+    /// A primary gets SIGSTOP, and SIGCONT when its replica has taken over.
+    Freeze,
+}
+
+impl Trouble {
+    /// All of them.
+    pub const ALL: [Trouble; 8] = [
+        Trouble::Nothing,
+        Trouble::Cuts,
+        Trouble::Moves,
+        Trouble::Members,
+        Trouble::Command,
+        Trouble::Restarts,
+        Trouble::Kill,
+        Trouble::Freeze,
+    ];
+
+    /// A word for options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Trouble::Nothing => "nothing",
+            Trouble::Cuts => "cuts",
+            Trouble::Moves => "moves",
+            Trouble::Members => "members",
+            Trouble::Command => "command",
+            Trouble::Restarts => "restarts",
+            Trouble::Kill => "kill",
+            Trouble::Freeze => "freeze",
+        }
+    }
+
+    /// Whether clients may be told that a request was lost.
+    pub fn may_fail(self) -> bool {
+        matches!(self, Trouble::Cuts | Trouble::Kill | Trouble::Freeze)
+    }
+
+    /// Whether it can happen to such servers without any of them losing what it has acknowledged, but for what is read
+    /// meanwhile. By SENTINEL FAILOVER the old primary acknowledges writes while the new one is written to already.
+    pub fn suits(self, kind: Kind) -> bool {
+        match self {
+            Trouble::Nothing | Trouble::Cuts => true,
+            Trouble::Kill | Trouble::Freeze => kind != Kind::Sharded,
+            _ => kind == Kind::Cluster,
+        }
+    }
+
+    /// Lets it happen, and returns when it is over.
+    ///
+    /// # Errors
+    /// When a server refuses, or they do not become what they should be again.
+    pub fn happen(self, settings: &Settings, scene: &mut Scene) -> io::Result<Vec<Inherited>> {
+        match (self, scene) {
+            (Trouble::Nothing, _) => thread::sleep(Duration::from_secs(2)),
+            (Trouble::Cuts, scene) => cut(scene)?,
+            (Trouble::Moves, Scene::Cluster(cluster)) => move_slots(settings, cluster)?,
+            (Trouble::Members, Scene::Cluster(cluster)) => join_and_leave(settings, cluster)?,
+            (Trouble::Command, Scene::Cluster(cluster)) => {
+                for primary in 0..2 {
+                    fail_over(cluster, primary, primary + PRIMARIES)?;
+                }
+            }
+            (Trouble::Restarts, Scene::Cluster(cluster)) => restart_all(cluster)?,
+            (Trouble::Kill | Trouble::Freeze, Scene::Cluster(cluster)) => {
+                return self.end_primary(settings, cluster);
+            }
+            (Trouble::Kill | Trouble::Freeze, Scene::Sentinel(sentinels)) => {
+                return self.end_watched(settings, sentinels);
+            }
+            (trouble, _) => {
+                let text = format!("{} does not happen to such servers", trouble.name());
+                return Err(io::Error::other(text));
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn end_primary(self, settings: &Settings, cluster: &mut Cluster) -> io::Result<Vec<Inherited>> {
+        self.end(cluster.node(0));
+        let slots = cluster.share(0);
+        let is_its = |key: &usize| slots.contains(&hash_slot(&register_key(0, *key)));
+        let inherited = inherit(
+            cluster.node(PRIMARIES),
+            (0..settings.keys).filter(is_its),
+            true,
+        )?;
+        let other = cluster.wait_for_other_owner(*slots.start(), 0, LIMIT)?;
+        if other != PRIMARIES {
+            return Err(io::Error::other(format!("node {other} has taken over")));
+        }
+        self.bring_back(cluster.node_mut(0))?;
+        cluster.wait_until_whole(LIMIT)?;
+        Ok(vec![inherited])
+    }
+
+    fn end_watched(
+        self,
+        settings: &Settings,
+        sentinels: &mut Sentinels,
+    ) -> io::Result<Vec<Inherited>> {
+        self.end(sentinels.watched(0).server(0));
+        let inherited = inherit(sentinels.watched(0).server(1), 0..settings.keys, false)?;
+        sentinels.wait_for_other_primary(0, 0, LIMIT)?;
+        self.bring_back(sentinels.watched_mut(0).server_mut(0))?;
+        sentinels.wait_until_whole(LIMIT)?;
+        Ok(vec![inherited])
+    }
+
+    fn end(self, primary: &Node) {
+        match self {
+            Trouble::Freeze => primary.stop(),
+            _ => primary.kill9(),
+        }
+    }
+
+    fn bring_back(self, primary: &mut Node) -> io::Result<()> {
+        match self {
+            Trouble::Freeze => {
+                // Whoever still has something with it when it wakes may get it acknowledged: it does not know yet that its
+                // place is taken. A client without respool would, too.
+                thread::sleep(HEARD);
+                primary.cont();
+                Ok(())
+            }
+            _ => primary.restart(),
+        }
+    }
+}
+
+/// The servers, where what is gone of a Cluster leaves the rest as it is.
+///
+/// # Errors
+/// When they do not start.
+pub fn scene(kind: Kind, binary: &Path) -> io::Result<Scene> {
+    let settings = failover::Settings {
+        kind,
+        is_partial: true,
+        silence: SILENCE,
+        ..failover::Settings::default()
+    };
+    Scene::start(&settings, binary)
+}
+
+/// After so long a silence the others think that a server has failed.
+const SILENCE: Duration = Duration::from_millis(1_500);
+/// Primaries of a [`Scene`]'s Cluster; the replicas stand behind them in the same order.
+const PRIMARIES: usize = 3;
+/// Within which servers have become what they should be again.
+const LIMIT: Duration = Duration::from_secs(30);
+/// What a server sent before it ended has long been read after this, and nobody has taken its place yet.
+const SETTLED: Duration = Duration::from_millis(400);
+// Asked late and for many keys, the replica is one still.
+const _: () = assert!(SETTLED.as_millis() * 2 < SILENCE.as_millis());
+/// One that is younger than a second when it is lost is not replaced at once.
+const BETWEEN_CUTS: Duration = Duration::from_millis(400);
+const CUTS: usize = 9;
+const MOVES: usize = 16;
+/// Within which respool has asked the nodes again.
+const HEARD: Duration = Duration::from_millis(1_200);
+
+/// What a replica has of these keys, while its primary is no more and it is none yet.
+fn inherit(
+    replica: &Node,
+    keys: impl Iterator<Item = usize>,
+    is_node: bool,
+) -> io::Result<Inherited> {
+    thread::sleep(SETTLED);
+    let mut connection = replica.connect()?;
+    if is_node {
+        connection.order(&["READONLY"])?;
+    }
+    let mut inherited = Inherited {
+        at: clock_ns(),
+        values: BTreeMap::new(),
+    };
+    for key in keys {
+        let value = match connection.order(&[b"GET".as_slice(), &register_key(0, key)])? {
+            Value::Null => UNWRITTEN,
+            reply => {
+                let text = reply.text().and_then(|text| std::str::from_utf8(text).ok());
+                let value = text.and_then(|text| text.parse().ok());
+                value.ok_or_else(|| io::Error::other(format!("key {key} is {reply:?}")))?
+            }
+        };
+        inherited.values.insert(key, value);
+    }
+    // It was still a replica at the end: else some of it may have been written to the heir.
+    match replica.info("replication", "role")?.as_str() {
+        "slave" => Ok(inherited),
+        role => Err(io::Error::other(format!(
+            "it was read too late: it is a {role}"
+        ))),
+    }
+}
+
+fn cut(scene: &Scene) -> io::Result<()> {
+    let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    for turn in 0..CUTS {
+        let node = scene.holder(turn % scene.groups())?;
+        node.order(&kill)?;
+        thread::sleep(BETWEEN_CUTS);
+    }
+    Ok(())
+}
+
+/// Moves slots of keys that are written and read, a key at a time, so that some of a slot is here and some there.
+fn move_slots(settings: &Settings, cluster: &Cluster) -> io::Result<()> {
+    let mut random = Random::new(settings.seed);
+    for _ in 0..MOVES {
+        let slot = hash_slot(&register_key(0, random.below(settings.keys)));
+        let from = cluster.owner(slot)?;
+        let to = (from + 1 + random.below(PRIMARIES - 1)) % PRIMARIES;
+        cluster.begin_move(slot, from, to)?;
+        thread::sleep(Duration::from_millis(random.below(30) as u64));
+        while cluster.move_keys(slot, from, to, 1)? > 0 {
+            thread::sleep(Duration::from_millis(random.below(30) as u64));
+        }
+        cluster.end_move(slot, from, to)?;
+    }
+    Ok(())
+}
+
+fn join_and_leave(settings: &Settings, cluster: &mut Cluster) -> io::Result<()> {
+    let joined = cluster.add_node()?;
+    let mut taken = Vec::new();
+    for key in 0..settings.keys {
+        let slot = hash_slot(&register_key(0, key));
+        let from = cluster.owner(slot)?;
+        if key % 2 == 0 && from != joined {
+            cluster.move_slots([slot], from, joined)?;
+            taken.push((slot, from));
+        }
+    }
+    thread::sleep(HEARD);
+    for (slot, from) in taken {
+        cluster.move_slots([slot], joined, from)?;
+    }
+    thread::sleep(HEARD);
+    for node in 0..joined {
+        let forget = ["CLUSTER", "FORGET", cluster.id(joined)];
+        // One whose replica it has become in the meantime refuses.
+        cluster.node(node).ask(&forget)?;
+    }
+    cluster.node(joined).kill9();
+    thread::sleep(HEARD);
+    Ok(())
+}
+
+fn fail_over(cluster: &Cluster, primary: usize, replica: usize) -> io::Result<()> {
+    let slot = *cluster.share(primary % PRIMARIES).start();
+    cluster.begin_failover(replica)?;
+    match cluster.wait_for_other_owner(slot, primary, LIMIT)? {
+        owner if owner == replica => Ok(()),
+        owner => Err(io::Error::other(format!("node {owner} has taken over"))),
+    }
+}
+
+fn restart_all(cluster: &mut Cluster) -> io::Result<()> {
+    for primary in 0..PRIMARIES {
+        let replica = primary + PRIMARIES;
+        cluster.node_mut(replica).restart()?;
+        cluster.wait_until_whole(LIMIT)?;
+        fail_over(cluster, primary, replica)?;
+        thread::sleep(HEARD);
+        cluster.node_mut(primary).restart()?;
+        cluster.wait_until_whole(LIMIT)?;
+    }
+    Ok(())
+}

