@@ -426,20 +426,21 @@ impl Engine {
 
     /// Asks the servers that are read how they are, sees who does not answer, and deals the seats anew.
     pub(crate) fn tick_readers(&mut self) {
+        if self.pools.iter().all(|pool| pool.readers.is_none()) {
+            return;
+        }
+        self.give_up_silent();
         for pool in 0..self.pools.len() {
             let now = self.now;
             let Some(readers) = &mut self.pools[pool].readers else {
                 continue;
             };
-            let servers: Vec<ServerId> = readers.all.iter().map(|one| one.server).collect();
             if now.since_ms(readers.looked_at) >= LOOK_MS {
                 readers.looked_at = now;
-                for server in &servers {
-                    self.look_at(*server);
+                let servers: Vec<ServerId> = readers.all.iter().map(|one| one.server).collect();
+                for server in servers {
+                    self.look_at(server);
                 }
-            }
-            for server in servers {
-                self.give_up_silent(server);
             }
             self.deal_seats(pool);
         }
@@ -525,19 +526,19 @@ impl Engine {
         self.deal_seats(pool);
     }
 
-    /// A replica that owes replies and brings none is asked no more, and others are asked what it was.
-    fn give_up_silent(&mut self, server: ServerId) {
-        if self.server(server).replica_of.is_none() {
-            return;
-        }
-        for key in self.links.keys() {
-            let link = self.links.get(key).filter(|link| link.key.server == server);
-            if link.is_some_and(|link| self.is_silent(link, GIVEN_UP_MS)) {
-                self.lose_link(
-                    key,
-                    "it sent nothing for a second, and its reads go elsewhere",
-                );
-            }
+    /// Replicas that owe replies and bring none are asked no more, and others are asked what they were.
+    fn give_up_silent(&mut self) {
+        let is_silent = |link: &Link| {
+            self.server(link.key.server).replica_of.is_some() && self.is_silent(link, GIVEN_UP_MS)
+        };
+        let links = self.links.iter();
+        let silent = links.filter(|(_, link)| is_silent(link));
+        let silent: Vec<Key> = silent.map(|(key, _)| key).collect();
+        for key in silent {
+            self.lose_link(
+                key,
+                "it sent nothing for a second, and its reads go elsewhere",
+            );
         }
     }
 
