@@ -367,7 +367,10 @@ impl Engine {
             };
             if next != on {
                 // Whoever turns to it looks at its bounds for whoever turned away.
-                if link.role != Role::Shared || link.is_full(limits) {
+                if link.is_full(limits) {
+                    link.admit(false, false);
+                }
+                if link.role != Role::Shared || !link.accepting {
                     break;
                 }
                 link.unused_since = self.now;
