@@ -18,6 +18,7 @@ mod failure;
 mod fleet;
 mod gather;
 mod here;
+mod keeping;
 pub mod limits;
 mod link;
 mod monitor;

@@ -5,9 +5,11 @@ use respool_protocol::hashing::Placement;
 
 use crate::cluster::Cluster;
 use crate::link::LinkKey;
+use crate::returns::{Calendar, Expected};
 use crate::sentinels::Watch;
 use crate::settings::{FlushRule, PoolKind, PoolSettings, ServerSettings};
 use crate::slots::Key;
+use crate::time::Time;
 
 /// A server's index in the engine's table of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,6 +60,8 @@ pub(crate) struct Pool {
     pub(crate) watch: Option<Box<Watch>>,
     /// When the batches for its servers leave, and what in them leaves together.
     pub(crate) flush: FlushRule,
+    /// Where it has several servers: the sessions that are expected back by all of them.
+    pub(crate) crowd: Option<Box<Calendar>>,
 }
 
 /// Which server owns which keys, at this moment. Whoever routes asks here and nowhere else.
@@ -142,11 +146,14 @@ impl Pool {
                     Topology::Cluster(Box::new(Cluster::new(seeds, ids)))
                 }
             };
-            pools.push(Pool {
+            let mut pool = Pool {
                 topology,
                 watch,
                 flush,
-            });
+                crowd: None,
+            };
+            pool.expect_anew();
+            pools.push(pool);
         }
         for pool in &pools {
             // Until a Sentinel says so.
@@ -170,6 +177,32 @@ impl Pool {
     /// Whether requests have to be looked at to know whose they are.
     pub(crate) fn has_several(&self) -> bool {
         !matches!(self.topology, Topology::Single(_))
+    }
+
+    /// Nobody is expected back yet.
+    pub(crate) fn expect_anew(&mut self) {
+        let calendar = || Box::new(Calendar::new(self.flush.max_delay_us));
+        self.crowd = self.has_several().then(calendar);
+    }
+
+    /// A session was answered by all of them and comes back in about `gap_us`.
+    pub(crate) fn expect(&mut self, now: Time, gap_us: u32) -> Expected {
+        let crowd = self.crowd.as_mut();
+        crowd.map_or(Expected::NOT, |crowd| crowd.expect(now, gap_us))
+    }
+
+    /// It came back, or never will.
+    pub(crate) fn came(&mut self, expected: Expected) {
+        if let Some(crowd) = &mut self.crowd {
+            crowd.came(expected);
+        }
+    }
+
+    /// How many requests that are about to come are one server's, if each is of a session that asks all servers alike.
+    /// `None`: sessions are expected by links.
+    pub(crate) fn soon_by_server(&mut self, now: Time) -> Option<u32> {
+        let servers = self.servers().len().max(1) as u32;
+        self.crowd.as_mut().map(|crowd| crowd.soon(now) / servers)
     }
 
     /// The owner of a key; `random` is asked where any will do.
