@@ -281,6 +281,10 @@ impl Engine {
             }
         }
         let max_delay_us = of.flush.max_delay_us;
+        if max_delay_us != before {
+            // The slots of a calendar are as long as the wait.
+            of.expect_anew();
+        }
         *self.levels_mut(listener) = levels;
         for link in self.links.keys() {
             if let Some(link) = self.links.get_mut(link)
@@ -289,7 +293,6 @@ impl Engine {
             {
                 link.try_again();
                 if max_delay_us != before {
-                    // Its slots are as long as the wait: a new calendar, in which nobody is expected yet.
                     link.returns = Returns::new(max_delay_us);
                 }
             }

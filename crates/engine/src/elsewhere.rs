@@ -380,6 +380,7 @@ impl Engine {
         let waited_ms = now_ms.wrapping_sub(item.entry.at_ms);
         let is_new = item.entry.before != Before::Refused || waited_ms >= WAITED_MS;
         item.entry.before = Before::Refused;
+        session.flags |= Flags::UNFORESEEN;
         let delayed = &mut session.rare().delayed;
         if item.waits && is_new {
             delayed.waits_since_ms = now_ms;

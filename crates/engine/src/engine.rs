@@ -29,6 +29,7 @@ use crate::control::Levels;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::fleet::{Answer, Asked, Question, Settling};
+use crate::keeping::Keeping;
 use crate::limits::LINKS_PER_SERVER;
 use crate::link::{Class, Decision, Entry, Identity, Link, LinkKey, Role, State, Streaming, Why};
 use crate::pool::{Pool, Server, ServerId};
@@ -232,6 +233,8 @@ pub struct Engine {
     flushed_links: Vec<Key>,
     /// Sessions with something to write.
     pub(crate) dirty: Vec<Key>,
+    /// Sessions of which a part of the answers waits for the rest, and until when at the most, the first one in front.
+    pub(crate) kept: VecDeque<(Time, Key)>,
     /// Sessions that the link whose bytes are taken has brought more than may wait for its turn.
     pub(crate) early: Vec<Key>,
     /// Sessions that may be brought more than they take, and the links that bring it.
@@ -314,10 +317,9 @@ impl Engine {
             return Some(self.now);
         }
         let pause_ends = self.pauses.iter().map(|pause| pause.until).min();
-        match (self.flush_at, pause_ends) {
-            (Some(flush), Some(end)) => Some(flush.min(end)),
-            (flush, end) => flush.or(end),
-        }
+        let kept_until = self.kept.front().map(|(until, _)| *until);
+        let all = [self.flush_at, pause_ends, kept_until];
+        all.into_iter().flatten().min()
     }
 
     /// The bytes that this session is to be sent.
@@ -383,6 +385,7 @@ impl Engine {
             open_links: Vec::new(),
             flushed_links: Vec::new(),
             dirty: Vec::new(),
+            kept: VecDeque::new(),
             early: Vec::new(),
             slow: Vec::new(),
             put_off_sessions: Vec::new(),
@@ -467,6 +470,7 @@ impl Engine {
             answered_at: Time(0),
             gap_us: u32::MAX,
             expected: Expected::NOT,
+            keeping: Keeping::default(),
             db: key.db,
             pool: pool as u16,
             server,
@@ -669,6 +673,9 @@ impl Engine {
         }
         self.settle_pauses();
         self.ask_hubs();
+        if !self.kept.is_empty() {
+            self.end_keeping();
+        }
         self.flush();
         self.relieve_memory();
         self.switch_reading();
@@ -877,8 +884,11 @@ impl Engine {
         };
         self.held_bytes -= session.held_bytes();
         session.out.take(session.out.len(), &mut self.spare);
-        if let Some(link) = self.links.get_mut(session.link) {
-            link.returns.came(session.expected);
+        match session.flags.any(Flags::ROUTED) {
+            true => self.pools[usize::from(session.pool)].came(session.expected),
+            false => self.came(session.link, session.expected),
+        }
+        if self.links.get(session.link).is_some() {
             self.leave(session.link);
             if self
                 .links
@@ -928,14 +938,22 @@ impl Engine {
             return;
         };
         let old = std::mem::replace(&mut session.link, link);
-        if let Some(link) = self.links.get_mut(old) {
-            link.returns.came(session.expected);
-        }
-        session.expected = Expected::NOT;
+        let expected = std::mem::replace(&mut session.expected, Expected::NOT);
         session.gap_us = u32::MAX;
+        match session.flags.any(Flags::ROUTED) {
+            true => self.pools[usize::from(session.pool)].came(expected),
+            false => self.came(old, expected),
+        }
         self.leave(old);
         if let Some(link) = self.links.get_mut(link) {
             link.riders += 1;
+        }
+    }
+
+    /// A session that was expected on a link is not any more.
+    fn came(&mut self, link: Key, expected: Expected) {
+        if let Some(link) = self.links.get_mut(link) {
+            link.returns.came(expected);
         }
     }
 
@@ -1091,12 +1109,17 @@ impl Engine {
                 continue;
             }
             let pool = self.servers[usize::from(link.key.server.0)].pool;
-            let rule = &self.pools[usize::from(pool)].flush;
+            let pool = &mut self.pools[usize::from(pool)];
+            let soon = match link.in_flight() {
+                0 => pool.soon_by_server(self.now),
+                _ => None,
+            };
+            let rule = &pool.flush;
             let hurries = |entry: &Entry| {
                 let session = self.sessions.get(entry.session);
                 session.is_some_and(|session| !Levels::of(&self.levels, session.listener).hold)
             };
-            let decision = match link.decide(rule, self.now) {
+            let decision = match link.decide(rule, self.now, soon) {
                 // A batch leaves as a whole.
                 Decision::HoldUntil(_) if some_hurry && link.open_entries().any(hurries) => {
                     Decision::Flush(Why::Idle)

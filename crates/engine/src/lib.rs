@@ -19,6 +19,7 @@ mod fleet;
 mod gather;
 mod health;
 mod here;
+mod keeping;
 pub mod limits;
 mod link;
 mod monitor;

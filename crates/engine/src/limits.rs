@@ -103,6 +103,9 @@ pub const BATCH_BYTES_MAX: usize = 16 << 10;
 /// same.
 pub const JOINED_BATCH_BYTES_MAX: usize = 2 * BATCH_BYTES_MAX;
 
+/// Bytes of answers that wait for the rest, where several servers were asked at once. At it: they are written.
+pub const KEPT_BYTES_MAX: usize = BATCH_BYTES_MAX;
+
 /// Bodies of scripts that one worker remembers. At it: all are forgotten, and the next ones remembered.
 pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 

@@ -749,7 +749,9 @@ impl Link {
     /// in flight has come back, when the batch is full, or when its oldest request has waited long
     /// enough. Replies announce requests: who was answered and is about to ask again is waited for,
     /// within the same bound, so the requests of one crowd stay one batch.
-    pub(crate) fn decide(&mut self, rule: &FlushRule, now: Time) -> Decision {
+    ///
+    /// `soon`: how many are about to come, where that is not in the link's own calendar.
+    pub(crate) fn decide(&mut self, rule: &FlushRule, now: Time, soon: Option<u32>) -> Decision {
         // On a link of its own, a session waits for nobody.
         if !rule.hold || self.role != Role::Shared {
             return Decision::Flush(Why::Idle);
@@ -757,8 +759,14 @@ impl Link {
         if self.open_bytes() >= self.batch_bytes_max(rule) {
             return Decision::Flush(Why::Full);
         }
-        if self.in_flight() == 0 && !self.returns.worth_waiting(now, self.open) {
-            return Decision::Flush(Why::Idle);
+        if self.in_flight() == 0 {
+            let waits = match soon {
+                None => self.returns.worth_waiting(now, self.open),
+                Some(soon) => self.returns.worth_waiting_for(soon, self.open),
+            };
+            if !waits {
+                return Decision::Flush(Why::Idle);
+            }
         }
         let due = self.open_since + rule.max_delay_us;
         if now >= due {
@@ -1300,38 +1308,59 @@ mod tests {
         }
         link.begin_batch(Time(300));
         assert_eq!(
-            link.decide(&RULE, Time(300)),
+            link.decide(&RULE, Time(300), None),
             Decision::HoldUntil(Time(500))
         );
         push(&mut link, 5, BATCH_BYTES_MAX);
-        assert_eq!(link.decide(&RULE, Time(310)), Decision::Flush(Why::Full));
+        assert_eq!(
+            link.decide(&RULE, Time(310), None),
+            Decision::Flush(Why::Full)
+        );
         link.flush(Time(310));
         push(&mut link, 6, 10);
         link.begin_batch(Time(320));
         // Fewer requests than the batch before it had when its wait began.
-        assert_eq!(link.decide(&RULE, Time(520)), Decision::Flush(Why::Late));
+        assert_eq!(
+            link.decide(&RULE, Time(520), None),
+            Decision::Flush(Why::Late)
+        );
     }
 
     #[test]
     fn a_lone_request_never_waits_and_nobody_waits_longer_than_max_delay() {
         let mut link = link();
         push(&mut link, 0, 10);
-        assert_eq!(link.decide(&RULE, Time(0)), Decision::Flush(Why::Idle));
+        assert_eq!(
+            link.decide(&RULE, Time(0), None),
+            Decision::Flush(Why::Idle)
+        );
         link.flush(Time(0));
         link.written(10);
         link.begin_batch(Time(50));
         push(&mut link, 1, 10);
-        assert_eq!(link.decide(&RULE, Time(60)), Decision::HoldUntil(Time(250)));
-        assert_eq!(link.decide(&RULE, Time(250)), Decision::Flush(Why::Late));
+        assert_eq!(
+            link.decide(&RULE, Time(60), None),
+            Decision::HoldUntil(Time(250))
+        );
+        assert_eq!(
+            link.decide(&RULE, Time(250), None),
+            Decision::Flush(Why::Late)
+        );
         link.ledger.pop_front();
-        assert_eq!(link.decide(&RULE, Time(250)), Decision::Flush(Why::Idle));
+        assert_eq!(
+            link.decide(&RULE, Time(250), None),
+            Decision::Flush(Why::Idle)
+        );
         link.begin_batch(Time(300));
         link.returns.expect(Time(300), 0);
         assert_eq!(
-            link.decide(&RULE, Time(310)),
+            link.decide(&RULE, Time(310), None),
             Decision::HoldUntil(Time(500))
         );
-        assert_eq!(link.decide(&RULE, Time(500)), Decision::Flush(Why::Late));
+        assert_eq!(
+            link.decide(&RULE, Time(500), None),
+            Decision::Flush(Why::Late)
+        );
     }
 
     #[test]
@@ -1341,11 +1370,14 @@ mod tests {
         link.flush(Time(0));
         push(&mut link, 1, BATCH_BYTES_MAX - 1);
         assert!(matches!(
-            link.decide(&RULE, Time(0)),
+            link.decide(&RULE, Time(0), None),
             Decision::HoldUntil(_)
         ));
         push(&mut link, 2, 1);
-        assert_eq!(link.decide(&RULE, Time(0)), Decision::Flush(Why::Full));
+        assert_eq!(
+            link.decide(&RULE, Time(0), None),
+            Decision::Flush(Why::Full)
+        );
     }
 
     #[test]

@@ -7,9 +7,11 @@ use crate::cluster::Cluster;
 use crate::health::Health;
 use crate::link::LinkKey;
 use crate::readers::Readers;
+use crate::returns::{Calendar, Expected};
 use crate::sentinels::Watch;
 use crate::settings::{FlushRule, PoolKind, PoolSettings, ServerSettings};
 use crate::slots::Key;
+use crate::time::Time;
 
 /// A server's index in the engine's table of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,6 +70,8 @@ pub(crate) struct Pool {
     pub(crate) readers: Option<Box<Readers>>,
     /// When the batches for its servers leave, and what in them leaves together.
     pub(crate) flush: FlushRule,
+    /// Where it has several servers: the sessions that are expected back by all of them.
+    pub(crate) crowd: Option<Box<Calendar>>,
 }
 
 /// Which server owns which keys, at this moment. Whoever routes asks here and nowhere else.
@@ -152,12 +156,15 @@ impl Pool {
                     Topology::Cluster(Box::new(Cluster::new(seeds, ids)))
                 }
             };
-            pools.push(Pool {
+            let mut pool = Pool {
                 topology,
                 watch,
                 readers: Readers::new(&pool.reads),
                 flush,
-            });
+                crowd: None,
+            };
+            pool.expect_anew();
+            pools.push(pool);
         }
         for pool in &pools {
             // Until a Sentinel says so.
@@ -186,6 +193,33 @@ impl Pool {
     /// Whether requests have to be looked at to know which server they are for.
     pub(crate) fn is_routed(&self) -> bool {
         self.has_several() || self.readers.is_some()
+    }
+
+    /// Nobody is expected back yet.
+    pub(crate) fn expect_anew(&mut self) {
+        let calendar = || Box::new(Calendar::new(self.flush.max_delay_us));
+        self.crowd = self.is_routed().then(calendar);
+    }
+
+    /// A session was answered by all of them and comes back in about `gap_us`.
+    pub(crate) fn expect(&mut self, now: Time, gap_us: u32) -> Expected {
+        let crowd = self.crowd.as_mut();
+        crowd.map_or(Expected::NOT, |crowd| crowd.expect(now, gap_us))
+    }
+
+    /// It came back, or never will.
+    pub(crate) fn came(&mut self, expected: Expected) {
+        if let Some(crowd) = &mut self.crowd {
+            crowd.came(expected);
+        }
+    }
+
+    /// How many requests that are about to come are one server's, if each is of a session that asks all servers alike.
+    /// `None`: sessions are expected by links.
+    pub(crate) fn soon_by_server(&mut self, now: Time) -> Option<u32> {
+        let read = self.readers.as_ref().map_or(0, |readers| readers.count());
+        let servers = self.servers().len().max(read).max(1) as u32;
+        self.crowd.as_mut().map(|crowd| crowd.soon(now) / servers)
     }
 
     /// The owner of a key; `random` is asked where any will do.

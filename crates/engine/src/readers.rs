@@ -14,6 +14,8 @@
 //! not see undone. A replica that cannot be read (its link is down, it is silent, it loads, it has lost its primary) has no seats; what it was asked
 //! and has not answered is asked elsewhere.
 
+use std::collections::HashSet;
+
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::commands::{Command, CommandId, Flags as CommandFlags, id};
 use respool_protocol::encode;
@@ -55,6 +57,8 @@ pub(crate) struct Readers {
     all: Vec<Reader>,
     /// Of each owner, by its index among the engine's servers, at whom its sessions read.
     tables: Vec<Option<Box<[ServerId; SEATS]>>>,
+    /// Servers in them.
+    count: usize,
     looked_at: Time,
 }
 
@@ -109,6 +113,7 @@ impl Readers {
                 settings: settings.clone(),
                 all: Vec::new(),
                 tables: Vec::new(),
+                count: 0,
                 looked_at: Time(0),
             })
         })
@@ -131,6 +136,11 @@ impl Readers {
     fn of_mut(&mut self, server: ServerId) -> Option<&mut ReaderState> {
         let one = self.all.iter_mut().find(|one| one.server == server);
         one.map(|one| &mut one.state)
+    }
+
+    /// How many servers are read in the place of owners, those among them.
+    pub(crate) fn count(&self) -> usize {
+        self.count
     }
 
     /// Whether an owner has no replica, as far as is known.
@@ -569,6 +579,8 @@ impl Engine {
             tables[usize::from(owner.0)] = seats;
         }
         if let Some(readers) = &mut self.pools[pool].readers {
+            let seats = tables.iter().flatten().flat_map(|seats| seats.iter());
+            readers.count = seats.collect::<HashSet<_>>().len();
             readers.tables = tables;
         }
         self.tell_readers(pool);

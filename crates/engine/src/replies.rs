@@ -262,7 +262,11 @@ impl Engine {
         let much = session.out.len() > soft;
         // It may have been held for what came early, and that has had its turn.
         let held = session.flags.any(Flags::HOLD_OUTPUT) && session.out.len() <= soft / 2;
-        Engine::mark_dirty(&mut self.dirty, key, session);
+        if caught_up || !session.flags.any(Flags::ROUTED) {
+            Engine::mark_dirty(&mut self.dirty, key, session);
+        } else {
+            self.keep_for_rest(key);
+        }
         if caught_up {
             self.note_caught_up(key);
         }
@@ -280,7 +284,9 @@ impl Engine {
         };
         session.answered_at = self.now;
         let asked_again = session.flags.any(Flags::ASKS_AGAIN);
-        session.flags.remove(Flags::FUSED | Flags::ASKS_AGAIN);
+        session
+            .flags
+            .remove(Flags::FUSED | Flags::ASKS_AGAIN | Flags::UNFORESEEN);
         if asked_again {
             for link in self.links.keys() {
                 if let Some(link) = self.links.get_mut(link) {
@@ -298,11 +304,22 @@ impl Engine {
             }
             self.release(key, Flags::HOLD_DRAIN | Flags::HOLD_DEPTH);
         } else if session.expected == Expected::NOT
-            // Whose its next request is, nobody knows.
-            && !session.flags.any(Flags::CLOSING | Flags::ENDED | Flags::ROUTED)
+            && !session
+                .flags
+                .any(Flags::CLOSING | Flags::ENDED | Flags::ROUTED)
             && let Some(link) = self.links.get_mut(session.link)
         {
             session.expected = link.returns.expect(self.now, session.gap_us);
+        } else if session.flags.any(Flags::ROUTED) {
+            session.keeping.end(true);
+            // Whose its next request is, nobody knows: it is expected by all of them.
+            if session.expected == Expected::NOT
+                && !session.flags.any(Flags::CLOSING | Flags::ENDED)
+                && session.pins.is_empty()
+            {
+                let pool = &mut self.pools[usize::from(session.pool)];
+                session.expected = pool.expect(self.now, session.gap_us);
+            }
         }
     }
 

@@ -244,7 +244,9 @@ impl Engine {
         let gap = self.now.since_us(session.answered_at);
         session.gap_us = u32::try_from(gap).unwrap_or(u32::MAX);
         let expected = std::mem::replace(&mut session.expected, Expected::NOT);
-        if let Some(link) = self.links.get_mut(session.link) {
+        if session.flags.any(Flags::ROUTED) {
+            self.pools[usize::from(session.pool)].came(expected);
+        } else if let Some(link) = self.links.get_mut(session.link) {
             link.returns.came(expected);
         }
     }
@@ -438,6 +440,11 @@ impl Engine {
             .map_or(Flags::default(), |session| session.flags);
         if flags.any(Flags::FUSED) && self.hold_until_caught_up(key) {
             return Placed::Wait;
+        }
+        if flags.any(Flags::ROUTED)
+            && let Some(session) = self.sessions.get_mut(key)
+        {
+            session.flags |= Flags::UNFORESEEN;
         }
         let placed = if flags.any(Flags::TUNNEL) {
             self.place_in_tunnel(key, bytes, spans)

@@ -29,14 +29,21 @@ const STRAGGLERS: u32 = 4;
 /// Most batches that leave without waiting, after waits in vain.
 const DOUBT_MAX: u32 = 1023;
 
-/// Whom a link expects, and when.
+/// Who is expected, and when.
 #[derive(Debug)]
-pub(crate) struct Returns {
+pub(crate) struct Calendar {
     counts: [u16; SLOTS as usize],
     /// The slot of the present moment.
     now: u32,
     /// Length of a slot, microseconds.
     slot_us: u64,
+}
+
+/// Whom a link expects, and whether to wait for them. Where a pool has several servers, its links have one calendar in common, and
+/// each its own doubt: whose the next request of a session is, nobody knows, but of many sessions each server gets a share.
+#[derive(Debug)]
+pub(crate) struct Returns {
+    calendar: Calendar,
     /// Batches that shall leave without waiting.
     skip: u32,
     doubt: u32,
@@ -52,15 +59,12 @@ impl Expected {
     pub(crate) const NOT: Expected = Expected(u32::MAX);
 }
 
-impl Returns {
+impl Calendar {
     pub(crate) fn new(max_delay_us: u32) -> Self {
-        Returns {
+        Calendar {
             counts: [0; SLOTS as usize],
             now: 0,
             slot_us: u64::from(max_delay_us / WAIT).max(1),
-            skip: 0,
-            doubt: 0,
-            wait: None,
         }
     }
 
@@ -89,7 +93,7 @@ impl Returns {
     }
 
     /// How many are about to come.
-    fn soon(&mut self, now: Time) -> u32 {
+    pub(crate) fn soon(&mut self, now: Time) -> u32 {
         let slot = (now.0 / self.slot_us) as u32;
         let passed = slot.wrapping_sub(self.now);
         for forgotten in 0..passed.min(SLOTS) {
@@ -101,10 +105,38 @@ impl Returns {
             .map(|slot| u32::from(self.counts[(slot % SLOTS) as usize]))
             .sum()
     }
+}
+
+impl Returns {
+    pub(crate) fn new(max_delay_us: u32) -> Self {
+        Returns {
+            calendar: Calendar::new(max_delay_us),
+            skip: 0,
+            doubt: 0,
+            wait: None,
+        }
+    }
+
+    /// See [`Calendar::expect`].
+    #[inline]
+    pub(crate) fn expect(&mut self, now: Time, gap_us: u32) -> Expected {
+        self.calendar.expect(now, gap_us)
+    }
+
+    /// See [`Calendar::came`].
+    #[inline]
+    pub(crate) fn came(&mut self, expected: Expected) {
+        self.calendar.came(expected);
+    }
 
     /// Whether a batch of `gathered` requests that could leave now shall wait for more.
     pub(crate) fn worth_waiting(&mut self, now: Time, gathered: u32) -> bool {
-        let soon = self.soon(now);
+        let soon = self.calendar.soon(now);
+        self.worth_waiting_for(soon, gathered)
+    }
+
+    /// The same where so many are about to come.
+    pub(crate) fn worth_waiting_for(&mut self, soon: u32, gathered: u32) -> bool {
         if soon * STRAGGLERS <= gathered {
             if self.wait.take().is_some() {
                 self.doubt = 0;
@@ -180,7 +212,7 @@ mod tests {
         assert!(returns.worth_waiting(Time(1300), 1));
         assert!(!returns.worth_waiting(Time(1500), 1));
         returns.came(expected);
-        assert!(returns.counts.iter().all(|count| *count == 0));
+        assert!(returns.calendar.counts.iter().all(|count| *count == 0));
     }
 
     #[test]
@@ -213,7 +245,7 @@ mod tests {
         for gap in 0..100 {
             returns.expect(Time(0), gap * 100);
         }
-        assert_eq!(returns.soon(Time(u64::from(u32::MAX) * 300)), 0);
-        assert!(returns.counts.iter().all(|count| *count == 0));
+        assert_eq!(returns.calendar.soon(Time(u64::from(u32::MAX) * 300)), 0);
+        assert!(returns.calendar.counts.iter().all(|count| *count == 0));
     }
 }

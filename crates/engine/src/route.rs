@@ -28,7 +28,6 @@ use crate::link::{Class, Entry, Link, LinkKey, Role, State};
 use crate::pool::{Group, ServerId};
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Placed, Request};
-use crate::returns::Expected;
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 use crate::unknown::What;
@@ -469,7 +468,6 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        debug_assert_eq!(session.expected, Expected::NOT, "it is expected nowhere");
         session.server = server;
         let old = std::mem::replace(&mut session.link, link);
         self.close_if_full(old);

@@ -14,6 +14,7 @@ use crate::coalesce::{Move, Run};
 use crate::duty::Duty;
 use crate::elsewhere::Delayed;
 use crate::gather::Gather;
+use crate::keeping::Keeping;
 use crate::limits::FUSED_WAITING_BYTES_MAX;
 use crate::parking::{AskedEarly, Parking};
 use crate::pool::ServerId;
@@ -144,6 +145,8 @@ impl Flags {
     pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
     /// Its pool has several servers: each request is looked at to know whose it is.
     pub(crate) const ROUTED: Flags = Flags(1 << 28);
+    /// Something that it asked of several servers did not go the short way: when the rest of the answers comes, nobody knows.
+    pub(crate) const UNFORESEEN: Flags = Flags(1 << 29);
 
     /// It has said how it wants to read, or its pool says that it reads its own writes: see `Rare::reading`.
     pub(crate) const READS_OTHERWISE: Flags = Flags(1 << 29);
@@ -171,6 +174,14 @@ impl Flags {
         .with(Flags::FUSED)
         .with(Flags::RESTRICTED)
         .with(Flags::ROUTED);
+    /// Why answers do not wait for the rest of them.
+    pub(crate) const WRITES_AT_ONCE: Flags = Flags::HOLD
+        .with(Flags::CLOSING)
+        .with(Flags::ENDED)
+        .with(Flags::STEPS)
+        .with(Flags::STREAMING)
+        .with(Flags::SWALLOWING)
+        .with(Flags::UNFORESEEN);
     /// What the last reply that it was owed sets going.
     pub(crate) const AWAITS_LAST: Flags = Flags::HOLD_DEPTH
         .with(Flags::HOLD_DRAIN)
@@ -288,6 +299,8 @@ pub(crate) struct Session {
     pub(crate) answered_at: Time,
     pub(crate) gap_us: u32,
     pub(crate) expected: Expected,
+    /// Whether answers wait for the rest, where a pool has several servers.
+    pub(crate) keeping: Keeping,
 
     /// The last batch in which something of it was; where what it asked next is moved to there, and what it
     /// asked last.
@@ -526,6 +539,7 @@ mod tests {
             F::FUSED,
             F::ASKS_AGAIN,
             F::ROUTED,
+            F::UNFORESEEN,
         ] {
             assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));
         }
