@@ -737,7 +737,7 @@ impl Engine {
         link: Key,
         entry: Entry,
         (request, duty): (Vec<u8>, Duty),
-        server: ServerId,
+        (server, due): (ServerId, Time),
     ) {
         let Some(own) = self.links.get(link) else {
             return;
@@ -753,7 +753,7 @@ impl Engine {
             asked: LinkKey { server, ..own.key },
             to: To::Owner,
             about: About::default(),
-            due: self.now,
+            due,
             waits: true,
             refusal: bound_reply("pinned_links_max"),
         };

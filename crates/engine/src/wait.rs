@@ -13,8 +13,6 @@
 //! session has one link of its own, as with one server. Who comes later has had more time already and is left the rest of it;
 //! and the answer is the least that any of them says.
 
-use std::collections::VecDeque;
-
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::id;
 use respool_protocol::encode;
@@ -24,7 +22,7 @@ use respool_protocol::value::Value;
 
 use crate::auth::CONFIGURED;
 use crate::duty::Duty;
-use crate::engine::Engine;
+use crate::engine::{Engine, TICK_MS};
 use crate::link::{Entry, Link};
 use crate::pool::ServerId;
 use crate::requests::{Placed, Request};
@@ -36,8 +34,8 @@ use crate::time::Time;
 const WAITED: &str = "respool:wait";
 /// Among so many keys each slot has one.
 const KEYS: u32 = 1 << 18;
-/// How often a node may say that it does not own a slot any more, or not now, before its client is told.
-const REFUSALS_MAX: u8 = 3;
+/// So long a node may say that it does not own a slot any more, or not now, before its client is told, milliseconds.
+const REFUSED_MS_MAX: u64 = 10_000;
 
 /// To a WAIT that could not be told what to wait for; what the server said follows.
 const NO_MESSAGE: &[u8] =
@@ -46,6 +44,8 @@ const NO_MESSAGE: &[u8] =
 const NO_KEY: &[u8] =
     b"-ERR respool: to wait for what others' connections wrote takes the right to \
     SET and DEL keys that begin with respool:wait; the server says: ";
+
+const REFUSED: &[u8] = b"-ERR respool: a node of the Cluster did not let it wait; it says: ";
 
 /// A WAIT or WAITAOF, until a server has answered it.
 #[derive(Debug, Default)]
@@ -60,16 +60,17 @@ pub(crate) struct Waiting {
     rest: Option<Box<Rest>>,
 }
 
-/// Other servers that are asked the same.
+/// Other servers are asked the same.
 #[derive(Debug)]
 struct Rest {
-    servers: VecDeque<ServerId>,
-    /// What those that were asked have said at the least.
+    answered: Vec<ServerId>,
+    /// What those have said at the least.
     least: Vec<i64>,
     /// The request but for its timeout; and when that is over, if ever.
     args: Vec<Vec<u8>>,
     until: Option<Time>,
-    refusals: u8,
+    /// Since when a node has refused what is written in front of it.
+    refused_since: Option<Time>,
 }
 
 impl Waiting {
@@ -103,21 +104,18 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
-        let mut servers = VecDeque::from(self.pools[usize::from(session.pool)].servers().to_vec());
-        let first = servers.pop_front();
+        let first = self.pools[usize::from(session.pool)].servers()[0];
         let timeout = request.args().last().and_then(number::parse);
         let mut args: Vec<Vec<u8>> = request.args().map(<[u8]>::to_vec).collect();
         args.pop();
         let rest = timeout.map(|ms| Rest {
-            servers,
+            answered: Vec::new(),
             least: Vec::new(),
             args,
             until: (ms > 0).then(|| self.now.plus_ms(u32::try_from(ms).unwrap_or(u32::MAX))),
-            refusals: 0,
+            refused_since: None,
         });
-        if let Some(first) = first {
-            self.turn(key, first);
-        }
+        self.turn(key, first);
         // What is no time any server refuses.
         self.place_waiting(key, request, |engine| {
             engine.place_wait_of(key, request, rest.map(Box::new))
@@ -200,58 +198,81 @@ impl Engine {
             return;
         };
         let of_cluster = self.is_before_cluster(entry.session);
-        match refusal {
-            Some(why) => match Refusal::of(why).filter(|_| of_cluster) {
-                Some(refusal) if rest.refusals < REFUSALS_MAX => {
+        if let Some(why) = refusal
+            && !(of_cluster && Refusal::of(why).is_some())
+        {
+            let text = if of_cluster { NO_KEY } else { NO_MESSAGE };
+            return self.pass_on(entry, &[text, why].concat());
+        }
+        let said = reply.strip_prefix(b"-").unwrap_or_default();
+        let why = refusal.or((of_cluster && is_of_replica(said)).then_some(said));
+        if let Some(why) = why {
+            match Refusal::of(why) {
+                Some(refusal) => {
                     self.follow(server, why, refusal);
-                    rest.refusals += 1;
-                    rest.servers.push_front(server);
                 }
-                Some(_) => {
-                    let why = [b"-", why].concat();
-                    return self.pass_on(entry, &why);
-                }
-                None => {
-                    let text = if of_cluster { NO_KEY } else { NO_MESSAGE };
-                    return self.pass_on(entry, &[text, why].concat());
-                }
-            },
-            None => match numbers(reply) {
-                Some(numbers) if rest.least.is_empty() => rest.least = numbers,
-                Some(numbers) => {
+                None => self.doubt_lost_owner(server),
+            }
+            let since = *rest.refused_since.get_or_insert(self.now);
+            if rest.until.is_some_and(|until| self.now >= until) {
+                // It is not known that anybody has it.
+                rest.least = vec![0; rest.args.len() - 1];
+                return self.end_wait_at_all(entry, &rest);
+            }
+            if self.now.since_ms(since) >= REFUSED_MS_MAX {
+                return self.pass_on(entry, &[REFUSED, why].concat());
+            }
+        } else {
+            let Some(numbers) = numbers(reply) else {
+                // What is wrong with it is so everywhere.
+                return self.pass_on(entry, reply);
+            };
+            rest.refused_since = None;
+            rest.answered.push(server);
+            match rest.least.is_empty() {
+                true => rest.least = numbers,
+                false => {
                     let both = rest.least.iter_mut().zip(numbers);
                     both.for_each(|(least, other)| *least = other.min(*least));
                 }
-                // What is wrong with it is so everywhere.
-                None => return self.pass_on(entry, reply),
-            },
+            }
         }
         self.wait_at_next(link, entry, rest);
     }
 
-    fn wait_at_next(&mut self, link: Key, entry: Entry, mut rest: Box<Rest>) {
-        while let Some(server) = rest.servers.pop_front() {
-            let is_owner = |pool: usize| self.pools[pool].servers().contains(&server);
-            if !is_owner(usize::from(self.server(server).pool)) {
-                // What was written there has another owner by now, who is asked.
-                continue;
-            }
-            let (mut bytes, in_front) = self.in_front_of_wait(entry.session, server);
-            // None would be for ever.
-            let left_ms = |until: Time| until.since_ms(self.now).max(1);
-            let timeout = rest.until.map_or(0, left_ms).to_string();
-            let mut args: Vec<&[u8]> = rest.args.iter().map(Vec::as_slice).collect();
-            args.push(timeout.as_bytes());
-            encode::request(&mut bytes, &args);
-            let waiting = Waiting {
-                before: in_front,
-                in_front,
-                refused: None,
-                rest: Some(rest),
-            };
-            let duty = Duty::Wait(Box::new(waiting));
-            return self.go_on_alone(link, entry, (bytes, duty), server);
-        }
+    /// Whoever owns something now, and has not answered, is asked.
+    fn wait_at_next(&mut self, link: Key, entry: Entry, rest: Box<Rest>) {
+        let Some(session) = self.sessions.get(entry.session) else {
+            return;
+        };
+        let servers = self.pools[usize::from(session.pool)].servers();
+        let left = servers
+            .iter()
+            .find(|server| !rest.answered.contains(server));
+        let Some(server) = left.copied() else {
+            return self.end_wait_at_all(entry, &rest);
+        };
+        let (mut bytes, in_front) = self.in_front_of_wait(entry.session, server);
+        // None would be for ever.
+        let left_ms = |until: Time| until.since_ms(self.now).max(1);
+        let timeout = rest.until.map_or(0, left_ms).to_string();
+        let mut args: Vec<&[u8]> = rest.args.iter().map(Vec::as_slice).collect();
+        args.push(timeout.as_bytes());
+        encode::request(&mut bytes, &args);
+        // Where its slots are now, the nodes have to be asked.
+        let pause_ms = rest.refused_since.map_or(0, |_| TICK_MS);
+        let waiting = Waiting {
+            before: in_front,
+            in_front,
+            refused: None,
+            rest: Some(rest),
+        };
+        let duty = Duty::Wait(Box::new(waiting));
+        let due = self.now.plus_ms(pause_ms);
+        self.go_on_alone(link, entry, (bytes, duty), (server, due));
+    }
+
+    fn end_wait_at_all(&mut self, entry: Entry, rest: &Rest) {
         let mut reply = Vec::new();
         match rest.least[..] {
             [replicas] => encode::integer(&mut reply, replicas),
@@ -279,6 +300,12 @@ fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
         Value::List(values) if values.len() == 2 => values.into_iter().map(one).collect(),
         value => Some(vec![one(value)?]),
     }
+}
+
+/// Whether a server says that it has become a replica, or is one: its place is another one's.
+fn is_of_replica(said: &[u8]) -> bool {
+    said.starts_with(b"UNBLOCKED ")
+        || said.starts_with(b"ERR WAIT") && said.windows(7).any(|word| word == b"replica")
 }
 
 /// Whether it is one of the two.

@@ -6,7 +6,7 @@ use respool_lab::servers::{Proxy, Server};
 use respool_lab::topologies::ClusterSettings;
 
 use super::client::{Client, Value, words};
-use super::cluster::{SOON, Served, key_in, primaries, some_server, with_every_server};
+use super::cluster::{SOON, Served, fail_over, key_in, primaries, some_server, with_every_server};
 use super::divided::pipelined;
 use super::target::{any_server, respool, wait_until};
 
@@ -147,6 +147,31 @@ fn who_leaves_while_it_waits_leaves_nothing_behind() {
         wait_until("nobody waits", SOON, || blocked() == 0);
         assert_eq!(client.call("WAIT 1 10"), Value::Integer(0));
     }
+}
+
+#[test]
+fn while_replicas_take_over_waiting_is_answered() {
+    with_every_server(|binary| {
+        let served = Served::start(binary, ClusterSettings::default(), &["--threads=1"]);
+        let mut client = served.client();
+        assert_eq!(client.call("SET k 1"), Value::ok());
+        wait_until("who owns what is known", SOON, || {
+            client.call("WAIT 1 1000") == Value::Integer(1)
+        });
+        for primary in 0..2 {
+            std::thread::scope(|scope| {
+                let failing = scope.spawn(|| fail_over(&served.cluster, primary, primary + 3));
+                while !failing.is_finished() {
+                    let said = client.call("WAIT 1 3000");
+                    assert!(matches!(said, Value::Integer(0..=1)), "{said:?}");
+                }
+            });
+        }
+        assert_eq!(client.call("SET k 2"), Value::ok());
+        wait_until("all replicas follow", SOON, || {
+            client.call("WAIT 1 1000") == Value::Integer(1)
+        });
+    });
 }
 
 #[test]
