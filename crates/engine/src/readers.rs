@@ -25,7 +25,7 @@ use crate::here::OK;
 use crate::limits::REPLICAS_READ_MAX;
 use crate::link::Link;
 use crate::pool::{Server, ServerId};
-use crate::requests::{Placed, Request};
+use crate::requests::Placed;
 use crate::session::Flags;
 use crate::settings::{Address, ReadPolicy, Reads, ServerSettings};
 use crate::slots::Key;
@@ -278,10 +278,10 @@ impl Engine {
     }
 
     /// A session asks for something that changes keys and may name none.
-    pub(crate) fn note_write(&mut self, key: Key, request: &Request<'_>) {
+    pub(crate) fn note_write(&mut self, key: Key, asked: CommandId) {
         if let Some(session) = self.sessions.get_mut(key)
             && session.flags.any(Flags::READS_OTHERWISE)
-            && (request.id == id::EXEC || may_write(request.command))
+            && (asked == id::EXEC || may_write(asked.get()))
         {
             session.rare().reading.written = true;
         }
