@@ -112,10 +112,9 @@ impl Engine {
             None
         };
         self.learned.asking.retain(|_, (link, _)| *link != key);
-        // Its reads do not wait for it: they are asked elsewhere.
-        let of_replica = self.servers[usize::from(link.key.server.0)]
-            .replica_of
-            .is_some();
+        // Its reads do not wait for it: they are asked elsewhere, if there is somebody.
+        let its = &self.servers[usize::from(link.key.server.0)];
+        let is_one_of_many = self.pools[usize::from(its.pool)].readers.is_some();
         let role = link.role;
         let was_up = link.is_up();
         if was_up {
@@ -128,7 +127,7 @@ impl Engine {
             // Who has left is told nothing of it.
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
-        let gone = link.disconnect((stable || of_replica) && role == Role::Shared);
+        let gone = link.disconnect((stable || is_one_of_many) && role == Role::Shared);
         link.state = State::Down;
         link.is_late = false;
         let (tried, began) = (!std::mem::take(&mut link.untried), link.attempted_at);
