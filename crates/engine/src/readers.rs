@@ -14,6 +14,8 @@
 //! not see undone. A replica that cannot be read (its link is down, it is silent, it loads, it has lost its primary) has no seats; what it was asked
 //! and has not answered is asked elsewhere.
 
+use std::hash::{DefaultHasher, Hasher};
+
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::commands::{Command, CommandId, Flags as CommandFlags, id};
 use respool_protocol::encode;
@@ -76,7 +78,9 @@ struct ReaderState {
     asked_at: Option<Time>,
     /// What it last said of itself, and when.
     says: Says,
-    said_at: Time,
+    said_at: Option<Time>,
+    /// Which process that was, by the name that it has for this time; hashed.
+    process: Option<u64>,
     refused_until: Time,
     /// It was read when seats were dealt last.
     is_read: bool,
@@ -486,13 +490,34 @@ impl Engine {
         });
         let zone = field(who, "availability_zone").filter(|zone| !zone.is_empty());
         state.zone = zone.map(str::to_owned);
-        state.said_at = now;
+        state.said_at = Some(now);
+        let process = field(who, "run_id").map(hash);
+        if state.process.is_some() && state.process != process {
+            // It has ended meanwhile, and may have lost what it had.
+            state.says = Says::Otherwise;
+        }
+        state.process = process;
         state.says = match is_replica {
             true => state.says.then(how),
             // That it is there, it says by its replies.
             false => Says::Follows,
         };
         self.deal_seats(pool);
+    }
+
+    /// The connection to a server is lost. Who answers there next may be another one, or without its keys: it is not read before it has
+    /// said how it is.
+    pub(crate) fn forget_look(&mut self, link: Key) {
+        let Some(server) = self.links.get(link).map(|link| link.key.server) else {
+            return;
+        };
+        let is_first = self.shared.get(&self.first_link(server)) == Some(&link);
+        let pool = usize::from(self.server(server).pool);
+        if let Some(readers) = self.pools[pool].readers.as_mut().filter(|_| is_first)
+            && let Some(state) = readers.of_mut(server)
+        {
+            (state.asked_at, state.said_at) = (None, None);
+        }
     }
 
     /// A replica has refused a read: it is not asked for a while.
@@ -559,7 +584,7 @@ impl Engine {
 
     /// Why a server cannot be read just now, if it cannot.
     fn why_unread(&self, one: &Reader) -> Option<&'static str> {
-        let is_known = |at| self.now.since_ms(at) < KNOWN_MS;
+        let is_known = |at: Option<Time>| at.is_some_and(|at| self.now.since_ms(at) < KNOWN_MS);
         if !self.first_link_is(one.server, Link::is_up) {
             Some("there is no connection")
         } else if self.first_link_is(one.server, |link| self.is_silent(link, SILENT_MS)) {
@@ -642,6 +667,12 @@ impl Says {
             Says::Otherwise
         }
     }
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    hasher.finish()
 }
 
 /// The value of a field of INFO.
