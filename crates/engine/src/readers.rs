@@ -154,10 +154,12 @@ impl Readers {
     }
 }
 
-/// Neighbours sit far from each other, so any few sessions spread as evenly as many (the golden ratio's multiples, Knuth, TAOCP 6.4).
+/// Neighbours sit far from each other, so any few sessions spread as evenly as many (the golden ratio's multiples, Knuth, TAOCP 6.4); so
+/// do those that take the same place one after the other.
 fn seat_of(session: Key) -> usize {
     const GOLDEN: u32 = 0x9E37_79B9;
-    (session.index.wrapping_mul(GOLDEN) >> (u32::BITS - SEATS.ilog2())) as usize
+    let number = session.index.wrapping_add(session.generation);
+    (number.wrapping_mul(GOLDEN) >> (u32::BITS - SEATS.ilog2())) as usize
 }
 
 /// One that can be read, as shares are dealt.
@@ -785,6 +787,14 @@ mod tests {
             }) < SEATS / 2
         });
         assert!((4..=6).contains(&below.count()));
+        // Each opens a connection for one request: its place is taken anew all the time.
+        let one_after_the_other = (0..10).filter(|turn| {
+            seat_of(Key {
+                index: 0,
+                generation: 2 * turn + 1,
+            }) < SEATS / 2
+        });
+        assert!((4..=6).contains(&one_after_the_other.count()));
     }
 
     #[test]
