@@ -35,6 +35,8 @@ use crate::time::Time;
 
 /// Seats of a table: with so many the smallest share is a 64th.
 const SEATS: usize = 64;
+/// For so many more or fewer nobody changes seats.
+const SHARE_SLACK: usize = SEATS / 8;
 /// How often a server is asked how it is, milliseconds.
 const LOOK_MS: u64 = 1_000;
 /// One that has not said for so long that it is well is not read, milliseconds.
@@ -50,13 +52,16 @@ const SHARE_MIN: f64 = 0.25;
 /// What a server is asked.
 const LOOK: [&[&str]; 2] = [&["INFO", "server"], &["INFO", "replication"]];
 
+/// Whom sessions read, by their seats.
+type Seats = [ServerId; SEATS];
+
 /// Of a pool, the servers that are read, be they replicas or, where owners are among those, owners.
 #[derive(Debug)]
 pub(crate) struct Readers {
     settings: Reads,
     all: Vec<Reader>,
     /// Of each owner, by its index among the engine's servers, at whom its sessions read.
-    tables: Vec<Option<Box<[ServerId; SEATS]>>>,
+    tables: Vec<Option<Box<Seats>>>,
     looked_at: Time,
 }
 
@@ -184,8 +189,38 @@ fn choose(mut all: Vec<Candidate>, settings: &Reads) -> Vec<Candidate> {
     all
 }
 
+/// The shares of those that can be read now. Nobody changes seats who has no need to: at another server a session might see again what it
+/// has seen newer. `None`: there is nobody.
+fn seat_again(candidates: &[Candidate], before: Option<&Seats>) -> Option<Box<Seats>> {
+    let fresh = seat(candidates)?;
+    let Some(before) = before else {
+        return Some(fresh);
+    };
+    let count = |seats: &Seats, server| seats.iter().filter(|its| **its == server).count();
+    // More than it should have, if that is above zero. Who is not read any more should have none.
+    let surplus =
+        |seats: &Seats, server| count(seats, server) as i32 - count(&fresh, server) as i32;
+    let is_near =
+        |server: &ServerId| surplus(before, *server).unsigned_abs() as usize <= SHARE_SLACK;
+    let is_new = |server: &ServerId| !before.contains(server);
+    let is_gone = |server: &ServerId| !fresh.contains(server);
+    if !before.iter().any(is_gone) && !fresh.iter().any(is_new) && fresh.iter().all(is_near) {
+        return Some(Box::new(*before));
+    }
+    let mut seats = Box::new(*before);
+    for seat in 0..SEATS {
+        let lacks = |one: &&Candidate| surplus(&seats, one.server) < 0;
+        if surplus(&seats, seats[seat]) > 0
+            && let Some(one) = candidates.iter().find(lacks)
+        {
+            seats[seat] = one.server;
+        }
+    }
+    Some(seats)
+}
+
 /// Gives each its share of the seats: by its weight, and less to the slower. `None`: there is nobody.
-fn seat(candidates: &[Candidate]) -> Option<Box<[ServerId; SEATS]>> {
+fn seat(candidates: &[Candidate]) -> Option<Box<Seats>> {
     let least = candidates.iter().map(|one| one.latency_us).min()?;
     let share = |one: &Candidate| {
         let speed = (least + SLACK_US) as f64 / (one.latency_us + SLACK_US) as f64;
@@ -566,7 +601,10 @@ impl Engine {
             let chosen = choose(candidates, settings);
             let seats = match settings.policy {
                 ReadPolicy::PreferPrimary if !self.is_lost(*owner) => None,
-                _ => seat(&chosen),
+                _ => {
+                    let before = readers.tables.get(usize::from(owner.0));
+                    seat_again(&chosen, before.and_then(Option::as_deref))
+                }
             };
             tables[usize::from(owner.0)] = seats;
         }
@@ -712,6 +750,61 @@ mod tests {
         assert_eq!(counts(&all), [(1, 16), (2, 48)]);
         assert_eq!(counts(&all[..1]), [(1, 64)]);
         assert!(seat(&[]).is_none());
+    }
+
+    #[test]
+    fn nobody_changes_seats_without_need() {
+        let all = [1, 2, 3].map(|server| one(server, "", 1, 100));
+        let [one, other, third] = all.clone();
+        let changed = |from: &Seats, to: &Seats| {
+            let changed = (0..SEATS).filter(|seat| from[*seat] != to[*seat]);
+            changed.map(|seat| from[seat].0).collect::<Vec<_>>()
+        };
+        let begun = seat(&all).expect("there is somebody");
+        // One goes: who read there reads elsewhere, and nobody else.
+        let without = seat_again(&all[1..], Some(&begun)).expect("there is somebody");
+        let moved = changed(&begun, &without);
+        assert!(
+            (21..=22).contains(&moved.len()) && moved.iter().all(|from| *from == 1),
+            "{moved:?}"
+        );
+        assert_eq!(counts_of(&without, [2, 3]), [32, 32]);
+        // It is back: a third of the others' comes to it.
+        let again = seat_again(&all, Some(&without)).expect("there is somebody");
+        let moved = changed(&without, &again);
+        assert!((21..=22).contains(&moved.len()), "{moved:?}");
+        assert!(
+            counts_of(&again, [1, 2, 3])
+                .iter()
+                .all(|count| (21..=22).contains(count))
+        );
+        // A bit slower or faster is no reason, much is one.
+        let slower = |latency_us| Candidate {
+            latency_us,
+            ..third.clone()
+        };
+        let same = seat_again(&[one.clone(), other.clone(), slower(700)], Some(&begun));
+        assert_eq!(same.as_ref(), Some(&begun));
+        let much =
+            seat_again(&[one, other, slower(3_000)], Some(&begun)).expect("there is somebody");
+        assert!(changed(&begun, &much).iter().all(|from| *from == 3));
+        assert!(counts_of(&much, [3])[0] < 12);
+        assert!(seat_again(&[], Some(&begun)).is_none());
+        // Who comes gets seats, however few.
+        let few = [
+            Candidate {
+                weight: 60,
+                ..all[0].clone()
+            },
+            all[1].clone(),
+        ];
+        let begun = seat(&few[..1]).expect("there is somebody");
+        let both = seat_again(&few, Some(&begun)).expect("there is somebody");
+        assert_eq!(counts_of(&both, [1, 2]), [63, 1]);
+    }
+
+    fn counts_of<const N: usize>(seats: &Seats, servers: [u16; N]) -> [usize; N] {
+        servers.map(|server| seats.iter().filter(|its| its.0 == server).count())
     }
 
     #[test]
