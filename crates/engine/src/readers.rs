@@ -15,6 +15,7 @@
 //! and has not answered is asked elsewhere.
 
 use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hasher};
 
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::commands::{Command, CommandId, Flags as CommandFlags, id};
@@ -27,7 +28,7 @@ use crate::here::OK;
 use crate::limits::REPLICAS_READ_MAX;
 use crate::link::{Link, State};
 use crate::pool::{Server, ServerId};
-use crate::requests::{Placed, Request};
+use crate::requests::Placed;
 use crate::session::Flags;
 use crate::settings::{Address, ReadPolicy, Reads, ServerSettings};
 use crate::slots::Key;
@@ -35,6 +36,8 @@ use crate::time::Time;
 
 /// Seats of a table: with so many the smallest share is a 64th.
 const SEATS: usize = 64;
+/// For so many more or fewer nobody changes seats.
+const SHARE_SLACK: usize = SEATS / 8;
 /// How often a server is asked how it is, milliseconds.
 const LOOK_MS: u64 = 1_000;
 /// One that has not said for so long that it is well is not read, milliseconds.
@@ -50,13 +53,16 @@ const SHARE_MIN: f64 = 0.25;
 /// What a server is asked.
 const LOOK: [&[&str]; 2] = [&["INFO", "server"], &["INFO", "replication"]];
 
+/// Whom sessions read, by their seats.
+type Seats = [ServerId; SEATS];
+
 /// Of a pool, the servers that are read, be they replicas or, where owners are among those, owners.
 #[derive(Debug)]
 pub(crate) struct Readers {
     settings: Reads,
     all: Vec<Reader>,
     /// Of each owner, by its index among the engine's servers, at whom its sessions read.
-    tables: Vec<Option<Box<[ServerId; SEATS]>>>,
+    tables: Vec<Option<Box<Seats>>>,
     /// Servers in them.
     count: usize,
     looked_at: Time,
@@ -80,7 +86,9 @@ struct ReaderState {
     asked_at: Option<Time>,
     /// What it last said of itself, and when.
     says: Says,
-    said_at: Time,
+    said_at: Option<Time>,
+    /// Which process that was, by the name that it has for this time; hashed.
+    process: Option<u64>,
     refused_until: Time,
     /// It was read when seats were dealt last.
     is_read: bool,
@@ -167,10 +175,12 @@ impl Readers {
     }
 }
 
-/// Neighbours sit far from each other, so any few sessions spread as evenly as many (the golden ratio's multiples, Knuth, TAOCP 6.4).
+/// Neighbours sit far from each other, so any few sessions spread as evenly as many (the golden ratio's multiples, Knuth, TAOCP 6.4); so
+/// do those that take the same place one after the other.
 fn seat_of(session: Key) -> usize {
     const GOLDEN: u32 = 0x9E37_79B9;
-    (session.index.wrapping_mul(GOLDEN) >> (u32::BITS - SEATS.ilog2())) as usize
+    let number = session.index.wrapping_add(session.generation);
+    (number.wrapping_mul(GOLDEN) >> (u32::BITS - SEATS.ilog2())) as usize
 }
 
 /// One that can be read, as shares are dealt.
@@ -195,8 +205,38 @@ fn choose(mut all: Vec<Candidate>, settings: &Reads) -> Vec<Candidate> {
     all
 }
 
+/// The shares of those that can be read now. Nobody changes seats who has no need to: at another server a session might see again what it
+/// has seen newer. `None`: there is nobody.
+fn seat_again(candidates: &[Candidate], before: Option<&Seats>) -> Option<Box<Seats>> {
+    let fresh = seat(candidates)?;
+    let Some(before) = before else {
+        return Some(fresh);
+    };
+    let count = |seats: &Seats, server| seats.iter().filter(|its| **its == server).count();
+    // More than it should have, if that is above zero. Who is not read any more should have none.
+    let surplus =
+        |seats: &Seats, server| count(seats, server) as i32 - count(&fresh, server) as i32;
+    let is_near =
+        |server: &ServerId| surplus(before, *server).unsigned_abs() as usize <= SHARE_SLACK;
+    let is_new = |server: &ServerId| !before.contains(server);
+    let is_gone = |server: &ServerId| !fresh.contains(server);
+    if !before.iter().any(is_gone) && !fresh.iter().any(is_new) && fresh.iter().all(is_near) {
+        return Some(Box::new(*before));
+    }
+    let mut seats = Box::new(*before);
+    for seat in 0..SEATS {
+        let lacks = |one: &&Candidate| surplus(&seats, one.server) < 0;
+        if surplus(&seats, seats[seat]) > 0
+            && let Some(one) = candidates.iter().find(lacks)
+        {
+            seats[seat] = one.server;
+        }
+    }
+    Some(seats)
+}
+
 /// Gives each its share of the seats: by its weight, and less to the slower. `None`: there is nobody.
-fn seat(candidates: &[Candidate]) -> Option<Box<[ServerId; SEATS]>> {
+fn seat(candidates: &[Candidate]) -> Option<Box<Seats>> {
     let least = candidates.iter().map(|one| one.latency_us).min()?;
     let share = |one: &Candidate| {
         let speed = (least + SLACK_US) as f64 / (one.latency_us + SLACK_US) as f64;
@@ -295,10 +335,10 @@ impl Engine {
     }
 
     /// A session asks for something that changes keys and may name none.
-    pub(crate) fn note_write(&mut self, key: Key, request: &Request<'_>) {
+    pub(crate) fn note_write(&mut self, key: Key, asked: CommandId) {
         if let Some(session) = self.sessions.get_mut(key)
             && session.flags.any(Flags::READS_OTHERWISE)
-            && (request.id == id::EXEC || may_write(request.command))
+            && (asked == id::EXEC || may_write(asked.get()))
         {
             session.rare().reading.written = true;
         }
@@ -515,13 +555,34 @@ impl Engine {
         });
         let zone = field(who, "availability_zone").filter(|zone| !zone.is_empty());
         state.zone = zone.map(str::to_owned);
-        state.said_at = now;
+        state.said_at = Some(now);
+        let process = field(who, "run_id").map(hash);
+        if state.process.is_some() && state.process != process {
+            // It has ended meanwhile, and may have lost what it had.
+            state.says = Says::Otherwise;
+        }
+        state.process = process;
         state.says = match is_replica {
             true => state.says.then(how),
             // That it is there, it says by its replies.
             false => Says::Follows,
         };
         self.deal_seats(pool);
+    }
+
+    /// The connection to a server is lost. Who answers there next may be another one, or without its keys: it is not read before it has
+    /// said how it is.
+    pub(crate) fn forget_look(&mut self, link: Key) {
+        let Some(server) = self.links.get(link).map(|link| link.key.server) else {
+            return;
+        };
+        let is_first = self.shared.get(&self.first_link(server)) == Some(&link);
+        let pool = usize::from(self.server(server).pool);
+        if let Some(readers) = self.pools[pool].readers.as_mut().filter(|_| is_first)
+            && let Some(state) = readers.of_mut(server)
+        {
+            (state.asked_at, state.said_at) = (None, None);
+        }
     }
 
     /// A replica has refused a read: it is not asked for a while.
@@ -574,7 +635,10 @@ impl Engine {
             let chosen = choose(candidates, settings);
             let seats = match settings.policy {
                 ReadPolicy::PreferPrimary if !self.is_lost(*owner) => None,
-                _ => seat(&chosen),
+                _ => {
+                    let before = readers.tables.get(usize::from(owner.0));
+                    seat_again(&chosen, before.and_then(Option::as_deref))
+                }
             };
             tables[usize::from(owner.0)] = seats;
         }
@@ -596,7 +660,7 @@ impl Engine {
 
     /// Why a server cannot be read just now, if it cannot.
     fn why_unread(&self, one: &Reader) -> Option<&'static str> {
-        let is_known = |at| self.now.since_ms(at) < KNOWN_MS;
+        let is_known = |at: Option<Time>| at.is_some_and(|at| self.now.since_ms(at) < KNOWN_MS);
         if !self.first_link_is(one.server, Link::is_up) {
             Some("there is no connection")
         } else if self.first_link_is(one.server, |link| self.is_silent(link, SILENT_MS)) {
@@ -623,7 +687,10 @@ impl Engine {
             )
         };
         one.state.says != Says::Otherwise
-            && self.now.since_ms(one.state.said_at) < KNOWN_MS
+            && one
+                .state
+                .said_at
+                .is_some_and(|at| self.now.since_ms(at) < KNOWN_MS)
             && self.first_link_is(one.server, connects)
     }
 
@@ -694,6 +761,12 @@ impl Says {
     }
 }
 
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    hasher.finish()
+}
+
 /// The value of a field of INFO.
 fn field<'a>(reply: &'a [u8], name: &str) -> Option<&'a str> {
     let mut lines = reply.split(|byte| *byte == b'\n');
@@ -729,6 +802,61 @@ mod tests {
         assert_eq!(counts(&all), [(1, 16), (2, 48)]);
         assert_eq!(counts(&all[..1]), [(1, 64)]);
         assert!(seat(&[]).is_none());
+    }
+
+    #[test]
+    fn nobody_changes_seats_without_need() {
+        let all = [1, 2, 3].map(|server| one(server, "", 1, 100));
+        let [one, other, third] = all.clone();
+        let changed = |from: &Seats, to: &Seats| {
+            let changed = (0..SEATS).filter(|seat| from[*seat] != to[*seat]);
+            changed.map(|seat| from[seat].0).collect::<Vec<_>>()
+        };
+        let begun = seat(&all).expect("there is somebody");
+        // One goes: who read there reads elsewhere, and nobody else.
+        let without = seat_again(&all[1..], Some(&begun)).expect("there is somebody");
+        let moved = changed(&begun, &without);
+        assert!(
+            (21..=22).contains(&moved.len()) && moved.iter().all(|from| *from == 1),
+            "{moved:?}"
+        );
+        assert_eq!(counts_of(&without, [2, 3]), [32, 32]);
+        // It is back: a third of the others' comes to it.
+        let again = seat_again(&all, Some(&without)).expect("there is somebody");
+        let moved = changed(&without, &again);
+        assert!((21..=22).contains(&moved.len()), "{moved:?}");
+        assert!(
+            counts_of(&again, [1, 2, 3])
+                .iter()
+                .all(|count| (21..=22).contains(count))
+        );
+        // A bit slower or faster is no reason, much is one.
+        let slower = |latency_us| Candidate {
+            latency_us,
+            ..third.clone()
+        };
+        let same = seat_again(&[one.clone(), other.clone(), slower(700)], Some(&begun));
+        assert_eq!(same.as_ref(), Some(&begun));
+        let much =
+            seat_again(&[one, other, slower(3_000)], Some(&begun)).expect("there is somebody");
+        assert!(changed(&begun, &much).iter().all(|from| *from == 3));
+        assert!(counts_of(&much, [3])[0] < 12);
+        assert!(seat_again(&[], Some(&begun)).is_none());
+        // Who comes gets seats, however few.
+        let few = [
+            Candidate {
+                weight: 60,
+                ..all[0].clone()
+            },
+            all[1].clone(),
+        ];
+        let begun = seat(&few[..1]).expect("there is somebody");
+        let both = seat_again(&few, Some(&begun)).expect("there is somebody");
+        assert_eq!(counts_of(&both, [1, 2]), [63, 1]);
+    }
+
+    fn counts_of<const N: usize>(seats: &Seats, servers: [u16; N]) -> [usize; N] {
+        servers.map(|server| seats.iter().filter(|its| its.0 == server).count())
     }
 
     #[test]
@@ -804,6 +932,14 @@ mod tests {
             }) < SEATS / 2
         });
         assert!((4..=6).contains(&below.count()));
+        // Each opens a connection for one request: its place is taken anew all the time.
+        let one_after_the_other = (0..10).filter(|turn| {
+            seat_of(Key {
+                index: 0,
+                generation: 2 * turn + 1,
+            }) < SEATS / 2
+        });
+        assert!((4..=6).contains(&one_after_the_other.count()));
     }
 
     #[test]

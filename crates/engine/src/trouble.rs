@@ -136,6 +136,7 @@ impl Engine {
         if heeds {
             self.doubt_primary(its_server);
             self.doubt_lost_owner(its_server);
+            self.forget_look(key);
             self.deal_seats(usize::from(self.server(its_server).pool));
             self.move_left(key);
         }

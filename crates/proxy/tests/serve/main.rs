@@ -35,6 +35,7 @@ mod pubsub;
 mod redirect;
 mod redis_rs;
 mod refused;
+mod replicas;
 mod rights;
 mod sentinel;
 mod sessions;

@@ -1,0 +1,1253 @@
+//! Reads from replicas: they go where the pool says, and no client meets what becomes of who is read.
+//!
+//! Which server was asked what, the servers tell themselves (INFO commandstats). Where replicas come, go and say this or that, a fake
+//! Sentinel names them, and they are real servers or fakes as well; who takes over from whom, real Clusters and Sentinels decide.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use respool_lab::servers::{Flavour, Proxy, Server, find};
+use respool_lab::topologies::{Cluster, ClusterSettings, Node, Sentinels, SentinelsSettings};
+use respool_protocol::slot::hash_slot;
+
+use super::client::{Client, Value, request, words};
+use super::divided::{pipelined, text};
+use super::fake::{Answer, Asked, Fakes, bulk, info};
+use super::target::{any_server, respool, say, wait_until};
+
+/// Within which what must come comes, on a machine that has other things to do.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Nothing is put together on its way, so each read is counted.
+const ONE_BY_ONE: [&str; 3] = ["--threads=1", "--collapse=false", "--fuse=false"];
+
+/// A respool, whose log is shown if a test fails.
+struct Front(Proxy);
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        let log = self.0.log();
+        if thread::panicking() {
+            eprintln!("its log:\n{log}");
+        } else {
+            assert!(!log.contains("panicked at"), "{log}");
+        }
+    }
+}
+
+impl Deref for Front {
+    type Target = Proxy;
+    fn deref(&self) -> &Proxy {
+        &self.0
+    }
+}
+
+fn start(backend: &str, args: &[&str]) -> Front {
+    let mut all = vec![format!("--backend={backend}")];
+    all.extend(args.iter().map(|&arg| arg.to_owned()));
+    Front(Proxy::start(&respool(), &all).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn listed(addresses: &[SocketAddr]) -> String {
+    let all: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    all.join(",")
+}
+
+/// How often a server has executed a command since that was reset.
+fn calls(server: SocketAddr, command: &str) -> u64 {
+    let said = text(&Client::connect(server).call("INFO commandstats"));
+    let name = format!("cmdstat_{command}:calls=");
+    let line = said.lines().find_map(|line| line.strip_prefix(&name));
+    let calls = line.and_then(|line| line.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+fn all_calls(servers: &[SocketAddr], command: &str) -> u64 {
+    servers.iter().map(|server| calls(*server, command)).sum()
+}
+
+fn reset(servers: &[SocketAddr]) {
+    for server in servers {
+        assert_eq!(
+            Client::connect(*server).call("CONFIG RESETSTAT"),
+            Value::ok()
+        );
+    }
+}
+
+/// What INFO says of the servers that are read or may be: the fields of their lines.
+fn readers(client: &mut Client) -> Vec<BTreeMap<String, String>> {
+    let said = text(&client.call("INFO respool"));
+    let fields = |line: &str| -> BTreeMap<String, String> {
+        let pairs = line.split(',').filter_map(|pair| pair.split_once('='));
+        pairs
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    };
+    let lines = said.lines().filter(|line| line.contains(",seats="));
+    lines
+        .filter_map(|line| Some(fields(line.split_once(':')?.1)))
+        .collect()
+}
+
+/// Waits until so many replicas have said how they are, to each worker.
+#[track_caller]
+fn wait_for_replicas(proxy: &Proxy, count: usize) {
+    let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(proxy.address())).collect();
+    wait_until("the replicas have said how they are", SOON, || {
+        clients.iter_mut().all(|client| {
+            let known =
+                |one: &&BTreeMap<_, _>| one["role"] == "replica" && one["latency_us"] != "-1";
+            readers(client).iter().filter(known).count() == count
+        })
+    });
+}
+
+/// A primary and its replicas, whom a Sentinel names that says what it is told to say.
+struct Scene {
+    /// The primary in front.
+    servers: Vec<Server>,
+    sentinel: Fakes,
+    names: Arc<Mutex<Names>>,
+    proxies: Vec<Front>,
+}
+
+#[derive(Clone)]
+struct Names {
+    primary: SocketAddr,
+    /// Hosts and ports.
+    replicas: Vec<(String, u16)>,
+}
+
+impl Scene {
+    fn new(replicas: usize) -> Scene {
+        let args: Vec<Vec<&str>> = vec![Vec::new(); replicas + 1];
+        Scene::of(&any_server(), &args)
+    }
+
+    /// Each server gets its arguments, the primary first.
+    fn of(binary: &Path, args: &[Vec<&str>]) -> Scene {
+        let mut servers: Vec<Server> = Vec::new();
+        for own in args {
+            let mut own: Vec<String> = own.iter().map(|&arg| arg.to_owned()).collect();
+            own.extend(["--repl-diskless-sync-delay".into(), "0".into()]);
+            own.extend(FORGETS.map(str::to_owned));
+            if let Some(primary) = servers.first() {
+                let port = primary.port().to_string();
+                own.extend(["--replicaof".into(), "127.0.0.1".into(), port]);
+            }
+            let server = Server::start(binary, &own);
+            servers.push(server.unwrap_or_else(|error| panic!("{error}")));
+        }
+        let place = |server: &Server| ("127.0.0.1".to_owned(), server.port());
+        let names = Arc::new(Mutex::new(Names {
+            primary: servers[0].address(),
+            replicas: servers[1..].iter().map(place).collect(),
+        }));
+        let shared = Arc::clone(&names);
+        let sentinel = Fakes::start(1, move |asked| {
+            let names = shared.lock().expect("no holder panics").clone();
+            sentinel_says(asked, &names)
+        });
+        let scene = Scene {
+            servers,
+            sentinel,
+            names,
+            proxies: Vec::new(),
+        };
+        for replica in 1..scene.servers.len() {
+            scene.wait_until_linked(replica);
+        }
+        scene
+    }
+
+    fn wait_until_linked(&self, replica: usize) {
+        let at = self.address(replica);
+        wait_until("a replica has what its primary has", SOON, || {
+            let said = Client::connect(at).call("INFO replication");
+            text(&said).contains("master_link_status:up")
+        });
+    }
+
+    fn address(&self, server: usize) -> SocketAddr {
+        self.servers[server].address()
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.servers.iter().map(|one| one.address()).collect()
+    }
+
+    /// Puts another respool in front.
+    fn serve(&mut self, reads: &str, args: &[&str]) -> SocketAddr {
+        let sentinel = self.sentinel.addresses()[0];
+        let proxy = start(&format!("redis-sentinel://{sentinel}/m?{reads}"), args);
+        self.proxies.push(proxy);
+        self.proxies[self.proxies.len() - 1].address()
+    }
+
+    /// The same, and waits for all replicas.
+    fn serve_all(&mut self, reads: &str, args: &[&str]) -> SocketAddr {
+        let address = self.serve(reads, args);
+        self.wait_for(self.servers.len() - 1);
+        address
+    }
+
+    #[track_caller]
+    fn wait_for(&self, replicas: usize) {
+        let last = self.proxies.last().expect("one is started");
+        wait_for_replicas(last, replicas);
+    }
+
+    /// From now on; whoever listens hears that something has happened.
+    fn will_name(&self, change: impl FnOnce(&mut Names)) {
+        change(&mut self.names.lock().expect("no holder panics"));
+        let (channel, news) = (bulk("+set"), bulk("master m 127.0.0.1 1 quorum 1"));
+        self.sentinel
+            .tell(&format!(">3\r\n{}{channel}{news}", bulk("message")));
+    }
+
+    /// Sees to it that replicas have what the primary has.
+    fn settle(&self) {
+        let running = self.servers[1..].iter().filter(|one| one.is_running());
+        let running = running.filter(|one| !one.is_frozen());
+        let mut primary = Client::connect(self.address(0));
+        for replica in running {
+            wait_until("the replica has taken in all", SOON, || {
+                assert!(primary.call("SET settled 1").error().is_none());
+                let mut replica = Client::connect(replica.address());
+                let mut both = [&mut primary, &mut replica];
+                let [one, other] = both.each_mut().map(|one| one.call("DBSIZE"));
+                one == other && replica.call("GET settled") == Value::bulk("1")
+            });
+        }
+    }
+
+    fn gets(&self) -> Vec<u64> {
+        let all = self.addresses();
+        all.iter().map(|server| calls(*server, "get")).collect()
+    }
+}
+
+fn map(fields: &[(&str, &str)]) -> String {
+    let all = fields.iter().map(|(name, value)| bulk(name) + &bulk(value));
+    format!("*{}\r\n{}", 2 * fields.len(), all.collect::<String>())
+}
+
+fn sentinel_says(asked: &Asked<'_>, names: &Names) -> Answer {
+    let (ip, port) = (
+        names.primary.ip().to_string(),
+        names.primary.port().to_string(),
+    );
+    if asked.name() == "SUBSCRIBE" {
+        return Some(String::new());
+    }
+    if asked.is("SENTINEL MYID") {
+        return Some(bulk(&"1".repeat(40)));
+    }
+    let name = asked.words.get(1).map(|word| word.to_ascii_uppercase());
+    match name.as_deref() {
+        Some("MASTER") => Some(map(&[
+            ("name", "m"),
+            ("ip", &ip),
+            ("port", &port),
+            ("flags", "master"),
+            ("config-epoch", "1"),
+            ("quorum", "1"),
+            ("num-slaves", "1"),
+            ("num-other-sentinels", "0"),
+        ])),
+        Some("GET-MASTER-ADDR-BY-NAME") => Some(format!("*2\r\n{}{}", bulk(&ip), bulk(&port))),
+        Some("REPLICAS" | "SLAVES") => {
+            let one = |(host, at): &(String, u16)| {
+                map(&[
+                    ("name", &format!("{host}:{at}")),
+                    ("ip", host),
+                    ("port", &at.to_string()),
+                    ("flags", "slave"),
+                    ("role-reported", "slave"),
+                    ("master-link-status", "ok"),
+                    ("master-host", &ip),
+                    ("master-port", &port),
+                    ("slave-priority", "100"),
+                    ("slave-repl-offset", "1"),
+                ])
+            };
+            let all: String = names.replicas.iter().map(one).collect();
+            Some(format!("*{}\r\n{all}", names.replicas.len()))
+        }
+        Some(_) => Some("*0\r\n".to_owned()),
+        None => None,
+    }
+}
+
+/// A replica keeps no file of what its primary gave it, and is empty when it starts again.
+const FORGETS: [&str; 2] = ["--rdb-del-sync-files", "yes"];
+
+const KEYS: usize = 40;
+const CLIENTS: usize = 12;
+/// Of each client of [`ask_everything`]: reads that may be asked of a replica, and others.
+const GETS: u64 = KEYS as u64 + 3;
+const GETS_OF_OWNERS: u64 = 3;
+
+fn fill(address: SocketAddr) {
+    let mut client = Client::connect(address);
+    for key in 0..KEYS {
+        let replies = pipelined(
+            &mut client,
+            &format!("SET k{key} {key};HSET h{key} f {key}"),
+        );
+        assert!(
+            replies.iter().all(|reply| reply.error().is_none()),
+            "{replies:?}"
+        );
+    }
+}
+
+/// Many clients read in every way there is, and each gets what was written.
+fn ask_everything(address: SocketAddr) {
+    let value = |key: usize| Value::bulk(key.to_string());
+    let hash = |key: usize| Value::Array(vec![Value::bulk("f"), value(key)]);
+    for number in 0..CLIENTS {
+        let mut client = Client::connect(address);
+        let all: Vec<String> = (0..KEYS).map(|key| format!("GET k{key}")).collect();
+        let expected: Vec<Value> = (0..KEYS).map(value).collect();
+        assert_eq!(pipelined(&mut client, &all.join(";")), expected);
+        assert_eq!(client.call("GET k7"), value(7));
+        let names: Vec<String> = (0..KEYS).map(|key| format!("k{key}")).collect();
+        let names = names.join(" ");
+        assert_eq!(
+            client.call(&format!("MGET {names}")),
+            Value::Array(expected)
+        );
+        let count = Value::Integer(KEYS as i64);
+        assert_eq!(client.call(&format!("EXISTS {names}")), count);
+        assert_eq!(client.call("HGETALL h3"), hash(3));
+        let mixed =
+            format!("SET own{number} 1;GET k1;INCR own{number};GET k2;DEL own{number};HGET h1 f");
+        let expected = [
+            Value::ok(),
+            value(1),
+            Value::Integer(2),
+            value(2),
+            Value::Integer(1),
+            value(1),
+        ];
+        assert_eq!(pipelined(&mut client, &mixed), expected);
+        // What is not for replicas.
+        assert!(matches!(client.call("SCAN 0"), Value::Array(_)));
+        let part = client.call("HSCAN h5 0");
+        assert_eq!(part, Value::Array(vec![Value::bulk("0"), hash(5)]));
+        let script = ["EVAL", "return redis.call('GET', KEYS[1])", "1", "k3"];
+        assert_eq!(client.call_args(&script), value(3));
+        let block = pipelined(&mut client, "MULTI;GET k4;EXEC");
+        assert_eq!(block[2], Value::Array(vec![value(4)]));
+        let watched = pipelined(&mut client, "WATCH k5;GET k5;UNWATCH");
+        assert_eq!(watched, [Value::ok(), value(5), Value::ok()]);
+    }
+}
+
+/// What the servers were asked by that is what the policy says.
+fn asked_as_said(
+    policy: &str,
+    address: SocketAddr,
+    owners: &[SocketAddr],
+    replicas: &[SocketAddr],
+) {
+    let all = [owners, replicas].concat();
+    let once = || {
+        reset(&all);
+        ask_everything(address);
+        for never in ["scan", "hscan", "eval", "evalsha", "multi", "exec", "watch"] {
+            assert_eq!(all_calls(replicas, never), 0, "{policy}: {never}");
+        }
+        let gets = [all_calls(owners, "get"), all_calls(replicas, "get")];
+        let clients = CLIENTS as u64;
+        assert_eq!(gets[0] + gets[1], clients * (GETS + GETS_OF_OWNERS));
+        gets
+    };
+    if policy == "nearest" {
+        // None is much further away than the others, most of the time.
+        let claim = "owners and replicas are read";
+        return wait_until(claim, SOON, || {
+            let [owners, replicas] = once();
+            owners > CLIENTS as u64 * GETS_OF_OWNERS && replicas > 0
+        });
+    }
+    let [of_owners, of_replicas] = once();
+    let reads = |servers: &[SocketAddr]| {
+        let all = ["mget", "exists", "hgetall", "hget"];
+        all.map(|command| all_calls(servers, command))
+            .iter()
+            .sum::<u64>()
+    };
+    match policy {
+        "primary" | "prefer-primary" => {
+            assert_eq!((of_replicas, reads(replicas)), (0, 0), "{policy}");
+        }
+        _ => {
+            assert_eq!(of_owners, CLIENTS as u64 * GETS_OF_OWNERS, "{policy}");
+            assert_eq!(reads(owners), 0, "{policy}");
+            for replica in replicas {
+                assert!(calls(*replica, "get") > 0, "{policy}: each has its share");
+            }
+        }
+    }
+}
+
+const POLICIES: [&str; 5] = [
+    "primary",
+    "prefer-primary",
+    "replica",
+    "prefer-replica",
+    "nearest",
+];
+
+/// Those who are connected to a node and have said READONLY, and others that have read something.
+fn read_only(node: &Node) -> (usize, usize) {
+    let said = text(&Client::connect(node.address()).call("CLIENT LIST"));
+    let has = |line: &str, name: &str, is: &dyn Fn(&str) -> bool| {
+        let mut fields = line.split(' ').filter_map(|field| field.split_once('='));
+        fields.any(|(its, value)| its == name && is(value))
+    };
+    let of_replicas = |line: &&str| has(line, "flags", &|flags| flags.contains('r'));
+    let reads = |line: &&str| {
+        !of_replicas(line) && has(line, "cmd", &|cmd| ["get", "mget", "exists"].contains(&cmd))
+    };
+    let lines = || said.lines();
+    (
+        lines().filter(of_replicas).count(),
+        lines().filter(reads).count(),
+    )
+}
+
+#[test]
+fn each_policy_reads_where_it_says_in_front_of_a_cluster() {
+    let settings = ClusterSettings::default();
+    let cluster = Cluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
+    let all = cluster.addresses();
+    let (owners, replicas) = all.split_at(3);
+    let seeds = listed(&all);
+    for policy in POLICIES {
+        let proxy = start(
+            &format!("redis-cluster://{seeds}?reads={policy}"),
+            &ONE_BY_ONE,
+        );
+        fill(proxy.address());
+        if policy != "primary" {
+            wait_for_replicas(&proxy, 3);
+        }
+        wait_until("the replicas have taken in all", SOON, || {
+            let size = |at: &SocketAddr| match Client::connect(*at).call("DBSIZE") {
+                Value::Integer(keys) => keys,
+                other => panic!("{other:?}"),
+            };
+            let [one, other] = [owners, replicas].map(|all| all.iter().map(size).sum::<i64>());
+            one == other
+        });
+        asked_as_said(policy, proxy.address(), owners, replicas);
+        for node in 0..6 {
+            let (said, not) = read_only(cluster.node(node));
+            match (node, policy) {
+                (0..3, _) | (_, "primary") => assert_eq!(said, 0, "{policy}: {node} is an owner"),
+                _ => assert!(
+                    said > 0 && not == 0,
+                    "{policy}: {node} is a replica: {said} {not}"
+                ),
+            }
+        }
+    }
+}
+
+#[test]
+fn each_policy_reads_where_it_says_in_front_of_sentinels() {
+    let mut scene = Scene::new(2);
+    let all = scene.addresses();
+    fill(all[0]);
+    scene.settle();
+    for policy in POLICIES {
+        let address = match policy {
+            "primary" => scene.serve(&format!("reads={policy}"), &ONE_BY_ONE),
+            _ => scene.serve_all(&format!("reads={policy}"), &ONE_BY_ONE),
+        };
+        asked_as_said(policy, address, &all[..1], &all[1..]);
+    }
+    assert_eq!(all_calls(&all, "readonly"), 0, "it is for Clusters");
+}
+
+#[test]
+fn several_workers_other_databases_and_resp3_read_from_replicas_too() {
+    let mut scene = Scene::new(2);
+    let mut primary = Client::connect(scene.address(0));
+    for db in 0..3 {
+        let set = pipelined(
+            &mut primary,
+            &format!("SELECT {db};SET k {db};HSET h f {db}"),
+        );
+        assert!(set.iter().all(|reply| reply.error().is_none()));
+    }
+    scene.settle();
+    let args = ["--threads=3", "--collapse=false", "--fuse=false"];
+    let address = scene.serve_all("reads=replica", &args);
+    reset(&scene.addresses());
+    for number in 0..18 {
+        let mut client = Client::connect(address);
+        if number % 2 == 1 {
+            assert!(client.call("HELLO 3").error().is_none());
+        }
+        for db in [number % 3, 0, 2] {
+            assert_eq!(client.call(&format!("SELECT {db}")), Value::ok());
+            assert_eq!(client.call("GET k"), Value::bulk(db.to_string()));
+            let pair = vec![Value::bulk("f"), Value::bulk(db.to_string())];
+            let hash = client.call("HGETALL h");
+            assert!(
+                hash == Value::Array(pair.clone()) || hash == Value::Map(pair),
+                "{hash:?}"
+            );
+        }
+    }
+    let gets = scene.gets();
+    assert_eq!((gets[0], gets[1] + gets[2]), (0, 54), "{gets:?}");
+}
+
+#[test]
+fn who_asks_for_it_reads_its_own_writes() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    let address = scene.serve_all("reads=prefer-replica&own-writes-ms=0", &ONE_BY_ONE);
+    let all = scene.addresses();
+    // Where the next reads of a client are asked: of the primary, or of the replica.
+    let at_primary = |client: &mut Client| {
+        reset(&all);
+        for _ in 0..2 {
+            let replies = pipelined(client, "GET k1;GET k1;GET k2");
+            assert!(
+                replies.iter().all(|reply| reply.error().is_none()),
+                "{replies:?}"
+            );
+        }
+        let gets = all.iter().map(|at| calls(*at, "get")).collect::<Vec<_>>();
+        assert!(
+            gets == [6, 0] || gets == [0, 6],
+            "all of them at one: {gets:?}"
+        );
+        gets[0] == 6
+    };
+    let mut client = Client::connect(address);
+    assert!(!at_primary(&mut client));
+    for (asked, is_at_primary) in [
+        ("READWRITE", true),
+        ("READONLY", false),
+        ("READWRITE", true),
+        ("RESET", false),
+    ] {
+        assert!(client.call(asked).error().is_none(), "{asked}");
+        assert_eq!(at_primary(&mut client), is_at_primary, "{asked}");
+        assert!(
+            !at_primary(&mut Client::connect(address)),
+            "it is its own affair"
+        );
+    }
+
+    let address = scene.serve_all("reads=replica&own-writes=all&own-writes-ms=0", &ONE_BY_ONE);
+    let mut client = Client::connect(address);
+    assert!(at_primary(&mut client));
+    for (asked, is_at_primary) in [("READONLY", false), ("RESET", true), ("READWRITE", true)] {
+        assert!(client.call(asked).error().is_none(), "{asked}");
+        assert_eq!(at_primary(&mut client), is_at_primary, "{asked}");
+    }
+
+    // For a while after each write, whatever wrote.
+    const WHILE: Duration = Duration::from_millis(400);
+    let address = scene.serve_all(
+        "reads=replica&own-writes=all&own-writes-ms=400",
+        &ONE_BY_ONE,
+    );
+    let mut client = Client::connect(address);
+    assert!(!at_primary(&mut client), "it has written nothing");
+    let large = request(&["SET", "large", &"x".repeat(1 << 20)]);
+    for (wrote, replies) in [
+        (words("SET own 1"), 1),
+        (words("HSET h1 f 1"), 1),
+        (words("EVAL return(redis.call('incr',KEYS[1])) 1 own"), 1),
+        (
+            ["MULTI", "INCR own", "EXEC"]
+                .iter()
+                .flat_map(|one| words(one))
+                .collect(),
+            3,
+        ),
+        (words("BLPOP none 0.01"), 1),
+        (large, 1),
+    ] {
+        let name = String::from_utf8_lossy(&wrote[..wrote.len().min(40)]).into_owned();
+        let replies = client.exchange(wrote, replies);
+        assert!(
+            replies.iter().all(|reply| reply.error().is_none()),
+            "{replies:?}"
+        );
+        assert!(at_primary(&mut client), "{name:?}");
+        thread::sleep(WHILE);
+        assert!(!at_primary(&mut client), "the while is over: {name:?}");
+    }
+}
+
+/// Readers that go on until they are told to end. What they read never changes.
+struct Load<'a> {
+    over: &'a AtomicBool,
+    answered: &'a AtomicU64,
+}
+
+impl Load<'_> {
+    /// Reads all the time, and panics at whatever is not what was written. `Err`: what came instead.
+    fn read(&self, address: SocketAddr, number: usize) {
+        let mut client = Client::connect(address);
+        let mut round = number;
+        while !self.over.load(Ordering::SeqCst) {
+            round += 1;
+            let key = |more: usize| (round * 7 + more) % KEYS;
+            let some: Vec<String> = (0..5).map(|more| format!("GET k{}", key(more))).collect();
+            let expected: Vec<Value> = (0..5)
+                .map(|more| Value::bulk(key(more).to_string()))
+                .collect();
+            let began = Instant::now();
+            let got = match round % 3 {
+                0 => pipelined(&mut client, &some.join(";")),
+                1 => {
+                    let names = some.join(" ").replace("GET ", "");
+                    match client.call(&format!("MGET {names}")) {
+                        Value::Array(values) => values,
+                        other => vec![other],
+                    }
+                }
+                _ => some.iter().map(|one| client.call(one)).collect(),
+            };
+            assert_eq!(got, expected, "{:?} later", began.elapsed());
+            self.answered.fetch_add(1, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Many clients read of each of these while `trouble` happens: no read fails, and none is wrong.
+fn read_all_the_time(addresses: &[SocketAddr], trouble: impl FnOnce()) {
+    let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    let load = Load {
+        over: &over,
+        answered: &answered,
+    };
+    thread::scope(|scope| {
+        for address in addresses {
+            for number in 0..4 {
+                let load = &load;
+                scope.spawn(move || {
+                    let read = || load.read(*address, number);
+                    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+                    if let Err(panic) = result {
+                        load.over.store(true, Ordering::SeqCst);
+                        std::panic::resume_unwind(panic);
+                    }
+                });
+            }
+        }
+        let troubled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(trouble));
+        thread::sleep(Duration::from_millis(300));
+        over.store(true, Ordering::SeqCst);
+        if let Err(panic) = troubled {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    assert!(answered.load(Ordering::SeqCst) > 100, "the load was a load");
+}
+
+#[test]
+fn replicas_come_freeze_and_go_and_no_reader_meets_it() {
+    let mut scene = Scene::new(2);
+    fill(scene.address(0));
+    scene.settle();
+    let policies = ["replica", "prefer-replica", "nearest"];
+    let addresses =
+        policies.map(|policy| scene.serve_all(&format!("reads={policy}"), &["--threads=1"]));
+    let said = |scene: &Scene, what: &str| {
+        let all = scene.proxies.iter();
+        all.map(|proxy| proxy.log().matches(what).count())
+            .min()
+            .unwrap_or(0)
+    };
+    let label = |scene: &Scene, server: usize| scene.address(server).to_string();
+    let scene = Mutex::new(scene);
+    read_all_the_time(&addresses, || {
+        let mut scene = scene.lock().expect("no holder panics");
+        let one = format!("the replica {} is read", label(&scene, 1));
+        let other = format!("the replica {} is read", label(&scene, 2));
+        // It ends, and is back without its keys before they come.
+        scene.servers[1].kill9();
+        thread::sleep(Duration::from_millis(300));
+        let restarted = scene.servers[1].restart();
+        restarted.unwrap_or_else(|error| panic!("{error}"));
+        wait_until("it is read again", SOON, || said(&scene, &one) == 2);
+        // It freezes and wakes.
+        scene.servers[2].stop();
+        thread::sleep(Duration::from_millis(1_500));
+        scene.servers[2].cont();
+        wait_until("it is read again", SOON, || said(&scene, &other) == 2);
+        // It is not named any more, and named again.
+        let left = (String::from("127.0.0.1"), scene.servers[1].port());
+        scene.will_name(|names| names.replicas.retain(|one| *one != left));
+        let mut client = Client::connect(addresses[1]);
+        wait_until("it is gone", SOON, || {
+            let listed = readers(&mut client);
+            listed.iter().filter(|one| one["role"] == "replica").count() == 1
+        });
+        scene.servers[1].kill9();
+        let restarted = scene.servers[1].restart();
+        restarted.unwrap_or_else(|error| panic!("{error}"));
+        scene.will_name(|names| names.replicas.push(left));
+        wait_until("it is read again", SOON, || said(&scene, &one) == 3);
+    });
+}
+
+#[test]
+fn a_replica_that_is_back_without_its_keys_is_not_read() {
+    let mut scene = Scene::new(0);
+    fill(scene.address(0));
+    // Nothing but this tells it to: started again, it is a primary that has nothing.
+    let server = Server::start(&any_server(), &FORGETS).unwrap_or_else(|error| panic!("{error}"));
+    let follow = format!("REPLICAOF 127.0.0.1 {}", scene.servers[0].port());
+    assert_eq!(Client::connect(server.address()).call(&follow), Value::ok());
+    let place = ("127.0.0.1".to_owned(), server.port());
+    scene.servers.push(server);
+    scene.will_name(|names| names.replicas.push(place));
+    scene.settle();
+    let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
+    let mut client = Client::connect(address);
+    let is_read = |client: &mut Client| {
+        let lines = readers(client);
+        lines.iter().any(|one| one["seats"] == "64")
+    };
+    wait_until("it is read", SOON, || is_read(&mut client));
+    // While their primary is not there, replicas are read that have lost it.
+    scene.servers[0].stop();
+    let restarted = scene.servers[1].restart();
+    restarted.unwrap_or_else(|error| panic!("{error}"));
+    let mut all = Vec::new();
+    for _ in 0..250 {
+        let mut one = Client::connect(address);
+        one.send(&words("GET k7"));
+        all.push(one);
+        thread::sleep(Duration::from_millis(10));
+    }
+    scene.servers[0].cont();
+    for one in &mut all {
+        assert_eq!(one.reply(), Value::bulk("7"));
+    }
+    let follows = Client::connect(scene.address(1)).call(&follow);
+    assert_eq!(follows, Value::ok());
+    wait_until("it is read again", SOON, || is_read(&mut client));
+    assert_eq!(client.call("GET k7"), Value::bulk("7"));
+}
+
+#[test]
+fn a_cluster_that_changes_its_primaries_is_read_all_the_time() {
+    let settings = ClusterSettings::default();
+    let cluster = Cluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
+    let seeds = listed(&cluster.addresses());
+    let policies = ["prefer-primary", "prefer-replica", "nearest"];
+    let proxies = policies.map(|policy| {
+        start(
+            &format!("redis-cluster://{seeds}?reads={policy}"),
+            &["--threads=1"],
+        )
+    });
+    fill(proxies[0].address());
+    for proxy in &proxies {
+        wait_for_replicas(proxy, 3);
+    }
+    thread::sleep(Duration::from_millis(200));
+    let addresses = proxies.each_ref().map(|proxy| proxy.address());
+    let key_of = |primary: usize| {
+        let mut keys = (0..KEYS).map(|key| format!("k{key}"));
+        let own = |key: &String| cluster.share(primary).contains(&hash_slot(key.as_bytes()));
+        keys.find(own).expect("each has some of them")
+    };
+    read_all_the_time(&addresses, || {
+        let other_owner = |primary: usize, by: usize| {
+            let slot = hash_slot(key_of(primary).as_bytes());
+            wait_until("the replica has taken over", SOON, || {
+                cluster.owner(slot).is_ok_and(|owner| owner == by)
+            });
+        };
+        cluster
+            .begin_failover(3)
+            .unwrap_or_else(|error| panic!("{error}"));
+        other_owner(0, 3);
+        thread::sleep(Duration::from_millis(500));
+        cluster.node(1).kill9();
+        other_owner(1, 4);
+        thread::sleep(Duration::from_millis(500));
+        cluster.node(5).kill9();
+        thread::sleep(Duration::from_millis(500));
+    });
+}
+
+#[test]
+fn a_watched_primary_that_is_replaced_is_read_all_the_time() {
+    let settings = SentinelsSettings {
+        watched: 1,
+        replicas: 2,
+        ..SentinelsSettings::default()
+    };
+    let sentinels =
+        Sentinels::start(&any_server(), &settings).unwrap_or_else(|error| panic!("{error}"));
+    let seeds = listed(&sentinels.addresses());
+    let name = sentinels.watched(0).name().to_owned();
+    let policies = ["prefer-primary", "prefer-replica", "nearest"];
+    let proxies = policies.map(|policy| {
+        start(
+            &format!("redis-sentinel://{seeds}/{name}?reads={policy}"),
+            &["--threads=1"],
+        )
+    });
+    fill(proxies[0].address());
+    for proxy in &proxies {
+        wait_for_replicas(proxy, 2);
+    }
+    thread::sleep(Duration::from_millis(200));
+    let addresses = proxies.each_ref().map(|proxy| proxy.address());
+    read_all_the_time(&addresses, || {
+        sentinels.watched(0).server(0).kill9();
+        let other = sentinels.wait_for_other_primary(0, 0, SOON);
+        let other = other.unwrap_or_else(|error| panic!("{error}"));
+        let third = sentinels.watched(0).server(3 - other).address();
+        wait_until("who is left follows it", SOON, || {
+            proxies.iter().all(|proxy| {
+                let lines = readers(&mut Client::connect(proxy.address()));
+                lines
+                    .iter()
+                    .any(|one| one["address"] == third.to_string() && one["latency_us"] != "-1")
+            })
+        });
+        thread::sleep(Duration::from_millis(1_100));
+        let begun = sentinels.begin_failover(0, 0);
+        begun.unwrap_or_else(|error| panic!("{error}"));
+        let again = sentinels.wait_for_other_primary(0, other, SOON);
+        again.unwrap_or_else(|error| panic!("{error}"));
+        thread::sleep(Duration::from_millis(500));
+    });
+}
+
+#[test]
+fn who_is_in_our_zone_is_read_and_who_has_no_weight_is_not() {
+    // By what hosts begin with.
+    let mut scene = Scene::new(2);
+    fill(scene.address(0));
+    scene.settle();
+    scene.will_name(|names| names.replicas[1].0 = String::from("localhost"));
+    let all = scene.addresses();
+    let shares = |scene: &mut Scene, reads: &str| -> Vec<bool> {
+        let address = scene.serve_all(reads, &ONE_BY_ONE);
+        reset(&all);
+        let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(address)).collect();
+        for client in &mut clients {
+            assert_eq!(client.call("GET k3"), Value::bulk("3"));
+        }
+        scene.gets().iter().map(|gets| *gets > 0).collect()
+    };
+    let [one, other] = [1, 2].map(|server| scene.servers[server].port());
+    for (reads, expected) in [
+        ("prefer-replica", [false, true, true]),
+        ("replica&zone=a&zones=127.:a,local:b", [false, true, false]),
+        ("replica&zone=b&zones=127.:a,local:b", [false, false, true]),
+        ("replica&zone=b&zones=l:a,local:b", [false, false, true]),
+        // Nobody is there.
+        ("replica&zone=c&zones=127.:a,local:b", [false, true, true]),
+        (
+            &format!("replica&weights=127.0.0.1:{one}:0"),
+            [false, false, true],
+        ),
+        (
+            &format!("replica&weights=localhost:{other}:0"),
+            [false, true, false],
+        ),
+        (
+            &format!("prefer-replica&weights=localhost:{other}:0,127.0.0.1:{one}:0"),
+            [true, false, false],
+        ),
+    ] {
+        assert_eq!(
+            shares(&mut scene, &format!("reads={reads}")),
+            expected,
+            "{reads}"
+        );
+    }
+
+    // By what the servers say themselves.
+    let valkey = match find(Flavour::Valkey91) {
+        Ok(valkey) => valkey,
+        Err(reason) => return say(&format!("skipped: zones that servers say: {reason}")),
+    };
+    let args = ["here", "here", "there"].map(|zone| vec!["--availability-zone", zone]);
+    let mut scene = Scene::of(&valkey, &args);
+    fill(scene.address(0));
+    scene.settle();
+    let all = scene.addresses();
+    for (zone, expected) in [
+        ("here", [false, true, false]),
+        ("there", [false, false, true]),
+    ] {
+        let address = scene.serve_all(&format!("reads=replica&zone={zone}"), &ONE_BY_ONE);
+        reset(&all);
+        let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(address)).collect();
+        for client in &mut clients {
+            assert_eq!(client.call("GET k3"), Value::bulk("3"));
+        }
+        let asked: Vec<bool> = scene.gets().iter().map(|gets| *gets > 0).collect();
+        assert_eq!(asked, expected, "{zone}");
+        let listed = readers(&mut clients[0]);
+        let mut zones: Vec<(&str, &str)> = listed
+            .iter()
+            .map(|one| (one["zone"].as_str(), one["seats"].as_str()))
+            .collect();
+        zones.sort_unstable();
+        let seats = |its: &str| if its == zone { "64" } else { "0" };
+        assert_eq!(zones, [("here", seats("here")), ("there", seats("there"))]);
+    }
+    // It moves.
+    let address = scene.proxies[1].address();
+    let moved = Client::connect(all[1]).call("CONFIG SET availability-zone there");
+    assert_eq!(moved, Value::ok());
+    let mut client = Client::connect(address);
+    wait_until("both are in that zone", SOON, || {
+        readers(&mut client)
+            .iter()
+            .all(|one| one["zone"] == "there" && one["seats"] != "0")
+    });
+}
+
+/// A primary and its replica, which say what a test has them say. Who asks which is which, a third one tells.
+struct Said {
+    fakes: Fakes,
+    proxy: Front,
+    replica: Arc<Mutex<Behaviour>>,
+}
+
+/// What the replica says.
+#[derive(Clone)]
+struct Behaviour {
+    /// Of replication; `None`: nothing at all.
+    info: Option<String>,
+    /// To GET; `None`: the value.
+    get: Option<String>,
+}
+
+const FOLLOWS: &str = "role:slave\r\nmaster_link_status:up\r\nmaster_sync_in_progress:0\r\n";
+const LOST: &str = "role:slave\r\nmaster_link_status:down\r\nmaster_sync_in_progress:0\r\nmaster_link_down_since_seconds:3\r\n";
+const SYNCS: &str = "role:slave\r\nmaster_link_status:down\r\nmaster_sync_in_progress:1\r\nmaster_link_down_since_seconds:3\r\n";
+const NEW: &str = "role:slave\r\nmaster_link_status:down\r\nmaster_sync_in_progress:0\r\nmaster_link_down_since_seconds:-1\r\n";
+
+impl Said {
+    /// Node 0 is the primary, 1 its replica; of a Cluster node 2 is a primary, too, and owns nothing. Else it is their Sentinel.
+    fn start(of_cluster: bool, reads: &str, info: &str) -> Said {
+        let replica = Arc::new(Mutex::new(Behaviour {
+            info: Some(bulk(info)),
+            get: None,
+        }));
+        let shared = Arc::clone(&replica);
+        let fakes = Fakes::start(3, move |asked| {
+            let behaviour = shared.lock().expect("no holder panics").clone();
+            said_by(asked, &behaviour, of_cluster)
+        });
+        let all = fakes.addresses();
+        let backend = match of_cluster {
+            true => format!("redis-cluster://{}", all[0]),
+            false => format!("redis-sentinel://{}/m", all[2]),
+        };
+        let proxy = start(&format!("{backend}?reads={reads}"), &ONE_BY_ONE);
+        Said {
+            fakes,
+            proxy,
+            replica,
+        }
+    }
+
+    fn will_say(&self, change: impl FnOnce(&mut Behaviour)) {
+        change(&mut self.replica.lock().expect("no holder panics"));
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.proxy.address())
+    }
+
+    /// So often a node was asked GET.
+    fn gets(&self, node: usize) -> usize {
+        let asked = self.fakes.asked_of(node);
+        asked
+            .iter()
+            .filter(|asked| asked.starts_with("GET "))
+            .count()
+    }
+
+    #[track_caller]
+    fn is_read(&self) {
+        let before = self.gets(1);
+        let mut client = self.client();
+        wait_until("the replica is read", SOON, || {
+            assert_eq!(client.call("GET key").error(), None);
+            self.gets(1) > before
+        });
+    }
+
+    /// For longer than from one INFO to the next.
+    #[track_caller]
+    fn is_not_read(&self, why: &str) {
+        let mut client = self.client();
+        wait_until(why, SOON, || {
+            let before = self.gets(1);
+            assert!(client.call("GET key").error().is_none());
+            self.gets(1) == before
+        });
+        let before = self.gets(1);
+        let until = Instant::now() + Duration::from_millis(1_300);
+        while Instant::now() < until {
+            assert_eq!(client.call("GET key"), Value::bulk("of 0"), "{why}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(self.gets(1), before, "{why}");
+    }
+}
+
+fn said_by(asked: &Asked<'_>, replica: &Behaviour, of_cluster: bool) -> Answer {
+    let place = |node: usize| {
+        let at = asked.all[node];
+        let id = bulk(&format!("{:040}", at.port()));
+        format!("*3\r\n{}:{}\r\n{id}", bulk(&at.ip().to_string()), at.port())
+    };
+    match (asked.name(), asked.node) {
+        ("HELLO" | "CLIENT", _) => None,
+        ("CLUSTER", _) if asked.is("CLUSTER SLOTS") => Some(format!(
+            "*1\r\n*4\r\n:0\r\n:16383\r\n{}{}",
+            place(0),
+            place(1)
+        )),
+        ("CLUSTER", _) => Some(info(3, 1)),
+        (_, 2) if !of_cluster => {
+            let names = Names {
+                primary: asked.all[0],
+                replicas: vec![(asked.all[1].ip().to_string(), asked.all[1].port())],
+            };
+            sentinel_says(asked, &names)
+        }
+        ("INFO", _) if asked.is("INFO server") => match (asked.node, &replica.info) {
+            (1, None) => Some(String::new()),
+            _ => Some(bulk("# Server\r\n")),
+        },
+        ("INFO", 1) => Some(replica.info.clone().unwrap_or_default()),
+        ("INFO", _) => Some(bulk("role:master\r\n")),
+        // What follows would be taken for the answer to that.
+        ("GET", 1) if replica.info.is_none() => Some(String::new()),
+        ("GET", 1) if replica.get.is_some() => replica.get.clone(),
+        ("GET", node) => Some(bulk(&format!("of {node}"))),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_replica_that_refuses_reads_is_left_for_a_while_and_its_reads_are_answered() {
+    for of_cluster in [true, false] {
+        let said = Said::start(of_cluster, "prefer-replica", FOLLOWS);
+        for refusal in [
+            "-LOADING Redis is loading the dataset in memory\r\n",
+            "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
+        ] {
+            said.is_read();
+            said.will_say(|its| its.get = Some(refusal.to_owned()));
+            let before = said.gets(1);
+            let began = Instant::now();
+            let mut client = said.client();
+            while began.elapsed() < Duration::from_millis(700) {
+                let requests: Vec<u8> = (0..10).flat_map(|_| words("GET key")).collect();
+                let replies = client.exchange(requests, 10);
+                assert_eq!(replies, vec![Value::bulk("of 0"); 10], "{refusal}");
+            }
+            let refused = said.gets(1) - before;
+            assert!(
+                (1..=10).contains(&refused),
+                "{refused} were refused: {refusal}"
+            );
+            said.will_say(|its| its.get = None);
+        }
+        said.is_read();
+    }
+}
+
+#[test]
+fn a_replica_that_says_moved_leads_to_who_is_named() {
+    let said = Said::start(true, "prefer-replica", FOLLOWS);
+    said.is_read();
+    let slot = hash_slot(b"key");
+    for named in [0, 2] {
+        let at = said.fakes.addresses()[named];
+        said.will_say(|its| its.get = Some(format!("-MOVED {slot} {at}\r\n")));
+        let mut client = said.client();
+        let before = said.gets(1);
+        wait_until("the replica is asked", SOON, || {
+            let reply = client.call("GET key");
+            let of = ["of 0", "of 2"].map(Value::bulk);
+            assert!(of.contains(&reply), "{reply:?}");
+            said.gets(1) > before
+        });
+        let requests: Vec<u8> = (0..10).flat_map(|_| words("GET key")).collect();
+        let replies = client.exchange(requests, 10);
+        assert!(
+            replies.iter().all(|reply| reply.error().is_none()),
+            "{replies:?}"
+        );
+        assert!(said.gets(named) > 0);
+    }
+}
+
+#[test]
+fn who_has_not_what_its_primary_has_is_not_read() {
+    for of_cluster in [true, false] {
+        let said = Said::start(of_cluster, "prefer-replica", FOLLOWS);
+        said.is_read();
+        for (says, why) in [
+            (Some(bulk(LOST)), "it has lost its primary, which is there"),
+            (Some(bulk(SYNCS)), "it is given all anew"),
+            (Some(bulk(NEW)), "it never had a primary"),
+            (Some(bulk("role:master\r\n")), "it is a primary"),
+            (Some("-NOPERM no\r\n".to_owned()), "it may not be asked"),
+            (Some(":1\r\n".to_owned()), "that says nothing"),
+            (Some("*0\r\n".to_owned()), "neither does that"),
+            (None, "it does not say how it is"),
+        ] {
+            said.will_say(|its| its.info = says);
+            said.is_not_read(why);
+            said.will_say(|its| its.info = Some(bulk(FOLLOWS)));
+            said.is_read();
+        }
+    }
+}
+
+#[test]
+fn where_only_replicas_may_be_read_and_none_can_be_a_client_is_told() {
+    for of_cluster in [true, false] {
+        let said = Said::start(of_cluster, "replica", NEW);
+        let mut client = said.client();
+        wait_until("the primary is known", SOON, || {
+            client.call("SET key 1") == Value::ok()
+        });
+        for asked in [
+            "GET key",
+            "MGET a b c",
+            "EXISTS a b",
+            "GET key;GET key;SET key 1;GET key",
+        ] {
+            for reply in pipelined(&mut client, asked) {
+                let error = reply.error().unwrap_or_default();
+                let is_told = error.starts_with("NOTSENT respool: no replica can be read");
+                assert!(is_told || reply == Value::ok(), "{asked}: {reply:?}");
+            }
+        }
+        assert_eq!(said.gets(0) + said.gets(1), 0);
+        let block = pipelined(&mut client, "MULTI;GET key;EXEC");
+        assert_eq!(block[0], Value::ok(), "{block:?}");
+        said.will_say(|its| its.info = Some(bulk(FOLLOWS)));
+        wait_until("the replica is read", SOON, || {
+            client.call("GET key") == Value::bulk("of 1")
+        });
+    }
+}
+
+#[test]
+fn what_is_not_a_read_is_done_at_the_primary_as_ever() {
+    let mut scene = Scene::new(2);
+    fill(scene.address(0));
+    scene.settle();
+    let address = scene.serve_all("reads=replica", &["--threads=2"]);
+    let all = scene.addresses();
+    reset(&all);
+    let mut client = Client::connect(address);
+    // They all come from a session that rides on a link to a replica.
+    assert_eq!(client.call("GET k1"), Value::bulk("1"));
+    assert_eq!(client.call("SET k1 1"), Value::ok());
+    assert_eq!(client.call("GET k1"), Value::bulk("1"));
+    assert_eq!(client.call("WAIT 2 5000"), Value::Integer(2));
+
+    assert_eq!(client.call("GET k1"), Value::bulk("1"));
+    let mut listening = Client::connect(address);
+    assert_eq!(listening.call("GET k1"), Value::bulk("1"));
+    assert!(matches!(listening.call("SUBSCRIBE news"), Value::Array(_)));
+    wait_until("it listens", SOON, || {
+        client.call("PUBLISH news now") == Value::Integer(1)
+    });
+    let news = ["message", "news", "now"].map(Value::bulk);
+    assert_eq!(listening.reply(), Value::Array(news.to_vec()));
+
+    let mut waiting = Client::connect(address);
+    assert_eq!(waiting.call("GET k1"), Value::bulk("1"));
+    waiting.send(&words("BLPOP list 0"));
+    assert!(waiting.is_quiet(Duration::from_millis(50)));
+    assert_eq!(client.call("RPUSH list x"), Value::Integer(1));
+    let element = Value::Array(vec![Value::bulk("list"), Value::bulk("x")]);
+    assert_eq!(waiting.reply(), element);
+    assert_eq!(waiting.call("GET k1"), Value::bulk("1"));
+
+    let mut tracking = Client::connect(address);
+    assert_eq!(tracking.call("GET k1"), Value::bulk("1"));
+    assert!(tracking.call("HELLO 3").error().is_none());
+    assert_eq!(tracking.call("GET k1"), Value::bulk("1"));
+    assert_eq!(tracking.call("CLIENT TRACKING ON"), Value::ok());
+    assert_eq!(tracking.call("GET k2"), Value::bulk("2"));
+    assert_eq!(client.call("SET k2 2"), Value::ok());
+    assert!(
+        matches!(tracking.reply(), Value::Push(_)),
+        "k2 is not what it was"
+    );
+    assert_eq!(tracking.call("CLIENT TRACKING OFF"), Value::ok());
+    assert_eq!(tracking.call("GET k2"), Value::bulk("2"));
+
+    let mut monitoring = Client::connect(address);
+    assert_eq!(monitoring.call("GET k1"), Value::bulk("1"));
+    assert_eq!(monitoring.call("MONITOR"), Value::ok());
+    assert_eq!(client.call("SET seen 1"), Value::ok());
+    let mut seen = String::new();
+    while !seen.contains("\"SET\" \"seen\"") {
+        let Value::Simple(line) = monitoring.reply() else {
+            panic!("MONITOR tells lines")
+        };
+        seen = line;
+    }
+
+    let listed = client.call("CLIENT LIST");
+    assert!(text(&listed).lines().count() >= 4, "{listed:?}");
+    assert!(text(&client.call("INFO")).contains("role:master"));
+    for command in ["subscribe", "blpop", "monitor", "wait", "client|tracking"] {
+        assert_eq!(all_calls(&all[1..], command), 0, "{command}");
+    }
+    let mut lines = readers(&mut client);
+    lines.sort_unstable_by_key(|one| one["address"].clone());
+    let mut expected = all[1..].to_vec();
+    expected.sort_unstable_by_key(|at| at.to_string());
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for (line, at) in lines.iter().zip(expected) {
+        assert_eq!(line["address"], at.to_string());
+        assert_eq!(
+            (line["role"].as_str(), line["state"].as_str()),
+            ("replica", "up")
+        );
+        assert_eq!(line["zone"], "");
+        assert!(
+            line["latency_us"].parse::<u64>().is_ok_and(|us| us > 0),
+            "{line:?}"
+        );
+    }
+    let seats = lines.iter().map(|line| line["seats"].parse::<u64>());
+    assert_eq!(seats.map(|seats| seats.expect("a number")).sum::<u64>(), 64);
+}
