@@ -147,9 +147,8 @@ impl Flags {
     pub(crate) const ROUTED: Flags = Flags(1 << 28);
     /// Something that it asked of several servers did not go the short way: when the rest of the answers comes, nobody knows.
     pub(crate) const UNFORESEEN: Flags = Flags(1 << 29);
-
     /// It has said how it wants to read, or its pool says that it reads its own writes: see `Rare::reading`.
-    pub(crate) const READS_OTHERWISE: Flags = Flags(1 << 29);
+    pub(crate) const READS_OTHERWISE: Flags = Flags(1 << 30);
 
     /// Any reason to leave its bytes alone for now.
     pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT
@@ -505,8 +504,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_hold_keeps_a_session_from_being_scanned() {
+    fn every_flag_is_one_bit_and_every_hold_keeps_a_session_from_being_scanned() {
         use Flags as F;
+        let mut seen = F::default();
+        let mut note = |flag: Flags| {
+            assert_eq!(flag.0.count_ones(), 1);
+            assert!(!seen.any(flag), "{flag:?} is another one's, too");
+            seen |= flag;
+        };
         for hold in [
             F::HOLD_OUTPUT,
             F::HOLD_DEPTH,
@@ -516,9 +521,11 @@ mod tests {
             F::HOLD_PAUSE,
             F::HOLD_ROOM,
         ] {
+            note(hold);
             assert!(hold.any(F::HOLD) && hold.any(F::NOT_SCANNED));
         }
         for other in [F::CLOSING, F::STEPS, F::STREAMING, F::SWALLOWING] {
+            note(other);
             assert!(!other.any(F::HOLD) && other.any(F::NOT_SCANNED));
         }
         for other in [
@@ -539,8 +546,11 @@ mod tests {
             F::FUSED,
             F::ASKS_AGAIN,
             F::ROUTED,
+            F::HAS_QUEUED,
             F::UNFORESEEN,
+            F::READS_OTHERWISE,
         ] {
+            note(other);
             assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));
         }
     }
