@@ -18,6 +18,9 @@ VENV := $(or $(RESPOOL_VENV),.venv)
 LINTED_WITH := 1.95
 WARNINGS := $(if $(findstring rustc $(LINTED_WITH).,$(shell PATH="$(PATH)" rustc --version 2>/dev/null)),-D warnings)
 
+# What respool makes one server of.
+SEVERAL := sentinel sharded cluster
+
 .PHONY: help
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,9 +94,10 @@ fuzz: ready-test ## The fuzz targets, ten minutes each; SECONDS_EACH=N for anoth
 
 .PHONY: conformance-short
 conformance-short: ready-test ## A part of other people's test suites, directly and through respool
-	cargo build -p respool --bins $(QUICK)
+	cargo build --workspace --bins $(QUICK)
 	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
 	conformance/run --profile short --out conformance/.cache/short
+	for kind in $(SEVERAL); do conformance/run --profile several --kind $$kind --out conformance/.cache/$$kind || exit 1; done
 
 .PHONY: conformance
 conformance: ready-test ## Other people's test suites, directly and through respool, compared test by test
@@ -101,11 +105,26 @@ conformance: ready-test ## Other people's test suites, directly and through resp
 	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
 	conformance/run --profile full --out $(or $(OUT),conformance/.cache/out)
 
+.PHONY: conformance-several
+conformance-several: ready-test ## The same before a Cluster, a primary that Sentinels watch, and sharded servers
+	cargo build --workspace --bins $(QUICK)
+	for kind in $(SEVERAL); do \
+	    conformance/run --profile full --kind $$kind --out $(or $(OUT),conformance/.cache/out)-$$kind || exit 1; \
+	done
+
 .PHONY: histories
-histories: ready-test ## Ten million requests of concurrent clients: could one server have given these answers?
+histories: ready-test ## Ten million requests of concurrent clients, and several servers in trouble: could one server have given these answers?
 	cargo build --workspace --bins --release
 	$(TARGET)/release/respool-lab histories --requests 5000000
 	$(TARGET)/release/respool-lab histories --requests 5000000 --keys 6 --respool-arg --threads=3 --cut-every 1.5
+	@for what in "cluster nothing" "cluster cuts" "cluster moves" "cluster members" "cluster command" "cluster restarts" \
+	    "cluster kill" "cluster freeze" "sentinel cuts" "sentinel kill" "sentinel freeze" "sharded cuts"; do \
+	    set -- $$what; echo "histories: $$what"; \
+	    for server in $(or $(SERVERS),redis-7.0 redis-8.2 valkey-9.1); do \
+	        $(TARGET)/release/respool-lab histories --kind $$1 --trouble $$2 --keys 12 --server $$server \
+	            --respool-arg --threads=3 || exit 1; \
+	    done; \
+	done
 
 .PHONY: lab-smoke
 lab-smoke: ready-test ## The experiment at its smallest writes its files and they hold what they should

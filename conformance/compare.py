@@ -29,9 +29,16 @@ class Skip:
     reason: str
     # It passes now and then: that it passes says nothing.
     by_chance: bool = False
+    # What stands behind respool where it holds; empty: whatever it is.
+    kinds: tuple = ()
+    # What the failure has to say, so that another one is not excused with it.
+    said: str = ""
 
     def names(self, suite, test):
         return _matches(self.suite, suite) and _matches(self.test, test)
+
+    def excuses(self, suite, test, result):
+        return self.names(suite, test) and self.said in result.message
 
 
 @dataclasses.dataclass
@@ -87,12 +94,13 @@ def judge(runs, skips, passed_min):
             continue
         verdict.passed_directly += 1
         proxied = runs.proxied.get(test, Result(MISSING, "it did not run"))
-        skip = next((s for s in skips if s.names(runs.suite, test)), None)
         if proxied.status == PASSED:
             verdict.passed_proxied += 1
+            skip = next((s for s in skips if s.names(runs.suite, test)), None)
             if skip and not skip.by_chance:
                 verdict.skips_that_pass.append((test, skip.reason))
             continue
+        skip = next((s for s in skips if s.excuses(runs.suite, test, proxied)), None)
         if skip:
             verdict.skipped_with_reason.append((test, skip.reason))
             continue
@@ -115,20 +123,22 @@ def stale_skips(skips, all_runs):
 def regressed(direct, proxied, skips, suite):
     """The tests that passed directly, did not through respool, and have no leave to: to be run once more."""
     tests = [test for test, result in direct.items() if result.status == PASSED]
-    tests = [test for test in tests if proxied.get(test, Result(MISSING)).status != PASSED]
-    return [test for test in tests if not any(skip.names(suite, test) for skip in skips)]
+    failed = [(test, proxied.get(test, Result(MISSING))) for test in tests]
+    failed = [(test, result) for test, result in failed if result.status != PASSED]
+    return [test for test, result in failed if not any(skip.excuses(suite, test, result) for skip in skips)]
 
 
-def read_skips(text):
-    """The skips of a file. A skip without a reason is refused."""
+def read_skips(text, kind="server"):
+    """The skips of a file that hold where such servers stand behind respool. A skip without a reason is refused."""
     skips = []
     for entry in tomllib.loads(text).get("skip", []):
-        unknown = set(entry) - {"suite", "test", "tests", "reason", "by_chance"}
+        unknown = set(entry) - {"suite", "test", "tests", "reason", "by_chance", "kinds", "said"}
         tests = entry.get("tests", []) + ([entry["test"]] if "test" in entry else [])
         if unknown or not tests or not entry.get("suite") or not entry.get("reason", "").strip():
-            raise ValueError(f"a skip has a suite, a test or tests, a reason, perhaps by_chance, and nothing else: {entry}")
-        skips += [Skip(entry["suite"], test, entry["reason"], entry.get("by_chance") is True) for test in tests]
-    return skips
+            raise ValueError(f"a skip has a suite, a test or tests, a reason, perhaps by_chance, kinds, said, and nothing else: {entry}")
+        more = (entry.get("by_chance") is True, tuple(entry.get("kinds", ())), entry.get("said", ""))
+        skips += [Skip(entry["suite"], test, entry["reason"], *more) for test in tests]
+    return [skip for skip in skips if not skip.kinds or kind in skip.kinds]
 
 
 def _ran(skip, runs):

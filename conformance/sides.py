@@ -1,4 +1,4 @@
-"""The two sides of a comparison: a private server, and a respool before another one like it."""
+"""The two sides of a comparison: a private server, and a respool before another one like it, or before several."""
 
 import importlib.util
 import os
@@ -19,6 +19,8 @@ def _load_servers():
 
 servers = _load_servers()
 
+# What may stand behind respool; one server is what all the others are compared with.
+KINDS = ["server", "sentinel", "sharded", "cluster"]
 SERVERS = {"redis-6.2": "redis-6.2", "redis-7.0": "redis-server", "redis-8.2": "redis-8.2", "valkey-9.1": "valkey-9.1"}
 
 
@@ -39,8 +41,10 @@ def server_args(name):
 class Side:
     """One of the two, as a context: `port` is where the suite under test is to connect."""
 
-    def __init__(self, name, server, respool_args, starts=True):
+    def __init__(self, name, server, respool_args, starts=True, kind="server"):
+        """`kind` is what stands behind respool, or is asked directly."""
         self.name = name
+        self.kind = kind
         self.starts = starts
         self.server_name = server
         self.respool_args = respool_args
@@ -51,10 +55,15 @@ class Side:
         self.server = self.respool = self.port = None
         if not self.starts:
             return self
-        port = free_port()
-        args = ["--port", str(port), "--bind", "127.0.0.1", *server_args(self.server_name)]
-        self.server = servers.Server(server_program(self.server_name), *args)
-        self.port = port
+        args = server_args(self.server_name)
+        if self.kind != "server":
+            self.server = servers.Several(self.kind, self.server_name, *args)
+            # Clients that know several servers need one of them to find the others.
+            self.port = int(self.server.addresses[0].rsplit(":", 1)[1])
+        else:
+            self.port = free_port()
+            args += ["--port", str(self.port), "--bind", "127.0.0.1"]
+            self.server = servers.Server(server_program(self.server_name), *args)
         if self.name == "proxied":
             try:
                 self.respool = servers.Respool(self.server, *self.respool_args)

@@ -10,7 +10,7 @@ from compare import FAILED, PASSED, SKIPPED, Result
 from suites.processes import checked_sha256, run_bounded, run_checked
 
 # Tests of other set-ups than one server: modules, Cluster, TLS, identity providers.
-MARKS = "not redismod and not onlycluster and not ssl and not cp_integration and not multidb_integration"
+MARKS = "not redismod and not ssl and not cp_integration and not multidb_integration"
 TEST_SECONDS_MAX = 20
 UNIT_SECONDS_MAX = 900
 
@@ -53,7 +53,9 @@ class RedisPy:
         folder.mkdir(parents=True, exist_ok=True)
         lines = folder / "results.jsonl"
         lines.unlink(missing_ok=True)
-        command = [str(self.python), "-m", "pytest", "-q", "-p", "suites.pytest_results", "-m", MARKS]
+        command = [str(self.python), "-m", "pytest", "-q", "-p", "suites.pytest_results"]
+        only_one = "not onlynoncluster" if self.settings.get("cluster-clients") else "not onlycluster"
+        command += ["-m", f"{MARKS} and {only_one}"]
         command += ["-o", f"cache_dir={folder}/pytest-cache", "--tb=short", "--timeout", str(TEST_SECONDS_MAX)]
         # Nobody listens on port 1: what wants TLS or modules is told so at once.
         command += ["--redis-url", f"redis://127.0.0.1:{side.port}/0", "--redis-ssl-url", "rediss://127.0.0.1:1"]
@@ -65,6 +67,8 @@ class RedisPy:
         command += only if only and len(only) <= 500 else [unit]
         here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         environment = {"PYTHONPATH": f"{self.source}:{here}", "PYTHONDONTWRITEBYTECODE": "1", "CONFORMANCE_RESULTS": str(lines)}
+        if self.settings.get("cluster-clients"):
+            environment["CONFORMANCE_CLUSTER_CLIENTS"] = "yes"
         trouble = run_bounded(command, UNIT_SECONDS_MAX, folder / "output.log", environment, self.source)
         return read_results(lines), trouble
 

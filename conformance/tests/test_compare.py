@@ -64,6 +64,33 @@ class Judged(unittest.TestCase):
         runs = Runs("s", results(c=PASSED), results(c=FAILED))
         self.assertFalse(judge(runs, skips, 1).good())
 
+    def test_a_skip_excuses_only_what_it_was_written_for(self):
+        """A failure that says something else than its skip expects is a regression, and so is run again."""
+        runs = Runs("s", results(a=PASSED, b=PASSED), {"a": Result(FAILED, "CROSSSLOT"), "b": Result(FAILED, "timeout")})
+        skips = [Skip("s", "a", "because", said="CROSSSLOT"), Skip("s", "b", "because", said="CROSSSLOT")]
+        verdict = judge(runs, skips, 1)
+        self.assertEqual((names(verdict.skipped_with_reason), names(verdict.regressions)), (["a"], ["b"]))
+        self.assertEqual(regressed(runs.direct, runs.proxied, skips, "s"), ["b"])
+        # That it passes is reported whatever it once said.
+        runs = Runs("s", results(a=PASSED), results(a=PASSED))
+        self.assertEqual(names(judge(runs, skips[:1], 1).skips_that_pass), ["a"])
+
+    def test_a_skip_holds_where_it_says(self):
+        """A skip for some kinds of servers behind respool is none for others; one without kinds is for all."""
+        text = """
+            [[skip]]
+            suite = "s"
+            test = "a"
+            reason = "because"
+            kinds = ["cluster"]
+            [[skip]]
+            suite = "s"
+            test = "b"
+            reason = "because"
+        """
+        tests = {kind: [skip.test for skip in read_skips(text, kind)] for kind in ("server", "cluster")}
+        self.assertEqual(tests, {"server": ["b"], "cluster": ["a", "b"]})
+
     def test_what_fails_directly_does_not_count(self):
         """A test that fails directly, once or twice, is reported apart, whatever it does through respool."""
         direct = results(a=FAILED, b=FAILED, c=PASSED)

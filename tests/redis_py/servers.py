@@ -52,6 +52,8 @@ class Server:
     def __init__(self, program, *args):
         self.folder = tempfile.TemporaryDirectory(prefix="respool-")
         self.socket = f"{self.folder.name}/server.sock"
+        # What respool is told of it.
+        self.backend = f"unix://{self.socket}"
         self.log = f"{self.folder.name}/server.log"
         self.command = [program, "--port", "0", "--unixsocket", self.socket, "--save", "", "--appendonly", "no"]
         self.command += ["--dir", self.folder.name, *args]
@@ -72,6 +74,30 @@ class Server:
         self.folder.cleanup()
 
 
+class Several:
+    """Servers of which respool makes one: a Cluster, a primary that Sentinels watch, or plain ones that share the keys."""
+
+    def __init__(self, kind, flavour, *args):
+        self.folder = tempfile.TemporaryDirectory(prefix="respool-")
+        lab = pathlib.Path(respool_program()).with_name("respool-lab")
+        command = [str(lab), "servers", "--kind", kind, "--server", flavour]
+        command += [word for arg in args for word in ("--server-arg", arg)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, **pipes)
+        self.backend = self.process.stdout.readline().strip()
+        self.addresses = self.process.stdout.readline().strip().split(",")
+        if not self.backend:
+            self.close()
+            raise RuntimeError(f"{command} did not start its servers")
+
+    def close(self):
+        """They end when nobody could ask for anything any more."""
+        self.process.stdin.close()
+        self.process.wait(PATIENCE_SECONDS)
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+
 class Respool:
     """A respool before a server, on a port of its own choice and on a socket."""
 
@@ -79,7 +105,7 @@ class Respool:
         self.socket = f"{server.folder.name}/respool.sock"
         self.log = f"{server.folder.name}/respool.log"
         command = [respool_program(), "serve", "--listen", "127.0.0.1:0", "--listen", f"unix:{self.socket}"]
-        command += ["--backend", f"unix://{server.socket}", *args]
+        command += ["--backend", server.backend, *args]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         ready = wait_for(lambda: re.search(r"ready .*?127\.0\.0\.1:(\d+)", read(self.log)), self.process, self.log)

@@ -16,6 +16,7 @@ pub mod histories;
 pub mod idle;
 pub mod load;
 pub mod ratios;
+pub mod servers;
 pub mod window;
 
 /// Reads the command line of a command: `Ok` to go on, `Err` with how the process ends.

@@ -25,6 +25,7 @@ Experiments (each writes report.html, report.json, rounds.csv and prints its tab
 Tools:
   ratios       What respool came to in several runs, in one table
   load         Puts load on a server or proxy and prints what came of it as JSON
+  servers      A Cluster, a primary with its Sentinels, or plain servers, to put a respool before
   floor        An echo server: what the kernel alone costs a proxy
   histories    Concurrent clients through respool: could one server have given these answers?
   differ       The same random requests directly and through respool: every reply must be the same
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         "against" => commands::against::run(&args),
         "ratios" => commands::ratios::run(&args),
         "load" => commands::load::run(&args),
+        "servers" => commands::servers::run(&args),
         "floor" => commands::floor::run(&args),
         "histories" => commands::histories::run(&args),
         "differ" => commands::differ::run(&args),
