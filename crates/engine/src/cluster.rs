@@ -42,7 +42,7 @@ const REFRESH_QUIET_MS: u32 = 10_000;
 /// A node that owes replies and sends nothing for so long may have been replaced, milliseconds.
 pub(crate) const SILENT_MS: u64 = 200;
 /// Whoever took over from a node that was lost is looked for so long, before its requests fail, milliseconds.
-const TAKEN_OVER_MS: u64 = 300;
+pub(crate) const TAKEN_OVER_MS: u64 = 300;
 /// How long it is waited, in all, for nodes that have not said yet which there are, milliseconds. They do so at once, or are not
 /// there.
 const NODES_MS: u64 = 1_000;
@@ -482,13 +482,14 @@ impl Engine {
         let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
         let pool = &self.pools[usize::from(self.server(link.key.server).pool)];
         let cluster = pool.cluster();
-        link.lost_at.is_some_and(is_fresh)
-            && cluster
-                .is_some_and(|cluster| cluster.refresh.wanted || cluster.refresh.since.is_some())
+        let is_asked =
+            |cluster: &Cluster| cluster.refresh.wanted || cluster.refresh.since.is_some();
+        link.lost_at.is_some_and(is_fresh) && cluster.is_some_and(is_asked)
+            || self.awaits_reader(link.key.server)
     }
 
     /// Who waits at a link that rests waits no more: who owns what is known, or is not found out.
-    fn wake_at_rest(&mut self, pool: usize) {
+    pub(crate) fn wake_at_rest(&mut self, pool: usize) {
         for key in self.links.keys() {
             let rests = |link: &Link| {
                 (link.is_late || matches!(link.state, State::Resting { .. }))
@@ -663,6 +664,12 @@ impl Engine {
             self.reach(server);
         }
         self.know_replicas(pool, replicas, |_| true);
+    }
+
+    /// Whether a node has said whose this slot is since the last refresh.
+    pub(crate) fn is_healed(&self, pool: usize, slot: u16) -> bool {
+        let cluster = self.pools[pool].cluster();
+        cluster.is_some_and(|cluster| cluster.healed.contains(&slot))
     }
 
     /// A node has said that this slot is another one's. Whether that was news.

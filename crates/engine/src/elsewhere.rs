@@ -279,11 +279,7 @@ impl Engine {
     /// What a refusal says of who owns what.
     pub(crate) fn follow(&mut self, server: ServerId, said: &[u8], refusal: Refusal) -> To {
         let pool = usize::from(self.server(server).pool);
-        // That the Cluster is down, any of its nodes would say.
         let of_replica = self.server(server).replica_of.is_some();
-        if of_replica && refusal != Refusal::ClusterDown {
-            self.note_refused_read(server);
-        }
         match refusal {
             Refusal::Moved | Refusal::Ask => {
                 let redirect = Redirect::read(said);
@@ -307,7 +303,17 @@ impl Engine {
                     return To::Importer(named);
                 }
                 self.counters.redirected_moved += 1;
-                self.heal_slot(pool, redirect.slot, named);
+                // What is news is no fault of a replica. It may be late with its own.
+                let is_news = !(of_replica && self.is_healed(pool, redirect.slot))
+                    && self.heal_slot(pool, redirect.slot, named);
+                if of_replica && !is_news {
+                    self.note_refused_read(server);
+                }
+            }
+            // That the Cluster is down, any of its nodes would say.
+            _ if of_replica && refusal != Refusal::ClusterDown => {
+                self.counters.refused_for_now += 1;
+                self.note_refused_read(server);
             }
             Refusal::ReadOnly | Refusal::ClusterDown | Refusal::MasterDown => {
                 self.counters.refused_for_now += 1;
@@ -379,7 +385,10 @@ impl Engine {
         };
         let waited_ms = now_ms.wrapping_sub(item.entry.at_ms);
         let is_new = item.entry.before != Before::Refused || waited_ms >= WAITED_MS;
-        item.entry.before = Before::Refused;
+        // What was lost is asked again once, wherever.
+        if item.entry.before != Before::Lost {
+            item.entry.before = Before::Refused;
+        }
         session.flags |= Flags::UNFORESEEN;
         let delayed = &mut session.rare().delayed;
         if item.waits && is_new {
@@ -523,7 +532,10 @@ impl Engine {
             let rests = |link: &Link| matches!(link.state, State::Resting { .. });
             let is_missing = self.links.get(link).is_some_and(rests);
             // Whoever said that it is not the time for it knows that somebody is missing: there may be another one soon.
-            if is_missing && !item.is_named_elsewhere() || sent.iter().any(on_others) {
+            let is_awaited = |link: &Link| self.awaits_reader(link.key.server);
+            let may_wait =
+                !item.is_named_elsewhere() || self.links.get(link).is_some_and(is_awaited);
+            if is_missing && may_wait || sent.iter().any(on_others) {
                 staying.add(&item.about);
                 stay.push_back(item);
                 continue;

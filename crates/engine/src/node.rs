@@ -33,9 +33,6 @@ impl Engine {
         let node = self.node_seen_by(self.sessions.get(key)?);
         let mut out = Vec::new();
         match request.id {
-            id::READONLY | id::READWRITE if self.reads_elsewhere(key) => {
-                return Some(self.set_reading(key, request.id));
-            }
             id::READONLY | id::READWRITE | id::ASKING => out.extend_from_slice(OK),
             id::CLUSTER_SLOTS => node.append_slots(&mut out),
             id::CLUSTER_SHARDS => node.append_shards(&mut out),

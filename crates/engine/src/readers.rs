@@ -14,19 +14,18 @@
 //! not see undone. A replica that cannot be read (its link is down, it is silent, it loads, it has lost its primary) has no seats; what it was asked
 //! and has not answered is asked elsewhere.
 
-use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
 
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::commands::{Command, CommandId, Flags as CommandFlags, id};
 use respool_protocol::encode;
 
-use crate::cluster::SILENT_MS;
+use crate::cluster::{SILENT_MS, TAKEN_OVER_MS};
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::here::OK;
 use crate::limits::REPLICAS_READ_MAX;
-use crate::link::{Link, State};
+use crate::link::{Before, Link, State};
 use crate::pool::{Server, ServerId};
 use crate::requests::Placed;
 use crate::session::Flags;
@@ -87,6 +86,8 @@ struct ReaderState {
     /// What it last said of itself, and when.
     says: Says,
     said_at: Option<Time>,
+    /// Whose stream of changes it takes in, or gives out; hashed.
+    stream: Option<u64>,
     /// Which process that was, by the name that it has for this time; hashed.
     process: Option<u64>,
     refused_until: Time,
@@ -288,8 +289,51 @@ impl Engine {
             Some(_) if session.flags.any(Flags::READS_OTHERWISE) => {
                 self.server_as_wanted(key, owner, command)
             }
-            Some(readers) if command.replica => readers.instead_of(owner, key),
+            Some(readers) if command.replica => {
+                let reader = readers.instead_of(owner, key)?;
+                self.if_reached(key, reader, owner)
+            }
             Some(_) => Ok(owner),
+        }
+    }
+
+    /// A replica, unless the kind of link that a session needs there is not to be had: it does not know its user, say.
+    #[inline]
+    fn if_reached(
+        &self,
+        key: Key,
+        reader: ServerId,
+        owner: ServerId,
+    ) -> Result<ServerId, NoReader> {
+        match self.server(reader).refuses_some {
+            true => self.if_not_refused(key, reader, owner),
+            false => Ok(reader),
+        }
+    }
+
+    #[cold]
+    fn if_not_refused(
+        &self,
+        key: Key,
+        reader: ServerId,
+        owner: ServerId,
+    ) -> Result<ServerId, NoReader> {
+        let Some(session) = self.sessions.get(key) else {
+            return Ok(owner);
+        };
+        let link = self.shared.get(&self.kind_at(session, reader));
+        let rests = |link: &Link| matches!(link.state, State::Resting { .. });
+        if !link
+            .and_then(|link| self.links.get(*link))
+            .is_some_and(rests)
+        {
+            return Ok(reader);
+        }
+        let pool = &self.pools[usize::from(session.pool)];
+        let is_strict = |its: &Readers| its.settings.policy == ReadPolicy::Replica;
+        match pool.readers.as_deref().is_some_and(is_strict) {
+            true => Err(NoReader),
+            false => Ok(owner),
         }
     }
 
@@ -326,7 +370,27 @@ impl Engine {
             return Ok(owner);
         }
         reading.until_ms = None;
-        readers.instead_of(owner, key)
+        let reader = readers.instead_of(owner, key)?;
+        self.if_reached(key, reader, owner)
+    }
+
+    /// Who asks for anything but a read does not ask a replica. `command`: `None` if the table does not have it.
+    pub(crate) fn turn_from_replica(&mut self, key: Key, command: Option<&Command>) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let of = self.server(session.server).replica_of;
+        let is_read = command.is_some_and(|command| command.replica);
+        if let Some(owner) = of
+            && session.pins.is_empty()
+            && (!is_read || session.flags.any(Flags::IN_MULTI))
+        {
+            let owner = match self.server(owner).gone {
+                true => self.home_of(session),
+                false => owner,
+            };
+            self.turn(key, owner);
+        }
     }
 
     /// The owner for which a replica stands; any other server for itself.
@@ -370,12 +434,6 @@ impl Engine {
             }
         }
     }
-
-    /// Whether the pool of a session reads from replicas.
-    pub(crate) fn reads_elsewhere(&self, key: Key) -> bool {
-        let session = self.sessions.get(key);
-        session.is_some_and(|session| self.pools[usize::from(session.pool)].readers.is_some())
-    }
 }
 
 /// Whether something may be written by it, as far as the table says.
@@ -409,10 +467,9 @@ impl Engine {
         let Some(readers) = &mut self.pools[pool].readers else {
             return;
         };
-        if readers.settings.policy == ReadPolicy::Nearest {
-            let owners = owners.iter().filter(|owner| of(**owner));
-            known.extend(owners.map(|owner| (*owner, *owner)));
-        }
+        // They are asked how they are, too, though not all policies read them.
+        let asked = owners.iter().filter(|owner| of(**owner));
+        known.extend(asked.map(|owner| (*owner, *owner)));
         let leaves = |one: &mut Reader| {
             (of(one.owner) || !owners.contains(&one.owner))
                 && !known.contains(&(one.server, one.owner))
@@ -493,6 +550,7 @@ impl Engine {
                 }
             }
             self.deal_seats(pool);
+            self.wake_at_rest(pool);
         }
     }
 
@@ -511,7 +569,10 @@ impl Engine {
     fn look_at(&mut self, server: ServerId) {
         let pool = usize::from(self.server(server).pool);
         let now = self.now;
-        let link = self.link_that_answers(server);
+        // Another user may not be allowed to ask.
+        let first = self.shared.get(&self.first_link(server)).copied();
+        let is_up = |link: &Key| self.links.get(*link).is_some_and(Link::is_up);
+        let link = first.filter(is_up);
         let Some((link, readers)) = link.zip(self.pools[pool].readers.as_mut()) else {
             return;
         };
@@ -562,12 +623,14 @@ impl Engine {
             state.says = Says::Otherwise;
         }
         state.process = process;
+        state.stream = field(how, "master_replid").map(hash);
         state.says = match is_replica {
             true => state.says.then(how),
             // That it is there, it says by its replies.
             false => Says::Follows,
         };
         self.deal_seats(pool);
+        self.wake_at_rest(pool);
     }
 
     /// The connection to a server is lost. Who answers there next may be another one, or without its keys: it is not read before it has
@@ -588,19 +651,26 @@ impl Engine {
     /// A replica has refused a read: it is not asked for a while.
     pub(crate) fn note_refused_read(&mut self, server: ServerId) {
         let pool = usize::from(self.server(server).pool);
-        let until = self.now.plus_ms(REFUSED_MS);
+        let (now, until) = (self.now, self.now.plus_ms(REFUSED_MS));
         if let Some(readers) = &mut self.pools[pool].readers
             && let Some(state) = readers.of_mut(server)
         {
+            // The first of a pipeline has said it.
+            let is_known = state.refused_until > now;
             state.refused_until = until;
+            if !is_known {
+                self.deal_seats(pool);
+            }
         }
-        self.deal_seats(pool);
     }
 
     /// Replicas that owe replies and bring none are asked no more, and others are asked what they were.
     fn give_up_silent(&mut self) {
         let is_silent = |link: &Link| {
-            self.server(link.key.server).replica_of.is_some() && self.is_silent(link, GIVEN_UP_MS)
+            self.server(link.key.server).replica_of.is_some()
+                && self.is_silent(link, GIVEN_UP_MS)
+                // What takes long wherever it is asked is left to end here.
+                && link.ledger.front().is_none_or(|entry| entry.before != Before::Lost)
         };
         let links = self.links.iter();
         let silent = links.filter(|(_, link)| is_silent(link));
@@ -619,20 +689,16 @@ impl Engine {
             return;
         };
         let settings = &readers.settings;
-        let mut tables = vec![None; self.servers.len()];
+        let reads_owners = settings.policy == ReadPolicy::Nearest;
+        let (mut tables, mut count) = (vec![None; self.servers.len()], 0);
         for owner in self.pools[pool].servers() {
-            let those = |may: &dyn Fn(&&Reader) -> bool| -> Vec<Candidate> {
-                let its = readers.all.iter().filter(|one| one.owner == *owner);
-                let some = its.filter(may);
-                some.filter_map(|one| self.candidate(one, settings))
-                    .collect()
-            };
-            let mut candidates = those(&|one| self.why_unread(one).is_none());
-            if candidates.is_empty() && self.is_lost(*owner) {
-                // Who takes over from its primary closes its connections, and is there again at once.
-                candidates = those(&|one| self.is_coming_back(one));
-            }
-            let chosen = choose(candidates, settings);
+            let its = readers.all.iter().filter(|one| one.owner == *owner);
+            let its = its.filter(|one| one.server != *owner || reads_owners);
+            let candidates = its
+                .filter(|one| self.why_unread(one).is_none())
+                .filter_map(|one| self.candidate(one, settings));
+            let chosen = choose(candidates.collect(), settings);
+            count += chosen.len().max(1);
             let seats = match settings.policy {
                 ReadPolicy::PreferPrimary if !self.is_lost(*owner) => None,
                 _ => {
@@ -643,8 +709,7 @@ impl Engine {
             tables[usize::from(owner.0)] = seats;
         }
         if let Some(readers) = &mut self.pools[pool].readers {
-            let seats = tables.iter().flatten().flat_map(|seats| seats.iter());
-            readers.count = seats.collect::<HashSet<_>>().len();
+            readers.count = count;
             readers.tables = tables;
         }
         self.tell_readers(pool);
@@ -673,25 +738,43 @@ impl Engine {
                 Says::Otherwise => Some("it does not say that it follows its primary"),
                 // While that is not there, nobody has anything newer.
                 Says::Followed if !self.is_lost(one.owner) => Some("it has lost its primary"),
+                Says::Follows if self.follows_another(one) => Some("it follows another primary"),
                 Says::Followed | Says::Follows => None,
             }
         }
     }
 
-    /// Whether a server that could be read a moment ago is being connected.
-    fn is_coming_back(&self, one: &Reader) -> bool {
-        let connects = |link: &Link| {
-            matches!(
-                link.state,
-                State::Connecting { .. } | State::Greeting { .. }
-            )
+    /// Whether a replica of an owner that was read a moment ago is being connected, or asked how it is: who takes over from its primary
+    /// closes its connections, and is there again at once.
+    pub(crate) fn awaits_reader(&self, owner: ServerId) -> bool {
+        let Some(readers) = &self.pool_of(owner).readers else {
+            return false;
         };
-        one.state.says != Says::Otherwise
-            && one
-                .state
-                .said_at
-                .is_some_and(|at| self.now.since_ms(at) < KNOWN_MS)
-            && self.first_link_is(one.server, connects)
+        let comes_back = |link: &Link| {
+            let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
+            let is_away = matches!(link.state, State::Down | State::Resting { .. });
+            !is_away && link.lost_at.is_some_and(is_fresh)
+        };
+        let mut its = readers.all.iter().filter(|one| one.owner == owner);
+        its.any(|one| {
+            one.server != owner
+                && one.state.said_at.is_none()
+                && self.first_link_is(one.server, comes_back)
+        })
+    }
+
+    /// Whether a replica takes in what another primary gives out than the one that the Sentinels name. A Cluster's says MOVED itself.
+    fn follows_another(&self, one: &Reader) -> bool {
+        let pool = self.pool_of(one.server);
+        let of_owner = pool
+            .readers
+            .as_ref()
+            .and_then(|readers| readers.of(one.owner));
+        let stream = of_owner.and_then(|owner| owner.state.stream);
+        pool.watch.is_some()
+            && stream.is_some()
+            && stream != one.state.stream
+            && !self.is_lost(one.owner)
     }
 
     /// Says whose reads begin and end. Those of owners nobody has to be told of.

@@ -373,6 +373,9 @@ impl Engine {
             let Ok(at) = at else {
                 break;
             };
+            if self.servers[usize::from(at.0)].refuses_some {
+                break;
+            }
             let next = match at == server {
                 true => Some(on),
                 false => self.servers[usize::from(at.0)].current(kind.at(at)),
@@ -498,6 +501,7 @@ impl Engine {
         let command = request.command;
         if self.is_routed(key) {
             self.turn_from_dead(key);
+            self.turn_from_replica(key, Some(command));
         }
         let Some(verdict) = self.verdict(key, &request) else {
             return Placed::Wait;

@@ -146,6 +146,10 @@ impl Engine {
         }
         let (pool, own) = (usize::from(session.pool), session.server);
         let in_multi = session.flags.any(Flags::IN_MULTI);
+        let is_reading = matches!(request.id, id::READONLY | id::READWRITE);
+        if is_reading && !in_multi && self.pools[pool].readers.is_some() {
+            return Some(self.set_reading(key, request.id));
+        }
         if !self.pools[pool].has_several() {
             return self.route_to_one(key, request);
         }
@@ -249,9 +253,6 @@ impl Engine {
             return None;
         }
         let in_multi = session.flags.any(Flags::IN_MULTI);
-        if matches!(request.id, id::READONLY | id::READWRITE) && !in_multi {
-            return Some(self.set_reading(key, request.id));
-        }
         match self.server_for(key, owner, request.command) {
             Ok(server) if !in_multi => self.turn(key, server),
             Err(NoReader) if !in_multi => return Some(self.answer_error(key, NO_READER)),
@@ -317,13 +318,14 @@ impl Engine {
         let Some(session) = self.sessions.get(key).filter(|_| self.is_routed(key)) else {
             return Ok(());
         };
-        if !self.has_several_owners(key) {
-            if session.pins.is_empty() {
-                let owner = self.home_of(session);
-                self.turn(key, owner);
-            }
+        let pool = usize::from(session.pool);
+        self.turn_from_replica(key, None);
+        if !self.pools[pool].has_several() {
             return Ok(());
         }
+        let Some(session) = self.sessions.get(key) else {
+            return Ok(());
+        };
         let What::Row(id) = what else {
             return Err(UNKNOWN_KEYS.to_vec());
         };

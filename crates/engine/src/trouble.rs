@@ -76,6 +76,11 @@ impl Engine {
         if let Some(server) = heeded {
             self.doubt_owners(server);
             self.look_anew(server);
+            let rests = |link: &Link| {
+                link.key.server == server && matches!(link.state, State::Resting { .. })
+            };
+            let refuses_some = self.links.iter().any(|(_, link)| rests(link));
+            self.servers[usize::from(server.0)].refuses_some = refuses_some;
         }
         if role == Role::Sentinel {
             self.sentinel_up(key);
@@ -254,6 +259,8 @@ impl Engine {
         };
         let disowned = |link: &Link| {
             link.key.user != CONFIGURED
+                // Users are not replicated: the primary may know better.
+                && self.server(link.key.server).replica_of.is_none()
                 && ["WRONGPASS", "NOAUTH", "NOPERM"]
                     .iter()
                     .any(|code| said(link, code))
@@ -286,6 +293,7 @@ impl Engine {
         if let Some(link) = self.links.get_mut(key) {
             link.state = State::Resting { until };
         }
+        self.servers[usize::from(server.0)].refuses_some = true;
         self.fail_waiting(key);
     }
 

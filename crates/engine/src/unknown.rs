@@ -185,6 +185,7 @@ impl Engine {
 
     /// A request whose command the table does not have.
     pub(crate) fn place_unknown(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
+        self.turn_from_replica(key, None);
         let name = spans[0].of(bytes).to_ascii_lowercase();
         if name == b"post" || name == b"host:" {
             // A browser was made to speak to us: what follows in its request is not the client's will.
