@@ -318,8 +318,14 @@ impl Engine {
         }
         let pause_ends = self.pauses.iter().map(|pause| pause.until).min();
         let kept_until = self.kept.front().map(|(until, _)| *until);
-        let all = [self.flush_at, pause_ends, kept_until];
-        all.into_iter().flatten().min()
+        let flush_at = match (self.flush_at, kept_until) {
+            (Some(flush), Some(kept)) => Some(flush.min(kept)),
+            (flush, kept) => flush.or(kept),
+        };
+        match (flush_at, pause_ends) {
+            (Some(flush), Some(end)) => Some(flush.min(end)),
+            (flush, end) => flush.or(end),
+        }
     }
 
     /// The bytes that this session is to be sent.
@@ -470,7 +476,7 @@ impl Engine {
             answered_at: Time(0),
             gap_us: u32::MAX,
             expected: Expected::NOT,
-            keeping: Keeping::default(),
+            keeping: Keeping::NONE,
             db: key.db,
             pool: pool as u16,
             server,

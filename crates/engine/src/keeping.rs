@@ -24,19 +24,30 @@ use crate::time::Time;
 const DOUBT_MAX: u16 = 1023;
 
 /// Of one session.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Keeping {
-    /// Until when its output waits at the most.
-    until: Option<Time>,
+    /// Until when its output waits at the most; 0 if it does not.
+    until: Time,
     /// Parts that are to be written at once.
     skip: u16,
     doubt: u16,
 }
 
 impl Keeping {
+    pub(crate) const NONE: Keeping = Keeping {
+        until: Time(0),
+        skip: 0,
+        doubt: 0,
+    };
+
+    fn is_on(&self) -> bool {
+        self.until > Time(0)
+    }
+
     /// What waited is written: all that was asked is answered, or it took too long.
     pub(crate) fn end(&mut self, is_whole: bool) {
-        if self.until.take().is_some() {
+        if self.is_on() {
+            self.until = Time(0);
             match is_whole {
                 true => self.doubt = 0,
                 false => {
@@ -57,7 +68,7 @@ impl Engine {
         if session.flags.any(Flags::LISTED) {
             return;
         }
-        if session.keeping.until.is_some() {
+        if session.keeping.is_on() {
             if session.out.len() >= KEPT_BYTES_MAX {
                 Engine::mark_dirty(&mut self.dirty, key, session);
             }
@@ -73,7 +84,7 @@ impl Engine {
             return Engine::mark_dirty(&mut self.dirty, key, session);
         }
         let until = self.now + rule.max_delay_us;
-        session.keeping.until = Some(until);
+        session.keeping.until = until;
         // Mostly the last one: pools may have different bounds.
         let behind = self.kept.partition_point(|(other, _)| *other <= until);
         self.kept.insert(behind, (until, key));
@@ -83,7 +94,7 @@ impl Engine {
     pub(crate) fn end_keeping(&mut self) {
         while let Some((until, key)) = self.kept.front().copied() {
             let session = self.sessions.get_mut(key);
-            if let Some(session) = session.filter(|session| session.keeping.until == Some(until)) {
+            if let Some(session) = session.filter(|session| session.keeping.until == until) {
                 if until > self.now {
                     break;
                 }

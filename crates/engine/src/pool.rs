@@ -220,9 +220,9 @@ impl Pool {
     /// How many requests that are about to come are one server's, if each is of a session that asks all servers alike.
     /// `None`: sessions are expected by links.
     pub(crate) fn soon_by_server(&mut self, now: Time) -> Option<u32> {
+        let soon = self.crowd.as_mut()?.soon(now);
         let read = self.readers.as_ref().map_or(0, |readers| readers.count());
-        let servers = self.servers().len().max(read).max(1) as u32;
-        self.crowd.as_mut().map(|crowd| crowd.soon(now) / servers)
+        Some(soon / self.servers().len().max(read).max(1) as u32)
     }
 
     /// The owner of a key; `random` is asked where any will do.
