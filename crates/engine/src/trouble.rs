@@ -127,7 +127,9 @@ impl Engine {
             // Who has left is told nothing of it.
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
-        let gone = link.disconnect((stable || is_one_of_many) && role == Role::Shared);
+        let shared = matches!(role, Role::Shared | Role::Captured { .. });
+        let moves = is_one_of_many && shared;
+        let gone = link.disconnect(moves || stable && role == Role::Shared);
         link.state = State::Down;
         link.is_late = false;
         let (tried, began) = (!std::mem::take(&mut link.untried), link.attempted_at);
@@ -138,6 +140,8 @@ impl Engine {
             self.doubt_lost_owner(its_server);
             self.forget_look(key);
             self.deal_seats(usize::from(self.server(its_server).pool));
+        }
+        if heeds || moves {
             self.move_left(key);
         }
         let Some(link) = self.links.get_mut(key) else {

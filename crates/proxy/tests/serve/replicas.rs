@@ -17,6 +17,7 @@ use respool_lab::topologies::{Cluster, ClusterSettings, Node, Sentinels, Sentine
 use respool_protocol::slot::hash_slot;
 
 use super::client::{Client, Value, request, words};
+use super::coalescing::counter;
 use super::divided::{pipelined, text};
 use super::fake::{Answer, Asked, Fakes, bulk, info};
 use super::target::{any_server, respool, say, wait_until};
@@ -751,6 +752,59 @@ fn a_replica_that_is_back_without_its_keys_is_not_read() {
     assert_eq!(follows, Value::ok());
     wait_until("it is read again", SOON, || is_read(&mut client));
     assert_eq!(client.call("GET k7"), Value::bulk("7"));
+}
+
+#[test]
+fn a_read_that_is_lost_with_a_replica_twice_is_answered_by_its_primary() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
+    let read = format!("the replica {} is read", scene.address(1));
+    let read_again = |times: usize| scene.proxies[0].log().matches(&read).count() == times;
+    let [primary, replica] = [0, 1].map(|server| &scene.servers[server]);
+    primary.stop();
+    replica.stop();
+    let mut client = Client::connect(address);
+    client.send(&["INCR count", "GET k7"].map(words).concat());
+    // Its read goes elsewhere, but not before its write is answered.
+    wait_until("the replica is given up", SOON, || {
+        scene.proxies[0].log().contains("its reads go elsewhere")
+    });
+    replica.cont();
+    wait_until("the replica is read again", SOON, || read_again(2));
+    replica.stop();
+    primary.cont();
+    assert_eq!(client.replies(2), [Value::Integer(1), Value::bulk("7")]);
+    replica.cont();
+}
+
+#[test]
+fn what_a_slow_client_has_asked_of_a_replica_that_goes_is_answered_by_another_server() {
+    let mut scene = Scene::new(1);
+    let value = "x".repeat(5_000);
+    let set = Client::connect(scene.address(0)).call(&format!("SET large {value}"));
+    assert_eq!(set, Value::ok());
+    scene.settle();
+    let bounds = [
+        "--session-output-soft-bytes=65536",
+        "--session-output-hard-bytes=262144",
+    ];
+    let address = scene.serve_all("reads=prefer-replica", &[&ONE_BY_ONE[..], &bounds].concat());
+    let mut client = Client::connect(address);
+    let other = Client::connect(address);
+    const COUNT: usize = 6_000;
+    let sent = client.send_aside(words("GET large").repeat(COUNT));
+    let mut asking = other;
+    wait_until("its link is its own", SOON, || {
+        counter(&mut asking, "captured_links") > 0
+    });
+    scene.servers[1].kill9();
+    for _ in 0..COUNT {
+        let reply = client.reply();
+        assert!(reply == Value::bulk(&value), "{reply:?}");
+    }
+    assert!(sent.join().is_ok());
 }
 
 #[test]
