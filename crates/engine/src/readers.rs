@@ -25,7 +25,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::here::OK;
 use crate::limits::REPLICAS_READ_MAX;
-use crate::link::Link;
+use crate::link::{Link, LinkKey, State};
 use crate::pool::{Server, ServerId};
 use crate::requests::Placed;
 use crate::session::Flags;
@@ -311,6 +311,31 @@ impl Engine {
         }
         reading.until_ms = None;
         readers.instead_of(owner, key)
+    }
+
+    /// The same, but for a replica to which a link of the kind that is needed cannot be had (it has too many, or knows no such user): then
+    /// the owner, if that may be read. On the way that most requests go such a link takes none, and they come this way.
+    pub(crate) fn server_in_reach(
+        &mut self,
+        key: Key,
+        owner: ServerId,
+        command: &Command,
+        kind: LinkKey,
+    ) -> Result<ServerId, NoReader> {
+        let server = self.server_for(key, owner, command)?;
+        let readers = &self.pools[usize::from(self.server(owner).pool)].readers;
+        let may_be_owner = |its: &Readers| its.settings.policy != ReadPolicy::Replica;
+        if server != owner && readers.as_deref().is_some_and(may_be_owner) {
+            let link = self.shared.get(&kind.at(server));
+            let rests = |link: &Link| matches!(link.state, State::Resting { .. });
+            if link
+                .and_then(|link| self.links.get(*link))
+                .is_some_and(rests)
+            {
+                return Ok(owner);
+            }
+        }
+        Ok(server)
     }
 
     /// The owner for which a replica stands; any other server for itself.

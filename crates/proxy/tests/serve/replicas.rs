@@ -808,6 +808,38 @@ fn what_a_slow_client_has_asked_of_a_replica_that_goes_is_answered_by_another_se
 }
 
 #[test]
+fn where_a_replica_takes_no_more_connections_its_reads_are_answered_by_the_primary() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    for policy in ["prefer-replica", "nearest"] {
+        let address = scene.serve_all(&format!("reads={policy}"), &ONE_BY_ONE);
+        let mut replica = Client::connect(scene.address(1));
+        let max = |replica: &mut Client, max: u32| {
+            let set = replica.call(&format!("CONFIG SET maxclients {max}"));
+            assert_eq!(set, Value::ok());
+        };
+        max(&mut replica, 1);
+        let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(address)).collect();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(1_200) {
+            for client in &mut clients {
+                // Each needs a link of another kind than there is.
+                let replies = pipelined(
+                    client,
+                    "HELLO 3;GET k1;GET k2;GET k2;MGET k3 k4;SELECT 1;GET k1",
+                );
+                let error = replies.iter().find_map(Value::error);
+                assert_eq!(error, None, "{policy}");
+                assert_eq!(replies[6], Value::Null);
+                assert_eq!(client.call("SELECT 0"), Value::ok());
+            }
+        }
+        max(&mut replica, 1_000);
+    }
+}
+
+#[test]
 fn a_cluster_that_changes_its_primaries_is_read_all_the_time() {
     let settings = ClusterSettings::default();
     let cluster = Cluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
