@@ -255,6 +255,8 @@ impl Engine {
         };
         let disowned = |link: &Link| {
             link.key.user != CONFIGURED
+                // Users are each server's own: what counts is whom the owner knows.
+                && self.server(link.key.server).replica_of.is_none()
                 && ["WRONGPASS", "NOAUTH", "NOPERM"]
                     .iter()
                     .any(|code| said(link, code))

@@ -840,6 +840,33 @@ fn where_a_replica_takes_no_more_connections_its_reads_are_answered_by_the_prima
 }
 
 #[test]
+fn a_user_whom_only_the_primary_knows_reads_there() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
+    let set = "ACL SETUSER theirs on >secret ~* +@all";
+    assert_eq!(Client::connect(scene.address(0)).call(set), Value::ok());
+    for before in ["PING", "GET k1"] {
+        let mut client = Client::connect(address);
+        assert!(client.call(before).error().is_none());
+        assert_eq!(
+            client.call("AUTH theirs secret"),
+            Value::ok(),
+            "after {before}"
+        );
+        for _ in 0..3 {
+            assert_eq!(client.call("GET k1"), Value::bulk("1"));
+            let replies = pipelined(&mut client, "GET k1;SET own 1;GET k2;MGET k3 k4");
+            assert!(
+                replies.iter().all(|reply| reply.error().is_none()),
+                "{replies:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_cluster_that_changes_its_primaries_is_read_all_the_time() {
     let settings = ClusterSettings::default();
     let cluster = Cluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
