@@ -422,7 +422,7 @@ impl Engine {
             && cluster.is_some_and(|cluster| !cluster.servers.contains(&server))
     }
 
-    /// Whether it is just being found out who took over from a link's server, which was lost a moment ago.
+    /// Whether it is just being found out who took over from a link's server, which was lost a moment ago, or who else can be read.
     pub(crate) fn awaits_owners(&self, link: &Link) -> bool {
         let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
         let pool = &self.pools[usize::from(self.server(link.key.server).pool)];
@@ -430,10 +430,11 @@ impl Engine {
         link.lost_at.is_some_and(is_fresh)
             && cluster
                 .is_some_and(|cluster| cluster.refresh.wanted || cluster.refresh.since.is_some())
+            || self.awaits_reader(link.key.server, TAKEN_OVER_MS)
     }
 
     /// Who waits at a link that rests waits no more: who owns what is known, or is not found out.
-    fn wake_at_rest(&mut self, pool: usize) {
+    pub(crate) fn wake_at_rest(&mut self, pool: usize) {
         for key in self.links.keys() {
             let rests = |link: &Link| {
                 (link.is_late || matches!(link.state, State::Resting { .. }))

@@ -501,6 +501,7 @@ impl Engine {
                 self.give_up_silent(server);
             }
             self.deal_seats(pool);
+            self.wake_at_rest(pool);
         }
     }
 
@@ -565,6 +566,8 @@ impl Engine {
             false => Says::Follows,
         };
         self.deal_seats(pool);
+        // Who has waited for that reads there now.
+        self.wake_at_rest(pool);
     }
 
     /// The connection to a server is lost. Who answers there next may be another one, or without its keys: it is not read before it has
@@ -644,6 +647,25 @@ impl Engine {
         self.first_link_is(owner, |link| {
             let was_tried = link.failures > 0 || link.lost_at.is_some();
             !link.is_up() && was_tried || self.is_silent(link, GIVEN_UP_MS)
+        })
+    }
+
+    /// Whether a replica of an owner was lost a moment ago, is connected to anew and has not yet said how it is. A Sentinel that
+    /// makes it a primary ends its connections.
+    pub(crate) fn awaits_reader(&self, owner: ServerId, for_ms: u64) -> bool {
+        let readers = self.pools[usize::from(self.server(owner).pool)]
+            .readers
+            .as_deref();
+        let returns = |link: &Link| {
+            let is_fresh = |at| self.now.since_ms(at) < for_ms;
+            link.lost_at.is_some_and(is_fresh) && !matches!(link.state, State::Resting { .. })
+        };
+        let mut all = readers.into_iter().flat_map(|its| &its.all);
+        all.any(|one| {
+            one.owner == owner
+                && one.server != owner
+                && one.state.said_at.is_none()
+                && self.first_link_is(one.server, returns)
         })
     }
 

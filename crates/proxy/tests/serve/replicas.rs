@@ -867,6 +867,30 @@ fn a_user_whom_only_the_primary_knows_reads_there() {
 }
 
 #[test]
+fn while_the_last_replica_is_connected_to_anew_its_reads_wait() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    let policies = ["prefer-primary", "prefer-replica", "nearest"];
+    let addresses =
+        policies.map(|policy| scene.serve_all(&format!("reads={policy}"), &["--threads=1"]));
+    thread::sleep(Duration::from_millis(1_100));
+    read_all_the_time(&addresses, || {
+        scene.servers[0].kill9();
+        thread::sleep(Duration::from_millis(300));
+        // As a Sentinel does that promotes it.
+        let mut replica = Client::connect(scene.address(1));
+        for _ in 0..5 {
+            thread::sleep(Duration::from_millis(1_100));
+            assert!(matches!(
+                replica.call("CLIENT KILL TYPE normal SKIPME yes"),
+                Value::Integer(1..)
+            ));
+        }
+    });
+}
+
+#[test]
 fn a_cluster_that_changes_its_primaries_is_read_all_the_time() {
     let settings = ClusterSettings::default();
     let cluster = Cluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
