@@ -477,7 +477,7 @@ impl Engine {
             && cluster.is_some_and(|cluster| !cluster.servers.contains(&server))
     }
 
-    /// Whether it is just being found out who took over from a link's server, which was lost a moment ago.
+    /// Whether it is just being found out who took over from a link's server, which was lost a moment ago, or who else can be read.
     pub(crate) fn awaits_owners(&self, link: &Link) -> bool {
         let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
         let pool = &self.pools[usize::from(self.server(link.key.server).pool)];

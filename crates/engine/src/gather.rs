@@ -71,6 +71,7 @@ impl Engine {
             return Placed::Done;
         };
         let (pool, any) = (&self.pools[usize::from(session.pool)], session.next_seq);
+        let kind = self.kind_of(session);
         let mut split = std::mem::take(&mut self.split);
         let group_of = |name: &[u8]| pool.group_of(name, || any).0;
         let placed = match split.divide(request.id, request.bytes, request.spans, group_of) {
@@ -80,7 +81,7 @@ impl Engine {
                 let mut parts: Vec<_> = owned.collect();
                 let mut parts_of = parts.iter_mut();
                 let found = parts_of.try_for_each(|(server, _)| {
-                    *server = self.server_for(key, *server, request.command)?;
+                    *server = self.server_in_reach(key, *server, request.command, kind)?;
                     Ok(())
                 });
                 match found {
@@ -93,7 +94,7 @@ impl Engine {
             }
             Ok(Divided::Whole { group }) => {
                 let owner = pool.server_of(Group(group));
-                match self.server_for(key, owner, request.command) {
+                match self.server_in_reach(key, owner, request.command, kind) {
                     Ok(server) => {
                         self.turn(key, server);
                         self.place_on_link(key, request.bytes, is_read(request), None)

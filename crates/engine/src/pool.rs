@@ -29,8 +29,6 @@ pub(crate) struct Server {
     pub(crate) gone: bool,
     /// It is a replica of that one, and nothing but reads is asked of it.
     pub(crate) replica_of: Option<ServerId>,
-    /// A link to it of some kind could not be had, though others could.
-    pub(crate) refuses_some: bool,
     /// Where it is, nobody has said yet: its links wait for that.
     pub(crate) unknown: bool,
     /// Of each version of the protocol, the kind of link that was asked for last, and the one that all share.
@@ -47,7 +45,6 @@ impl Server {
             pool,
             gone: false,
             replica_of: None,
-            refuses_some: false,
             unknown: false,
             current: [None; 2],
             health: Health::default(),

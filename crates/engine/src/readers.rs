@@ -25,7 +25,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::here::OK;
 use crate::limits::REPLICAS_READ_MAX;
-use crate::link::{Before, Link, State};
+use crate::link::{Before, Link, LinkKey, State};
 use crate::pool::{Server, ServerId};
 use crate::requests::Placed;
 use crate::session::Flags;
@@ -289,51 +289,8 @@ impl Engine {
             Some(_) if session.flags.any(Flags::READS_OTHERWISE) => {
                 self.server_as_wanted(key, owner, command)
             }
-            Some(readers) if command.replica => {
-                let reader = readers.instead_of(owner, key)?;
-                self.if_reached(key, reader, owner)
-            }
+            Some(readers) if command.replica => readers.instead_of(owner, key),
             Some(_) => Ok(owner),
-        }
-    }
-
-    /// A replica, unless the kind of link that a session needs there is not to be had: it does not know its user, say.
-    #[inline]
-    fn if_reached(
-        &self,
-        key: Key,
-        reader: ServerId,
-        owner: ServerId,
-    ) -> Result<ServerId, NoReader> {
-        match self.server(reader).refuses_some {
-            true => self.if_not_refused(key, reader, owner),
-            false => Ok(reader),
-        }
-    }
-
-    #[cold]
-    fn if_not_refused(
-        &self,
-        key: Key,
-        reader: ServerId,
-        owner: ServerId,
-    ) -> Result<ServerId, NoReader> {
-        let Some(session) = self.sessions.get(key) else {
-            return Ok(owner);
-        };
-        let link = self.shared.get(&self.kind_at(session, reader));
-        let rests = |link: &Link| matches!(link.state, State::Resting { .. });
-        if !link
-            .and_then(|link| self.links.get(*link))
-            .is_some_and(rests)
-        {
-            return Ok(reader);
-        }
-        let pool = &self.pools[usize::from(session.pool)];
-        let is_strict = |its: &Readers| its.settings.policy == ReadPolicy::Replica;
-        match pool.readers.as_deref().is_some_and(is_strict) {
-            true => Err(NoReader),
-            false => Ok(owner),
         }
     }
 
@@ -370,8 +327,7 @@ impl Engine {
             return Ok(owner);
         }
         reading.until_ms = None;
-        let reader = readers.instead_of(owner, key)?;
-        self.if_reached(key, reader, owner)
+        readers.instead_of(owner, key)
     }
 
     /// Who asks for anything but a read does not ask a replica. `command`: `None` if the table does not have it.
@@ -391,6 +347,31 @@ impl Engine {
             };
             self.turn(key, owner);
         }
+    }
+
+    /// The same, but for a replica to which a link of the kind that is needed cannot be had (it has too many, or knows no such user): then
+    /// the owner, if that may be read. On the way that most requests go such a link takes none, and they come this way.
+    pub(crate) fn server_in_reach(
+        &mut self,
+        key: Key,
+        owner: ServerId,
+        command: &Command,
+        kind: LinkKey,
+    ) -> Result<ServerId, NoReader> {
+        let server = self.server_for(key, owner, command)?;
+        let readers = &self.pools[usize::from(self.server(owner).pool)].readers;
+        let may_be_owner = |its: &Readers| its.settings.policy != ReadPolicy::Replica;
+        if server != owner && readers.as_deref().is_some_and(may_be_owner) {
+            let link = self.shared.get(&kind.at(server));
+            let rests = |link: &Link| matches!(link.state, State::Resting { .. });
+            if link
+                .and_then(|link| self.links.get(*link))
+                .is_some_and(rests)
+            {
+                return Ok(owner);
+            }
+        }
+        Ok(server)
     }
 
     /// The owner for which a replica stands; any other server for itself.
@@ -630,6 +611,7 @@ impl Engine {
             false => Says::Follows,
         };
         self.deal_seats(pool);
+        // Who has waited for that reads there now.
         self.wake_at_rest(pool);
     }
 
@@ -723,6 +705,25 @@ impl Engine {
         })
     }
 
+    /// Whether a replica of an owner was lost a moment ago, is connected to anew and has not yet said how it is. A Sentinel that
+    /// makes it a primary ends its connections.
+    pub(crate) fn awaits_reader(&self, owner: ServerId) -> bool {
+        let readers = self.pools[usize::from(self.server(owner).pool)]
+            .readers
+            .as_deref();
+        let returns = |link: &Link| {
+            let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
+            link.lost_at.is_some_and(is_fresh) && !matches!(link.state, State::Resting { .. })
+        };
+        let mut all = readers.into_iter().flat_map(|its| &its.all);
+        all.any(|one| {
+            one.owner == owner
+                && one.server != owner
+                && one.state.said_at.is_none()
+                && self.first_link_is(one.server, returns)
+        })
+    }
+
     /// Why a server cannot be read just now, if it cannot.
     fn why_unread(&self, one: &Reader) -> Option<&'static str> {
         let is_known = |at: Option<Time>| at.is_some_and(|at| self.now.since_ms(at) < KNOWN_MS);
@@ -742,25 +743,6 @@ impl Engine {
                 Says::Followed | Says::Follows => None,
             }
         }
-    }
-
-    /// Whether a replica of an owner that was read a moment ago is being connected, or asked how it is: who takes over from its primary
-    /// closes its connections, and is there again at once.
-    pub(crate) fn awaits_reader(&self, owner: ServerId) -> bool {
-        let Some(readers) = &self.pool_of(owner).readers else {
-            return false;
-        };
-        let comes_back = |link: &Link| {
-            let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
-            let is_away = matches!(link.state, State::Down | State::Resting { .. });
-            !is_away && link.lost_at.is_some_and(is_fresh)
-        };
-        let mut its = readers.all.iter().filter(|one| one.owner == owner);
-        its.any(|one| {
-            one.server != owner
-                && one.state.said_at.is_none()
-                && self.first_link_is(one.server, comes_back)
-        })
     }
 
     /// Whether a replica takes in what another primary gives out than the one that the Sentinels name. A Cluster's says MOVED itself.

@@ -373,9 +373,6 @@ impl Engine {
             let Ok(at) = at else {
                 break;
             };
-            if self.servers[usize::from(at.0)].refuses_some {
-                break;
-            }
             let next = match at == server {
                 true => Some(on),
                 false => self.servers[usize::from(at.0)].current(kind.at(at)),

@@ -171,7 +171,8 @@ impl Engine {
             }
             Owner::One(group) if self.may_turn_to(key, group) => {
                 let owner = self.pools[pool].server_of(group);
-                match self.server_for(key, owner, request.command) {
+                let kind = self.kind_of(self.sessions.get(key)?);
+                match self.server_in_reach(key, owner, request.command, kind) {
                     Ok(server) if !is_bound && !in_multi => self.turn(key, server),
                     Err(NoReader) if !is_bound && !in_multi => {
                         return Some(self.answer_error(key, NO_READER));
@@ -253,7 +254,8 @@ impl Engine {
             return None;
         }
         let in_multi = session.flags.any(Flags::IN_MULTI);
-        match self.server_for(key, owner, request.command) {
+        let kind = self.kind_of(session);
+        match self.server_in_reach(key, owner, request.command, kind) {
             Ok(server) if !in_multi => self.turn(key, server),
             Err(NoReader) if !in_multi => return Some(self.answer_error(key, NO_READER)),
             _ => self.turn(key, owner),

@@ -76,11 +76,6 @@ impl Engine {
         if let Some(server) = heeded {
             self.doubt_owners(server);
             self.look_anew(server);
-            let rests = |link: &Link| {
-                link.key.server == server && matches!(link.state, State::Resting { .. })
-            };
-            let refuses_some = self.links.iter().any(|(_, link)| rests(link));
-            self.servers[usize::from(server.0)].refuses_some = refuses_some;
         }
         if role == Role::Sentinel {
             self.sentinel_up(key);
@@ -132,7 +127,9 @@ impl Engine {
             // Who has left is told nothing of it.
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
-        let gone = link.disconnect((stable || is_read_elsewhere) && role == Role::Shared);
+        let shared = matches!(role, Role::Shared | Role::Captured { .. });
+        let moves = is_read_elsewhere && shared;
+        let gone = link.disconnect(moves || stable && role == Role::Shared);
         link.state = State::Down;
         link.is_late = false;
         let (tried, began) = (!std::mem::take(&mut link.untried), link.attempted_at);
@@ -143,6 +140,8 @@ impl Engine {
             self.doubt_lost_owner(its_server);
             self.forget_look(key);
             self.deal_seats(usize::from(self.server(its_server).pool));
+        }
+        if heeds || moves {
             self.move_left(key);
         }
         let Some(link) = self.links.get_mut(key) else {
@@ -293,7 +292,6 @@ impl Engine {
         if let Some(link) = self.links.get_mut(key) {
             link.state = State::Resting { until };
         }
-        self.servers[usize::from(server.0)].refuses_some = true;
         self.fail_waiting(key);
     }
 

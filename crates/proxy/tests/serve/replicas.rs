@@ -17,6 +17,7 @@ use respool_lab::topologies::{Cluster, ClusterSettings, Node, Sentinels, Sentine
 use respool_protocol::slot::hash_slot;
 
 use super::client::{Client, Value, request, words};
+use super::coalescing::counter;
 use super::divided::{pipelined, text};
 use super::fake::{Answer, Asked, Fakes, bulk, info};
 use super::target::{any_server, respool, say, wait_until};
@@ -751,6 +752,142 @@ fn a_replica_that_is_back_without_its_keys_is_not_read() {
     assert_eq!(follows, Value::ok());
     wait_until("it is read again", SOON, || is_read(&mut client));
     assert_eq!(client.call("GET k7"), Value::bulk("7"));
+}
+
+#[test]
+fn a_read_that_is_lost_with_a_replica_twice_is_answered_by_its_primary() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
+    let read = format!("the replica {} is read", scene.address(1));
+    let read_again = |times: usize| scene.proxies[0].log().matches(&read).count() == times;
+    let [primary, replica] = [0, 1].map(|server| &scene.servers[server]);
+    primary.stop();
+    replica.stop();
+    let mut client = Client::connect(address);
+    client.send(&["INCR count", "GET k7"].map(words).concat());
+    // Its read goes elsewhere, but not before its write is answered.
+    wait_until("the replica is given up", SOON, || {
+        scene.proxies[0].log().contains("its reads go elsewhere")
+    });
+    replica.cont();
+    wait_until("the replica is read again", SOON, || read_again(2));
+    replica.stop();
+    primary.cont();
+    assert_eq!(client.replies(2), [Value::Integer(1), Value::bulk("7")]);
+    replica.cont();
+}
+
+#[test]
+fn what_a_slow_client_has_asked_of_a_replica_that_goes_is_answered_by_another_server() {
+    let mut scene = Scene::new(1);
+    let value = "x".repeat(5_000);
+    let set = Client::connect(scene.address(0)).call(&format!("SET large {value}"));
+    assert_eq!(set, Value::ok());
+    scene.settle();
+    let bounds = [
+        "--session-output-soft-bytes=65536",
+        "--session-output-hard-bytes=262144",
+    ];
+    let address = scene.serve_all("reads=prefer-replica", &[&ONE_BY_ONE[..], &bounds].concat());
+    let mut client = Client::connect(address);
+    let other = Client::connect(address);
+    const COUNT: usize = 6_000;
+    let sent = client.send_aside(words("GET large").repeat(COUNT));
+    let mut asking = other;
+    wait_until("its link is its own", SOON, || {
+        counter(&mut asking, "captured_links") > 0
+    });
+    scene.servers[1].kill9();
+    for _ in 0..COUNT {
+        let reply = client.reply();
+        assert!(reply == Value::bulk(&value), "{reply:?}");
+    }
+    assert!(sent.join().is_ok());
+}
+
+#[test]
+fn where_a_replica_takes_no_more_connections_its_reads_are_answered_by_the_primary() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    for policy in ["prefer-replica", "nearest"] {
+        let address = scene.serve_all(&format!("reads={policy}"), &ONE_BY_ONE);
+        let mut replica = Client::connect(scene.address(1));
+        let max = |replica: &mut Client, max: u32| {
+            let set = replica.call(&format!("CONFIG SET maxclients {max}"));
+            assert_eq!(set, Value::ok());
+        };
+        max(&mut replica, 1);
+        let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(address)).collect();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(1_200) {
+            for client in &mut clients {
+                // Each needs a link of another kind than there is.
+                let replies = pipelined(
+                    client,
+                    "HELLO 3;GET k1;GET k2;GET k2;MGET k3 k4;SELECT 1;GET k1",
+                );
+                let error = replies.iter().find_map(Value::error);
+                assert_eq!(error, None, "{policy}");
+                assert_eq!(replies[6], Value::Null);
+                assert_eq!(client.call("SELECT 0"), Value::ok());
+            }
+        }
+        max(&mut replica, 1_000);
+    }
+}
+
+#[test]
+fn a_user_whom_only_the_primary_knows_reads_there() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
+    let set = "ACL SETUSER theirs on >secret ~* +@all";
+    assert_eq!(Client::connect(scene.address(0)).call(set), Value::ok());
+    for before in ["PING", "GET k1"] {
+        let mut client = Client::connect(address);
+        assert!(client.call(before).error().is_none());
+        assert_eq!(
+            client.call("AUTH theirs secret"),
+            Value::ok(),
+            "after {before}"
+        );
+        for _ in 0..3 {
+            assert_eq!(client.call("GET k1"), Value::bulk("1"));
+            let replies = pipelined(&mut client, "GET k1;SET own 1;GET k2;MGET k3 k4");
+            assert!(
+                replies.iter().all(|reply| reply.error().is_none()),
+                "{replies:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn while_the_last_replica_is_connected_to_anew_its_reads_wait() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    let policies = ["prefer-primary", "prefer-replica", "nearest"];
+    let addresses =
+        policies.map(|policy| scene.serve_all(&format!("reads={policy}"), &["--threads=1"]));
+    thread::sleep(Duration::from_millis(1_100));
+    read_all_the_time(&addresses, || {
+        scene.servers[0].kill9();
+        thread::sleep(Duration::from_millis(300));
+        // As a Sentinel does that promotes it.
+        let mut replica = Client::connect(scene.address(1));
+        for _ in 0..5 {
+            thread::sleep(Duration::from_millis(1_100));
+            assert!(matches!(
+                replica.call("CLIENT KILL TYPE normal SKIPME yes"),
+                Value::Integer(1..)
+            ));
+        }
+    });
 }
 
 #[test]
