@@ -573,7 +573,7 @@ impl Engine {
             (To::Owner, ..) => self.owner_behind(asked),
         };
         let server = match id_of(&item.request).filter(|_| item.to == To::Owner) {
-            Some(id) => self.server_in_reach(item.entry.session, owner, id.get(), item.asked)?,
+            Some(id) => self.server_at_last(item.entry.session, owner, id.get(), item.asked)?,
             None => owner,
         };
         Ok(LinkKey {

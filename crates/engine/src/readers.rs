@@ -374,6 +374,22 @@ impl Engine {
         Ok(server)
     }
 
+    /// The server that is asked what another one has refused or lost: the owner, if that is there and may be read.
+    pub(crate) fn server_at_last(
+        &mut self,
+        key: Key,
+        owner: ServerId,
+        command: &Command,
+        kind: LinkKey,
+    ) -> Result<ServerId, NoReader> {
+        let readers = &self.pools[usize::from(self.server(owner).pool)].readers;
+        let may_be_owner = |its: &Readers| its.settings.policy != ReadPolicy::Replica;
+        match readers.as_deref().is_none_or(may_be_owner) && !self.is_lost(owner) {
+            true => Ok(owner),
+            false => self.server_in_reach(key, owner, command, kind),
+        }
+    }
+
     /// The owner for which a replica stands; any other server for itself.
     pub(crate) fn owner_behind(&self, server: ServerId) -> ServerId {
         self.server(server).replica_of.unwrap_or(server)

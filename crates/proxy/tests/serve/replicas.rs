@@ -1190,6 +1190,10 @@ fn said_by(asked: &Asked<'_>, replica: &Behaviour, of_cluster: bool) -> Answer {
         ("GET", 1) if replica.info.is_none() => Some(String::new()),
         ("GET", 1) if replica.get.is_some() => replica.get.clone(),
         ("GET", node) => Some(bulk(&format!("of {node}"))),
+        ("INCR", _) => {
+            thread::sleep(Duration::from_millis(1_500));
+            Some(":1\r\n".to_owned())
+        }
         _ => None,
     }
 }
@@ -1221,6 +1225,19 @@ fn a_replica_that_refuses_reads_is_left_for_a_while_and_its_reads_are_answered()
         }
         said.is_read();
     }
+}
+
+#[test]
+fn what_a_replica_has_refused_is_not_asked_there_again() {
+    let said = Said::start(true, "prefer-replica", FOLLOWS);
+    said.is_read();
+    said.will_say(|its| its.get = Some("-LOADING not yet\r\n".to_owned()));
+    let before = said.gets(1);
+    let mut client = said.client();
+    // When that is answered, the replica would be tried again.
+    let replies = pipelined(&mut client, "INCR slowly;GET key");
+    assert_eq!(replies[1], Value::bulk("of 0"));
+    assert_eq!(said.gets(1) - before, 1);
 }
 
 #[test]
