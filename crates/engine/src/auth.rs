@@ -18,6 +18,9 @@ use crate::settings::{Credentials, User};
 use crate::slots::Key;
 use crate::steps::Step;
 
+/// A user's links to other servers are connected at once when it is let in, but not more often than that, milliseconds.
+const CONNECTED_AGAIN_MS: u64 = 200;
+
 /// Users of servers whose passwords clients have given: links greet with them. A place is free when no
 /// link and no session is that user.
 #[derive(Default)]
@@ -300,15 +303,21 @@ impl Engine {
     /// A user was let in: links of that user to other servers that were refused, or were closed with the user's rights, need not
     /// rest any longer.
     fn connect_links_of(&mut self, user: u16) {
-        for key in self.links.keys() {
-            let rests = |link: &Link| {
-                link.key.user == user
-                    && link.role == Role::Shared
-                    && matches!(link.state, State::Resting { .. })
-            };
-            if self.links.get(key).is_some_and(rests) {
-                self.connect(key);
-            }
+        let rests = |(_, link): &(Key, &Link)| {
+            link.key.user == user
+                && link.role == Role::Shared
+                && matches!(link.state, State::Resting { .. })
+                // However often that user comes.
+                && self.now.since_ms(link.attempted_at) >= CONNECTED_AGAIN_MS
+        };
+        let resting: Vec<Key> = self
+            .links
+            .iter()
+            .filter(rests)
+            .map(|(key, _)| key)
+            .collect();
+        for key in resting {
+            self.connect(key);
         }
     }
 

@@ -133,6 +133,11 @@ impl Cluster {
         self.owners[usize::from(hash_slot(key))]
     }
 
+    /// Whether a node owns any slot.
+    pub(crate) fn owns_slots(&self, server: ServerId) -> bool {
+        self.owners.contains(&server)
+    }
+
     pub(crate) fn owner_of_slot(&self, slot: u16) -> ServerId {
         self.owners[usize::from(slot)]
     }
@@ -666,10 +671,10 @@ impl Engine {
         self.know_replicas(pool, replicas, |_| true);
     }
 
-    /// Whether a node has said whose this slot is since the last refresh.
-    pub(crate) fn is_healed(&self, pool: usize, slot: u16) -> bool {
+    /// Whose a slot is, in a Cluster.
+    pub(crate) fn owner_of_slot(&self, pool: usize, slot: u16) -> Option<ServerId> {
         let cluster = self.pools[pool].cluster();
-        cluster.is_some_and(|cluster| cluster.healed.contains(&slot))
+        cluster.map(|cluster| cluster.owner_of_slot(slot))
     }
 
     /// A node has said that this slot is another one's. Whether that was news.
@@ -773,6 +778,8 @@ impl Engine {
                 && server.settings.address == address
         };
         if let Some(index) = self.servers.iter().position(is_it) {
+            // Nobody else gets its place.
+            self.servers[index].gone = false;
             return Some(ServerId(index as u16));
         }
         let settings = ServerSettings {

@@ -66,6 +66,8 @@ pub(crate) enum To {
     Owner,
     /// That one, with [`ASKING`].
     Importer(ServerId),
+    /// That one, whose a slot is by what a replica says.
+    Named(ServerId),
 }
 
 /// What a session has put off.
@@ -303,12 +305,15 @@ impl Engine {
                     return To::Importer(named);
                 }
                 self.counters.redirected_moved += 1;
-                // What is news is no fault of a replica. It may be late with its own.
-                let is_news = !(of_replica && self.is_healed(pool, redirect.slot))
-                    && self.heal_slot(pool, redirect.slot, named);
-                if of_replica && !is_news {
-                    self.note_refused_read(server);
+                if of_replica {
+                    // It may be late itself: nobody but the one whose read it was goes by it, and owners are asked.
+                    if self.owner_of_slot(pool, redirect.slot) == Some(named) {
+                        self.note_refused_read(server);
+                    }
+                    self.doubt_owners(server);
+                    return To::Named(named);
                 }
+                self.heal_slot(pool, redirect.slot, named);
             }
             // That the Cluster is down, any of its nodes would say.
             _ if of_replica && refusal != Refusal::ClusterDown => {
@@ -352,7 +357,7 @@ impl Engine {
         let now = matches!(why, Refusal::Moved | Refusal::Ask);
         for entry in entries {
             // Who was sent from one to the other and back is in no hurry.
-            let soon = now && entry.before != Before::Refused;
+            let soon = now && !matches!(entry.before, Before::Refused | Before::Lost);
             let item = PutOff {
                 entry: Entry {
                     len: request.len() as u32,
@@ -568,7 +573,7 @@ impl Engine {
         let asked = item.asked.server;
         let pool = usize::from(self.server(asked).pool);
         let owner = match (item.to, item.about.slot, self.pools[pool].cluster()) {
-            (To::Importer(server), ..) => server,
+            (To::Importer(server) | To::Named(server), ..) => server,
             (To::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
             (To::Owner, ..) => self.owner_behind(asked),
         };
@@ -629,7 +634,7 @@ impl Engine {
                 let request = [ASKING, &item.request].concat();
                 (request, Some(Duty::Asking { then }))
             }
-            To::Owner => (item.request, item.duty),
+            To::Owner | To::Named(_) => (item.request, item.duty),
         };
         let at_ms = match item.waits {
             true => self.now_ms,

@@ -752,7 +752,11 @@ impl Engine {
                     continue;
                 }
                 let owner = |slot| self.pools[pool].server_of(Group(slot));
-                for (channel, owner) in hub.strays(owner) {
+                let strays = match has_moved {
+                    true => hub.strays(owner),
+                    false => Vec::new(),
+                };
+                for (channel, owner) in strays {
                     let line = self.hubs[index].line_to(owner, self.now);
                     let hub = HubId(index as u16);
                     self.link_line(LineId { hub, line });

@@ -307,6 +307,7 @@ impl Engine {
             return Ok(owner);
         };
         let is_caught_up = session.is_caught_up();
+        let answered_ms = session.answered_at.stamp_ms();
         let pool = usize::from(session.pool);
         let reading = &mut session.rare().reading;
         reading.written |= may_write(command);
@@ -318,9 +319,9 @@ impl Engine {
             return Ok(owner);
         }
         if reading.written && is_caught_up {
-            // What it wrote was answered a moment ago at the latest.
+            // What it wrote was answered then at the latest.
             reading.written = false;
-            reading.until_ms = Some(now_ms.wrapping_add(own_writes_ms));
+            reading.until_ms = Some(answered_ms.wrapping_add(own_writes_ms));
         }
         let is_over = |until_ms: u32| (until_ms.wrapping_sub(now_ms) as i32) <= 0;
         if reading.written || !reading.until_ms.is_none_or(is_over) {
@@ -511,6 +512,8 @@ impl Engine {
         };
         if let Some(index) = self.servers.iter().position(is_it) {
             self.servers[index].replica_of = Some(of);
+            // Nobody else gets its place.
+            self.servers[index].gone = false;
             return Some(ServerId(index as u16));
         }
         let settings = ServerSettings {

@@ -136,8 +136,12 @@ impl Engine {
         let has_left = link.sends == Sends::Nothing;
         let (heeds, its_server) = (link.heeds && role == Role::Shared, link.key.server);
         if heeds {
-            self.doubt_primary(its_server);
-            self.doubt_lost_owner(its_server);
+            if self.server(its_server).replica_of.is_none() {
+                self.doubt_primary(its_server);
+                self.doubt_lost_owner(its_server);
+            } else if was_up {
+                self.doubt_owners(its_server);
+            }
             self.forget_look(key);
             self.deal_seats(usize::from(self.server(its_server).pool));
         }
@@ -490,7 +494,8 @@ impl Engine {
             }
             _ => {}
         }
-        if self.is_silent(link, SILENT_MS) {
+        let of_owner = self.server(link.key.server).replica_of.is_none();
+        if of_owner && self.is_silent(link, SILENT_MS) {
             let server = link.key.server;
             self.doubt_lost_owner(server);
         }

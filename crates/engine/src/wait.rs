@@ -248,7 +248,7 @@ impl Engine {
         let servers = self.pools[usize::from(session.pool)].servers();
         let left = servers
             .iter()
-            .find(|server| !rest.answered.contains(server));
+            .find(|server| !rest.answered.contains(server) && self.owns_something(**server));
         let Some(server) = left.copied() else {
             return self.end_wait_at_all(entry, &rest);
         };
@@ -270,6 +270,12 @@ impl Engine {
         let duty = Duty::Wait(Box::new(waiting));
         let due = self.now.plus_ms(pause_ms);
         self.go_on_alone(link, entry, (bytes, duty), (server, due));
+    }
+
+    /// Who has lost its last slot a moment ago has nothing more to hand on that its heirs do not have.
+    fn owns_something(&self, server: ServerId) -> bool {
+        let cluster = self.pool_of(server).cluster();
+        cluster.is_none_or(|cluster| cluster.owns_slots(server))
     }
 
     fn end_wait_at_all(&mut self, entry: Entry, rest: &Rest) {
