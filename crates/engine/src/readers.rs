@@ -152,6 +152,11 @@ impl Readers {
         self.count
     }
 
+    /// Whether owners are among those that are read.
+    fn reads_owners(&self) -> bool {
+        self.settings.policy == ReadPolicy::Nearest
+    }
+
     /// Whether an owner has no replica, as far as is known.
     pub(crate) fn lacks(&self, owner: ServerId) -> bool {
         let mut all = self.all.iter();
@@ -160,7 +165,8 @@ impl Readers {
 
     /// What INFO shows of a server that may be read.
     pub(crate) fn shown(&self, server: ServerId, at: &Address) -> Option<String> {
-        let one = self.of(server)?;
+        let is_read = |one: &&Reader| one.server != one.owner || self.reads_owners();
+        let one = self.of(server).filter(is_read)?;
         let tables = self.tables.iter().flatten();
         let seats = tables.flat_map(|seats| seats.iter().filter(|its| **its == server));
         let zone = self.settings.zone_of(at).or(one.state.zone.as_deref());
@@ -690,7 +696,7 @@ impl Engine {
             return;
         };
         let settings = &readers.settings;
-        let reads_owners = settings.policy == ReadPolicy::Nearest;
+        let reads_owners = readers.reads_owners();
         let (mut tables, mut count) = (vec![None; self.servers.len()], 0);
         for owner in self.pools[pool].servers() {
             let its = readers.all.iter().filter(|one| one.owner == *owner);
