@@ -604,13 +604,17 @@ impl Engine {
     /// A replica has refused a read: it is not asked for a while.
     pub(crate) fn note_refused_read(&mut self, server: ServerId) {
         let pool = usize::from(self.server(server).pool);
-        let until = self.now.plus_ms(REFUSED_MS);
-        if let Some(readers) = &mut self.pools[pool].readers
-            && let Some(state) = readers.of_mut(server)
-        {
-            state.refused_until = until;
+        let (now, until) = (self.now, self.now.plus_ms(REFUSED_MS));
+        let state = self.pools[pool].readers.as_mut();
+        let Some(state) = state.and_then(|readers| readers.of_mut(server)) else {
+            return;
+        };
+        // Of many that it refuses at once, the first has taken its seats.
+        let has_seats = state.refused_until <= now;
+        state.refused_until = until;
+        if has_seats {
+            self.deal_seats(pool);
         }
-        self.deal_seats(pool);
     }
 
     /// A replica that owes replies and brings none is asked no more, and others are asked what it was.
