@@ -562,6 +562,7 @@ impl Engine {
         let Some(asked_at) = state.asked_at.take() else {
             return;
         };
+        let before = (state.said_at, state.says, state.zone.take());
         let took_us = now.since_us(asked_at);
         state.latency_us = Some(match state.latency_us {
             Some(before) => (3 * before + took_us) / 4,
@@ -581,9 +582,14 @@ impl Engine {
             // That it is there, it says by its replies.
             false => Says::Follows,
         };
-        self.deal_seats(pool);
-        // Who has waited for that reads there now.
-        self.wake_at_rest(pool);
+        let is_same = before.0.is_some_and(|at| now.since_ms(at) < KNOWN_MS)
+            && (before.1, &before.2) == (state.says, &state.zone);
+        // What the round trips say may wait for the next tick.
+        if !is_same {
+            self.deal_seats(pool);
+            // Who has waited for that reads there now.
+            self.wake_at_rest(pool);
+        }
     }
 
     /// The connection to a server is lost. Who answers there next may be another one, or without its keys: it is not read before it has
