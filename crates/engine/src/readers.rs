@@ -10,8 +10,8 @@
 //! To all else a replica is one more server, on which nothing but reads is asked. A process that is a replica today and the owner of slots
 //! tomorrow is two servers here: so nothing that was asked of it as the one is ever answered by it as the other.
 //!
-//! A session keeps its seat, so it reads at one and the same replica as long as that is there: what it has seen once, it does
-//! not see undone. A replica that cannot be read (its link is down, it is silent, it loads, it has lost its primary) has no seats; what it was asked
+//! A session keeps its seat, and seats change hands no more than they must: so what it has seen once, it mostly does not see
+//! undone. A replica that cannot be read (its link is down, it is silent, it loads, it has lost its primary) has no seats; what it was asked
 //! and has not answered is asked elsewhere.
 
 use std::hash::{DefaultHasher, Hasher};
@@ -615,6 +615,7 @@ impl Engine {
         let Some(asked_at) = state.asked_at.take() else {
             return;
         };
+        let before = (state.said_at, state.says, state.zone.take());
         let took_us = now.since_us(asked_at);
         state.latency_us = Some(match state.latency_us {
             Some(before) => (3 * before + took_us) / 4,
@@ -635,9 +636,14 @@ impl Engine {
             // That it is there, it says by its replies.
             false => Says::Follows,
         };
-        self.deal_seats(pool);
-        // Who has waited for that reads there now.
-        self.wake_at_rest(pool);
+        let is_same = before.0.is_some_and(|at| now.since_ms(at) < KNOWN_MS)
+            && (before.1, &before.2) == (state.says, &state.zone);
+        // What the round trips say may wait for the next tick.
+        if !is_same {
+            self.deal_seats(pool);
+            // Who has waited for that reads there now.
+            self.wake_at_rest(pool);
+        }
     }
 
     /// The connection to a server is lost. Who answers there next may be another one, or without its keys: it is not read before it has
@@ -659,15 +665,15 @@ impl Engine {
     pub(crate) fn note_refused_read(&mut self, server: ServerId) {
         let pool = usize::from(self.server(server).pool);
         let (now, until) = (self.now, self.now.plus_ms(REFUSED_MS));
-        if let Some(readers) = &mut self.pools[pool].readers
-            && let Some(state) = readers.of_mut(server)
-        {
-            // The first of a pipeline has said it.
-            let is_known = state.refused_until > now;
-            state.refused_until = until;
-            if !is_known {
-                self.deal_seats(pool);
-            }
+        let state = self.pools[pool].readers.as_mut();
+        let Some(state) = state.and_then(|readers| readers.of_mut(server)) else {
+            return;
+        };
+        // Of many that it refuses at once, the first has taken its seats.
+        let has_seats = state.refused_until <= now;
+        state.refused_until = until;
+        if has_seats {
+            self.deal_seats(pool);
         }
     }
 

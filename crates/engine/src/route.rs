@@ -1,7 +1,7 @@
 //! Whose a request is, where a pool has several servers.
 //!
 //! ```text
-//!   GET k              the owner of k
+//!   GET k              the owner of k; where replicas are read, one of those (`readers.rs`)
 //!   BLPOP a b 0        the owner of both, or CROSSSLOT
 //!   MGET a b c         divided: each owner gets its keys, and the replies become one
 //!   DBSIZE             every server
