@@ -42,7 +42,8 @@ const LOOK_MS: u64 = 1_000;
 const KNOWN_MS: u64 = 3 * LOOK_MS;
 /// One that refused a read is not read for so long, milliseconds.
 const REFUSED_MS: u32 = 1_000;
-/// A replica that owes replies and sends nothing for so long is given up, and others are asked, milliseconds.
+/// A replica that owes replies and sends nothing for so long is given up, and others are asked, milliseconds. If requests have less than
+/// three times as long, a third of that.
 const GIVEN_UP_MS: u64 = 1_000;
 /// What a server is asked.
 const LOOK: [&[&str]; 2] = [&["INFO", "server"], &["INFO", "replication"]];
@@ -586,9 +587,13 @@ impl Engine {
 
     /// Replicas that owe replies and bring none are asked no more, and others are asked what they were.
     fn give_up_silent(&mut self) {
+        let given_up_ms = match self.settings.timeouts.request_ms {
+            0 => GIVEN_UP_MS,
+            limit_ms => (u64::from(limit_ms) / 3).clamp(SILENT_MS, GIVEN_UP_MS),
+        };
         let is_silent = |link: &Link| {
             self.server(link.key.server).replica_of.is_some()
-                && self.is_silent(link, GIVEN_UP_MS)
+                && self.is_silent(link, given_up_ms)
                 // What takes long wherever it is asked is left to end here.
                 && link.ledger.front().is_none_or(|entry| entry.before != Before::Lost)
         };
@@ -598,7 +603,7 @@ impl Engine {
         for key in silent {
             self.lose_link(
                 key,
-                "it sent nothing for a second, and its reads go elsewhere",
+                "it sent nothing for long, and its reads go elsewhere",
             );
         }
     }
