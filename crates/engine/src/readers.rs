@@ -601,10 +601,7 @@ impl Engine {
         let silent = links.filter(|(_, link)| is_silent(link));
         let silent: Vec<Key> = silent.map(|(key, _)| key).collect();
         for key in silent {
-            self.lose_link(
-                key,
-                "it sent nothing for long, and its reads go elsewhere",
-            );
+            self.lose_link(key, "it sent nothing for long, and its reads go elsewhere");
         }
     }
 
