@@ -18,8 +18,8 @@ use crate::settings::{Credentials, User};
 use crate::slots::Key;
 use crate::steps::Step;
 
-/// A user's links to other servers are connected at once when it is let in, but not more often than that, milliseconds.
-const CONNECTED_AGAIN_MS: u64 = 200;
+/// A user's links to other servers are connected at once when it is let in; those that were refused not more often than that, milliseconds.
+const REFUSED_AGAIN_MS: u64 = 200;
 
 /// Users of servers whose passwords clients have given: links greet with them. A place is free when no
 /// link and no session is that user.
@@ -307,8 +307,9 @@ impl Engine {
             link.key.user == user
                 && link.role == Role::Shared
                 && matches!(link.state, State::Resting { .. })
-                // However often that user comes.
-                && self.now.since_ms(link.attempted_at) >= CONNECTED_AGAIN_MS
+                // What is refused is not tried for everybody who comes.
+                && (link.refusal.is_none()
+                    || self.now.since_ms(link.attempted_at) >= REFUSED_AGAIN_MS)
         };
         let resting: Vec<Key> = self
             .links
