@@ -274,9 +274,7 @@ impl Engine {
         kind: LinkKey,
     ) -> Result<ServerId, NoReader> {
         let server = self.server_for(key, owner, command)?;
-        let readers = &self.pools[usize::from(self.server(owner).pool)].readers;
-        let may_be_owner = |its: &Readers| its.settings.policy != ReadPolicy::Replica;
-        if server != owner && readers.as_deref().is_some_and(may_be_owner) {
+        if server != owner && self.may_be_read(owner) {
             let link = self.shared.get(&kind.at(server));
             let rests = |link: &Link| matches!(link.state, State::Resting { .. });
             if link
@@ -297,12 +295,16 @@ impl Engine {
         command: &Command,
         kind: LinkKey,
     ) -> Result<ServerId, NoReader> {
-        let readers = &self.pools[usize::from(self.server(owner).pool)].readers;
-        let may_be_owner = |its: &Readers| its.settings.policy != ReadPolicy::Replica;
-        match readers.as_deref().is_none_or(may_be_owner) && !self.is_lost(owner) {
+        match self.may_be_read(owner) && !self.is_lost(owner) {
             true => Ok(owner),
             false => self.server_in_reach(key, owner, command, kind),
         }
+    }
+
+    /// Whether the policy leaves it to an owner to answer where no replica does.
+    fn may_be_read(&self, owner: ServerId) -> bool {
+        let readers = self.pool_of(owner).readers.as_deref();
+        readers.is_none_or(|its| its.settings.policy != ReadPolicy::Replica)
     }
 
     /// The owner for which a replica stands; any other server for itself.
@@ -468,19 +470,8 @@ impl Engine {
         }
     }
 
-    /// A server is connected: what it owed before it owes no more.
-    pub(crate) fn look_anew(&mut self, server: ServerId) {
-        let pool = usize::from(self.server(server).pool);
-        if let Some(readers) = &mut self.pools[pool].readers
-            && let Some(state) = readers.of_mut(server)
-        {
-            state.asked_at = None;
-        }
-        self.look_at(server);
-    }
-
     /// Asks a server how it is, unless it owes an answer to that.
-    fn look_at(&mut self, server: ServerId) {
+    pub(crate) fn look_at(&mut self, server: ServerId) {
         let pool = usize::from(self.server(server).pool);
         let now = self.now;
         // Another user may not be allowed to ask.

@@ -174,12 +174,8 @@ impl Flags {
         .with(Flags::RESTRICTED)
         .with(Flags::ROUTED);
     /// Why answers do not wait for the rest of them.
-    pub(crate) const WRITES_AT_ONCE: Flags = Flags::HOLD
-        .with(Flags::CLOSING)
+    pub(crate) const WRITES_AT_ONCE: Flags = Flags::NOT_SCANNED
         .with(Flags::ENDED)
-        .with(Flags::STEPS)
-        .with(Flags::STREAMING)
-        .with(Flags::SWALLOWING)
         .with(Flags::UNFORESEEN);
     /// What the last reply that it was owed sets going.
     pub(crate) const AWAITS_LAST: Flags = Flags::HOLD_DEPTH

@@ -75,7 +75,7 @@ impl Engine {
         self.reopen(key);
         if let Some(server) = heeded {
             self.doubt_owners(server);
-            self.look_anew(server);
+            self.look_at(server);
         }
         if role == Role::Sentinel {
             self.sentinel_up(key);

@@ -26,6 +26,17 @@ fn dies(world: &mut World, links: [LinkId; 2]) {
     tried.into_iter().for_each(|link| world.lose(link));
 }
 
+/// Waits until links are tried again.
+fn next_tried(world: &mut World) -> Vec<LinkId> {
+    loop {
+        world.wait_ms(50);
+        let tried = world.connecting();
+        if !tried.is_empty() {
+            return tried;
+        }
+    }
+}
+
 /// Our section, of which the first server has nothing against it that it is read.
 fn info(world: &mut World, session: SessionId) -> String {
     world.asks(session, &["INFO respool"]);
@@ -91,20 +102,12 @@ fn one_link_tries_a_server_that_is_away_and_all_others_fail_at_once() {
 fn when_one_link_is_up_again_all_others_connect_at_once() {
     let (mut world, links, sessions) = two_links();
     dies(&mut world, links);
-    let mut tried = Vec::new();
-    while tried.is_empty() {
-        world.wait_ms(50);
-        tried = world.connecting();
-    }
+    let mut tried = next_tried(&mut world);
     assert_eq!(tried.len(), 1);
     // A few failures more, so that it would be long before the other one's time came.
     for _ in 0..8 {
         tried.into_iter().for_each(|link| world.lose(link));
-        tried = Vec::new();
-        while tried.is_empty() {
-            world.wait_ms(50);
-            tried = world.connecting();
-        }
+        tried = next_tried(&mut world);
     }
     let first = tried[0];
     world.up(first);
@@ -130,11 +133,7 @@ fn nobody_waits_for_an_attempt_that_takes_its_time_when_the_server_was_away_befo
     for accepts in [false, true] {
         let (mut world, links, sessions) = two_links();
         dies(&mut world, links);
-        let mut tried = Vec::new();
-        while tried.is_empty() {
-            world.wait_ms(50);
-            tried = world.connecting();
-        }
+        let tried = next_tried(&mut world);
         let probe = tried[0];
         let mine = sessions[links
             .iter()

@@ -198,6 +198,11 @@ mod tests {
         assert_eq!(counts(&all), [(1, 33), (2, 31)]);
     }
 
+    fn chosen(all: Vec<Candidate>, reads: &Reads) -> Vec<u16> {
+        let chosen = choose(all, reads);
+        chosen.iter().map(|one| one.server.0).collect()
+    }
+
     #[test]
     fn the_zone_comes_first_if_anybody_is_there() {
         let reads = Reads {
@@ -205,12 +210,7 @@ mod tests {
             zone: Some("a".into()),
             ..Reads::default()
         };
-        let chosen = |all| {
-            choose(all, &reads)
-                .iter()
-                .map(|one| one.server.0)
-                .collect::<Vec<_>>()
-        };
+        let chosen = |all| chosen(all, &reads);
         assert_eq!(chosen(vec![one(1, "b", 1, 1), one(2, "a", 1, 9_000)]), [2]);
         assert_eq!(
             chosen(vec![one(1, "b", 1, 1), one(2, "", 1, 9_000)]),
@@ -224,12 +224,7 @@ mod tests {
             policy: ReadPolicy::Nearest,
             ..Reads::default()
         };
-        let chosen = |all| {
-            choose(all, &reads)
-                .iter()
-                .map(|one| one.server.0)
-                .collect::<Vec<_>>()
-        };
+        let chosen = |all| chosen(all, &reads);
         let all = vec![
             one(1, "", 1, 300),
             one(2, "", 1, 900),
