@@ -21,6 +21,9 @@ pub use info::Sections;
 pub use merge::{Merged, Merger, Part};
 pub use split::{Divided, Share, Split, Undivided};
 
+/// Keys and values up to this length are copied by moves of this length.
+const MOVE_BYTES: usize = 32;
+
 /// Appends a number that is not negative as a bulk string.
 fn number_bulk(out: &mut Vec<u8>, number: i64) {
     let digits = number.checked_ilog10().map_or(1, |digits| digits + 1);

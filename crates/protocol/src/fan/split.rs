@@ -1,5 +1,6 @@
 //! Dividing a request that names keys among those who own them.
 
+use super::MOVE_BYTES;
 use crate::commands::{Begin, CommandId, Find, Spread};
 use crate::number;
 use crate::request::Span;
@@ -206,7 +207,8 @@ impl Split {
         let tail = &request[behind(spans, layout.behind - 1)..behind(spans, spans.len() - 1)];
         let tail_args = spans.len() - layout.behind;
 
-        let around = HEADER_BYTES_MAX + name.len() + NUMBER_BYTES_MAX + tail.len();
+        // Behind each share is room for what a move of a fixed length takes with it.
+        let around = HEADER_BYTES_MAX + name.len() + NUMBER_BYTES_MAX + tail.len() + MOVE_BYTES;
         let most = key_bytes + self.shares.len() * around;
         if self.bytes.len() < most {
             self.bytes.resize(most, 0);
@@ -226,7 +228,7 @@ impl Split {
             let of_keys = place.end;
             place.start = at;
             place.end = copy_to(&mut self.bytes, at, &self.header);
-            at = copy_to(&mut self.bytes, place.end + of_keys, tail);
+            at = place.end + of_keys + tail.len() + MOVE_BYTES;
         }
 
         let mut from = behind(spans, layout.first - 1);
@@ -234,11 +236,11 @@ impl Split {
         for (of_key, &share) in of_keys.zip(&self.order) {
             let to = of_key[layout.step - 1].end as usize + 2;
             let place = &mut self.shares[usize::from(share)];
-            place.end = copy_to(&mut self.bytes, place.end, &request[from..to]);
+            place.end = move_to(&mut self.bytes, place.end, &request[from..], to - from);
             from = to;
         }
         for place in &mut self.shares {
-            place.end += tail.len();
+            place.end = copy_to(&mut self.bytes, place.end, tail);
         }
     }
 }
@@ -329,6 +331,20 @@ fn is_about_each_key(request: &[u8], mut options: &[Span]) -> bool {
 /// Behind an argument and the two bytes that end it.
 fn behind(spans: &[Span], argument: usize) -> usize {
     spans[argument].end as usize + 2
+}
+
+/// The same for the first `len` bytes of `from`, which mostly are few: then some of what stands behind them goes along, and the
+/// next one is written over that.
+#[inline]
+fn move_to(bytes: &mut [u8], at: usize, from: &[u8], len: usize) -> usize {
+    match (
+        from.first_chunk::<MOVE_BYTES>(),
+        bytes[at..].first_chunk_mut(),
+    ) {
+        (Some(piece), Some(room)) if len <= MOVE_BYTES => *room = *piece,
+        _ => return copy_to(bytes, at, &from[..len]),
+    }
+    at + len
 }
 
 /// Returns where the copy ends.
