@@ -36,6 +36,7 @@ use crate::control::Levels;
 use crate::engine::Engine;
 use crate::limits::{FUSED_BYTES_MAX, RIGHT_SEEN_MS};
 use crate::link::{Before, Class, Entry, GET, Link, SET};
+use crate::replies::Delivery;
 use crate::session::{Flags, Session};
 use crate::slots::{Key, Slots};
 use crate::time::Time;
@@ -635,18 +636,22 @@ impl Engine {
         if let Some(link) = self.links.get_mut(key).filter(|_| reply.starts_with(b"-")) {
             self.counters.sets_left_alone += u64::from(link.sets.give_up());
         }
+        let (mut delivery, mut replies) = (Delivery::NONE, self.spare.take());
         for part in 0..=head.seq {
             let Some(link) = self.links.get_mut(key) else {
-                return;
+                break;
             };
             let Some(entry) = link.first_in_flight() else {
-                return;
+                break;
             };
             link.pop_answered(entry);
             if part > 0 {
-                self.deliver(entry.session, entry.seq, 1, reply);
+                self.go_on_delivering(&mut delivery, entry, &replies);
+                replies.extend_from_slice(reply);
             }
         }
+        self.end_delivery(&mut delivery, &replies);
+        self.spare.give(replies);
     }
 
     /// Nothing of it was executed: the parts go their own ways. For a user who may not do it, or a server that cannot,
@@ -714,7 +719,7 @@ impl Engine {
                 };
                 self.will_ask_again(key, entry, &request);
             } else {
-                self.deliver_or_park(entry.session, (entry.seq, 1), reply, Some((key, &request)));
+                self.deliver_read(entry.session, entry.seq, reply, (key, &request));
             }
             is_first = false;
         }

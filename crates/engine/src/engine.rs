@@ -32,6 +32,7 @@ use crate::fleet::{Answer, Asked, Question, Settling};
 use crate::keeping::Keeping;
 use crate::limits::LINKS_PER_SERVER;
 use crate::link::{Class, Decision, Entry, Identity, Link, LinkKey, Role, State, Streaming, Why};
+use crate::parking::Piece;
 use crate::pool::{Pool, Server, ServerId};
 use crate::requests::{Alike, may_wait};
 use crate::returns::Expected;
@@ -237,6 +238,8 @@ pub struct Engine {
     pub(crate) kept: VecDeque<(Time, Key)>,
     /// Sessions that the link whose bytes are taken has brought more than may wait for its turn.
     pub(crate) early: Vec<Key>,
+    /// Of the replies that are just being read, those that one session gets at once though it asked other servers in between.
+    pub(crate) pieces: Vec<Piece>,
     /// Sessions that may be brought more than they take, and the links that bring it.
     pub(crate) slow: Vec<(Key, Key)>,
     /// Sessions with something that was put off.
@@ -393,6 +396,7 @@ impl Engine {
             dirty: Vec::new(),
             kept: VecDeque::new(),
             early: Vec::new(),
+            pieces: Vec::new(),
             slow: Vec::new(),
             put_off_sessions: Vec::new(),
             told_of_topology: HashMap::new(),

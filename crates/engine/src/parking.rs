@@ -1,6 +1,9 @@
 //! Replies that came before their turn: in one buffer, which an idle session does not have.
-
-use std::collections::VecDeque;
+//!
+//! ```text
+//!   asked       a1 b1 a2 c1 b2        the places of a session, from the first that is not answered on
+//!   came        .. b1 .. .. b2        what is here stands at its place, so whose turn it is, is never looked for
+//! ```
 
 use crate::buffer::Spare;
 use crate::slots::Key;
@@ -8,17 +11,22 @@ use crate::slots::Key;
 /// What a session is owed, and is not to get yet.
 #[derive(Default)]
 pub(crate) struct Parking {
-    /// In the order of their places.
-    replies: VecDeque<Parked>,
+    /// From that of `first` on, as far as something has come; those in front of it have had their turn.
+    places: Vec<Place>,
+    passed: usize,
+    first: u32,
+    /// Requests whose replies are here.
+    parked: usize,
     bytes: Vec<u8>,
     /// Bytes of those that have left.
     left: usize,
 }
 
-/// A reply, or several neighbouring ones; behind it the request, if that may have to be asked again.
+/// A reply, or several neighbouring ones, which stand at the place of the first; behind it the request, if that may have to be
+/// asked again.
 #[derive(Clone, Copy)]
-struct Parked {
-    seq: u32,
+struct Place {
+    /// 0: nothing has come.
     count: u32,
     at: usize,
     reply_len: usize,
@@ -27,10 +35,26 @@ struct Parked {
     link: Key,
 }
 
-impl Parked {
+impl Place {
+    const EMPTY: Place = Place {
+        count: 0,
+        at: 0,
+        reply_len: 0,
+        request_len: 0,
+        link: Key::NOBODY,
+    };
+
     fn len(&self) -> usize {
         self.reply_len + self.request_len
     }
+}
+
+/// Replies to `count` requests that a session asked one right behind the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) seq: u32,
+    pub(crate) count: u32,
+    pub(crate) len: usize,
 }
 
 /// A request whose answer came too early.
@@ -44,9 +68,12 @@ pub(crate) struct AskedEarly {
 /// So many bytes that have left stay where they are at the most, or half of all.
 const LEFT_BYTES_MAX: usize = 16 << 10;
 
+/// For so many places memory is kept when nothing is parked.
+const PLACES_KEPT: usize = 128;
+
 impl Parking {
     pub(crate) fn is_empty(&self) -> bool {
-        self.replies.is_empty()
+        self.parked == 0
     }
 
     pub(crate) fn held_bytes(&self) -> usize {
@@ -55,65 +82,117 @@ impl Parking {
 
     /// How many requests they are the replies to.
     pub(crate) fn places(&self) -> usize {
-        let counts = self.replies.iter().map(|parked| parked.count as usize);
-        counts.sum()
+        self.parked
     }
 
-    /// Keeps a reply whose place is behind `head`.
-    pub(crate) fn park(
+    /// Keeps replies, the first of which is not in front of `head`, in the order of `pieces`.
+    pub(crate) fn park(&mut self, head: u32, pieces: &[Piece], replies: &[u8], spare: &mut Spare) {
+        let mut at = self.room(spare).len();
+        self.bytes.extend_from_slice(replies);
+        self.pass(head);
+        for piece in pieces {
+            let place = Place {
+                count: piece.count,
+                at,
+                reply_len: piece.len,
+                ..Place::EMPTY
+            };
+            self.put(piece.seq, place);
+            at += piece.len;
+        }
+    }
+
+    /// Keeps the reply to a request that may have to be asked again on this link.
+    pub(crate) fn park_read(
         &mut self,
         head: u32,
-        (seq, count): (u32, u32),
+        seq: u32,
         reply: &[u8],
-        again: Option<(Key, &[u8])>,
+        (link, request): (Key, &[u8]),
         spare: &mut Spare,
     ) {
-        if self.bytes.capacity() == 0 {
-            self.bytes = spare.take();
-        }
-        let (link, request) = again.unwrap_or((Key::NOBODY, b""));
-        let parked = Parked {
-            seq,
-            count,
-            at: self.bytes.len(),
+        let at = self.room(spare).len();
+        self.bytes.extend_from_slice(reply);
+        self.bytes.extend_from_slice(request);
+        let place = Place {
+            count: 1,
+            at,
             reply_len: reply.len(),
             request_len: request.len(),
             link,
         };
-        self.bytes.extend_from_slice(reply);
-        self.bytes.extend_from_slice(request);
-        let before = |other: &Parked| other.seq.wrapping_sub(head) < seq.wrapping_sub(head);
-        // Mostly it is the last one.
-        match self.replies.back() {
-            Some(last) if !before(last) => {
-                let place = self.replies.partition_point(before);
-                self.replies.insert(place, parked);
-            }
-            _ => self.replies.push_back(parked),
+        self.pass(head);
+        self.put(seq, place);
+    }
+
+    fn room(&mut self, spare: &mut Spare) -> &mut Vec<u8> {
+        if self.bytes.capacity() == 0 {
+            self.bytes = spare.take();
+        }
+        &mut self.bytes
+    }
+
+    #[inline]
+    fn put(&mut self, seq: u32, place: Place) {
+        self.parked += place.count as usize;
+        let index = self.passed + seq.wrapping_sub(self.first) as usize;
+        if let Some(its) = self.places.get_mut(index) {
+            *its = place;
+        } else {
+            self.places.resize(index, Place::EMPTY);
+            self.places.push(place);
         }
     }
 
-    /// Appends the reply whose turn it is at `head`, if it is here; returns the place behind it, and how long the request is
-    /// that leaves with it.
-    pub(crate) fn unpark(&mut self, head: u32, out: &mut Vec<u8>) -> Option<(u32, usize)> {
-        let parked = *self.replies.front().filter(|parked| parked.seq == head)?;
-        self.replies.pop_front();
-        out.extend_from_slice(&self.bytes[parked.at..parked.at + parked.reply_len]);
-        self.left += parked.len();
-        Some((head.wrapping_add(parked.count), parked.request_len))
+    /// What is before `head` has been answered.
+    #[inline]
+    fn pass(&mut self, head: u32) {
+        self.passed += head.wrapping_sub(self.first) as usize;
+        self.first = head;
+        if self.passed >= self.places.len() {
+            self.places.clear();
+            self.passed = 0;
+        }
+    }
+
+    /// Appends the replies whose turn it is, from `head` on; returns the place behind them, and how long the requests are
+    /// that leave with them.
+    pub(crate) fn unpark(&mut self, head: u32, out: &mut Vec<u8>) -> (u32, usize) {
+        self.pass(head);
+        let (mut behind, mut requests_len) = (head, 0);
+        let mut index = self.passed;
+        while let Some(place) = self.places.get(index).filter(|place| place.count > 0) {
+            out.extend_from_slice(&self.bytes[place.at..place.at + place.reply_len]);
+            requests_len += place.request_len;
+            self.left += place.len();
+            self.parked -= place.count as usize;
+            behind = behind.wrapping_add(place.count);
+            index += place.count as usize;
+        }
+        self.pass(behind);
+        (behind, requests_len)
     }
 
     /// Gives memory back of which nothing is needed.
     pub(crate) fn tidy(&mut self, spare: &mut Spare) {
-        if self.replies.is_empty() {
+        if self.is_empty() {
             spare.give(std::mem::take(&mut self.bytes));
             self.left = 0;
-        } else if self.left > LEFT_BYTES_MAX && self.left > self.bytes.len() / 2 {
+            self.places.clear();
+            self.places.shrink_to(PLACES_KEPT);
+            self.passed = 0;
+            return;
+        }
+        if self.passed > PLACES_KEPT && self.passed > self.places.len() / 2 {
+            self.places.drain(..self.passed);
+            self.passed = 0;
+        }
+        if self.left > LEFT_BYTES_MAX && self.left > self.bytes.len() / 2 {
             let mut bytes = spare.take();
-            for parked in &mut self.replies {
+            for place in &mut self.places[self.passed..] {
                 let at = bytes.len();
-                bytes.extend_from_slice(&self.bytes[parked.at..parked.at + parked.len()]);
-                parked.at = at;
+                bytes.extend_from_slice(&self.bytes[place.at..place.at + place.len()]);
+                place.at = at;
             }
             spare.give(std::mem::replace(&mut self.bytes, bytes));
             self.left = 0;
@@ -123,20 +202,21 @@ impl Parking {
     /// Those behind `seq` that came on this link and may have to be asked again leave.
     pub(crate) fn take_behind(&mut self, seq: u32, link: Key) -> Vec<AskedEarly> {
         let mut taken = Vec::new();
-        self.replies.retain(|parked| {
-            let behind = parked.seq.wrapping_sub(seq) as i32 > 0;
-            let stays = !behind || parked.request_len == 0 || parked.link != link;
-            if !stays {
-                let at = parked.at + parked.reply_len;
+        for (index, place) in (0..).zip(&mut self.places[self.passed..]) {
+            let its = self.first.wrapping_add(index);
+            let behind = its.wrapping_sub(seq) as i32 > 0;
+            if behind && place.request_len > 0 && place.link == link {
+                let at = place.at + place.reply_len;
                 taken.push(AskedEarly {
-                    seq: parked.seq,
-                    request: self.bytes[at..at + parked.request_len].to_vec(),
-                    freed: parked.len(),
+                    seq: its,
+                    request: self.bytes[at..at + place.request_len].to_vec(),
+                    freed: place.len(),
                 });
-                self.left += parked.len();
+                self.left += place.len();
+                self.parked -= place.count as usize;
+                *place = Place::EMPTY;
             }
-            stays
-        });
+        }
         taken
     }
 }
@@ -145,49 +225,67 @@ impl Parking {
 mod tests {
     use super::*;
 
+    fn piece(seq: u32, reply: &[u8]) -> Piece {
+        Piece {
+            seq,
+            count: 1,
+            len: reply.len(),
+        }
+    }
+
     #[test]
     fn replies_leave_in_order_and_their_bytes_are_reused() {
         let (mut parking, mut spare) = (Parking::default(), Spare::default());
-        let head = u32::MAX - 1;
-        let mut expected = Vec::new();
-        for round in 0..200_u32 {
-            let from = head.wrapping_add(2 * round);
-            let texts: [String; 2] = [0, 1].map(|at| format!("{round}.{at}").repeat(50));
-            for at in [1, 0] {
-                let place = (from.wrapping_add(at), 1);
-                parking.park(from, place, texts[at as usize].as_bytes(), None, &mut spare);
-            }
+        let mut head = u32::MAX - 1;
+        // One stays behind all of them, so that the memory is never given back whole.
+        let last = head.wrapping_add(600);
+        parking.park(head, &[piece(last, b"last")], b"last", &mut spare);
+        for round in 0..199_u32 {
+            let texts: [String; 3] = [0, 1, 2].map(|at| format!("{round}.{at}").repeat(50));
+            let [first, second, third] = texts.each_ref().map(|text| text.as_bytes());
             let mut out = Vec::new();
-            let next = parking.unpark(from, &mut out).map(|(next, _)| next);
-            assert_eq!(next, Some(from.wrapping_add(1)));
-            assert_eq!(
-                parking.unpark(from, &mut out),
-                None,
-                "it is not its turn any more"
-            );
-            assert!(parking.unpark(from.wrapping_add(1), &mut out).is_some());
+            assert_eq!(parking.unpark(head, &mut out), (head, 0), "it has not come");
+            let [next, then] = [1, 2].map(|at| head.wrapping_add(at));
+            parking.park(head, &[piece(then, third)], third, &mut spare);
+            let both = [first, second].concat();
+            let pieces = [piece(head, first), piece(next, second)];
+            parking.park(head, &pieces, &both, &mut spare);
+            head = head.wrapping_add(3);
+            assert_eq!(parking.unpark(head.wrapping_sub(3), &mut out), (head, 0));
             assert_eq!(out, texts.concat().as_bytes());
-            // One stays for ever, so that the memory is never given back whole.
-            if round == 0 {
-                parking.park(from, (from.wrapping_sub(1), 1), b"last", None, &mut spare);
-                expected.extend_from_slice(b"last");
-            }
             parking.tidy(&mut spare);
-            assert_eq!(parking.held_bytes(), expected.len());
-            assert!(
-                parking.bytes.len() <= LEFT_BYTES_MAX + 1_000,
-                "{}",
-                parking.bytes.len()
-            );
+            assert_eq!((parking.places(), parking.held_bytes()), (1, 4));
+            let held = parking.bytes.len();
+            assert!(held <= LEFT_BYTES_MAX + 1_000, "{held}");
         }
         // Its bytes have moved with the others, and nothing of them is left.
         let mut out = Vec::new();
-        let last = head.wrapping_sub(1);
-        assert_eq!(parking.unpark(last, &mut out), Some((head, 0)));
-        assert_eq!(out, expected);
+        assert_eq!(parking.unpark(last, &mut out), (last.wrapping_add(1), 0));
+        assert_eq!(out, b"last");
         parking.tidy(&mut spare);
-        parking.park(head, (head, 1), b"next", None, &mut spare);
+        assert_eq!(parking.bytes.capacity(), 0);
+        assert!(parking.places.capacity() <= 2 * PLACES_KEPT);
+        let next = last.wrapping_add(1);
+        parking.park(next, &[piece(next, b"next")], b"next", &mut spare);
         assert_eq!(parking.held_bytes(), 4);
+    }
+
+    #[test]
+    fn several_replies_stand_at_one_place() {
+        let (mut parking, mut spare) = (Parking::default(), Spare::default());
+        let three = Piece {
+            count: 3,
+            ..piece(6, b"678")
+        };
+        parking.park(5, &[piece(9, b"9"), piece(11, b"11")], b"911", &mut spare);
+        parking.park(5, &[three], b"678", &mut spare);
+        assert_eq!(parking.places(), 5);
+        let mut out = Vec::new();
+        assert_eq!(parking.unpark(5, &mut out), (5, 0));
+        assert_eq!(parking.unpark(6, &mut out), (10, 0));
+        assert_eq!(parking.unpark(11, &mut out), (12, 0));
+        assert_eq!(out, b"678911");
+        assert!(parking.is_empty());
     }
 
     #[test]
@@ -197,16 +295,10 @@ mod tests {
             index,
             ..Key::NOBODY
         });
-        for (seq, link) in [
-            (2, this),
-            (3, other),
-            (4, this),
-            (5, Key::NOBODY),
-            (6, this),
-        ] {
-            let again = (link != Key::NOBODY).then_some((link, b"GET k".as_slice()));
-            parking.park(1, (seq, 1), b"reply", again, &mut spare);
+        for (seq, link) in [(2, this), (3, other), (4, this), (6, this)] {
+            parking.park_read(1, seq, b"reply", (link, b"GET k"), &mut spare);
         }
+        parking.park(1, &[piece(5, b"reply")], b"reply", &mut spare);
         let taken = parking.take_behind(2, this);
         assert_eq!(
             taken.iter().map(|early| early.seq).collect::<Vec<_>>(),
@@ -219,7 +311,7 @@ mod tests {
         );
         assert_eq!(parking.held_bytes(), 2 * 10 + 5);
         let mut out = Vec::new();
-        assert_eq!(parking.unpark(2, &mut out), Some((3, 5)));
-        assert_eq!(out, b"reply");
+        assert_eq!(parking.unpark(2, &mut out), (4, 10));
+        assert_eq!(out, b"replyreply");
     }
 }

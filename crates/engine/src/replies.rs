@@ -7,7 +7,8 @@ use respool_protocol::reply::Scanned;
 use crate::coalesce::is_nil;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
-use crate::link::{Class, Link, Role, State, UNASKED};
+use crate::link::{Class, Entry, Link, Role, State, UNASKED};
+use crate::parking::Piece;
 use crate::returns::Expected;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
@@ -16,23 +17,45 @@ use crate::slots::Key;
 /// becomes an error; beyond, its beginning has gone to the client, and the client must be cut off too.
 pub(crate) const PARTIAL_BYTES_MAX: usize = 64 << 10;
 
-/// Replies that came one behind the other for requests that one session sent one behind the other:
-/// they are copied to it in one piece.
-struct Run {
+/// Replies that came one behind the other for one session: they are brought to it at once.
+pub(crate) struct Delivery {
     session: Key,
+    /// Of those that it asked one right behind the other, the last ones that came: before them, where a pool has several
+    /// servers, may be pieces, which are on the engine's list.
     seq: u32,
     count: u32,
-    /// Where its bytes start.
+    /// Where their bytes start, and those of the whole delivery.
+    piece: usize,
     start: usize,
 }
 
-impl Run {
-    const NONE: Run = Run {
+impl Delivery {
+    pub(crate) const NONE: Delivery = Delivery {
         session: Key::NOBODY,
         seq: 0,
         count: 0,
+        piece: 0,
         start: 0,
     };
+
+    fn of(entry: Entry, at: usize) -> Delivery {
+        Delivery {
+            session: entry.session,
+            seq: entry.seq,
+            count: 1,
+            piece: at,
+            start: at,
+        }
+    }
+
+    /// Ends at `at`, as far as its session asked one right behind the other.
+    fn last_piece(&self, at: usize) -> Piece {
+        Piece {
+            seq: self.seq,
+            count: self.count,
+            len: at - self.piece,
+        }
+    }
 }
 
 impl Engine {
@@ -90,7 +113,7 @@ impl Engine {
     /// `HEEDS`: an error may say that another server is to be asked.
     fn take_replies_of<const HEEDS: bool>(&mut self, key: Key, bytes: &[u8]) {
         let mut at = 0;
-        let mut run = Run::NONE;
+        let mut delivery = Delivery::NONE;
         while at < bytes.len() {
             let Some(link) = self.links.get_mut(key) else {
                 return;
@@ -98,7 +121,7 @@ impl Engine {
             let inside = link.scanner.is_inside();
             if link.gets_are_next() && !inside && bytes[at] != b'>' {
                 // Its elements are replies like others.
-                self.deliver_run(&mut run, &bytes[..at]);
+                self.end_delivery(&mut delivery, &bytes[..at]);
                 match self.open_gets(key, &bytes[at..]) {
                     Ok(Some(len)) => {
                         at += len;
@@ -117,7 +140,7 @@ impl Engine {
                             return;
                         }
                     } else if link.scanner.kind() == b'>' {
-                        self.deliver_run(&mut run, &bytes[..at]);
+                        self.end_delivery(&mut delivery, &bytes[..at]);
                         self.take_push(key, &bytes[at..end]);
                         if !self.links.get(key).is_some_and(Link::is_up) {
                             // It said what ended it: what follows is not believed.
@@ -128,11 +151,11 @@ impl Engine {
                         }
                     } else {
                         let Some(entry) = link.first_in_flight() else {
-                            self.deliver_run(&mut run, &bytes[..at]);
+                            self.end_delivery(&mut delivery, &bytes[..at]);
                             return self.lose_link(key, UNASKED);
                         };
                         let link = if HEEDS && link.scanner.kind() == b'-' {
-                            self.deliver_run(&mut run, &bytes[..at]);
+                            self.end_delivery(&mut delivery, &bytes[..at]);
                             if self.goes_elsewhere(key, &bytes[at..end]) {
                                 at = end;
                                 continue;
@@ -151,14 +174,14 @@ impl Engine {
                                 || link.shares_next()
                                 || entry.class == Class::OfGets && is_nil(reply);
                             if special {
-                                self.deliver_run(&mut run, &bytes[..at]);
+                                self.end_delivery(&mut delivery, &bytes[..at]);
                                 self.settle_moved(key, entry, reply, false);
                                 at = end;
                                 continue;
                             }
                         }
                         if entry.duty {
-                            self.deliver_run(&mut run, &bytes[..at]);
+                            self.end_delivery(&mut delivery, &bytes[..at]);
                             self.settle(key, &bytes[at..end], false);
                             if !self.links.get(key).is_some_and(Link::is_up) {
                                 // It said what ended it: what follows is not believed.
@@ -169,94 +192,97 @@ impl Engine {
                         }
                         link.pop_answered(entry);
                         self.counters.link_replies += 1;
-                        if entry.session == run.session
-                            && entry.seq == run.seq.wrapping_add(run.count)
-                        {
-                            run.count += 1;
-                        } else {
-                            self.deliver_run(&mut run, &bytes[..at]);
-                            run = Run {
-                                session: entry.session,
-                                seq: entry.seq,
-                                count: 1,
-                                start: at,
-                            };
-                        }
+                        self.go_on_delivering(&mut delivery, entry, &bytes[..at]);
                     }
                     at = end;
                 }
                 Ok(Scanned::Part) => {
-                    self.deliver_run(&mut run, &bytes[..at]);
+                    self.end_delivery(&mut delivery, &bytes[..at]);
                     return self.take_part(key, &bytes[at..]);
                 }
                 Err(error) => {
-                    self.deliver_run(&mut run, &bytes[..at]);
+                    self.end_delivery(&mut delivery, &bytes[..at]);
                     return self.lose_link(key, &format!("its bytes are no replies: {error}"));
                 }
             }
         }
-        self.deliver_run(&mut run, bytes);
+        self.end_delivery(&mut delivery, bytes);
     }
 
-    fn deliver_run(&mut self, run: &mut Run, bytes: &[u8]) {
-        let run = std::mem::replace(run, Run::NONE);
-        if run.count > 0 {
-            self.deliver(run.session, run.seq, run.count, &bytes[run.start..]);
+    /// The reply to this one stands behind `bytes`.
+    #[inline]
+    pub(crate) fn go_on_delivering(&mut self, delivery: &mut Delivery, entry: Entry, bytes: &[u8]) {
+        let at = bytes.len();
+        if entry.session != delivery.session {
+            self.end_delivery(delivery, bytes);
+            *delivery = Delivery::of(entry, at);
+        } else if entry.seq == delivery.seq.wrapping_add(delivery.count) {
+            delivery.count += 1;
+        } else if entry.seq.wrapping_sub(delivery.seq) as i32 > 0 {
+            // What it asked in between comes from another server.
+            self.pieces.push(delivery.last_piece(at));
+            *delivery = Delivery {
+                start: delivery.start,
+                ..Delivery::of(entry, at)
+            };
+        } else {
+            self.end_delivery(delivery, bytes);
+            *delivery = Delivery::of(entry, at);
+        }
+    }
+
+    /// All of it ends with `bytes`.
+    #[inline(never)]
+    pub(crate) fn end_delivery(&mut self, delivery: &mut Delivery, bytes: &[u8]) {
+        if delivery.count > 0 {
+            let last = delivery.last_piece(bytes.len());
+            let session = std::mem::replace(&mut delivery.session, Key::NOBODY);
+            delivery.count = 0;
+            self.bring(session, last, &bytes[delivery.start..]);
         }
     }
 
     /// The replies to `count` requests of a session, from the one with place `seq` on.
     pub(crate) fn deliver(&mut self, key: Key, seq: u32, count: u32, bytes: &[u8]) {
-        self.deliver_or_park(key, (seq, count), bytes, None);
+        debug_assert!(self.pieces.is_empty(), "a delivery has to be ended first");
+        let len = bytes.len();
+        self.bring(key, Piece { seq, count, len }, bytes);
     }
 
-    /// The same. `again`: what is asked again, and on which link, should that have to be before it is the reply's turn.
-    pub(crate) fn deliver_or_park(
-        &mut self,
-        key: Key,
-        (seq, count): (u32, u32),
-        bytes: &[u8],
-        again: Option<(Key, &[u8])>,
-    ) {
+    /// The same, if the engine has no pieces on its list; else those come first.
+    #[inline(always)]
+    fn bring(&mut self, key: Key, last: Piece, bytes: &[u8]) {
         let Some(session) = self.sessions.get_mut(key) else {
-            self.counters.late_replies += u64::from(count);
+            let counts = self.pieces.drain(..).map(|piece| u64::from(piece.count));
+            self.counters.late_replies += u64::from(last.count) + counts.sum::<u64>();
             return;
         };
         self.held_bytes += bytes.len();
-        if seq != session.head_seq {
-            self.held_bytes += again.map_or(0, |(_, request)| request.len());
+        if last.seq == session.head_seq && self.pieces.is_empty() {
+            session.out.tail(&mut self.spare).extend_from_slice(bytes);
+            session.head_seq = last.seq.wrapping_add(last.count);
+        } else {
+            self.pieces.push(last);
             session.flags |= Flags::PARKED;
             let head = session.head_seq;
             let parking = &mut session.rare().parking;
-            parking.park(head, (seq, count), bytes, again, &mut self.spare);
-            if session.parked_bytes() > self.settings.limits.session_output_soft_bytes as usize {
-                self.early.push(key);
+            parking.park(head, &self.pieces, bytes, &mut self.spare);
+            let is_next = self.pieces[0].seq == head;
+            self.pieces.clear();
+            if !is_next {
+                return self.bound_parked(key);
             }
-            let mut owed = session.parked_bytes();
-            if !session.flags.any(Flags::ROUTED) {
-                owed += session.out.len();
+        }
+        // What was parked may have its turn now.
+        if session.flags.any(Flags::PARKED) {
+            self.held_bytes -= session.unpark(&mut self.spare);
+            if session.flags.any(Flags::PARKED) {
+                self.bound_parked(key);
             }
-            if owed > self.settings.limits.session_output_hard_bytes as usize {
-                let reason = "session_output_hard_bytes: replies before their turn";
-                self.close_for(key, reason.to_owned());
-            }
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
             return;
-        }
-        session.out.tail(&mut self.spare).extend_from_slice(bytes);
-        session.head_seq = seq.wrapping_add(count);
-        if session.flags.any(Flags::PARKED)
-            && let Some(rare) = &mut session.rare
-        {
-            let out = session.out.tail(&mut self.spare);
-            while let Some((next, request_len)) = rare.parking.unpark(session.head_seq, out) {
-                self.held_bytes -= request_len;
-                session.head_seq = next;
-            }
-            rare.parking.tidy(&mut self.spare);
-            if rare.parking.is_empty() {
-                session.flags.remove(Flags::PARKED);
-            }
-        }
+        };
         let caught_up = session.is_caught_up();
         let soft = self.settings.limits.session_output_soft_bytes as usize;
         let much = session.out.len() > soft;
@@ -277,7 +303,43 @@ impl Engine {
         }
     }
 
+    /// A reply to a read, which is asked again on the link where it came should that have to be before it is the reply's turn.
+    pub(crate) fn deliver_read(&mut self, key: Key, seq: u32, bytes: &[u8], again: (Key, &[u8])) {
+        let early = |session: &&mut Session| session.head_seq != seq;
+        let Some(session) = self.sessions.get_mut(key).filter(early) else {
+            return self.deliver(key, seq, 1, bytes);
+        };
+        self.held_bytes += bytes.len() + again.1.len();
+        session.flags |= Flags::PARKED;
+        let head = session.head_seq;
+        let parking = &mut session.rare().parking;
+        parking.park_read(head, seq, bytes, again, &mut self.spare);
+        self.bound_parked(key);
+    }
+
+    /// What a session got before its turn is bounded as what it does not take.
+    #[inline(never)]
+    fn bound_parked(&mut self, key: Key) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let (parked, limits) = (session.parked_bytes(), &self.settings.limits);
+        let mut owed = parked;
+        if !session.flags.any(Flags::ROUTED) {
+            owed += session.out.len();
+        }
+        let hard = limits.session_output_hard_bytes as usize;
+        if parked > limits.session_output_soft_bytes as usize {
+            self.early.push(key);
+        }
+        if owed > hard {
+            let reason = "session_output_hard_bytes: replies before their turn";
+            self.close_for(key, reason.to_owned());
+        }
+    }
+
     /// Everything a session asked was answered. It may go another way now; and its link expects it back.
+    #[inline(always)]
     fn note_caught_up(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;

@@ -9,7 +9,7 @@ use respool_protocol::commands::CommandId;
 use respool_protocol::encode::Version;
 use respool_protocol::request::{Scanner, Tail};
 
-use crate::buffer::Outgoing;
+use crate::buffer::{Outgoing, Spare};
 use crate::coalesce::{Move, Run};
 use crate::duty::Duty;
 use crate::elsewhere::Delayed;
@@ -437,6 +437,20 @@ impl Session {
     pub(crate) fn parked_bytes(&self) -> usize {
         let rare = self.rare.as_deref();
         rare.map_or(0, |rare| rare.parking.held_bytes() + rare.gathered_bytes)
+    }
+
+    /// What is parked and has its turn goes to its output. Returns how many bytes are not parked any more that are not there.
+    pub(crate) fn unpark(&mut self, spare: &mut Spare) -> usize {
+        let Some(rare) = &mut self.rare else {
+            return 0;
+        };
+        let (head, requests_len) = rare.parking.unpark(self.head_seq, self.out.tail(spare));
+        self.head_seq = head;
+        rare.parking.tidy(spare);
+        if rare.parking.is_empty() {
+            self.flags.remove(Flags::PARKED);
+        }
+        requests_len
     }
 
     /// The replies behind `seq` that came on this link and may have to be asked again leave.
