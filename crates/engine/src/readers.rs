@@ -610,14 +610,13 @@ impl Engine {
             let candidates = its
                 .filter(|one| self.why_unread(one).is_none())
                 .filter_map(|one| self.candidate(one, settings));
-            let chosen = choose(candidates.collect(), settings);
+            let before = readers.tables.get(usize::from(owner.0));
+            let before = before.and_then(Option::as_deref);
+            let chosen = choose(candidates.collect(), settings, before);
             count += chosen.len().max(1);
             let seats = match settings.policy {
                 ReadPolicy::PreferPrimary if !self.is_lost(*owner) => None,
-                _ => {
-                    let before = readers.tables.get(usize::from(owner.0));
-                    seat_again(&chosen, before.and_then(Option::as_deref))
-                }
+                _ => seat_again(&chosen, before),
             };
             tables[usize::from(owner.0)] = seats;
         }
