@@ -576,7 +576,8 @@ impl Engine {
         }
     }
 
-    /// Replicas that owe replies and bring none are asked no more, and others are asked what they were.
+    /// Replicas that owe replies and bring none are asked no more, and others are asked what they were; and what owners that bring none
+    /// were asked, as far as it is read and others may answer.
     fn give_up_silent(&mut self) {
         let given_up_ms = match self.settings.timeouts.request_ms {
             0 => GIVEN_UP_MS,
@@ -593,6 +594,16 @@ impl Engine {
         let silent: Vec<Key> = silent.map(|(key, _)| key).collect();
         for key in silent {
             self.lose_link(key, "it sent nothing for long, and its reads go elsewhere");
+        }
+        let owes_reads = |link: &Link| {
+            let pool = self.pool_of(link.key.server);
+            pool.readers.is_some() && self.is_silent(link, given_up_ms)
+        };
+        let links = self.links.iter();
+        let silent = links.filter(|(_, link)| owes_reads(link));
+        let silent: Vec<Key> = silent.map(|(key, _)| key).collect();
+        for key in silent {
+            self.move_reads(key);
         }
     }
 
