@@ -800,14 +800,14 @@ fn what_a_primary_was_asked_that_freezes_is_read_at_its_replica() {
         let mut writer = Client::connect(address);
         writer.send(&words("INCR count"));
         for (number, client) in clients.iter_mut().enumerate() {
-            let both = [Value::bulk(&number.to_string()), Value::Integer(1)];
+            let both = [Value::bulk(number.to_string()), Value::Integer(1)];
             assert_eq!(client.replies(2), both);
         }
         scene.servers[0].cont();
         assert!(matches!(writer.reply(), Value::Integer(1..=2)));
         // What the primary says late is nobody's.
         for (number, client) in clients.iter_mut().enumerate() {
-            let next = Value::bulk(&(number + 1).to_string());
+            let next = Value::bulk((number + 1).to_string());
             assert_eq!(client.call(&format!("GET k{}", number + 1)), next);
         }
         let after = calls(scene.address(1), "get") + calls(scene.address(1), "mget");
