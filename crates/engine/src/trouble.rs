@@ -457,6 +457,12 @@ impl Engine {
             return;
         };
         match link.state {
+            // A server that executes something long answers nobody, and is there: what is asked of it aside waits as long as what
+            // is asked of it at all.
+            State::Greeting { .. }
+                if matches!(link.role, Role::Streaming { .. })
+                    && timeouts.request_ms > 0
+                    && self.is_reachable(link.key.server) => {}
             State::Connecting { since } | State::Greeting { since, .. }
                 if over(now, since, timeouts.connect_ms) =>
             {
