@@ -892,3 +892,40 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Others have the numbers around them.
+    #[test]
+    fn scan_knows_nodes_by_the_numbers_that_are_left_to_their_cluster() {
+        let seed = |port| ServerSettings {
+            address: Address::Tcp {
+                host: "node".to_owned(),
+                port,
+            },
+            credentials: None,
+            db: 0,
+        };
+        let seeds: Vec<ServerSettings> = (1..=12).map(seed).collect();
+        let servers: Vec<Server> = seeds.iter().map(|seed| Server::new(0, seed)).collect();
+        let ids: Vec<ServerId> = (0..12).map(ServerId).collect();
+        let mut cluster = Cluster::new(&seeds, ids.clone(), 7..17);
+        cluster.scan_order.clear();
+        // The last two own nothing yet.
+        for (slot, owner) in cluster.owners.iter_mut().enumerate() {
+            *owner = ids[slot % 10];
+        }
+        cluster.list_owners(&servers);
+        let numbers = |cluster: &Cluster| -> Vec<u16> {
+            let numbered = cluster.scan_order().iter();
+            numbered.map(|(number, _)| *number).collect()
+        };
+        assert_eq!(numbers(&cluster), (7..17).collect::<Vec<_>>());
+        let (_, last) = cluster.scan_order()[9];
+        cluster.inherit(last, ids[10]);
+        assert_eq!(numbers(&cluster), (7..17).collect::<Vec<_>>());
+        assert_eq!(cluster.scan_order()[9], (16, ids[10]));
+    }
+}
