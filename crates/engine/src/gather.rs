@@ -488,3 +488,31 @@ impl Engine {
 fn is_read(request: &Request<'_>) -> bool {
     request.command.retry == Retry::Read
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What belongs to another part has another number, though the part's own be the same; and that there are too many is noticed.
+    #[test]
+    fn what_is_met_is_told_apart_as_long_as_there_are_numbers() {
+        let mut met = Met::Parts {
+            groups: Vec::new(),
+            numbers: HashMap::new(),
+        };
+        let all = (0..5).flat_map(|pool| (0..16_384).map(move |number| Group { pool, number }));
+        for (place, group) in all.enumerate() {
+            let is_over = place >= 1 << u16::BITS;
+            let number = met.number_of(group);
+            assert_eq!(met.is_over(), is_over, "{place}");
+            if !is_over {
+                assert_eq!(usize::from(number), place);
+                assert_eq!(
+                    (met.group_of(number), met.number_of(group)),
+                    (group, number)
+                );
+            }
+        }
+        assert!(met.is_over());
+    }
+}
