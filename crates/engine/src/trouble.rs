@@ -475,7 +475,7 @@ impl Engine {
                     && !matches!(link.role, Role::Hub(_) | Role::Sentinel)
                     && (link.key != self.first_link(link.key.server) || self.is_gone(link))
                     // Whoever has turned away comes back, and is not to wait for the same again.
-                    && (!self.pool_of(link.key.server).is_routed()
+                    && (!self.is_routed_to(link.key.server)
                         || over(now, link.unused_since, LINK_UNUSED_MS)) =>
             {
                 return self.remove_link(key);

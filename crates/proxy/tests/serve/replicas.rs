@@ -61,7 +61,7 @@ fn listed(addresses: &[SocketAddr]) -> String {
 }
 
 /// How often a server has executed a command since that was reset.
-fn calls(server: SocketAddr, command: &str) -> u64 {
+pub(crate) fn calls(server: SocketAddr, command: &str) -> u64 {
     let said = text(&Client::connect(server).call("INFO commandstats"));
     let name = format!("cmdstat_{command}:calls=");
     let line = said.lines().find_map(|line| line.strip_prefix(&name));
@@ -73,7 +73,7 @@ fn all_calls(servers: &[SocketAddr], command: &str) -> u64 {
     servers.iter().map(|server| calls(*server, command)).sum()
 }
 
-fn reset(servers: &[SocketAddr]) {
+pub(crate) fn reset(servers: &[SocketAddr]) {
     for server in servers {
         assert_eq!(
             Client::connect(*server).call("CONFIG RESETSTAT"),
@@ -99,7 +99,7 @@ fn readers(client: &mut Client) -> Vec<BTreeMap<String, String>> {
 
 /// Waits until so many replicas have said how they are, to each worker.
 #[track_caller]
-fn wait_for_replicas(proxy: &Proxy, count: usize) {
+pub(crate) fn wait_for_replicas(proxy: &Proxy, count: usize) {
     let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(proxy.address())).collect();
     wait_until("the replicas have said how they are", SOON, || {
         clients.iter_mut().all(|client| {
