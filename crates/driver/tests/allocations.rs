@@ -184,6 +184,7 @@ fn does_not_allocate(load: &Load) {
         address: local(port),
         credentials: None,
         db: 0,
+        strip: Box::default(),
     };
     let pools = vec![PoolSettings {
         name: "default".to_owned(),

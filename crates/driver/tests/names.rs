@@ -103,6 +103,7 @@ fn before(names: &Arc<Names>) -> (Running, TcpStream) {
         address: address("cache.example", 6379),
         credentials: None,
         db: 0,
+        strip: Box::default(),
     };
     let settings = Settings {
         pools: vec![PoolSettings {

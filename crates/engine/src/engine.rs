@@ -458,6 +458,9 @@ impl Engine {
         if self.pools[pool].is_routed() {
             flags |= Flags::ROUTED;
         }
+        if self.pools[pool].strips {
+            flags |= Flags::STRIPS;
+        }
         let session = Session {
             flags,
             version: Version::Resp2,

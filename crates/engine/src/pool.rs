@@ -72,6 +72,8 @@ pub(crate) struct Pool {
     pub(crate) flush: FlushRule,
     /// Where it has several servers: the sessions that are expected back by all of them.
     pub(crate) crowd: Option<Box<Calendar>>,
+    /// Some of its servers see keys without their prefix.
+    pub(crate) strips: bool,
 }
 
 /// Which server owns which keys, at this moment. Whoever routes asks here and nowhere else.
@@ -87,8 +89,9 @@ pub(crate) enum Topology {
     /// Each key's owner follows from how it begins, and from its hash.
     ByPrefix {
         prefixes: Prefixes,
-        /// Of each part, where its servers begin, and which of several owns a key.
-        parts: Box<[(usize, Option<Placement>)]>,
+        /// Of each part, where its servers begin, and which of several owns a key; and how many bytes of the key those do
+        /// not see.
+        parts: Box<[(usize, Option<Placement>, usize)]>,
         servers: Box<[ServerId]>,
     },
     /// The servers say themselves which of them owns which slots.
@@ -141,7 +144,8 @@ impl Pool {
                     let owners = parts.iter().map(|part| {
                         let first = servers.len();
                         servers.extend(part.servers.iter().map(|server| add(index, server)));
-                        (first, part.placement.clone())
+                        let unseen = part.servers.first().map_or(0, |server| server.strip.len());
+                        (first, part.placement.clone(), unseen)
                     });
                     Topology::ByPrefix {
                         parts: owners.collect(),
@@ -162,11 +166,15 @@ impl Pool {
                 readers: Readers::new(&pool.reads),
                 flush,
                 crowd: None,
+                strips: false,
             };
             pool.expect_anew();
             pools.push(pool);
         }
-        for pool in &pools {
+        for pool in &mut pools {
+            let strips =
+                |server: &ServerId| !servers[usize::from(server.0)].settings.strip.is_empty();
+            pool.strips = pool.servers().iter().any(strips);
             // Until a Sentinel says so.
             if pool.watch.is_some() {
                 for server in pool.servers() {
@@ -233,9 +241,11 @@ impl Pool {
                 parts,
                 servers,
             } => {
-                let (first, placement) = &parts[prefixes.longest_of(key)];
+                let (first, placement, unseen) = &parts[prefixes.longest_of(key)];
                 let placement = placement.as_ref();
-                servers[first + placement.map_or(0, |its| its.server_of(key, random))]
+                // By what they see: whoever asks them without us finds it there.
+                let seen = key.get(*unseen..).unwrap_or_default();
+                servers[first + placement.map_or(0, |its| its.server_of(seen, random))]
             }
             Topology::Cluster(cluster) => cluster.owner_of(key),
         }

@@ -276,6 +276,8 @@ pub struct ServerSettings {
     pub credentials: Option<Credentials>,
     /// The database a session starts in.
     pub db: u32,
+    /// How all keys begin that are its: the server sees them without that. Empty: it sees them as they are.
+    pub strip: Box<[u8]>,
 }
 
 /// Where a process listens.

@@ -13,7 +13,7 @@ use crate::address::{BackendUrl, Named};
 use crate::options::{
     Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Values, find, parse_secret,
 };
-use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, PREFIXES_MAX, about};
+use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, PREFIXES_MAX, Prefix, about};
 use crate::problem::{Place, Problem};
 use crate::raw::RawConfig;
 use crate::spawn::Plan;
@@ -45,7 +45,16 @@ pub(crate) struct PoolConfig {
     /// Its servers.
     pub(crate) backend: Backend,
     /// Whose keys that begin in these ways are: plain servers, as then those of `backend` are.
-    pub(crate) prefixes: Vec<(String, BackendUrl)>,
+    pub(crate) prefixes: Vec<PartConfig>,
+}
+
+/// Where keys are that begin in one way.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PartConfig {
+    pub(crate) prefix: String,
+    pub(crate) url: BackendUrl,
+    /// Its servers see them without that.
+    pub(crate) strip: bool,
 }
 
 /// The server behind us.
@@ -157,14 +166,20 @@ impl PoolConfig {
         let mut kind = PoolConfig::kind(server);
         if !self.prefixes.is_empty() {
             let named = self.prefixes.iter();
-            let named = named.map(|(prefix, url)| (prefix.as_str(), PoolConfig::kind(url)));
-            let all = [("", kind)].into_iter().chain(named);
-            let parts = all.map(|(prefix, kind)| {
-                let (servers, placement) = match kind {
+            let named =
+                named.map(|part| (&part.prefix[..], part.strip, PoolConfig::kind(&part.url)));
+            let all = [("", false, kind)].into_iter().chain(named);
+            let parts = all.map(|(prefix, strip, kind)| {
+                let (mut servers, placement) = match kind {
                     PoolKind::Single(server) => (vec![server], None),
                     PoolKind::Sharded { shards, placement } => (shards, Some(placement)),
                     other => unreachable!("no part of a checked configuration is {other:?}"),
                 };
+                if strip {
+                    servers
+                        .iter_mut()
+                        .for_each(|server| server.strip = prefix.as_bytes().into());
+                }
                 Part {
                     prefix: prefix.into(),
                     servers,
@@ -191,6 +206,7 @@ impl PoolConfig {
             address,
             credentials: credentials.clone(),
             db: server.db,
+            strip: Box::default(),
         };
         match &server.servers {
             Named::One(address) => PoolKind::Single(one(address.clone())),
@@ -213,8 +229,9 @@ impl PoolConfig {
             None => format!("listen {listen}; backend {backend}"),
             Some(name) => {
                 let mut text = format!("pool {name}: listen {listen}, backend {backend}");
-                for (prefix, url) in &self.prefixes {
-                    text.push_str(&format!(", `{prefix}` at {url}"));
+                for part in &self.prefixes {
+                    let taken_off = if part.strip { " (taken off)" } else { "" };
+                    text.push_str(&format!(", `{}` at {}{taken_off}", part.prefix, part.url));
                 }
                 text
             }
@@ -310,9 +327,12 @@ impl Resolved {
                 backend: Backend::Server(Box::new(url.clone())),
                 prefixes: {
                     let prefixes = pool.prefixes.iter();
-                    prefixes
-                        .map(|(prefix, url, _)| (prefix.clone(), url.clone()))
-                        .collect()
+                    let part = |part: &Prefix<BackendUrl>| PartConfig {
+                        prefix: part.prefix.clone(),
+                        url: part.url.clone(),
+                        strip: part.strip,
+                    };
+                    prefixes.map(part).collect()
                 },
             });
         }
@@ -669,7 +689,13 @@ fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) 
         problems.push(about(name, "backend", place, not_plain));
     }
     let mut seen = url.addresses();
-    for (prefix, part, place) in &pool.prefixes {
+    for Prefix {
+        prefix,
+        url: part,
+        place,
+        ..
+    } in &pool.prefixes
+    {
         let mut problem = |what: String| {
             let what = format!("`{prefix}`: {what}");
             problems.push(about(name, "prefixes", place, what));
@@ -709,7 +735,7 @@ fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) 
 /// Where the servers of all pools are, but for one that we start.
 fn servers(pools: &[PoolConfig]) -> impl Iterator<Item = &Address> {
     pools.iter().flat_map(|pool| {
-        let prefixes = pool.prefixes.iter().map(|(_, url)| url);
+        let prefixes = pool.prefixes.iter().map(|part| &part.url);
         let backend = match &pool.backend {
             Backend::Server(url) => Some(&**url),
             Backend::Spawn(_) => None,
@@ -1203,7 +1229,8 @@ mod tests {
 
     const PREFIXES: &str = "[pool.all]\nlisten = ':1'\nbackend = 'redis://u:SECRET@h:1/2'\n\
                             [pool.all.prefixes]\n'page:' = 'redis-sharded://h:2,h:3/2'\n\
-                            'a \"b' = 'redis://h:4/2'\n";
+                            'a \"b' = { backend = 'redis://h:4/2', strip = true }\n\
+                            c = { backend = 'redis://h:5/2', strip = false }\n";
 
     #[test]
     fn keys_of_a_pool_may_have_servers_by_how_they_begin() {
@@ -1227,12 +1254,19 @@ mod tests {
             .iter()
             .map(|part| {
                 let prefix = String::from_utf8_lossy(&part.prefix).into_owned();
-                (prefix, part.servers.len(), part.placement.is_some())
+                let strip = String::from_utf8_lossy(&part.servers[0].strip).into_owned();
+                (prefix, part.servers.len(), part.placement.is_some(), strip)
             })
             .collect();
-        let expected = [("", 1, false), ("page:", 2, true), ("a \"b", 1, false)];
-        let expected =
-            expected.map(|(prefix, servers, placed)| (prefix.to_owned(), servers, placed));
+        let expected = [
+            ("", 1, false, ""),
+            ("page:", 2, true, ""),
+            ("a \"b", 1, false, "a \"b"),
+            ("c", 1, false, ""),
+        ];
+        let expected = expected.map(|(prefix, servers, placed, strip)| {
+            (prefix.to_owned(), servers, placed, strip.to_owned())
+        });
         assert_eq!(shown, expected);
 
         let wrong = "[pool.all]\nlisten = ':1'\nbackend = 'redis-cluster://h:1/2'\n\

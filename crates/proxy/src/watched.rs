@@ -102,6 +102,7 @@ impl Watched {
             address: address.clone(),
             credentials: credentials.clone(),
             db: 0,
+            strip: Box::default(),
         };
         let nowhere = Address::Tcp {
             host: self.primaries.join(","),
@@ -158,6 +159,7 @@ mod tests {
             address,
             credentials,
             db: 3,
+            strip: Box::default(),
         }
     }
 

@@ -24,6 +24,7 @@ pub(crate) fn settings() -> Settings {
         },
         credentials: None,
         db: 0,
+        strip: Box::default(),
     };
     let pool = PoolSettings {
         name: "default".to_owned(),
@@ -49,6 +50,7 @@ pub(crate) fn sharded(servers: u16) -> Settings {
         },
         credentials: None,
         db: 0,
+        strip: Box::default(),
     });
     let placement = Placement::predixy(PredixyHash::Crc16, None, servers.into());
     settings.pools[0].kind = PoolKind::Sharded {

@@ -41,5 +41,6 @@ mod sentinel;
 mod sessions;
 mod sharded;
 mod splits;
+mod stripped;
 mod transactions;
 mod waits;
