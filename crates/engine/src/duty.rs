@@ -5,6 +5,7 @@
 //! small. A duty gets its reply whole.
 
 use respool_protocol::cluster::Refusal;
+use respool_protocol::commands::Names;
 use respool_protocol::encode;
 use respool_protocol::sentinel::SURVEY_ANSWERS;
 use respool_protocol::value::Value;
@@ -91,8 +92,15 @@ pub(crate) enum Duty {
     Subscribers(Kind),
     /// CONFIG SET or GET of something of ours.
     Control(Box<Control>),
-    /// SCAN of the server of that number, and behind it of the next one.
-    Scan { number: u16, next: Option<u16> },
+    /// SCAN of the server of that number, and behind it of the next one; what it finds may have to be looked through by a
+    /// pattern.
+    Scan {
+        number: u16,
+        next: Option<u16>,
+        sifted_by: Option<Box<[u8]>>,
+    },
+    /// It names keys, without the prefix that their server does not see.
+    Named(Names),
     /// Several servers were asked; this is the part of that number. It may show a script (SCRIPT LOAD).
     Part { index: u16, shows_script: bool },
     /// COMMAND, or COMMAND INFO about a command that we do not know: nobody's.
@@ -123,6 +131,7 @@ impl Duty {
                 | Duty::Healed { .. }
                 | Duty::Part { .. }
                 | Duty::Receivers(_)
+                | Duty::Named(_)
         )
     }
 
@@ -283,8 +292,17 @@ impl Engine {
             _ if cut => self.pass_on(entry, reply),
             Duty::Dismissal { of } => self.dismissed(of, reply),
             Duty::Pass => self.pass_on(entry, reply),
-            Duty::Scan { number, next } => {
-                let reply = self.scanned(key, (number, next), reply);
+            Duty::Scan {
+                number,
+                next,
+                sifted_by,
+            } => {
+                let reply = self.named_by(key, Names::Second, sifted_by.as_deref(), reply);
+                let reply = self.scanned(key, (number, next), &reply);
+                self.pass_on(entry, &reply);
+            }
+            Duty::Named(names) => {
+                let reply = self.named_by(key, names, None, reply);
                 self.pass_on(entry, &reply);
             }
             Duty::Part {

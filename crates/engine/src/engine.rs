@@ -462,6 +462,9 @@ impl Engine {
         if self.pools[pool].is_routed() {
             flags |= Flags::ROUTED;
         }
+        if self.pools.strips(pool) {
+            flags |= Flags::STRIPS;
+        }
         let session = Session {
             flags,
             version: Version::Resp2,

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use respool_protocol::commands::{Answer, CommandId, Retry, Spread, id};
+use respool_protocol::commands::{Answer, CommandId, Names, Retry, Spread, id};
 use respool_protocol::encode;
 use respool_protocol::fan::{self, Cursor, Divided, Merged, Part, Sections, Undivided};
 
@@ -19,6 +19,7 @@ use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::route::CROSSSLOT;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
+use crate::strip::{Scan, UNKNOWN_ARGUMENTS};
 use crate::subscriptions::Kind;
 
 /// Memory for a reply that is put together, between two of them.
@@ -94,6 +95,9 @@ pub(crate) struct Gather {
     /// A part was executed, or may have been.
     executed: bool,
     silent: bool,
+    /// Of KEYS, its pattern: a server that sees keys without their prefix may be asked for more, and what it finds is then
+    /// looked through.
+    sifted_by: Option<Box<[u8]>>,
 }
 
 /// How the parts become one.
@@ -119,6 +123,21 @@ impl Gather {
 
     pub(crate) fn held_bytes(&self) -> usize {
         self.parts.iter().map(|part| part.reply.len()).sum()
+    }
+
+    /// Whether that is the entry of one of its parts.
+    pub(crate) fn is_of(&self, entry: Entry) -> bool {
+        self.seq == entry.seq
+    }
+
+    /// Who answers a part, and which keys that names.
+    pub(crate) fn part(&self, index: u16) -> Option<(ServerId, Names)> {
+        let part = self.parts.get(usize::from(index))?;
+        Some((part.server, self.id.get().names))
+    }
+
+    pub(crate) fn sifted_by(&self) -> Option<&[u8]> {
+        self.sifted_by.as_deref()
     }
 }
 
@@ -149,12 +168,19 @@ impl Engine {
                     *server = self.server_in_reach(key, *server, request.command, kind)?;
                     Ok(())
                 });
-                match found {
-                    Ok(()) => {
+                let stripped = match self.strips(key) {
+                    true => self.strip_parts(&parts, |engine, server, share| {
+                        engine.strip_share(server, request.command, share)
+                    }),
+                    false => Ok(Vec::new()),
+                };
+                match (found, stripped) {
+                    (Ok(()), Ok(stripped)) => {
                         let merge = How::ByKey(split.order().to_vec());
-                        self.ask_several(key, request, &parts, merge)
+                        self.ask_several(key, request, &as_seen(&parts, &stripped), merge)
                     }
-                    Err(NoReader) => self.answer_error(key, NO_READER),
+                    (Ok(()), Err(text)) => self.refuse_stripped(key, text),
+                    (Err(NoReader), _) => self.answer_error(key, NO_READER),
                 }
             }
             Ok(Divided::Whole { group }) => {
@@ -162,12 +188,18 @@ impl Engine {
                 match self.server_in_reach(key, owner, request.command, kind) {
                     Ok(server) => {
                         self.turn(key, server);
-                        self.place_on_link(key, request.bytes, is_read(request), None)
+                        match self.strips(key) {
+                            true => self.place_stripped(key, request, false),
+                            false => self.place_on_link(key, request.bytes, is_read(request), None),
+                        }
                     }
                     Err(NoReader) => self.answer_error(key, NO_READER),
                 }
             }
             Err(Undivided::Together) => self.answer_error(key, CROSSSLOT),
+            Err(Undivided::Keys) if self.strips(key) => {
+                self.refuse_stripped(key, UNKNOWN_ARGUMENTS)
+            }
             // The server says in its own words what is wrong with it.
             Err(Undivided::Keys) => self.place_on_link(key, request.bytes, false, None),
         };
@@ -202,10 +234,33 @@ impl Engine {
             _ => self.pools[pool].servers(),
         };
         let parts: Vec<_> = servers.iter().map(|server| (*server, bytes)).collect();
+        let stripped = match request.id {
+            id::KEYS if self.strips(key) => self.strip_parts(&parts, |engine, server, _| {
+                engine.strip_keys(server, request)
+            }),
+            _ => Ok(Vec::new()),
+        };
+        let stripped = match stripped {
+            Ok(stripped) => stripped,
+            Err(text) => return self.refuse_stripped(key, text),
+        };
+        let parts = as_seen(&parts, &stripped);
         if request.id == id::SCRIPT_FLUSH {
             self.forget_scripts(session.pool);
         }
         self.ask_several(key, request, &parts, merge)
+    }
+
+    /// What each server is asked, if that is something else to it.
+    fn strip_parts<'a>(
+        &self,
+        parts: &[(ServerId, &'a [u8])],
+        strip: impl Fn(&Engine, ServerId, &'a [u8]) -> Result<Option<Vec<u8>>, &'static [u8]>,
+    ) -> Result<Vec<Option<Vec<u8>>>, &'static [u8]> {
+        let parts = parts.iter();
+        parts
+            .map(|(server, bytes)| strip(self, *server, bytes))
+            .collect()
     }
 
     /// SCAN goes through one server after the other: which one it is at, its cursor says.
@@ -234,13 +289,27 @@ impl Engine {
             false => 0,
         };
         self.turn(key, server);
+        let Scan {
+            request: stripped,
+            sifted_by,
+        } = match self.strips(key).then(|| self.strip_scan(key, request)) {
+            Some(Err(text)) => return self.refuse_stripped(key, text),
+            Some(Ok(stripped)) => stripped,
+            None => Scan::default(),
+        };
         let mut bytes = Vec::new();
         let at = Cursor {
             server: number,
             cursor,
         };
-        fan::scan_request(request.bytes, request.spans, at, &mut bytes);
-        let duty = Duty::Scan { number, next };
+        // Its options alone may be others, and those stand behind the cursor.
+        let asked = stripped.as_deref().unwrap_or(request.bytes);
+        fan::scan_request(asked, request.spans, at, &mut bytes);
+        let duty = Duty::Scan {
+            number,
+            next,
+            sifted_by,
+        };
         self.place_on_link(key, &bytes, true, Some(duty))
     }
 
@@ -282,6 +351,9 @@ impl Engine {
         };
         let seq = session.take_seq();
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
+        let is_sifted = request.id == id::KEYS && session.flags.any(Flags::STRIPS);
+        let pattern = request.args().nth(1).filter(|_| is_sifted);
+        let sifted_by = pattern.map(Into::into);
         session.rare().gathers.push_back(Gather {
             seq,
             id: request.id,
@@ -297,6 +369,7 @@ impl Engine {
             failure: None,
             executed: false,
             silent,
+            sifted_by,
         });
         let reads = is_read(request);
         for (index, ((_, bytes), link)) in parts.iter().zip(links).enumerate() {
@@ -367,6 +440,8 @@ impl Engine {
 
     /// A server has answered its part.
     pub(crate) fn take_part_of(&mut self, entry: Entry, index: u16, reply: &[u8]) {
+        let named = self.part_named(entry, index, reply);
+        let reply = named.as_deref().unwrap_or(reply);
         let Some(gather) = self.gather_of(entry) else {
             self.counters.late_replies += 1;
             return;
@@ -483,6 +558,18 @@ impl Engine {
         reply.shrink_to(REPLY_BYTES_KEPT);
         self.scratch = reply;
     }
+}
+
+/// The parts of a request with what its servers are to see of it.
+fn as_seen<'a>(
+    parts: &[(ServerId, &'a [u8])],
+    stripped: &'a [Option<Vec<u8>>],
+) -> Vec<(ServerId, &'a [u8])> {
+    let seen = |(index, (server, bytes)): (usize, &(ServerId, &'a [u8]))| {
+        let other = stripped.get(index).and_then(Option::as_deref);
+        (*server, other.unwrap_or(bytes))
+    };
+    parts.iter().enumerate().map(seen).collect()
 }
 
 fn is_read(request: &Request<'_>) -> bool {

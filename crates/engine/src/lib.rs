@@ -42,6 +42,7 @@ mod session;
 pub mod settings;
 mod slots;
 mod steps;
+mod strip;
 mod subscriptions;
 mod time;
 mod transaction;

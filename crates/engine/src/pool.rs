@@ -77,6 +77,8 @@ pub(crate) struct Pool {
     /// The index of the pool whose clients ask it: its own, unless it is a part of that one.
     pub(crate) whole: u16,
     pub(crate) topology: Topology,
+    /// How all keys begin that are its, where its servers see them without that. Empty: they see them as they are.
+    pub(crate) unseen: Box<[u8]>,
     /// By what SCAN knows its servers.
     numbers: Range<u16>,
     /// Who knows where its servers are, if those are not always the same.
@@ -135,7 +137,11 @@ impl Pools {
                     let its = parts.iter().zip(numbers_of(parts)).zip(indices.iter());
                     behind.extend(its.map(|((part, numbers), index)| {
                         let (of, reads) = ((*index, whole), &part.reads);
-                        Pool::build(of, &part.kind, reads, flush, numbers, &mut servers)
+                        let unseen = part.prefix.as_slice();
+                        Pool {
+                            unseen: unseen[..if part.strip { unseen.len() } else { 0 }].into(),
+                            ..Pool::build(of, &part.kind, reads, flush, numbers, &mut servers)
+                        }
                     }));
                     let prefixes = Prefixes::new(parts.iter().map(|part| &part.prefix[..]));
                     let topology = Topology::ByPrefix {
@@ -147,6 +153,7 @@ impl Pools {
                         index: whole,
                         whole,
                         topology,
+                        unseen: Box::default(),
                         numbers: 0..0,
                         watch: None,
                         readers: None,
@@ -214,6 +221,11 @@ impl Pools {
         self.each_of(pool).any(|part| part.readers.is_some())
     }
 
+    /// Whether some of its servers see keys without their prefix.
+    pub(crate) fn strips(&self, pool: usize) -> bool {
+        self.each_of(pool).any(|part| !part.unseen.is_empty())
+    }
+
     fn own_writes(&self, pool: usize) -> impl Iterator<Item = (bool, u32)> {
         let readers = self.each_of(pool).filter_map(|part| part.readers.as_ref());
         readers.map(|readers| readers.own_writes())
@@ -259,7 +271,8 @@ impl Pools {
             unreachable!("what has no parts knows itself")
         };
         let part = &self[usize::from(parts[prefixes.longest_of(key)])];
-        match part.owner_of(key, random) {
+        // By what its servers see: whoever asks them without us finds it there.
+        match part.owner_of(part.seen(key), random) {
             Ok(owner) => (part, owner),
             Err(_) => unreachable!("a part has no parts"),
         }
@@ -269,7 +282,7 @@ impl Pools {
     pub(crate) fn group_of(&self, pool: u16, key: &[u8], random: impl FnOnce() -> u32) -> Group {
         let (part, owner) = self.owner_of(pool, key, random);
         let number = match &part.topology {
-            Topology::Cluster(_) => hash_slot(key),
+            Topology::Cluster(_) => hash_slot(part.seen(key)),
             _ => owner.0,
         };
         Group {
@@ -447,6 +460,7 @@ impl Pool {
             index,
             whole,
             topology,
+            unseen: Box::default(),
             numbers,
             watch,
             readers: Readers::new(reads),
@@ -471,6 +485,11 @@ impl Pool {
             Topology::Cluster(cluster) => Ok(cluster.owner_of(key)),
             Topology::ByPrefix { .. } => Err(random),
         }
+    }
+
+    /// What its servers see of a key that is its.
+    fn seen<'a>(&self, key: &'a [u8]) -> &'a [u8] {
+        key.get(self.unseen.len()..).unwrap_or_default()
     }
 
     /// Whether several servers own keys.
@@ -640,6 +659,7 @@ mod tests {
             let prefixes = [Vec::new()].into_iter().chain(prefixes);
             let part = |(prefix, (number, servers))| Part {
                 prefix,
+                strip: servers % 2 == 1,
                 kind: kind(number, servers),
                 reads: Reads::default(),
             };
@@ -657,7 +677,7 @@ mod tests {
 
     proptest! {
         /// Whatever the parts of a pool are: a key is in the one that the longest prefix names, what is known of a key and what of
-        /// its server leads to the same part, and SCAN meets every server of all parts once.
+        /// its server leads to the same part, which goes by what its servers see; and SCAN meets every server of all parts once.
         #[test]
         fn a_pool_of_parts_is_one_and_each_part_is_itself(
             parts in parts(),
@@ -679,6 +699,8 @@ mod tests {
                 let place = usize::from(part.index) - settings.len();
                 let fit = (0..parts.len()).filter(|part| key.starts_with(&parts[*part].prefix));
                 prop_assert_eq!(Some(place), fit.max_by_key(|part| parts[*part].prefix.len()));
+                let unseen = if parts[place].strip { parts[place].prefix.len() } else { 0 };
+                prop_assert_eq!(part.owner_of(&key[unseen..], || 7).ok(), Some(owner));
                 let group = pools.group_of(1, &key, || 7);
                 prop_assert_eq!(group.pool, part.index);
                 prop_assert_eq!(pools.server_of(group), owner);
@@ -707,6 +729,7 @@ mod tests {
     fn a_scan_that_would_leave_servers_out_is_known_to() {
         let part = |kind| Part {
             prefix: Vec::new(),
+            strip: false,
             kind,
             reads: Reads::default(),
         };

@@ -542,6 +542,26 @@ impl Engine {
         {
             return placed;
         }
+        match self.strips(key) {
+            true => self.place_stripped(key, &request, is_itselfs),
+            false => self.place_at_server(key, &request, is_itselfs),
+        }
+    }
+
+    /// The same behind its way: its session has turned to its server.
+    pub(crate) fn place_at_server(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        is_itselfs: bool,
+    ) -> Placed {
+        let Request {
+            bytes,
+            spans,
+            id,
+            command,
+        } = *request;
+        let arg = |index: usize| spans[index].of(bytes);
         let ends_multi = matches!(
             id,
             id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::QUIT | id::RESET
@@ -549,8 +569,8 @@ impl Engine {
         let in_multi = |session: &crate::session::Session| session.flags.any(Flags::IN_MULTI);
         if !ends_multi && self.sessions.get(key).is_some_and(in_multi) {
             return match is_itselfs {
-                true => self.queue_unknown(key, bytes, names_no_subcommand(&request)),
-                false => self.queue(key, &request),
+                true => self.queue_unknown(key, bytes, names_no_subcommand(request)),
+                false => self.queue(key, request),
             };
         }
         let looked_into = matches!(command.answer, Answer::Conditional(_));
@@ -558,23 +578,24 @@ impl Engine {
             return self.place_on_link(key, bytes, false, None);
         }
         let alone = match command.answer {
-            Answer::Session | Answer::Pinned => return self.answer_here(key, &request),
+            Answer::Session | Answer::Pinned => return self.answer_here(key, request),
             Answer::Alone => true,
             Answer::Conditional(Condition::Block) => commands::asks_to_block(spans.len(), arg),
             _ => false,
         };
         let reads = command.retry == Retry::Read;
+        let named = self.naming_duty(key, command);
         match command.answer {
             Answer::Alone if is_wait(id) => {
-                self.place_waiting(key, &request, |engine| engine.place_wait(key, &request))
+                self.place_waiting(key, request, |engine| engine.place_wait(key, request))
             }
-            _ if alone && may_wait(id) => self.place_waiting(key, &request, |engine| {
-                engine.place_alone(key, bytes, (reads, None), Pins::ONCE, true)
+            _ if alone && may_wait(id) => self.place_waiting(key, request, |engine| {
+                engine.place_alone(key, bytes, (reads, named), Pins::ONCE, true)
             }),
-            _ if alone => self.place_alone(key, bytes, (reads, None), Pins::ONCE, false),
-            Answer::Conditional(Condition::Script) => self.place_script(key, &request),
-            Answer::Conditional(Condition::Count) => self.place_counted(key, &request),
-            _ => self.place_on_link(key, bytes, reads, None),
+            _ if alone => self.place_alone(key, bytes, (reads, named), Pins::ONCE, false),
+            Answer::Conditional(Condition::Script) => self.place_script(key, request),
+            Answer::Conditional(Condition::Count) => self.place_counted(key, request),
+            _ => self.place_on_link(key, bytes, reads, named),
         }
     }
 
@@ -979,12 +1000,17 @@ impl Engine {
         };
         let refused = self
             .check_large(key, &args, scanner.argc(), what)
-            .and_then(|()| self.route_large(key, what, &args, scanner.argc()));
+            .and_then(|()| self.route_large(key, what, &args, scanner.argc()))
+            .and_then(|()| {
+                let arguments = (scanner.argc(), scanner.spans());
+                self.strip_large(key, what, arguments, &rest[..scanner.scanned()])
+            });
         if refused.is_ok() && self.is_paused_large(key, &args, scanner.argc()) {
             self.hold_for_pause(key);
             return None;
         }
-        let (flag, link) = match refused {
+        let mut stripped = None;
+        let (flag, link) = match refused.map(|other| stripped = other) {
             Err(text) => {
                 self.counters.requests += 1;
                 self.refuse_queued(key, &text);
@@ -1008,7 +1034,10 @@ impl Engine {
         let used = scanner.scanned();
         let arg = |index: usize| args.get(index).copied().unwrap_or_default();
         let id = commands::resolve(scanner.argc(), arg);
-        let duty = id.and_then(|id| self.count_duty(key, id, arg(1)));
+        let duty = id.and_then(|id| {
+            let counted = self.count_duty(key, id, arg(1));
+            counted.or_else(|| self.naming_duty(key, id.get()))
+        });
         let session = self.sessions.get_mut(key)?;
         session.flags |= flag;
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
@@ -1023,7 +1052,7 @@ impl Engine {
             if let Some(link) = self.links.get_mut(link) {
                 link.begin_streaming();
                 link.tainted |= what == What::Learned { alone: true };
-                link.stream(&rest[..used]);
+                link.stream(stripped.as_deref().unwrap_or(&rest[..used]));
             }
             self.write_link(link);
         }

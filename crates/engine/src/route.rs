@@ -40,7 +40,7 @@ const FOREIGN: &[u8] =
     that were watched or queued before it";
 
 /// Of a SORT whose keys are not all known.
-const ELSEWHERE: &[u8] =
+pub(crate) const ELSEWHERE: &[u8] =
     b"ERR respool: BY and GET of SORT are refused where a pool has several servers: \
     the keys that they name may be anywhere";
 
@@ -73,10 +73,15 @@ impl Engine {
         };
         let at = usize::from(request.command.only_key);
         // Some module's command may come without the key that it names to be its only one.
-        let placed = (1..request.spans.len()).contains(&at)
-            && request.command.arity_ok(request.spans.len())
-            && self.goes_by_key(key)
-            && self.put_by_key(key, request.bytes, request.arg(at), (request.id, class));
+        let has_key =
+            (1..request.spans.len()).contains(&at) && request.command.arity_ok(request.spans.len());
+        if !has_key {
+            return false;
+        }
+        if !self.goes_by_key(key) {
+            return self.strips_by_key(key) && self.put_stripped(key, request, at, class);
+        }
+        let placed = self.put_by_key(key, request.bytes, request.arg(at), (request.id, class));
         if placed {
             self.alike
                 .learn(request.bytes, request.spans, request.id, class);
@@ -561,7 +566,7 @@ impl Engine {
 }
 
 /// Whether a SORT reads keys that it makes of a pattern.
-fn looks_elsewhere(request: &Request<'_>) -> bool {
+pub(crate) fn looks_elsewhere(request: &Request<'_>) -> bool {
     let makes = |pair: &[&[u8]]| {
         let [option, pattern] = pair else {
             return false;

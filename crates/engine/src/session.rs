@@ -147,6 +147,8 @@ impl Flags {
     pub(crate) const ROUTED: Flags = Flags(1 << 28);
     /// Something that it asked of several servers did not go the short way: when the rest of the answers comes, nobody knows.
     pub(crate) const UNFORESEEN: Flags = Flags(1 << 29);
+    /// A server of its pool sees keys without their prefix: what it asks is not what is sent.
+    pub(crate) const STRIPS: Flags = Flags(1 << 31);
     /// It has said how it wants to read, or its pool says that it reads its own writes: see `Rare::reading`.
     pub(crate) const READS_OTHERWISE: Flags = Flags(1 << 30);
 
@@ -172,7 +174,8 @@ impl Flags {
         .with(Flags::TUNNEL)
         .with(Flags::FUSED)
         .with(Flags::RESTRICTED)
-        .with(Flags::ROUTED);
+        .with(Flags::ROUTED)
+        .with(Flags::STRIPS);
     /// Why answers do not wait for the rest of them.
     pub(crate) const WRITES_AT_ONCE: Flags = Flags::NOT_SCANNED
         .with(Flags::ENDED)
@@ -559,6 +562,7 @@ mod tests {
             F::HAS_QUEUED,
             F::UNFORESEEN,
             F::READS_OTHERWISE,
+            F::STRIPS,
         ] {
             note(other);
             assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));

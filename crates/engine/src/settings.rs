@@ -261,6 +261,8 @@ pub enum PoolKind {
 pub struct Part {
     /// How they begin.
     pub prefix: Vec<u8>,
+    /// Its servers see them without that.
+    pub strip: bool,
     /// Any kind that has no parts itself.
     pub kind: PoolKind,
     /// Where its keys are read, as [`PoolSettings::reads`]; what that says of a pool with parts counts for none.

@@ -12,7 +12,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use respool_protocol::commands::{Answer, CommandId, Flags as CommandFlags, id};
+use respool_protocol::commands::{Answer, CommandId, Flags as CommandFlags, Names, id};
 use respool_protocol::encode;
 use respool_protocol::number;
 use respool_protocol::reply::{self, Scanned};
@@ -79,6 +79,8 @@ enum Ours {
     NameTold,
     /// The server counts connections; this is the request, and the first name in it.
     Counted(CommandId, Vec<u8>),
+    /// It names keys, see [`Duty::Named`].
+    Named(Names),
     /// The same for everybody: not in the block.
     Said(&'static [u8]),
 }
@@ -111,7 +113,7 @@ impl Ours {
     /// Whether it changes or shows the session: then it is executed between what was asked before and what is
     /// asked next.
     fn is_about_session(&self) -> bool {
-        !matches!(self, Ours::Counted(..) | Ours::Said(_))
+        !matches!(self, Ours::Counted(..) | Ours::Said(_) | Ours::Named(_))
     }
 
     fn held_bytes(&self) -> usize {
@@ -123,7 +125,11 @@ impl Ours {
                 name + login.password.len() + rest
             }
             Ours::Counted(_, name) => name.len(),
-            Ours::Select(_) | Ours::Switch { .. } | Ours::NameTold | Ours::Said(_) => 0,
+            Ours::Select(_)
+            | Ours::Switch { .. }
+            | Ours::NameTold
+            | Ours::Named(_)
+            | Ours::Said(_) => 0,
         };
         size_of::<(u32, Ours)>() + own
     }
@@ -373,7 +379,7 @@ impl Engine {
             }
             (_, id::INFO | id::UNWATCH) => None,
             (Answer::Session | Answer::Pinned, _) => return self.queue_here(key, request),
-            _ => None,
+            _ => self.names_at(key, command).map(Ours::Named),
         };
         if let Some(transaction) = self.transaction_of(key) {
             transaction.writes |= request_may_write(request);
@@ -692,6 +698,7 @@ impl Engine {
                     self.settle_switch(key, (switch, had), redirect, element);
                     woven.say(element);
                 }
+                Some(Ours::Named(names)) => woven.say(&self.named_by(link, names, None, element)),
                 Some(Ours::NameTold) => woven.say(&self.name_told(key, element)),
                 Some(Ours::Select(selected)) => {
                     if element.starts_with(b"+") {

@@ -228,7 +228,8 @@ impl Engine {
                 let sub = sub.and_then(|name| commands::lookup_sub(id, name.of(bytes)));
                 self.place_known(key, bytes, spans, sub.unwrap_or(id))
             }
-            Lesson::Nothing { .. } if unauthenticated || in_multi => {
+            // Where servers see keys without their prefix it must not be one that is there by now.
+            Lesson::Nothing { .. } if unauthenticated || in_multi || self.strips(key) => {
                 if self.is_silent_before_auth(key) {
                     return self.answer_error(key, NOAUTH);
                 }

@@ -25,8 +25,8 @@ use respool_protocol::commands::{Flags, FoldedName, KeyFlags, Servers};
 
 use crate::servers::{self, Flavour};
 use policy::{
-    AnswerColumn, CoalesceColumn, DangerColumn, FanOutColumn, KeyScanColumn, MergeEntry, Policy,
-    ReplicaColumn, RetryColumn, SpreadEntry, When, apply,
+    AnswerColumn, CoalesceColumn, DangerColumn, FanOutColumn, KeyScanColumn, MergeEntry,
+    NamesColumn, Policy, ReplicaColumn, RetryColumn, SpreadEntry, When, apply,
 };
 use snapshot::{BeginEntry, Entry, FindEntry, KeyEntry, Snapshot};
 
@@ -189,6 +189,7 @@ struct Row {
     coalesce: CoalesceColumn,
     replica: ReplicaColumn,
     danger: DangerColumn,
+    names: NamesColumn,
     key_scan: KeyScanColumn,
     /// Column and reason of each rule that was applied.
     reasons: Vec<(String, String)>,
@@ -222,6 +223,7 @@ impl Table {
         // Each column is derived from those before it, with their rules applied.
         apply("answer", &policy.answer, &mut rows, |row| &mut row.answer)?;
         apply("retry", &policy.retry, &mut rows, |row| &mut row.retry)?;
+        apply("names", &policy.names, &mut rows, |row| &mut row.names)?;
         apply("key_scan", &policy.key_scan, &mut rows, |row| {
             &mut row.key_scan
         })?;
@@ -347,7 +349,7 @@ impl Table {
         );
         let mut rules: Vec<(&str, &str, Vec<String>)> = Vec::new();
         for column in [
-            "answer", "retry", "danger", "fan_out", "coalesce", "replica", "key_scan",
+            "answer", "retry", "danger", "fan_out", "coalesce", "replica", "names", "key_scan",
         ] {
             for row in &self.rows {
                 for (_, reason) in row.reasons.iter().filter(|(of, _)| of == column) {
@@ -370,6 +372,7 @@ impl Table {
                 "danger" => "Refused by default",
                 "coalesce" => "Together",
                 "replica" => "Replicas",
+                "names" => "Keys in the reply",
                 _ => "Keys",
             };
             let _ = writeln!(page, "\n- **{title}**: {}\n  {reason}", names.join(", "));
@@ -416,6 +419,7 @@ impl Row {
             coalesce: CoalesceColumn::None,
             replica: ReplicaColumn::default(),
             danger: DangerColumn::default(),
+            names: NamesColumn::None,
             key_scan: KeyScanColumn::Specs,
             reasons: Vec::new(),
         };
@@ -601,7 +605,7 @@ impl Row {
             other => format!("{other:?}"),
         };
         Ok(format!(
-            "row!({:?} {} {flags} {servers} [{}] {:?} {} | {answer}; {:?}; {:?} {:?}; {:?}; {} {}; {from} {behind}),",
+            "row!({:?} {} {flags} {servers} [{}] {:?} {} | {answer}; {:?}; {:?} {:?}; {:?}; {:?}; {} {}; {from} {behind}),",
             self.name,
             self.arity,
             keys.join(", "),
@@ -611,6 +615,7 @@ impl Row {
             self.fan_out.spread,
             self.fan_out.merge,
             self.coalesce,
+            self.names,
             self.replica.may_answer,
             self.danger.refused_by_default,
         ))
@@ -746,12 +751,12 @@ const CODE_HEAD: &str = r#"//! Written by `respool-lab commands` from `data/`: d
 
 use super::*;
 
-/// One row: name, arity, flags, servers, key specs, key scan, only key; answer; retry; fan-out; coalescing;
-/// whether a replica may answer it, whether it is dangerous;
+/// One row: name, arity, flags, servers, key specs, key scan, only key; answer; retry; fan-out; coalescing; where its
+/// reply names keys; whether a replica may answer it, whether it is dangerous;
 /// ids of the subcommands.
 macro_rules! row {
     ($name:literal $arity:literal [$($flag:ident)*] [$($server:ident)*] [$($key:expr),*] $scan:ident $only_key:literal
-     | $answer:expr; $retry:ident; $spread:ident $merge:ident; $coalesce:ident; $replica:literal $danger:literal; $from:literal $behind:literal) => {
+     | $answer:expr; $retry:ident; $spread:ident $merge:ident; $coalesce:ident; $names:ident; $replica:literal $danger:literal; $from:literal $behind:literal) => {
         Command {
             name: $name,
             arity: $arity,
@@ -763,6 +768,7 @@ macro_rules! row {
             retry: Retry::$retry,
             fan_out: FanOut { spread: Spread::$spread, merge: Merge::$merge },
             coalesce: Coalesce::$coalesce,
+            names: Names::$names,
             replica: $replica,
             dangerous: $danger,
             servers: Servers::NONE$(.or(Servers::$server))*,

@@ -73,6 +73,8 @@ pub struct Settings {
     pub patience: Duration,
     /// A case that comes to a refusal in respool's own words ends there, and is counted under these words.
     pub accepts_refusals: bool,
+    /// All keys have a prefix, on both sides, and respool takes it off before its server sees them.
+    pub strips: bool,
 }
 
 impl Default for Settings {
@@ -91,9 +93,13 @@ impl Default for Settings {
             respool_args: Vec::new(),
             patience: Duration::from_secs(5),
             accepts_refusals: false,
+            strips: false,
         }
     }
 }
+
+/// What all keys begin with where respool takes that off. Nothing else of a case has it in it.
+pub(crate) const PREFIX: &[u8] = b"p:";
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
@@ -203,6 +209,8 @@ const UNSOUND_SHOWN: usize = 3;
 struct Stage {
     servers: [Server; 2],
     before: Before,
+    /// In front of all keys.
+    prefix: &'static [u8],
 }
 
 enum Before {
@@ -211,23 +219,40 @@ enum Before {
         proxy: Proxy,
         binary: PathBuf,
         args: Vec<String>,
+        beside: Option<Box<Beside>>,
     },
     Fault(Relay),
+}
+
+/// Where keys have a prefix: whose those would be that have none, and where all are.
+struct Beside {
+    rest: Server,
+    at: SocketAddr,
 }
 
 impl Stage {
     fn start(settings: &Settings) -> Result<Stage, String> {
         let servers = start_servers(settings.flavour, &[&[], &[]])?;
         let mut args = settings.respool_args.clone();
-        args.push(format!("--backend=redis://{}", servers[1].address()));
+        let rest = match settings.strips {
+            true => Some(start_server(settings.flavour, &[])?),
+            false => None,
+        };
+        let at = servers[1].address();
+        let beside = rest.map(|rest| Box::new(Beside { rest, at }));
+        if beside.is_none() {
+            args.push(format!("--backend=redis://{at}"));
+        }
         let binary = settings.respool.clone();
-        let proxy = start_respool(&binary, &args)?;
+        let proxy = start_respool(&binary, &args, beside.as_deref())?;
         Ok(Stage {
             servers,
+            prefix: if settings.strips { PREFIX } else { b"" },
             before: Before::Respool {
                 proxy,
                 binary,
                 args,
+                beside,
             },
         })
     }
@@ -257,9 +282,10 @@ impl Stage {
             proxy,
             binary,
             args,
+            beside,
         } = &mut self.before
         {
-            *proxy = start_respool(binary, args)?;
+            *proxy = start_respool(binary, args, beside.as_deref())?;
         }
         Ok(())
     }
@@ -275,8 +301,8 @@ impl Stage {
     fn pair(&self, patience: Duration) -> Result<Pair, String> {
         let [one, two] = &self.servers;
         Ok(Pair::new(
-            Side::new(one.address(), one)?,
-            Side::new(self.address(), two)?,
+            Side::new(one.address(), one, self.prefix)?,
+            Side::new(self.address(), two, self.prefix)?,
             patience,
         ))
     }
@@ -285,8 +311,8 @@ impl Stage {
     fn bare_pair(&self, patience: Duration) -> Result<Pair, String> {
         let [one, two] = &self.servers;
         Ok(Pair::new(
-            Side::new(one.address(), one)?,
-            Side::new(two.address(), two)?,
+            Side::new(one.address(), one, self.prefix)?,
+            Side::new(two.address(), two, self.prefix)?,
             patience,
         ))
     }
@@ -305,30 +331,52 @@ impl Stage {
     }
 }
 
-fn start_respool(binary: &Path, args: &[String]) -> Result<Proxy, String> {
-    Proxy::start(binary, args).map_err(|error| format!("respool: {error}"))
+fn start_respool(binary: &Path, args: &[String], beside: Option<&Beside>) -> Result<Proxy, String> {
+    let started = match beside {
+        None => Proxy::start(binary, args),
+        // Only a file has words for prefixes, and there a pool says itself where it listens.
+        Some(Beside { rest, at }) => Proxy::start_with(binary, |port| {
+            let file = rest.dir().join("respool.toml");
+            let text = format!(
+                "[pool.all]\nlisten = '127.0.0.1:{port}'\nbackend = 'redis://{}'\n\
+                 [pool.all.prefixes]\n'{}' = {{ backend = 'redis://{at}', strip = true }}\n",
+                rest.address(),
+                PREFIX.escape_ascii()
+            );
+            let written = std::fs::write(&file, text);
+            // Without it respool says so, and ends.
+            drop(written);
+            let own = ["--config".to_owned(), file.display().to_string()];
+            own.into_iter().chain(args.iter().cloned()).collect()
+        }),
+    };
+    started.map_err(|error| format!("respool: {error}"))
 }
 
 /// Each with its own arguments, and all else equal.
 fn start_servers(flavour: Flavour, args: &[&[&str]; 2]) -> Result<[Server; 2], String> {
+    Ok([
+        start_server(flavour, args[0])?,
+        start_server(flavour, args[1])?,
+    ])
+}
+
+fn start_server(flavour: Flavour, args: &[&str]) -> Result<Server, String> {
     let binary = servers::find(flavour)?;
-    let start = |args: &[&str]| {
-        // For DEBUG DIGEST. 6.2 has no such setting and allows it.
-        let debug: &[&str] = if flavour == Flavour::Redis62 {
-            &[]
-        } else {
-            &["--enable-debug-command", "yes"]
-        };
-        // Every change of a key is told to who subscribes to everything. On a channel for each key: one for each kind of
-        // change would mix what connections do at the same time.
-        let events = ["--notify-keyspace-events", "KA"];
-        // Who waits in vain is told so at the next tick: ten in a second would make the tester wait.
-        let ticks = ["--hz", "250"];
-        let all = debug.iter().chain(&events).chain(&ticks).chain(args);
-        let args: Vec<OsString> = all.map(OsString::from).collect();
-        Server::start(&binary, &args).map_err(|error| error.to_string())
+    // For DEBUG DIGEST. 6.2 has no such setting and allows it.
+    let debug: &[&str] = if flavour == Flavour::Redis62 {
+        &[]
+    } else {
+        &["--enable-debug-command", "yes"]
     };
-    Ok([start(args[0])?, start(args[1])?])
+    // Every change of a key is told to who subscribes to everything. On a channel for each key: one for each kind of
+    // change would mix what connections do at the same time.
+    let events = ["--notify-keyspace-events", "KA"];
+    // Who waits in vain is told so at the next tick: ten in a second would make the tester wait.
+    let ticks = ["--hz", "250"];
+    let all = debug.iter().chain(&events).chain(&ticks).chain(args);
+    let args: Vec<OsString> = all.map(OsString::from).collect();
+    Server::start(&binary, &args).map_err(|error| error.to_string())
 }
 
 /// Plays cases and returns what was found; `say` gets a line now and then.
@@ -390,6 +438,7 @@ pub fn check_bare(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), 
     }
     let mut stage = Stage {
         servers,
+        prefix: b"",
         before: Before::Nothing,
     };
     for (between, before) in befores {
@@ -422,6 +471,7 @@ fn check_fault(settings: &Settings, fault: Fault, say: &mut dyn FnMut(&str)) -> 
     let relay = Relay::start(servers[1].address(), fault).map_err(|error| error.to_string())?;
     let mut stage = Stage {
         servers,
+        prefix: b"",
         before: Before::Fault(relay),
     };
     check_one(
@@ -438,6 +488,7 @@ fn check_configuration(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result
     let servers = start_servers(settings.flavour, &[&[], &["--databases", "4"]])?;
     let mut stage = Stage {
         servers,
+        prefix: b"",
         before: Before::Nothing,
     };
     check_one(

@@ -46,6 +46,8 @@ pub struct Command {
     pub coalesce: Coalesce,
     /// Whether a replica may answer it in its primary's place, but for what has not come there yet.
     pub replica: bool,
+    /// Which keys its reply names.
+    pub names: Names,
     /// Whether one client could do harm to all others by it: refused unless the configuration says otherwise.
     pub dangerous: bool,
     /// Which of the servers asked know it.
@@ -183,6 +185,23 @@ pub enum Coalesce {
     Collapse,
 }
 
+/// Where a reply names keys. What is nil, or an error, names none.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Names {
+    /// Nowhere.
+    None,
+    /// The reply is one.
+    Whole,
+    /// Each element is one.
+    Each,
+    /// The first element is one.
+    First,
+    /// Each element of the second element is one.
+    Second,
+    /// The first element of each element is one; in RESP3 each key of a map.
+    Streams,
+}
+
 /// A set of the flags that the servers give a command.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Flags(u32);
@@ -281,6 +300,11 @@ impl Command {
     #[inline]
     pub fn is_container(&self) -> bool {
         self.subcommands.0 != self.subcommands.1
+    }
+
+    /// Its subcommands.
+    pub fn subcommands(&self) -> impl Iterator<Item = CommandId> {
+        (self.subcommands.0..self.subcommands.1).map(CommandId)
     }
 
     /// Whether any request with the right number of arguments goes to a server, whatever they are.

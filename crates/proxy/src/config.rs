@@ -13,7 +13,7 @@ use crate::address::{BackendUrl, Named};
 use crate::options::{
     Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Values, find, parse_secret,
 };
-use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, PREFIXES_MAX, about};
+use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, PREFIXES_MAX, Prefix, about};
 use crate::problem::{Place, Problem};
 use crate::raw::RawConfig;
 use crate::spawn::Plan;
@@ -45,7 +45,16 @@ pub(crate) struct PoolConfig {
     /// Its servers.
     pub(crate) backend: Backend,
     /// Where the keys are that begin in these ways.
-    pub(crate) prefixes: Vec<(String, BackendUrl)>,
+    pub(crate) prefixes: Vec<PartConfig>,
+}
+
+/// Where keys are that begin in one way.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PartConfig {
+    pub(crate) prefix: String,
+    pub(crate) url: BackendUrl,
+    /// Its servers see them without that.
+    pub(crate) strip: bool,
 }
 
 /// The server behind us.
@@ -157,10 +166,11 @@ impl PoolConfig {
         let mut kind = PoolConfig::kind(server);
         if !self.prefixes.is_empty() {
             let named = self.prefixes.iter();
-            let named = named.map(|(prefix, url)| (prefix.as_str(), url));
-            let all = [("", server)].into_iter().chain(named);
-            let parts = all.map(|(prefix, url)| Part {
+            let named = named.map(|part| (part.prefix.as_str(), part.strip, &part.url));
+            let all = [("", false, server)].into_iter().chain(named);
+            let parts = all.map(|(prefix, strip, url)| Part {
                 prefix: prefix.into(),
+                strip,
                 kind: PoolConfig::kind(url),
                 reads: url.reads.clone(),
             });
@@ -206,8 +216,9 @@ impl PoolConfig {
             None => format!("listen {listen}; backend {backend}"),
             Some(name) => {
                 let mut text = format!("pool {name}: listen {listen}, backend {backend}");
-                for (prefix, url) in &self.prefixes {
-                    text.push_str(&format!(", `{prefix}` at {url}"));
+                for part in &self.prefixes {
+                    let taken_off = if part.strip { " (taken off)" } else { "" };
+                    text.push_str(&format!(", `{}` at {}{taken_off}", part.prefix, part.url));
                 }
                 text
             }
@@ -303,9 +314,12 @@ impl Resolved {
                 backend: Backend::Server(Box::new(url.clone())),
                 prefixes: {
                     let prefixes = pool.prefixes.iter();
-                    prefixes
-                        .map(|(prefix, url, _)| (prefix.clone(), url.clone()))
-                        .collect()
+                    let part = |part: &Prefix<BackendUrl>| PartConfig {
+                        prefix: part.prefix.clone(),
+                        url: part.url.clone(),
+                        strip: part.strip,
+                    };
+                    prefixes.map(part).collect()
                 },
             });
         }
@@ -654,7 +668,13 @@ fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) 
         problems.push(about(name, "", &pool.place, what));
     }
     let mut seen = keepers(url);
-    for (prefix, part, place) in &pool.prefixes {
+    for Prefix {
+        prefix,
+        url: part,
+        place,
+        ..
+    } in &pool.prefixes
+    {
         let mut problem = |what: String| {
             let what = format!("`{prefix}`: {what}");
             problems.push(about(name, "prefixes", place, what));
@@ -712,7 +732,7 @@ fn keepers(url: &BackendUrl) -> Vec<(&Address, Option<&str>)> {
 /// Where the servers of all pools are, but for one that we start.
 fn servers(pools: &[PoolConfig]) -> impl Iterator<Item = &Address> {
     pools.iter().flat_map(|pool| {
-        let prefixes = pool.prefixes.iter().map(|(_, url)| url);
+        let prefixes = pool.prefixes.iter().map(|part| &part.url);
         let backend = match &pool.backend {
             Backend::Server(url) => Some(&**url),
             Backend::Spawn(_) => None,
@@ -1207,8 +1227,10 @@ mod tests {
 
     const PREFIXES: &str = "[pool.all]\nlisten = ':1'\nbackend = 'redis://u:SECRET@h:1/2'\n\
                             [pool.all.prefixes]\n'page:' = 'redis-sharded://h:2,h:3/2'\n\
-                            'a \"b' = 'redis://h:4/2'\nc = 'redis-cluster://h:5,h:6/2?reads=nearest'\n\
-                            d = 'redis-sentinel://h:7/m,n/2?hash=crc16'\ne = 'redis-sentinel://h:7/o/2'\n";
+                            'a \"b' = { backend = 'redis://h:4/2', strip = true }\n\
+                            c = { backend = 'redis-cluster://h:5,h:6/2?reads=nearest', strip = true }\n\
+                            d = { backend = 'redis-sentinel://h:7/m,n/2?hash=crc16', strip = false }\n\
+                            e = 'redis-sentinel://h:7/o/2'\n";
 
     #[test]
     fn keys_of_a_pool_may_have_backends_of_any_kind_by_how_they_begin() {
@@ -1239,20 +1261,21 @@ mod tests {
                     PoolKind::Watched { primaries, .. } => ("watched", primaries.len()),
                     PoolKind::ByPrefix { .. } => ("parts", 0),
                 };
-                (prefix, kind, count, part.reads.policy)
+                (prefix, part.strip, kind, count, part.reads.policy)
             })
             .collect();
         let owners = ReadPolicy::Primary;
         let expected = [
-            ("", "single", 1, owners),
-            ("page:", "sharded", 2, owners),
-            ("a \"b", "single", 1, owners),
-            ("c", "cluster", 2, ReadPolicy::Nearest),
-            ("d", "watched", 2, owners),
-            ("e", "watched", 1, owners),
+            ("", false, "single", 1, owners),
+            ("page:", false, "sharded", 2, owners),
+            ("a \"b", true, "single", 1, owners),
+            ("c", true, "cluster", 2, ReadPolicy::Nearest),
+            ("d", false, "watched", 2, owners),
+            ("e", false, "watched", 1, owners),
         ];
-        let expected =
-            expected.map(|(prefix, kind, count, reads)| (prefix.to_owned(), kind, count, reads));
+        let expected = expected.map(|(prefix, strip, kind, count, reads)| {
+            (prefix.to_owned(), strip, kind, count, reads)
+        });
         assert_eq!(shown, expected);
 
         let wrong = "[pool.all]\nlisten = ':1'\nbackend = 'redis-cluster://h:1/2'\n\

@@ -43,7 +43,17 @@ pub(crate) struct NamedPool {
     /// Its servers; `None` only where a problem says why.
     pub(crate) backend: Option<(BackendUrl, Place)>,
     /// How some keys begin, and the servers that those are at.
-    pub(crate) prefixes: Vec<(String, BackendUrl, Place)>,
+    pub(crate) prefixes: Vec<Prefix<BackendUrl>>,
+}
+
+/// How some keys begin, and where those are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Prefix<U> {
+    pub(crate) prefix: String,
+    pub(crate) url: U,
+    /// Those servers see the keys without it.
+    pub(crate) strip: bool,
+    pub(crate) place: Place,
 }
 
 /// One pool as a table of the file has it. A part is `None` if it is missing, and empty if it is wrong and that was told.
@@ -53,7 +63,7 @@ pub(crate) struct PoolTable {
     pub(crate) place: Place,
     pub(crate) listen: Option<Vec<(String, Place)>>,
     pub(crate) backend: Option<Vec<(String, Place)>>,
-    pub(crate) prefixes: Vec<(String, String, Place)>,
+    pub(crate) prefixes: Vec<Prefix<String>>,
 }
 
 impl NamedPool {
@@ -115,14 +125,22 @@ impl NamedPool {
             let url = parse_backend(&text).map_err(|what| wrong("backend", &place, what));
             url.ok().map(|url| (url, place))
         });
-        let prefixes = table
-            .prefixes
-            .into_iter()
-            .filter_map(|(prefix, text, place)| {
-                let what = |what: String| wrong("prefixes", &place, format!("`{prefix}`: {what}"));
-                let url = parse_backend(&text).map_err(what);
-                url.ok().map(|url| (prefix, url, place))
-            });
+        let prefixes = table.prefixes.into_iter().filter_map(|part| {
+            let Prefix {
+                prefix,
+                url,
+                strip,
+                place,
+            } = part;
+            let what = |what: String| wrong("prefixes", &place, format!("`{prefix}`: {what}"));
+            let url = parse_backend(&url).map_err(what).ok()?;
+            Some(Prefix {
+                prefix,
+                url,
+                strip,
+                place,
+            })
+        });
         NamedPool {
             prefixes: prefixes.collect(),
             name,
@@ -151,15 +169,19 @@ impl NamedPool {
                 quoted(url.to_string())
             ));
         }
-        for (index, (prefix, url, place)) in self.prefixes.iter().enumerate() {
+        for (index, part) in self.prefixes.iter().enumerate() {
             if index == 0 {
                 lines.push_str(&format!("\n[pool.{}.prefixes]\n", self.name));
             }
-            let (prefix, url) = (
-                toml_edit::Key::new(prefix).to_string(),
-                quoted(url.to_string()),
+            let (prefix, url, place) = (
+                toml_edit::Key::new(&part.prefix).to_string(),
+                quoted(part.url.to_string()),
+                &part.place,
             );
-            lines.push_str(&format!("{prefix} = {url}  # {place}\n"));
+            lines.push_str(&match part.strip {
+                false => format!("{prefix} = {url}  # {place}\n"),
+                true => format!("{prefix} = {{ backend = {url}, strip = true }}  # {place}\n"),
+            });
         }
         lines
     }

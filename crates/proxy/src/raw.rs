@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use toml_edit::{Document, Item, Value};
 
 use crate::options::{Kind, OPTIONS, Opt, find};
-use crate::pools::{OF_ONE, PoolTable};
+use crate::pools::{OF_ONE, PoolTable, Prefix};
 use crate::problem::{Place, Problem, did_you_mean};
 
 /// One option as it was given in one layer.
@@ -196,16 +196,16 @@ impl RawConfig {
                     };
                     for (prefix, item) in prefixes.iter() {
                         let place = place_at(item.span());
-                        match item.as_str() {
-                            Some(url) => {
-                                pool.prefixes
-                                    .push((prefix.to_owned(), url.to_owned(), place));
-                            }
-                            None => {
+                        match part_of(item) {
+                            Ok((url, strip)) => pool.prefixes.push(Prefix {
+                                prefix: prefix.to_owned(),
+                                url,
+                                strip,
+                                place,
+                            }),
+                            Err(what) => {
                                 let part = format!("pool.{name}.prefixes");
-                                let what = format!(
-                                    "`{prefix}`: must be a string, such as \"redis://10.0.0.8\""
-                                );
+                                let what = format!("`{prefix}`: {what}");
                                 self.problems.push(Problem::of_option(&part, &place, what));
                             }
                         }
@@ -240,6 +240,28 @@ impl RawConfig {
         }
         self.pools.push(pool);
     }
+}
+
+/// What stands behind a prefix: the URL, or a table of it and whether its servers see keys without the prefix.
+fn part_of(item: &Item) -> Result<(String, bool), &'static str> {
+    const SHAPE: &str = "must be a string, such as \"redis://10.0.0.8\", or \
+                         { backend = \"redis://10.0.0.8\", strip = true }";
+    if let Some(url) = item.as_str() {
+        return Ok((url.to_owned(), false));
+    }
+    let table = item.as_table_like().ok_or(SHAPE)?;
+    if table
+        .iter()
+        .any(|(key, _)| key != "backend" && key != "strip")
+    {
+        return Err("its table may have `backend` and `strip`");
+    }
+    let url = table.get("backend").and_then(Item::as_str).ok_or(SHAPE)?;
+    let strip = match table.get("strip") {
+        Some(strip) => strip.as_bool().ok_or("`strip` must be true or false")?,
+        None => false,
+    };
+    Ok((url.to_owned(), strip))
 }
 
 type Span = Option<std::ops::Range<usize>>;
@@ -493,6 +515,18 @@ mod tests {
             (
                 "[pool.a.prefixes]\nb = 6379",
                 "r.toml:2:5: pool.a.prefixes: `b`: must be a string",
+            ),
+            (
+                "[pool.a.prefixes]\nb = { strip = true }",
+                "r.toml:2:5: pool.a.prefixes: `b`: must be a string",
+            ),
+            (
+                "[pool.a.prefixes]\nb = { backend = 'redis://h', strip = 1 }",
+                "r.toml:2:5: pool.a.prefixes: `b`: `strip` must be true or false",
+            ),
+            (
+                "[pool.a.prefixes]\nb = { backend = 'redis://h', stripe = true }",
+                "r.toml:2:5: pool.a.prefixes: `b`: its table may have `backend` and `strip`",
             ),
             (
                 "[pool.a]\nthreads = 1",

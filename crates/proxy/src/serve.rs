@@ -163,8 +163,8 @@ fn log_ready(config: &Config, running: &Running, servers: &[BackendUrl], session
         let its = its.join(",");
         if let Some(name) = &pool.name {
             let mut text = format!("{name}={its}={server}");
-            for (prefix, url) in &pool.prefixes {
-                text.push_str(&format!(",{prefix}={url}"));
+            for part in &pool.prefixes {
+                text.push_str(&format!(",{}={}", part.prefix, part.url));
             }
             pools.push(text);
         }

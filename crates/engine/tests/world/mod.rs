@@ -85,6 +85,7 @@ pub(crate) fn parted(servers: u16) -> Settings {
     };
     let part = |prefix: &str, kind| Part {
         prefix: prefix.into(),
+        strip: false,
         kind,
         reads: Reads::default(),
     };

@@ -16,6 +16,7 @@ pub(super) struct Policy {
     pub(super) fan_out: Vec<Rule<FanOutColumn>>,
     pub(super) coalesce: Vec<Rule<CoalesceColumn>>,
     pub(super) replica: Vec<Rule<ReplicaColumn>>,
+    pub(super) names: Vec<Rule<NamesColumn>>,
     pub(super) key_scan: Vec<Rule<KeyScanColumn>>,
 }
 
@@ -114,6 +115,17 @@ pub(super) enum CoalesceColumn {
     Get,
     Set,
     Collapse,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(tag = "keys", rename_all = "snake_case")]
+pub(super) enum NamesColumn {
+    None,
+    Whole,
+    Each,
+    First,
+    Second,
+    Streams,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]

@@ -26,7 +26,7 @@ fn snapshot(server: &str, commands: Vec<Entry>) -> Snapshot {
 fn policy(text: &str) -> Policy {
     // Columns without a rule.
     let columns = [
-        "answer", "retry", "danger", "fan_out", "coalesce", "replica", "key_scan",
+        "answer", "retry", "danger", "fan_out", "coalesce", "replica", "names", "key_scan",
     ];
     let empty = columns
         .iter()

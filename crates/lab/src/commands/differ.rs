@@ -32,7 +32,7 @@ struct Arguments {
     checks_itself: bool,
 }
 
-const FLAGS: [&Flag<Arguments>; 15] = [
+const FLAGS: [&Flag<Arguments>; 16] = [
     &Flag {
         name: "seed",
         value: Some("N"),
@@ -127,6 +127,15 @@ const FLAGS: [&Flag<Arguments>; 15] = [
         help: "One more argument for respool serve; may be repeated.",
         set: |arguments, value| {
             arguments.settings.respool_args.push(value.to_owned());
+            Ok(())
+        },
+    },
+    &Flag {
+        name: "strip",
+        value: None,
+        help: "Give all keys a prefix, on both sides, that respool takes off before its server sees them.",
+        set: |arguments, _| {
+            arguments.settings.strips = true;
             Ok(())
         },
     },

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::PREFIX;
 use super::frame::{Frame, REFUSAL};
 use super::script::name;
 use super::side::{Connection, Exchange, Messages, Side};
@@ -351,6 +352,23 @@ fn same_messages(one: &Messages, two: &Messages, forgiven: &mut Forgiven) -> boo
             })
 }
 
+/// Beside [`RULES`], what is forgiven to errors.
+const SHORT_NAMES: &str = "a server that sees keys without their prefix names them so in its errors \
+                           (only respool needs this rule)";
+
+/// Of a command that it does not have a server shows so many bytes of the arguments.
+const SHOWN_BYTES: usize = 100;
+
+fn same_but_for_prefix(one: &Frame, two: &Frame) -> bool {
+    let text = |frame: &Frame| {
+        let text = String::from_utf8_lossy(frame.text().unwrap_or_default()).into_owned();
+        text.replace(&String::from_utf8_lossy(PREFIX).into_owned(), "")
+    };
+    let (one, two) = (text(one), text(two));
+    let is_unknown = one.starts_with("ERR unknown command ");
+    one == two || is_unknown && two.starts_with(one.get(..SHOWN_BYTES).unwrap_or(&one))
+}
+
 /// Beside [`RULES`], the one thing forgiven that is no reply.
 const INVALIDATIONS: &str = "two connections that change keys in one round have no order, nor have invalidations of \
                              these keys, nor how many of them come together";
@@ -372,6 +390,10 @@ fn frames(args: &[Vec<u8>], one: &Frame, two: &Frame, forgiven: &mut Forgiven) -
         return true;
     }
     let request = name(args);
+    if one.is_error() && two.is_error() && same_but_for_prefix(one, two) {
+        *forgiven.entry(SHORT_NAMES).or_default() += 1;
+        return true;
+    }
     if one.is_error() || two.is_error() {
         return false;
     }

@@ -133,7 +133,8 @@ impl Pair {
             return Ok(outcome);
         }
         let read = |side: &mut Side| {
-            State::read(&mut side.control).map_err(|error| format!("the server: {error}"))
+            State::read(&mut side.control, side.prefix)
+                .map_err(|error| format!("the server: {error}"))
         };
         let (one, two) = (read(&mut self.direct)?, read(&mut self.other)?);
         Ok(match one.difference(&two) {

@@ -15,7 +15,10 @@
 //! A round ends when all its replies have come. Who waits in a blocking command that nobody has served is left out of
 //! a round; who was closed is connected anew. `{id1}` as an argument is the id that connection 1 has on its side.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+
+use respool_protocol::commands::{self, KeyFlags, id};
 
 use super::words;
 
@@ -71,6 +74,40 @@ impl Request {
             Request::Array(args) | Request::Inline(args) => name(args),
             Request::Silent(_) | Request::Closes(_) => "(raw bytes)".to_owned(),
         }
+    }
+
+    /// The same with this in front of its keys; and of a pattern of keys that begins with a letter.
+    pub(crate) fn behind(&self, prefix: &[u8]) -> Request {
+        let mut request = self.clone();
+        let (Request::Array(args) | Request::Inline(args)) = &mut request else {
+            return request;
+        };
+        let row = match args.is_empty() || prefix.is_empty() {
+            true => None,
+            false => commands::resolve(args.len(), |at| &args[at][..]),
+        };
+        let Some(row) = row else {
+            return request;
+        };
+        let mut keys = BTreeSet::new();
+        // Where they are cannot be said of what the server refuses.
+        let _ = row.get().keys(
+            args.len(),
+            |at| &args[at][..],
+            |at, what| {
+                if !what.has(KeyFlags::NOT_KEY) {
+                    keys.insert(at);
+                }
+            },
+        );
+        let is_named = |pattern: &Vec<u8>| pattern.first().is_some_and(u8::is_ascii_alphabetic);
+        if row == id::KEYS && args.get(1).is_some_and(is_named) {
+            keys.insert(1);
+        }
+        for key in keys {
+            args[key].splice(0..0, prefix.iter().copied());
+        }
+        request
     }
 
     /// Appends its bytes. `id` knows the ids of the connections.

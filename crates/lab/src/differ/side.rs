@@ -75,6 +75,8 @@ pub(crate) struct Goal {
 #[derive(Debug)]
 pub(crate) struct Side {
     address: SocketAddr,
+    /// In front of all keys of what is asked.
+    pub(crate) prefix: &'static [u8],
     /// Past everything, to the server itself.
     pub(crate) control: Control,
     pub(crate) connections: Vec<Connection>,
@@ -94,11 +96,16 @@ const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
 impl Side {
     /// # Errors
     /// When the server cannot be reached.
-    pub(crate) fn new(address: SocketAddr, server: &Server) -> Result<Side, String> {
+    pub(crate) fn new(
+        address: SocketAddr,
+        server: &Server,
+        prefix: &'static [u8],
+    ) -> Result<Side, String> {
         let control =
             Control::connect(server.address()).map_err(|error| format!("the server: {error}"))?;
         Ok(Side {
             address,
+            prefix,
             control,
             connections: Vec::new(),
         })
@@ -151,7 +158,7 @@ impl Side {
         for step in &round.steps {
             let mut bytes = Vec::new();
             for request in &step.requests {
-                request.encode(&mut bytes, &id);
+                request.behind(self.prefix).encode(&mut bytes, &id);
             }
             let connection = &mut self.connections[step.connection];
             connection.asked.extend(step.requests.iter().cloned());

@@ -29,11 +29,11 @@ const EXPIRES_TOLERANCE_MS: i64 = 60_000;
 const TIME_MIN_MS: i64 = 1_000_000_000_000;
 
 impl State {
-    /// Reads all of it.
+    /// Reads all of it. Keys are called by their names behind a prefix that they may have, or have lost.
     ///
     /// # Errors
     /// When the server does not answer.
-    pub(crate) fn read(server: &mut Control) -> io::Result<State> {
+    pub(crate) fn read(server: &mut Control, prefix: &[u8]) -> io::Result<State> {
         let mut state = State::default();
         let info = server.call(&["INFO", "keyspace"])?;
         let info = String::from_utf8_lossy(info.text().unwrap_or_default()).into_owned();
@@ -41,19 +41,21 @@ impl State {
             .lines()
             .filter_map(|line| line.strip_prefix("db")?.split_once(':')?.0.parse().ok());
         for db in databases {
-            state.read_database(server, db)?;
+            state.read_database(server, db, prefix)?;
         }
         server.call(&["SELECT", "0"])?;
         // Where it is allowed; the error is the same on both sides otherwise.
-        state
-            .others
-            .insert("DEBUG DIGEST", server.call(&["DEBUG", "DIGEST"])?);
+        // It is one of all names, too.
+        if prefix.is_empty() {
+            let digest = server.call(&["DEBUG", "DIGEST"])?;
+            state.others.insert("DEBUG DIGEST", digest);
+        }
         let functions = server.call(&["FUNCTION", "LIST", "WITHCODE"])?;
         state.others.insert("FUNCTION LIST", sorted(&functions));
         Ok(state)
     }
 
-    fn read_database(&mut self, server: &mut Control, db: usize) -> io::Result<()> {
+    fn read_database(&mut self, server: &mut Control, db: usize, prefix: &[u8]) -> io::Result<()> {
         server.call(&["SELECT", &db.to_string()])?;
         let names: Vec<Vec<u8>> = match server.call(&["KEYS", "*"])? {
             Frame::List(_, Some(keys)) => keys
@@ -124,6 +126,9 @@ impl State {
                 &about[2]
             };
             let expires_ms = expires.integer().unwrap_or(0);
+            let name = name
+                .strip_prefix(prefix)
+                .map_or(name.clone(), <[u8]>::to_vec);
             self.keys.insert((db, name), Key { is, expires_ms });
         }
         Ok(())

@@ -480,3 +480,26 @@ proptest! {
         command.arity_ok(argc);
     }
 }
+
+/// A command of a new server that says from which of its keys it has taken something, and whose row does not know that,
+/// cannot pass; nor can a rule for one that has no such keys.
+#[test]
+fn what_takes_from_one_of_several_keys_says_from_which() {
+    let takes = |spec: &KeySpec| {
+        let several = !matches!(spec.find, Find::Range { last: 0, .. });
+        several && spec.flags.has(KeyFlags::ACCESS.or(KeyFlags::DELETE))
+    };
+    let mut found = Vec::new();
+    for id in all() {
+        let command = id.get();
+        let is_handed_on = command.key_scan == KeyScan::Migrate;
+        let says = command.keys.iter().any(takes) && !is_handed_on;
+        assert_eq!(says, command.names == Names::First, "{}", command.name);
+        if command.names != Names::None {
+            // What goes the short way is not asked that.
+            assert_eq!(command.only_key, 0, "{}", command.name);
+            found.push(command.name);
+        }
+    }
+    assert_eq!(found.len(), 15, "{found:?}");
+}

@@ -32,6 +32,39 @@ fn no_client_can_tell_random_requests_through_respool_from_the_same_to_the_serve
     );
 }
 
+/// The same where all keys have a prefix that respool takes off.
+#[test]
+fn nor_can_it_tell_that_the_server_sees_the_keys_of_random_requests_without_their_prefix() {
+    let seed = seed() % 1_000_000_000;
+    for flavour in Flavour::ALL {
+        if servers::find(flavour).is_err() {
+            continue;
+        }
+        say(&format!("differ: {} --strip --seed {seed}", flavour.name()));
+        // What is about all servers is not compared here: where it differs, and what is refused, is that of any pool of
+        // several. Scripts show the keys that they were given.
+        let without = ["server", "pubsub", "tracking", "functions", "scripts"];
+        let omitted = ["SCAN", "SCRIPT", "EVAL", "EVALSHA", "FUNCTION"];
+        let settings = Settings {
+            seed,
+            cases: 2 * CASES,
+            time_max: Some(Duration::from_secs(10)),
+            flavour,
+            respool: respool(),
+            respool_args: vec!["--threads=1".to_owned()],
+            without: without.map(str::to_owned).to_vec(),
+            omitted: omitted.map(str::to_owned).to_vec(),
+            accepts_refusals: true,
+            patience: Duration::from_secs(20),
+            strips: true,
+            ..Settings::default()
+        };
+        let report =
+            differ::run(&settings, &mut |_| {}).unwrap_or_else(|problem| panic!("{problem}"));
+        assert!(report.is_clean(), "{}", report.text());
+    }
+}
+
 /// With every server; counts what was joined.
 fn compare(seed: u64, coalesced: &mut BTreeMap<&'static str, u64>) {
     for flavour in Flavour::ALL {

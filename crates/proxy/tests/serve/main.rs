@@ -42,5 +42,6 @@ mod sentinel;
 mod sessions;
 mod sharded;
 mod splits;
+mod stripped;
 mod transactions;
 mod waits;
