@@ -151,7 +151,12 @@ fn counted_slots(count: usize, random: &mut Random) -> Vec<u16> {
 
 /// Moves slots with keys, some of the keys at a time, from wherever they are to some other node of these.
 pub(crate) fn move_some(cluster: &Cluster, count: usize, nodes: &[usize], random: &mut Random) {
-    for slot in counted_slots(count, random) {
+    let slots = counted_slots(count, random);
+    move_slots(cluster, slots, nodes, random);
+}
+
+pub(crate) fn move_slots(cluster: &Cluster, slots: Vec<u16>, nodes: &[usize], random: &mut Random) {
+    for slot in slots {
         let mut moved = || -> std::io::Result<()> {
             let from = cluster.owner(slot)?;
             let others: Vec<usize> = nodes.iter().copied().filter(|node| *node != from).collect();

@@ -14,7 +14,7 @@ use respool_protocol::slot::hash_slot;
 use tempfile::TempDir;
 
 use super::client::{Client, Value, words};
-use super::cluster::{SOON, move_some, primaries, some_server};
+use super::cluster::{SOON, move_slots, move_some, primaries, some_server};
 use super::coalescing::counter;
 use super::counting::{Allowed, counted};
 use super::divided::{answers_like_one_server, pipelined, text, texts};
@@ -81,7 +81,7 @@ impl Kinds {
         }
     }
 
-    /// A respool before them; the folder has its file.
+    /// A respool before them; the folder has its file. What is `stripped` sees keys without their prefix.
     fn proxy(&self, all: &str, prefixes: &[(&str, &str)], threads: u32) -> (Proxy, TempDir) {
         let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
         let file = folder.path().join("respool.toml");
@@ -92,7 +92,11 @@ impl Kinds {
                 self.url(all)
             );
             for (prefix, kind) in prefixes {
-                text.push_str(&format!("'{prefix}' = '{}'\n", self.url(kind)));
+                let part = match kind.strip_prefix("stripped ") {
+                    Some(kind) => format!("{{ backend = '{}', strip = true }}", self.url(kind)),
+                    None => format!("'{}'", self.url(kind)),
+                };
+                text.push_str(&format!("'{prefix}' = {part}\n"));
             }
             std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
             vec!["--config".into(), file.display().to_string()]
@@ -339,15 +343,64 @@ fn what_is_published_reaches_whoever_listens_whatever_has_the_keys() {
 
 #[test]
 fn many_kinds_answer_like_one_server() {
+    let whole = [("k", "sharded"), ("k1", "cluster"), ("k2", "sentinels")];
+    let stripped = [
+        ("k", "stripped sharded"),
+        ("k1", "stripped cluster"),
+        ("k2", "stripped sentinels"),
+    ];
     let binary = some_server();
-    let served = Served::start(
-        &binary,
-        "single",
-        &[("k", "sharded"), ("k1", "cluster"), ("k2", "sentinels")],
-        2,
-    );
-    let size = answers_like_one_server(&binary, served.proxy.0.address());
-    assert_eq!(served.client().call("DBSIZE"), size);
+    for prefixes in [whole, stripped] {
+        let served = Served::start(&binary, "single", &prefixes, 2);
+        let size = answers_like_one_server(&binary, served.proxy.0.address());
+        assert_eq!(served.client().call("DBSIZE"), size);
+    }
+}
+
+#[test]
+fn parts_of_any_kind_see_short_keys() {
+    let prefixes = [
+        ("c:", "stripped cluster"),
+        ("w:", "stripped sentinels"),
+        ("s:", "stripped sharded"),
+        ("c:s:", "other"),
+    ];
+    let served = Served::start(&some_server(), "single", &prefixes, 2);
+    let mut client = served.client();
+    let keys = |of: usize| ["c:", "w:", "s:", "c:s:", ""].map(|prefix| format!("{prefix}k{of}"));
+    // The first ones may come before its nodes have said what they own.
+    assert_eq!(client.call("SET c:k0 0"), Value::ok());
+    let healed = counter(&mut client, "redirected_moved");
+    for of in 0..50 {
+        let pairs = keys(of).map(|key| format!("{key} {key}")).join(" ");
+        assert_eq!(client.call(&format!("MSET {pairs}")), Value::ok());
+    }
+    let short: HashSet<String> = (0..50).map(|of| format!("k{of}")).collect();
+    for kind in ["cluster", "sentinels", "sharded", "single"] {
+        assert_eq!(served.kinds.held(kind), short, "{kind}");
+    }
+    let all: HashSet<String> = (0..50).flat_map(keys).collect();
+    let found = |names: Vec<String>| names.into_iter().collect::<HashSet<_>>();
+    assert_eq!(found(texts(&client.call("KEYS *"))), all);
+    assert_eq!(found(scanned(&mut client)), all);
+    for of in 0..50 {
+        let gets = keys(of).map(|key| format!("GET {key}")).join(";");
+        let mget = format!("MGET {}", keys(of).join(" "));
+        let expected = keys(of).map(Value::bulk).to_vec();
+        assert_eq!(pipelined(&mut client, &gets), expected);
+        assert_eq!(client.call(&mget), Value::Array(expected));
+    }
+    // What has to be at one node of a Cluster is there if what the node sees says so.
+    for (prefix, tag) in [("c:", "c:{t}"), ("w:", "w:"), ("s:", "s:{t}")] {
+        let transaction = format!("MULTI;SET {tag}a 1;RPUSH {tag}l x;EXEC;BLPOP {tag}m {tag}l 1");
+        let replies = pipelined(&mut client, &transaction);
+        let done = Value::Array(vec![Value::ok(), Value::Integer(1)]);
+        assert_eq!(replies[3], done, "{prefix}");
+        assert_eq!(texts(&replies[4]), [format!("{tag}l"), "x".to_owned()]);
+    }
+    assert_eq!(counter(&mut client, "redirected_moved"), healed);
+    let refused = client.call("BLPOP c:{d}a c:{e}b 1");
+    assert_eq!(code(&refused), "CROSSSLOT", "{refused:?}");
 }
 
 #[test]
@@ -370,6 +423,24 @@ fn slots_of_a_part_that_move_under_load_are_noticed_by_nobody() {
     let met = |served: &Served, name: &str| {
         wait_until(name, SOON, || counter(&mut served.client(), name) > 0);
     };
+    met(&served, "redirected_moved");
+    drop(served);
+    let stripped = [("c", "stripped cluster"), ("d", "stripped sentinels")];
+    let mut served = Served::start(&binary, "single", &stripped, 3);
+    counted(
+        served.proxy.0.address(),
+        &mut served,
+        Allowed::Nothing,
+        |served| {
+            let mut random = Random::new(seed());
+            // Those of the keys that the nodes see.
+            let mut held: Vec<String> = served.kinds.held("cluster").into_iter().collect();
+            held.sort();
+            let some = (0..20).map(|_| &held[random.below(held.len() as u64) as usize]);
+            let slots = some.map(|key| hash_slot(key.as_bytes())).collect();
+            move_slots(&served.kinds.cluster, slots, &[0, 1, 2], &mut random);
+        },
+    );
     met(&served, "redirected_moved");
     drop(served);
     let mut served = Served::start(&binary, "cluster", &before, 3);
@@ -498,7 +569,13 @@ fn while_a_primary_of_one_part_is_replaced_the_keys_of_the_others_are_answered()
 
 #[test]
 fn each_part_is_read_where_its_own_url_says() {
-    let prefixes = [("w:", "read"), ("c:", "cluster")];
+    is_read_where_its_url_says("read", "w:k");
+    is_read_where_its_url_says("stripped read", "k");
+}
+
+/// `seen`: what its servers see of `w:k`.
+fn is_read_where_its_url_says(read: &str, seen: &str) {
+    let prefixes = [("w:", read), ("c:", "cluster")];
     let served = Served::start(&sentinel::some_server(8), "single", &prefixes, 1);
     let [primary, replica] = [0, 1].map(|server| {
         let watched = served.kinds.sentinels.watched(0);
@@ -507,7 +584,7 @@ fn each_part_is_read_where_its_own_url_says() {
     let mut client = served.client();
     assert_eq!(client.call("MSET k 1 c:k 1 w:k 1 w:l 1"), Value::ok());
     wait_until("its replica has it", SOON, || {
-        Client::connect(replica).call("GET w:k") == Value::bulk("1")
+        Client::connect(replica).call(&format!("GET {seen}")) == Value::bulk("1")
     });
     wait_for_replicas(&served.proxy.0, 1);
     let reads = |server| calls(server, "get") + calls(server, "mget");

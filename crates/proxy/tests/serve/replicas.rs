@@ -297,12 +297,20 @@ const GETS: u64 = KEYS as u64 + 3;
 const GETS_OF_OWNERS: u64 = 3;
 
 fn fill(address: SocketAddr) {
+    write_all(&mut Client::connect(address));
+}
+
+/// The same, and so many replicas of each primary have them all: one may be up, and be sent nothing for another second.
+fn fill_all(address: SocketAddr, replicas: i64) {
     let mut client = Client::connect(address);
+    write_all(&mut client);
+    let wait = format!("WAIT {replicas} {}", SOON.as_millis());
+    assert_eq!(client.call(&wait), Value::Integer(replicas));
+}
+
+fn write_all(client: &mut Client) {
     for key in 0..KEYS {
-        let replies = pipelined(
-            &mut client,
-            &format!("SET k{key} {key};HSET h{key} f {key}"),
-        );
+        let replies = pipelined(client, &format!("SET k{key} {key};HSET h{key} f {key}"));
         assert!(
             replies.iter().all(|reply| reply.error().is_none()),
             "{replies:?}"
@@ -938,11 +946,10 @@ fn a_cluster_that_changes_its_primaries_is_read_all_the_time() {
             &["--threads=1"],
         )
     });
-    fill(proxies[0].address());
+    fill_all(proxies[0].address(), 1);
     for proxy in &proxies {
         wait_for_replicas(proxy, 3);
     }
-    thread::sleep(Duration::from_millis(200));
     let addresses = proxies.each_ref().map(|proxy| proxy.address());
     let key_of = |primary: usize| {
         let mut keys = (0..KEYS).map(|key| format!("k{key}"));
@@ -987,11 +994,10 @@ fn a_watched_primary_that_is_replaced_is_read_all_the_time() {
             &["--threads=1"],
         )
     });
-    fill(proxies[0].address());
+    fill_all(proxies[0].address(), 2);
     for proxy in &proxies {
         wait_for_replicas(proxy, 2);
     }
-    thread::sleep(Duration::from_millis(200));
     let addresses = proxies.each_ref().map(|proxy| proxy.address());
     read_all_the_time(&addresses, || {
         sentinels.watched(0).server(0).kill9();
@@ -1007,8 +1013,10 @@ fn a_watched_primary_that_is_replaced_is_read_all_the_time() {
             })
         });
         thread::sleep(Duration::from_millis(1_100));
-        let begun = sentinels.begin_failover(0, 0);
-        begun.unwrap_or_else(|error| panic!("{error}"));
+        // Not before they have heard how that one is.
+        wait_until("the Sentinels have found whom to promote", SOON, || {
+            sentinels.begin_failover(0, 0).is_ok()
+        });
         let again = sentinels.wait_for_other_primary(0, other, SOON);
         again.unwrap_or_else(|error| panic!("{error}"));
         thread::sleep(Duration::from_millis(500));
