@@ -342,7 +342,7 @@ impl Engine {
         if !self.settings.users.is_empty() {
             return;
         }
-        let pool = self.server(server).pool;
+        let pool = self.pool_of(server).whole;
         for key in self.sessions.keys() {
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;
@@ -382,7 +382,7 @@ impl Engine {
 
     /// Whether a session has to say first who it is: to us, or to a server that says so.
     pub(crate) fn must_authenticate(&self, pool: usize) -> bool {
-        let first = self.first_link(self.pools[pool].home());
+        let first = self.first_link(self.pools.home_of(pool));
         let refusal = self
             .shared
             .get(&first)

@@ -473,7 +473,7 @@ impl Engine {
 
     /// The same of a server.
     pub(crate) fn is_server_paused(&self, server: ServerId) -> bool {
-        let pool = self.server(server).pool;
+        let pool = self.pool_of(server).whole;
         self.pauses.iter().any(|pause| pause.pool == pool)
     }
 

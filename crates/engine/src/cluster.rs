@@ -12,6 +12,7 @@
 //! Until the nodes have said anything, the seeds own everything: they say MOVED.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use respool_protocol::cluster::{self, Endpoint, Info, Role as NodeRole, View};
 use respool_protocol::encode;
@@ -21,9 +22,9 @@ use crate::duty::Duty;
 use crate::engine::{Engine, Event};
 use crate::limits::SERVERS_MAX;
 use crate::link::{Link, Role, State};
-use crate::pool::{Server, ServerId};
+use crate::pool::{Group, Server, ServerId};
 use crate::session::{Flags, Pins, Session};
-use crate::settings::{Address, ServerSettings};
+use crate::settings::{Address, PoolKind, ServerSettings};
 use crate::slots::Key;
 use crate::time::Time;
 
@@ -46,7 +47,7 @@ pub(crate) const TAKEN_OVER_MS: u64 = 300;
 /// How long it is waited, in all, for nodes that have not said yet which there are, milliseconds. They do so at once, or are not
 /// there.
 const NODES_MS: u64 = 1_000;
-/// SCAN tells so many nodes apart.
+/// SCAN tells so many servers apart.
 const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
 
 /// What is known of a Cluster.
@@ -64,6 +65,8 @@ pub(crate) struct Cluster {
     primaries: HashMap<ServerId, ServerId>,
     /// The owners by the numbers that SCAN knows them by.
     scan_order: Vec<(u16, ServerId)>,
+    /// The first of those, and the one behind the last.
+    numbers: Range<u16>,
     /// Owners whose numbers may still change: by a MOVED one learns that they own something, and not whose place they take.
     unsettled: HashSet<ServerId>,
     /// All that the nodes spoke of, replicas too.
@@ -103,8 +106,14 @@ struct Refresh {
 }
 
 impl Cluster {
-    pub(crate) fn new(seeds: &[ServerSettings], ids: Vec<ServerId>) -> Cluster {
+    /// `numbers`: SCAN knows its nodes by some of these.
+    pub(crate) fn new(
+        seeds: &[ServerSettings],
+        ids: Vec<ServerId>,
+        numbers: Range<u16>,
+    ) -> Cluster {
         let first = ids[0];
+        let numbers = numbers.start..numbers.end.min(NUMBERS).max(numbers.start + 1);
         Cluster {
             owners: vec![first; usize::from(SLOTS)].into_boxed_slice(),
             servers: ids.clone(),
@@ -112,7 +121,8 @@ impl Cluster {
             names: HashMap::new(),
             primaries: HashMap::new(),
             unsettled: HashSet::new(),
-            scan_order: (0..).zip(ids.iter().copied()).collect(),
+            scan_order: numbers.clone().zip(ids.iter().copied()).collect(),
+            numbers,
             members: ids.clone(),
             seeds: ids,
             template: seeds[0].clone(),
@@ -140,6 +150,13 @@ impl Cluster {
 
     pub(crate) fn owner_of_slot(&self, slot: u16) -> ServerId {
         self.owners[usize::from(slot)]
+    }
+
+    /// Of the slots of a node the first; of one that owns none, the first of all.
+    pub(crate) fn first_slot_of(&self, server: ServerId) -> u16 {
+        let mut owners = (0..SLOTS).zip(&self.owners);
+        let its = owners.find(|(_, owner)| **owner == server);
+        its.map_or(0, |(slot, _)| slot)
     }
 
     pub(crate) fn servers(&self) -> &[ServerId] {
@@ -214,8 +231,9 @@ impl Cluster {
     fn number(&mut self, mut news: Vec<(String, ServerId)>) {
         news.sort_unstable();
         for (name, server) in news {
-            let first = hash_slot(name.as_bytes()) % NUMBERS;
-            let mut numbers = (0..NUMBERS).map(|more| (first + more) % NUMBERS);
+            let (from, count) = (self.numbers.start, self.numbers.len() as u16);
+            let first = hash_slot(name.as_bytes()) % count;
+            let mut numbers = (0..count).map(|more| from + (first + more) % count);
             let is_free = |number: &u16| self.scan_order.iter().all(|(taken, _)| taken != number);
             if let Some(number) = numbers.find(is_free) {
                 self.scan_order.push((number, server));
@@ -240,7 +258,7 @@ impl Cluster {
             .retain(|(_, server)| *server != from && *server != to);
         let is_taken = |number: u16| self.scan_order.iter().any(|(taken, _)| *taken == number);
         let next = match number + 1 {
-            next if next < NUMBERS && !is_taken(next) => next,
+            next if self.numbers.contains(&next) && !is_taken(next) => next,
             _ => number,
         };
         self.scan_order.push((next, to));
@@ -559,9 +577,26 @@ impl Engine {
     pub(crate) fn tell_topology(&mut self, pool: usize, text: String) {
         let told = self.told_of_topology.insert(pool, text.clone());
         if told.as_ref() != Some(&text) {
-            let pool = self.settings.pools[pool].name.clone();
+            let of = &self.settings.pools[usize::from(self.pools[pool].whole)];
+            let text = match self.prefix_of(pool) {
+                Some(prefix) => format!("behind `{prefix}`: {text}"),
+                None => text,
+            };
+            let pool = of.name.clone();
             self.tell(Event::Topology { pool, text });
         }
+    }
+
+    /// How the keys of a part begin. `None`: as they like.
+    fn prefix_of(&self, part: usize) -> Option<String> {
+        let whole = usize::from(self.pools[part].whole);
+        let place = |index: &u16| usize::from(*index) == part;
+        let place = self.pools.parts_of(whole).iter().position(place)?;
+        let PoolKind::ByPrefix { parts } = &self.settings.pools[whole].kind else {
+            return None;
+        };
+        let prefix = &parts.get(place).filter(|_| place > 0)?.prefix;
+        Some(String::from_utf8_lossy(prefix).into_owned())
     }
 }
 
@@ -636,6 +671,7 @@ impl Engine {
         let (members, seen) = (cluster.members.clone(), &owners);
         let kept: HashSet<ServerId> = members.iter().chain(seen).copied().collect();
         let had: Vec<ServerId> = (0..self.servers.len() as u16).map(ServerId).collect();
+        self.pools.list_servers(pool);
         if !was_known {
             let count = owners.len();
             self.tell_topology(pool, format!("{count} nodes own its slots"));
@@ -692,6 +728,7 @@ impl Engine {
         // Who has lost its last slot is seen at the next refresh.
         if !cluster.servers.contains(&owner) {
             cluster.list_owners(&self.servers);
+            self.pools.list_servers(pool);
         }
         self.settle_before_leaving(old);
         self.doubt_owners(owner);
@@ -731,20 +768,19 @@ impl Engine {
 
     /// Whose keys are watched at a node that does not have them any more: EXEC will say that they may have changed.
     fn lose_watches(&mut self, server: ServerId) {
-        let pool = &self.pools[usize::from(self.server(server).pool)];
-        let Some(cluster) = pool.cluster() else {
+        let pool = usize::from(self.server(server).pool);
+        let Some(cluster) = self.pools[pool].cluster() else {
             return;
+        };
+        let is_lost = |group: &Group| {
+            usize::from(group.pool) == pool && cluster.owner_of_slot(group.number) != server
         };
         let lost = |session: &Session| {
             let watched = session
                 .rare
                 .as_deref()
                 .map_or(&[][..], |rare| &rare.watched);
-            session.pins.any(Pins::WATCH)
-                && session.server == server
-                && watched
-                    .iter()
-                    .any(|slot| cluster.owner_of_slot(*slot) != server)
+            session.pins.any(Pins::WATCH) && session.server == server && watched.iter().any(is_lost)
         };
         let sessions = self.sessions.iter();
         let lost: Vec<Key> = sessions
@@ -840,7 +876,7 @@ impl Engine {
 
     /// Who rides on links to a server that is gone, and has no reason to stay there.
     pub(crate) fn turn_riders_home(&mut self, server: ServerId) {
-        let home = self.pools[usize::from(self.server(server).pool)].home();
+        let home = self.pools.home_of(usize::from(self.server(server).pool));
         let rides = |session: &Session| {
             session.server == server && session.pins.is_empty() && session.flags.any(Flags::ROUTED)
         };
@@ -854,5 +890,42 @@ impl Engine {
                 self.turn(rider, home);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Others have the numbers around them.
+    #[test]
+    fn scan_knows_nodes_by_the_numbers_that_are_left_to_their_cluster() {
+        let seed = |port| ServerSettings {
+            address: Address::Tcp {
+                host: "node".to_owned(),
+                port,
+            },
+            credentials: None,
+            db: 0,
+        };
+        let seeds: Vec<ServerSettings> = (1..=12).map(seed).collect();
+        let servers: Vec<Server> = seeds.iter().map(|seed| Server::new(0, seed)).collect();
+        let ids: Vec<ServerId> = (0..12).map(ServerId).collect();
+        let mut cluster = Cluster::new(&seeds, ids.clone(), 7..17);
+        cluster.scan_order.clear();
+        // The last two own nothing yet.
+        for (slot, owner) in cluster.owners.iter_mut().enumerate() {
+            *owner = ids[slot % 10];
+        }
+        cluster.list_owners(&servers);
+        let numbers = |cluster: &Cluster| -> Vec<u16> {
+            let numbered = cluster.scan_order().iter();
+            numbered.map(|(number, _)| *number).collect()
+        };
+        assert_eq!(numbers(&cluster), (7..17).collect::<Vec<_>>());
+        let (_, last) = cluster.scan_order()[9];
+        cluster.inherit(last, ids[10]);
+        assert_eq!(numbers(&cluster), (7..17).collect::<Vec<_>>());
+        assert_eq!(cluster.scan_order()[9], (16, ids[10]));
     }
 }

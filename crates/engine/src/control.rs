@@ -285,10 +285,13 @@ impl Engine {
             // The slots of a calendar are as long as the wait.
             of.expect_anew();
         }
+        let rule = of.flush.clone();
+        self.pools.set_parts(usize::from(pool), &rule);
         *self.levels_mut(listener) = levels;
         for link in self.links.keys() {
             if let Some(link) = self.links.get_mut(link)
-                && self.servers[usize::from(link.key.server.0)].pool == pool
+                && self.pools[usize::from(self.servers[usize::from(link.key.server.0)].pool)].whole
+                    == pool
                 && link.role == Role::Shared
             {
                 link.try_again();

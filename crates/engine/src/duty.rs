@@ -306,7 +306,7 @@ impl Engine {
             Duty::Leave { .. } => self.settle_left(key),
             Duty::Receivers(_) | Duty::Subscribers(_) => {
                 let server = self.links.get(key).map(|link| link.key.server);
-                let reply = match server.map(|server| self.server(server).pool) {
+                let reply = match server.map(|server| self.pool_of(server).whole) {
                     Some(pool) => self.recount(pool, &duty, reply),
                     None => reply.to_vec(),
                 };
@@ -403,7 +403,7 @@ impl Engine {
             return reply.to_vec();
         };
         let mut text = String::from_utf8_lossy(&text).into_owned();
-        if self.is_before_cluster(session) {
+        if self.has_nodes(session) {
             text = as_standalone(&text);
         }
         if ours {

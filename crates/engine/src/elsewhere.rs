@@ -26,11 +26,11 @@ use crate::engine::{Engine, TICK_MS};
 use crate::failure::{self, Cause, Fate};
 use crate::link::{Before, Class, Entry, Link, LinkKey, Role, State};
 use crate::pool::ServerId;
-use crate::readers::{NO_READER, NoReader};
+use crate::readers::{NO_READER, NoReader, Readers};
 use crate::requests::bound_reply;
 use crate::session::{Flags, Pins, Session};
 use crate::settings::Address;
-use crate::slots::Key;
+use crate::slots::{Key, Slots};
 use crate::time::Time;
 
 /// The command that has to stand in front of one that a node was named for by ASK.
@@ -828,14 +828,6 @@ impl Engine {
         );
         let (cluster, sessions) = (pool.cluster(), &self.sessions);
         let readers = pool.readers.as_deref();
-        let is_read_elsewhere = |entry: &Entry, request: &[u8]| {
-            let at =
-                readers.and_then(|readers| readers.instead_of(kind.server, entry.session).ok());
-            let wants = |session: &Session| !session.flags.any(Flags::READS_OTHERWISE);
-            at.is_some_and(|at| at != kind.server)
-                && sessions.get(entry.session).is_some_and(wants)
-                && id_of(request).is_some_and(|id| id.get().replica)
-        };
         let moved = |entry: &Entry, request: &[u8]| {
             let request = as_asked(request);
             let is_anothers = |cluster: &Cluster| {
@@ -845,7 +837,7 @@ impl Engine {
             entry.session != Key::NOBODY
                 && (of_replica
                     || cluster.is_some_and(is_anothers)
-                    || is_read_elsewhere(entry, request))
+                    || is_read_elsewhere(readers, sessions, kind.server, entry, request))
         };
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -860,21 +852,90 @@ impl Engine {
                 Some(Duty::Asking { then }) => then.map(|then| *then),
                 duty => duty,
             };
-            let refusal = moved_away(self.label(key));
-            let item = PutOff {
-                about: About::of(&request, entry.class.reads()),
-                entry,
-                duty,
-                request,
-                asked: kind,
-                to: To::Owner,
-                due: self.now,
-                waits: false,
-                refusal,
-            };
-            self.put_off(key, item);
+            self.move_away(key, kind, entry, duty, request);
         }
     }
+
+    /// An owner owes replies and sends nothing for long: its reads that can be had at another server go there. Here they keep their
+    /// places, so that their late replies are known for what they are.
+    pub(crate) fn move_reads(&mut self, key: Key) {
+        let is_shared =
+            |link: &&mut Link| matches!(link.role, Role::Shared | Role::Captured { .. });
+        let Some(link) = self.links.get_mut(key).filter(is_shared) else {
+            return;
+        };
+        let kind = link.key;
+        let pool = &self.pools[usize::from(self.servers[usize::from(kind.server.0)].pool)];
+        let (readers, sessions) = (pool.readers.as_deref(), &self.sessions);
+        let (mut moved, mut at, mut read) = (Vec::new(), 0, Vec::new());
+        for (index, entry) in link.ledger.iter_mut().enumerate() {
+            let behind = at + entry.len as usize;
+            if entry.class != Class::Same {
+                read.clear();
+                read.extend_from_slice(entry.class.beginning());
+                read.extend_from_slice(&link.out.bytes()[at..behind]);
+            }
+            at = behind;
+            // The reply in front may be half with its client.
+            let is_answered = index == 0 && link.cutting;
+            let is_read = entry.class.reads() && !entry.duty && entry.session != Key::NOBODY;
+            if is_read
+                && !is_answered
+                && is_read_elsewhere(readers, sessions, kind.server, entry, &read)
+            {
+                let again = Entry {
+                    len: read.len() as u32,
+                    class: Class::Read,
+                    before: Before::Lost,
+                    ..*entry
+                };
+                moved.push((again, read.clone()));
+                entry.session = Key::NOBODY;
+            }
+        }
+        for (entry, request) in moved {
+            self.move_away(key, kind, entry, None, request);
+        }
+    }
+
+    /// A request that was on this link goes to another server.
+    fn move_away(
+        &mut self,
+        link: Key,
+        asked: LinkKey,
+        entry: Entry,
+        duty: Option<Duty>,
+        request: Vec<u8>,
+    ) {
+        let refusal = moved_away(self.label(link));
+        let item = PutOff {
+            about: About::of(&request, entry.class.reads()),
+            entry,
+            duty,
+            request,
+            asked,
+            to: To::Owner,
+            due: self.now,
+            waits: false,
+            refusal,
+        };
+        self.put_off(link, item);
+    }
+}
+
+/// Whether a request is a read that its session may have of another server than the owner of its key.
+fn is_read_elsewhere(
+    readers: Option<&Readers>,
+    sessions: &Slots<Session>,
+    owner: ServerId,
+    entry: &Entry,
+    request: &[u8],
+) -> bool {
+    let at = readers.and_then(|readers| readers.instead_of(owner, entry.session).ok());
+    let wants = |session: &Session| !session.flags.any(Flags::READS_OTHERWISE);
+    at.is_some_and(|at| at != owner)
+        && sessions.get(entry.session).is_some_and(wants)
+        && id_of(request).is_some_and(|id| id.get().replica)
 }
 
 fn error_reply(text: &[u8]) -> Vec<u8> {

@@ -33,7 +33,7 @@ use crate::keeping::Keeping;
 use crate::limits::LINKS_PER_SERVER;
 use crate::link::{Class, Decision, Entry, Identity, Link, LinkKey, Role, State, Streaming, Why};
 use crate::parking::Piece;
-use crate::pool::{Pool, Server, ServerId};
+use crate::pool::{Pool, Pools, Server, ServerId};
 use crate::requests::{Alike, may_wait};
 use crate::returns::Expected;
 use crate::scripts::Scripts;
@@ -177,7 +177,7 @@ pub struct Engine {
     pub(crate) now: Time,
     /// The same as ledgers keep it.
     pub(crate) now_ms: u32,
-    pub(crate) pools: Vec<Pool>,
+    pub(crate) pools: Pools,
     pub(crate) servers: Vec<Server>,
     pub(crate) sessions: Slots<Session>,
     pub(crate) links: Slots<Link>,
@@ -358,7 +358,7 @@ impl Engine {
 impl Engine {
     /// An engine that at once connects to each pool's servers.
     pub fn new(settings: Arc<Settings>, worker: Worker, now: Time) -> Self {
-        let (pools, servers) = Pool::build(&settings.pools, &settings.flush);
+        let (pools, servers) = Pools::build(&settings.pools, &settings.flush);
         let mut engine = Engine {
             pools,
             servers,
@@ -1118,13 +1118,15 @@ impl Engine {
                 self.open_links.swap_remove(at);
                 continue;
             }
-            let pool = self.servers[usize::from(link.key.server.0)].pool;
-            let pool = &mut self.pools[usize::from(pool)];
+            let pool = usize::from(self.servers[usize::from(link.key.server.0)].pool);
             let soon = match link.in_flight() {
-                0 => pool.soon_by_server(self.now),
+                0 => {
+                    let whole = usize::from(self.pools[pool].whole);
+                    self.pools.soon_by_server(whole, self.now)
+                }
                 _ => None,
             };
-            let rule = &pool.flush;
+            let rule = &self.pools[pool].flush;
             let hurries = |entry: &Entry| {
                 let session = self.sessions.get(entry.session);
                 session.is_some_and(|session| !Levels::of(&self.levels, session.listener).hold)
@@ -1169,13 +1171,12 @@ impl Engine {
 
     /// What the configuration calls a server's pool.
     pub(crate) fn pool_name(&self, server: ServerId) -> &str {
-        let pool = self
-            .settings
-            .pools
-            .get(usize::from(self.server(server).pool));
+        let whole = self.pool_of(server).whole;
+        let pool = self.settings.pools.get(usize::from(whole));
         pool.map_or("", |pool| pool.name.as_str())
     }
 
+    /// The pool of a server, or the part of one.
     pub(crate) fn pool_of(&self, server: ServerId) -> &Pool {
         &self.pools[usize::from(self.server(server).pool)]
     }

@@ -347,7 +347,8 @@ impl Engine {
         }
         // What was moved in its batch, or is asked again, stands behind what is younger. What waits for something at the server
         // may wait for ever, and is not waited for: a server that is paused itself does not, either.
-        let (links, servers, now) = (&self.links, &self.servers, self.now.stamp_ms());
+        let (links, servers, pools) = (&self.links, &self.servers, &self.pools);
+        let now = self.now.stamp_ms();
         let (sessions, put_off) = (&self.sessions, &self.put_off_sessions);
         let oldest = |pool: u16| {
             let delayed = put_off.iter().filter_map(|key| {
@@ -357,7 +358,10 @@ impl Engine {
             links
                 .iter()
                 .filter(|(_, link)| !link.waits && link.tunnel.is_none())
-                .filter(|(_, link)| servers[usize::from(link.key.server.0)].pool == pool)
+                .filter(|(_, link)| {
+                    let part = servers[usize::from(link.key.server.0)].pool;
+                    pools[usize::from(part)].whole == pool
+                })
                 .flat_map(|(_, link)| link.ledger.iter().map(|entry| entry.at_ms))
                 .chain(delayed)
                 .min_by_key(|at_ms| at_ms.wrapping_sub(now) as i32)

@@ -3,7 +3,9 @@
 //! A part is an entry of its link's ledger like any other, with the place of the whole in the order of the session's
 //! replies. The session keeps what has come until all parts have; whoever fails has failed the whole.
 
-use respool_protocol::commands::{Answer, CommandId, Retry, id};
+use std::collections::HashMap;
+
+use respool_protocol::commands::{Answer, CommandId, Retry, Spread, id};
 use respool_protocol::encode;
 use respool_protocol::fan::{self, Cursor, Divided, Merged, Part, Sections, Undivided};
 
@@ -11,7 +13,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::here::adds_our_section;
 use crate::link::{Class, Entry};
-use crate::pool::{Group, ServerId};
+use crate::pool::{Group, Pools, ServerId};
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::route::CROSSSLOT;
@@ -21,6 +23,62 @@ use crate::subscriptions::Kind;
 
 /// Memory for a reply that is put together, between two of them.
 const REPLY_BYTES_KEPT: usize = 64 << 10;
+
+/// To a request whose keys are in more slots of more Clusters than have numbers.
+const MANY: &[u8] =
+    b"ERR respool: the keys are in too many slots of several Clusters: ask for less at once";
+/// To SCAN where a Cluster has more owners of slots than it has numbers of.
+const MANY_SCANNED: &[u8] =
+    b"ERR respool: the pool has more servers than SCAN can tell apart: ask the servers themselves";
+
+/// What the keys of a request belong to, by numbers that tell it apart.
+enum Met {
+    /// In a pool that has no parts: by its own.
+    Whole(u16),
+    /// In others: in the order in which it is met.
+    Parts {
+        groups: Vec<Group>,
+        numbers: HashMap<Group, u16>,
+    },
+}
+
+impl Met {
+    fn new(pools: &Pools, pool: u16) -> Met {
+        match pools.parts_of(usize::from(pool)) {
+            [only] if *only == pool => Met::Whole(pool),
+            _ => Met::Parts {
+                groups: Vec::new(),
+                numbers: HashMap::new(),
+            },
+        }
+    }
+
+    #[inline]
+    fn number_of(&mut self, group: Group) -> u16 {
+        match self {
+            Met::Whole(_) => group.number,
+            Met::Parts { groups, numbers } => *numbers.entry(group).or_insert_with(|| {
+                groups.push(group);
+                (groups.len() - 1) as u16
+            }),
+        }
+    }
+
+    fn group_of(&self, number: u16) -> Group {
+        match self {
+            Met::Whole(pool) => Group {
+                pool: *pool,
+                number,
+            },
+            Met::Parts { groups, .. } => groups[usize::from(number)],
+        }
+    }
+
+    /// Whether there were more of them than there are numbers.
+    fn is_over(&self) -> bool {
+        matches!(self, Met::Parts { groups, .. } if groups.len() > 1 << u16::BITS)
+    }
+}
 
 /// A request of which several servers have a part, until all have answered.
 pub(crate) struct Gather {
@@ -70,14 +128,21 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
-        let (pool, any) = (&self.pools[usize::from(session.pool)], session.next_seq);
+        let (pool, any) = (session.pool, session.next_seq);
         let kind = self.kind_of(session);
         let mut split = std::mem::take(&mut self.split);
-        let group_of = |name: &[u8]| pool.group_of(name, || any).0;
-        let placed = match split.divide(request.id, request.bytes, request.spans, group_of) {
+        let mut met = Met::new(&self.pools, pool);
+        let pools = &self.pools;
+        let group_of = |name: &[u8]| met.number_of(pools.group_of(pool, name, || any));
+        let divided = split.divide(request.id, request.bytes, request.spans, group_of);
+        let placed = match divided {
+            _ if met.is_over() => self.answer_error(key, MANY),
             Ok(Divided::Shares) => {
                 let owned = split.shares();
-                let owned = owned.map(|share| (pool.server_of(Group(share.group)), share.request));
+                let owned = owned.map(|share| {
+                    let group = met.group_of(share.group);
+                    (self.pools.server_of(group), share.request)
+                });
                 let mut parts: Vec<_> = owned.collect();
                 let mut parts_of = parts.iter_mut();
                 let found = parts_of.try_for_each(|(server, _)| {
@@ -93,7 +158,7 @@ impl Engine {
                 }
             }
             Ok(Divided::Whole { group }) => {
-                let owner = pool.server_of(Group(group));
+                let owner = self.pools.server_of(met.group_of(group));
                 match self.server_in_reach(key, owner, request.command, kind) {
                     Ok(server) => {
                         self.turn(key, server);
@@ -111,7 +176,7 @@ impl Engine {
         placed
     }
 
-    /// Every server of the pool gets the request.
+    /// Every server of the pool gets the request; what is about sharded channels, those that may have some.
     pub(crate) fn ask_all(&mut self, key: Key, request: &Request<'_>) -> Placed {
         self.ask_each(key, request, request.bytes, How::AsSaid)
     }
@@ -131,7 +196,11 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
-        let servers = self.pools[usize::from(session.pool)].servers();
+        let pool = usize::from(session.pool);
+        let servers = match request.command.fan_out.spread {
+            Spread::Channels => self.pools.first_of(pool).servers(),
+            _ => self.pools[pool].servers(),
+        };
         let parts: Vec<_> = servers.iter().map(|server| (*server, bytes)).collect();
         if request.id == id::SCRIPT_FLUSH {
             self.forget_scripts(session.pool);
@@ -151,8 +220,11 @@ impl Engine {
         let Some(cursor) = cursor else {
             return self.answer_error(key, b"ERR invalid cursor");
         };
-        let pool = &self.pools[usize::from(session.pool)];
-        let Some(((number, server), next)) = pool.scanned_from(cursor.server) else {
+        let pool = usize::from(session.pool);
+        if !self.pools.numbers_all(pool) {
+            return self.answer_error(key, MANY_SCANNED);
+        }
+        let Some(((number, server), next)) = self.pools.scanned_from(pool, cursor.server) else {
             // Those that were left are gone.
             return self.answer_reply(key, b"*2\r\n$1\r\n0\r\n*0\r\n");
         };
@@ -415,4 +487,32 @@ impl Engine {
 
 fn is_read(request: &Request<'_>) -> bool {
     request.command.retry == Retry::Read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What belongs to another part has another number, though the part's own be the same; and that there are too many is noticed.
+    #[test]
+    fn what_is_met_is_told_apart_as_long_as_there_are_numbers() {
+        let mut met = Met::Parts {
+            groups: Vec::new(),
+            numbers: HashMap::new(),
+        };
+        let all = (0..5).flat_map(|pool| (0..16_384).map(move |number| Group { pool, number }));
+        for (place, group) in all.enumerate() {
+            let is_over = place >= 1 << u16::BITS;
+            let number = met.number_of(group);
+            assert_eq!(met.is_over(), is_over, "{place}");
+            if !is_over {
+                assert_eq!(usize::from(number), place);
+                assert_eq!(
+                    (met.group_of(number), met.number_of(group)),
+                    (group, number)
+                );
+            }
+        }
+        assert!(met.is_over());
+    }
 }

@@ -10,6 +10,7 @@
 //! Links of several databases, users and sessions go to one server. Where none of them is up, what one of them has found out is
 //! true for the others: they fail at once, and do not knock each for itself.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
 use crate::engine::Engine;
@@ -201,11 +202,12 @@ impl Engine {
         self.wake_waiters(key);
     }
 
-    /// Servers to which no link is up, and that cannot be reached.
+    /// Servers to which no link is up, and that cannot be reached. One that owns slots and is read as a replica, too, is one.
     pub(crate) fn servers_away(&self) -> u64 {
         let ids = (0..self.servers.len() as u16).map(ServerId);
         let away = ids.filter(|id| !self.server(*id).gone && self.away_until(*id).is_some());
-        away.count() as u64
+        let which = away.map(|id| (self.server(id).pool, &self.server(id).label));
+        which.collect::<HashSet<_>>().len() as u64
     }
 }
 

@@ -439,7 +439,7 @@ impl Engine {
             });
         }
         let ours = adds_our_section(request);
-        let looks_into = ours || self.is_before_cluster(key);
+        let looks_into = ours || self.has_nodes(key);
         let duty = looks_into.then_some(Duty::Info { ours });
         self.place_on_link(key, request.bytes, true, duty)
     }

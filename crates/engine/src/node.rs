@@ -52,8 +52,8 @@ impl Engine {
             id::CLUSTER_COUNTKEYSINSLOT | id::CLUSTER_GETKEYSINSLOT => {
                 match slot_of(request.arg(2)) {
                     Some(slot) => {
-                        let pool = usize::from(self.sessions.get(key)?.pool);
-                        let server = self.pools[pool].server_of(Group(slot));
+                        let pool = self.sessions.get(key)?.pool;
+                        let server = self.pools.server_of(Group { pool, number: slot });
                         if self.sessions.get(key)?.pins.is_empty() {
                             self.turn(key, server);
                         }
@@ -71,7 +71,7 @@ impl Engine {
         let (host, port) = match session.local {
             Local::Tcp(at) => (at.ip().to_string(), at.port()),
             // Who came by a file knows the way. The port may be another pool's, where there are several.
-            Local::Unix(_) | Local::Unknown if self.pools.len() > 1 => (String::new(), 0),
+            Local::Unix(_) | Local::Unknown if self.settings.pools.len() > 1 => (String::new(), 0),
             Local::Unix(_) | Local::Unknown => (String::new(), self.worker.tcp_port),
         };
         // The same for all that stand in front of the same pool, and after a restart.

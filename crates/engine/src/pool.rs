@@ -1,7 +1,11 @@
 //! The servers behind us, and which of them owns what.
 
+use std::ops::{Deref, DerefMut, Range};
+
 use respool_protocol::encode::Version;
+use respool_protocol::fan::Cursor;
 use respool_protocol::hashing::Placement;
+use respool_protocol::slot::hash_slot;
 
 use crate::cluster::Cluster;
 use crate::health::Health;
@@ -9,7 +13,7 @@ use crate::link::LinkKey;
 use crate::readers::Readers;
 use crate::returns::{Calendar, Expected};
 use crate::sentinels::Watch;
-use crate::settings::{FlushRule, PoolKind, PoolSettings, ServerSettings};
+use crate::settings::{FlushRule, Part, PoolKind, PoolSettings, Reads, ServerSettings};
 use crate::slots::Key;
 use crate::time::Time;
 
@@ -23,7 +27,7 @@ pub(crate) struct Server {
     pub(crate) settings: ServerSettings,
     /// Its address as errors and logs say it.
     pub(crate) label: String,
-    /// The index of its pool.
+    /// The index of its pool; where that has parts, of the part.
     pub(crate) pool: u16,
     /// Its pool has it no more: nothing new is asked of it, and it is not connected again.
     pub(crate) gone: bool,
@@ -60,10 +64,21 @@ impl Server {
     }
 }
 
-/// One logical Redis.
+/// The pools by their indices: first those that listeners lead to, in the order of their settings, and behind them the parts of
+/// these.
+#[derive(Debug)]
+pub(crate) struct Pools(Vec<Pool>);
+
+/// One logical Redis; or a part of one, which is as much a pool, but that nobody is a client of it.
 #[derive(Debug)]
 pub(crate) struct Pool {
+    /// Its own index.
+    index: u16,
+    /// The index of the pool whose clients ask it: its own, unless it is a part of that one.
+    pub(crate) whole: u16,
     pub(crate) topology: Topology,
+    /// By what SCAN knows its servers.
+    numbers: Range<u16>,
     /// Who knows where its servers are, if those are not always the same.
     pub(crate) watch: Option<Box<Watch>>,
     /// Where reads go, if not to the owners of the keys.
@@ -84,89 +99,74 @@ pub(crate) enum Topology {
         placement: Placement,
         servers: Box<[ServerId]>,
     },
-    /// Each key's owner follows from how it begins, and from its hash.
+    /// How a key begins says which part knows its owner.
     ByPrefix {
         prefixes: Prefixes,
-        /// Of each part, where its servers begin, and which of several owns a key.
-        parts: Box<[(usize, Option<Placement>)]>,
-        servers: Box<[ServerId]>,
+        /// Their indices among the pools. None of them has parts itself.
+        parts: Box<[u16]>,
+        /// Those of all parts.
+        servers: Vec<ServerId>,
     },
     /// The servers say themselves which of them owns which slots.
     Cluster(Box<Cluster>),
 }
 
 /// What a key shares with those that one command may name together with it: on a Cluster its slot, elsewhere its server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Group(pub(crate) u16);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Group {
+    /// The index of the pool, or of the part, that knows the owner.
+    pub(crate) pool: u16,
+    /// The slot or the server there.
+    pub(crate) number: u16,
+}
 
-impl Pool {
+impl Pools {
     /// Makes the pools and the table of their servers.
-    pub(crate) fn build(settings: &[PoolSettings], flush: &FlushRule) -> (Vec<Pool>, Vec<Server>) {
+    pub(crate) fn build(settings: &[PoolSettings], flush: &FlushRule) -> (Pools, Vec<Server>) {
         let mut servers = Vec::new();
-        let mut add = |pool: usize, settings: &ServerSettings| {
-            let id = ServerId(servers.len() as u16);
-            servers.push(Server::new(pool as u16, settings));
-            id
-        };
-        let mut pools = Vec::new();
+        let (mut pools, mut behind) = (Vec::new(), Vec::new());
         for (index, pool) in settings.iter().enumerate() {
-            let mut flush = flush.clone();
-            let mut watch = None;
-            let topology = match &pool.kind {
-                PoolKind::Single(server) => Topology::Single(add(index, server)),
-                PoolKind::Sharded { shards, placement } => Topology::Sharded {
-                    placement: placement.clone(),
-                    servers: shards.iter().map(|shard| add(index, shard)).collect(),
-                },
-                PoolKind::Watched {
-                    sentinels,
-                    primaries,
-                    template,
-                    placement,
-                } => {
-                    let named = |name: &String| (name.clone(), add(index, template));
-                    let named: Vec<_> = primaries.iter().map(named).collect();
-                    let ids: Box<[_]> = named.iter().map(|(_, id)| *id).collect();
-                    watch = Watch::new(sentinels, named).map(Box::new);
-                    match placement {
-                        Some(placement) => Topology::Sharded {
-                            placement: placement.clone(),
-                            servers: ids,
-                        },
-                        None => Topology::Single(ids[0]),
-                    }
-                }
+            let whole = index as u16;
+            pools.push(match &pool.kind {
                 PoolKind::ByPrefix { parts } => {
-                    let mut servers = Vec::new();
-                    let owners = parts.iter().map(|part| {
-                        let first = servers.len();
-                        servers.extend(part.servers.iter().map(|server| add(index, server)));
-                        (first, part.placement.clone())
-                    });
-                    Topology::ByPrefix {
-                        parts: owners.collect(),
-                        prefixes: Prefixes::new(parts.iter().map(|part| &part.prefix[..])),
-                        servers: servers.into(),
+                    let first = settings.len() + behind.len();
+                    let indices = (first..first + parts.len()).map(|index| index as u16);
+                    let indices: Box<[u16]> = indices.collect();
+                    let its = parts.iter().zip(numbers_of(parts)).zip(indices.iter());
+                    behind.extend(its.map(|((part, numbers), index)| {
+                        let (of, reads) = ((*index, whole), &part.reads);
+                        Pool::build(of, &part.kind, reads, flush, numbers, &mut servers)
+                    }));
+                    let prefixes = Prefixes::new(parts.iter().map(|part| &part.prefix[..]));
+                    let topology = Topology::ByPrefix {
+                        prefixes,
+                        parts: indices,
+                        servers: Vec::new(),
+                    };
+                    Pool {
+                        index: whole,
+                        whole,
+                        topology,
+                        numbers: 0..0,
+                        watch: None,
+                        readers: None,
+                        flush: flush.clone(),
+                        crowd: None,
                     }
                 }
-                PoolKind::Cluster { seeds } => {
-                    // Keys that come together are rarely of one slot.
-                    flush.fuse = false;
-                    let ids = seeds.iter().map(|seed| add(index, seed)).collect();
-                    Topology::Cluster(Box::new(Cluster::new(seeds, ids)))
+                kind => {
+                    let (of, reads) = ((whole, whole), &pool.reads);
+                    Pool::build(of, kind, reads, flush, 0..u16::MAX, &mut servers)
                 }
-            };
-            let mut pool = Pool {
-                topology,
-                watch,
-                readers: Readers::new(&pool.reads),
-                flush,
-                crowd: None,
-            };
-            pool.expect_anew();
-            pools.push(pool);
+            });
         }
-        for pool in &pools {
+        pools.append(&mut behind);
+        let mut pools = Pools(pools);
+        for index in 0..settings.len() {
+            pools.list_servers(index);
+            pools[index].expect_anew();
+        }
+        for pool in pools.iter() {
             // Until a Sentinel says so.
             if pool.watch.is_some() {
                 for server in pool.servers() {
@@ -177,11 +177,299 @@ impl Pool {
         (pools, servers)
     }
 
+    /// The indices of the parts of a pool; of one that has none, its own.
+    pub(crate) fn parts_of(&self, pool: usize) -> &[u16] {
+        match &self[pool].topology {
+            Topology::ByPrefix { parts, .. } => parts,
+            _ => std::slice::from_ref(&self[pool].index),
+        }
+    }
+
+    /// The same pools themselves.
+    fn each_of(&self, pool: usize) -> impl Iterator<Item = &Pool> {
+        let parts = self.parts_of(pool).iter();
+        parts.map(|part| &self[usize::from(*part)])
+    }
+
+    /// Where everything of a pool is that has no key: the part for the keys that begin in no way that is named.
+    pub(crate) fn first_of(&self, pool: usize) -> &Pool {
+        &self[usize::from(self.parts_of(pool)[0])]
+    }
+
     /// The server for what has no key: it owns everything where there is only one, so a request need not be looked at.
-    pub(crate) fn home(&self) -> ServerId {
-        match &self.topology {
+    pub(crate) fn home_of(&self, pool: usize) -> ServerId {
+        match &self.first_of(pool).topology {
             Topology::Cluster(cluster) => cluster.home(),
-            _ => self.servers()[0],
+            _ => self.first_of(pool).servers()[0],
+        }
+    }
+
+    /// Whether nodes of Clusters are among its servers.
+    pub(crate) fn has_cluster(&self, pool: usize) -> bool {
+        self.each_of(pool).any(|part| part.cluster().is_some())
+    }
+
+    /// Whether some of its keys may be read at others than their owners.
+    pub(crate) fn has_readers(&self, pool: usize) -> bool {
+        self.each_of(pool).any(|part| part.readers.is_some())
+    }
+
+    fn own_writes(&self, pool: usize) -> impl Iterator<Item = (bool, u32)> {
+        let readers = self.each_of(pool).filter_map(|part| part.readers.as_ref());
+        readers.map(|readers| readers.own_writes())
+    }
+
+    /// Whether all sessions of a pool read their own writes from the beginning: if they do in one part, then in all.
+    pub(crate) fn all_read_own_writes(&self, pool: usize) -> bool {
+        self.own_writes(pool).any(|(all, _)| all)
+    }
+
+    /// How long a session of a pool that reads its own writes does so, milliseconds: as long as in any part. 0: no time is said.
+    pub(crate) fn own_writes_ms(&self, pool: usize) -> u32 {
+        self.own_writes(pool).map(|(_, ms)| ms).max().unwrap_or(0)
+    }
+
+    /// The pool or the part that knows the owner of a key, and that owner; `random` is asked where any will do.
+    #[inline]
+    pub(crate) fn owner_of(
+        &self,
+        pool: u16,
+        key: &[u8],
+        random: impl FnOnce() -> u32,
+    ) -> (&Pool, ServerId) {
+        let pool = &self[usize::from(pool)];
+        match pool.owner_of(key, random) {
+            Ok(owner) => (pool, owner),
+            Err(random) => self.owner_in_part(pool, key, random),
+        }
+    }
+
+    /// The same where only a part knows.
+    #[inline(never)]
+    pub(crate) fn owner_in_part(
+        &self,
+        whole: &Pool,
+        key: &[u8],
+        random: impl FnOnce() -> u32,
+    ) -> (&Pool, ServerId) {
+        let Topology::ByPrefix {
+            prefixes, parts, ..
+        } = &whole.topology
+        else {
+            unreachable!("what has no parts knows itself")
+        };
+        let part = &self[usize::from(parts[prefixes.longest_of(key)])];
+        match part.owner_of(key, random) {
+            Ok(owner) => (part, owner),
+            Err(_) => unreachable!("a part has no parts"),
+        }
+    }
+
+    /// What a key belongs to.
+    pub(crate) fn group_of(&self, pool: u16, key: &[u8], random: impl FnOnce() -> u32) -> Group {
+        let (part, owner) = self.owner_of(pool, key, random);
+        let number = match &part.topology {
+            Topology::Cluster(_) => hash_slot(key),
+            _ => owner.0,
+        };
+        Group {
+            pool: part.index,
+            number,
+        }
+    }
+
+    /// The server where that is.
+    pub(crate) fn server_of(&self, group: Group) -> ServerId {
+        match &self[usize::from(group.pool)].topology {
+            Topology::Cluster(cluster) => cluster.owner_of_slot(group.number),
+            _ => ServerId(group.number),
+        }
+    }
+
+    /// Something that belongs to this server, which is one of the pool's, as it is now.
+    pub(crate) fn group_at(&self, pool: u16, server: ServerId) -> Group {
+        let number = match &self[usize::from(pool)].topology {
+            Topology::Cluster(cluster) => cluster.first_slot_of(server),
+            _ => server.0,
+        };
+        Group { pool, number }
+    }
+
+    /// A part may have other servers than it had.
+    pub(crate) fn list_servers(&mut self, part: usize) {
+        let whole = usize::from(self[part].whole);
+        let all = self.each_of(whole).flat_map(Pool::servers);
+        let all = all.copied().collect();
+        if let Topology::ByPrefix { servers, .. } = &mut self[whole].topology {
+            *servers = all;
+        }
+    }
+
+    /// The parts of a pool have the rule that it has itself.
+    pub(crate) fn set_parts(&mut self, pool: usize, rule: &FlushRule) {
+        let parts: Vec<u16> = self.parts_of(pool).to_vec();
+        for part in parts.into_iter().map(usize::from) {
+            if part != pool {
+                let fuse = rule.fuse && self[part].cluster().is_none();
+                self[part].flush = FlushRule {
+                    fuse,
+                    ..rule.clone()
+                };
+            }
+        }
+    }
+
+    /// The server of this number, by which SCAN knows it as long as it is there; if that is gone, the one behind it. And the
+    /// number of the next one.
+    pub(crate) fn scanned_from(
+        &self,
+        pool: usize,
+        number: u16,
+    ) -> Option<((u16, ServerId), Option<u16>)> {
+        let all = self.each_of(pool).flat_map(Pool::numbered);
+        let mut left = all.filter(|(its, _)| *its >= number);
+        let first = left.next()?;
+        Some((first, left.next().map(|(next, _)| next)))
+    }
+
+    /// Whether SCAN knows all servers of a pool.
+    pub(crate) fn numbers_all(&self, pool: usize) -> bool {
+        self.each_of(pool)
+            .all(|part| part.numbered().count() >= part.servers().len())
+    }
+
+    /// How many requests that are about to come are one server's, if each is of a session that asks all servers alike.
+    /// `None`: sessions are expected by links.
+    #[inline]
+    pub(crate) fn soon_by_server(&mut self, pool: usize, now: Time) -> Option<u32> {
+        let soon = self[pool].crowd.as_mut()?.soon(now);
+        Some(soon / self.count_asked(pool))
+    }
+
+    /// Servers that sessions of a pool ask, those in the place of owners among them.
+    #[inline(never)]
+    fn count_asked(&self, pool: usize) -> u32 {
+        let asked = self.each_of(pool).map(|part| {
+            let read = part.readers.as_ref().map_or(0, |readers| readers.count());
+            part.servers().len().max(read)
+        });
+        asked.sum::<usize>().max(1) as u32
+    }
+}
+
+impl Deref for Pools {
+    type Target = [Pool];
+
+    fn deref(&self) -> &[Pool] {
+        &self.0
+    }
+}
+
+impl DerefMut for Pools {
+    fn deref_mut(&mut self) -> &mut [Pool] {
+        &mut self.0
+    }
+}
+
+/// The numbers by which SCAN knows the servers of parts: the same in every process, whichever Cluster is known first. Of what those
+/// leave that do not change, each Cluster has the same share.
+fn numbers_of(parts: &[Part]) -> Vec<Range<u16>> {
+    let count = |part: &Part| match &part.kind {
+        PoolKind::Single(_) | PoolKind::ByPrefix { .. } => Some(1),
+        PoolKind::Sharded { shards, .. } => Some(shards.len()),
+        PoolKind::Watched { primaries, .. } => Some(primaries.len()),
+        PoolKind::Cluster { .. } => None,
+    };
+    let fixed: usize = parts.iter().filter_map(count).sum();
+    let clusters = parts.iter().filter(|part| count(part).is_none()).count();
+    let left = usize::from(Cursor::SERVERS_MAX).saturating_sub(fixed);
+    let share = (left / clusters.max(1)).max(1);
+    let mut from = 0;
+    let numbers = parts.iter().map(|part| {
+        let first = from;
+        from += count(part).unwrap_or(share);
+        first as u16..from as u16
+    });
+    numbers.collect()
+}
+
+impl Pool {
+    /// One that has no parts; `of`: its index, and that of the pool whose part it is.
+    fn build(
+        of: (u16, u16),
+        kind: &PoolKind,
+        reads: &Reads,
+        flush: &FlushRule,
+        numbers: Range<u16>,
+        servers: &mut Vec<Server>,
+    ) -> Pool {
+        let (index, whole) = of;
+        let mut add = |settings: &ServerSettings| {
+            let id = ServerId(servers.len() as u16);
+            servers.push(Server::new(index, settings));
+            id
+        };
+        let mut flush = flush.clone();
+        let mut watch = None;
+        let topology = match kind {
+            PoolKind::Single(server) => Topology::Single(add(server)),
+            PoolKind::Sharded { shards, placement } => Topology::Sharded {
+                placement: placement.clone(),
+                servers: shards.iter().map(add).collect(),
+            },
+            PoolKind::Watched {
+                sentinels,
+                primaries,
+                template,
+                placement,
+            } => {
+                let named = |name: &String| (name.clone(), add(template));
+                let named: Vec<_> = primaries.iter().map(named).collect();
+                let ids: Box<[_]> = named.iter().map(|(_, id)| *id).collect();
+                watch = Watch::new(sentinels, named).map(Box::new);
+                match placement {
+                    Some(placement) => Topology::Sharded {
+                        placement: placement.clone(),
+                        servers: ids,
+                    },
+                    None => Topology::Single(ids[0]),
+                }
+            }
+            PoolKind::Cluster { seeds } => {
+                // Keys that come together are rarely of one slot.
+                flush.fuse = false;
+                let ids = seeds.iter().map(add).collect();
+                Topology::Cluster(Box::new(Cluster::new(seeds, ids, numbers.clone())))
+            }
+            PoolKind::ByPrefix { .. } => unreachable!("a part has no parts"),
+        };
+        Pool {
+            index,
+            whole,
+            topology,
+            numbers,
+            watch,
+            readers: Readers::new(reads),
+            flush,
+            crowd: None,
+        }
+    }
+
+    /// The owner of a key; `Err`: one of its parts knows. Left to itself the compiler makes it a call, which costs more than what
+    /// it does (`make instructions`: 4 % of a request to three servers).
+    #[inline(always)]
+    pub(crate) fn owner_of<R: FnOnce() -> u32>(
+        &self,
+        key: &[u8],
+        random: R,
+    ) -> Result<ServerId, R> {
+        match &self.topology {
+            Topology::Single(server) => Ok(*server),
+            Topology::Sharded { placement, servers } => {
+                Ok(servers[placement.server_of(key, random)])
+            }
+            Topology::Cluster(cluster) => Ok(cluster.owner_of(key)),
+            Topology::ByPrefix { .. } => Err(random),
         }
     }
 
@@ -214,74 +502,28 @@ impl Pool {
         }
     }
 
-    /// How many requests that are about to come are one server's, if each is of a session that asks all servers alike.
-    /// `None`: sessions are expected by links.
-    pub(crate) fn soon_by_server(&mut self, now: Time) -> Option<u32> {
-        let soon = self.crowd.as_mut()?.soon(now);
-        let read = self.readers.as_ref().map_or(0, |readers| readers.count());
-        Some(soon / self.servers().len().max(read).max(1) as u32)
-    }
-
-    /// The owner of a key; `random` is asked where any will do.
-    #[inline]
-    pub(crate) fn owner_of(&self, key: &[u8], random: impl FnOnce() -> u32) -> ServerId {
-        match &self.topology {
-            Topology::Single(server) => *server,
-            Topology::Sharded { placement, servers } => servers[placement.server_of(key, random)],
-            Topology::ByPrefix {
-                prefixes,
-                parts,
-                servers,
-            } => {
-                let (first, placement) = &parts[prefixes.longest_of(key)];
-                let placement = placement.as_ref();
-                servers[first + placement.map_or(0, |its| its.server_of(key, random))]
-            }
-            Topology::Cluster(cluster) => cluster.owner_of(key),
-        }
-    }
-
-    /// What a key belongs to.
-    pub(crate) fn group_of(&self, key: &[u8], random: impl FnOnce() -> u32) -> Group {
-        match &self.topology {
-            Topology::Cluster(_) => Group(respool_protocol::slot::hash_slot(key)),
-            _ => Group(self.owner_of(key, random).0),
-        }
-    }
-
-    /// The server where that is.
-    pub(crate) fn server_of(&self, group: Group) -> ServerId {
-        match &self.topology {
-            Topology::Cluster(cluster) => cluster.owner_of_slot(group.0),
-            _ => ServerId(group.0),
-        }
-    }
-
     /// All that own keys, the one for what has no key in front.
     pub(crate) fn servers(&self) -> &[ServerId] {
         match &self.topology {
             Topology::Single(server) => std::slice::from_ref(server),
-            Topology::Sharded { servers, .. } | Topology::ByPrefix { servers, .. } => servers,
+            Topology::Sharded { servers, .. } => servers,
+            Topology::ByPrefix { servers, .. } => servers,
             Topology::Cluster(cluster) => cluster.servers(),
         }
     }
 
-    /// The server of this number, by which SCAN knows it as long as it is there; if that is gone, the one behind it. And the
-    /// number of the next one.
-    pub(crate) fn scanned_from(&self, number: u16) -> Option<((u16, ServerId), Option<u16>)> {
+    /// The same with the numbers by which SCAN knows them, in the order of those.
+    fn numbered(&self) -> impl Iterator<Item = (u16, ServerId)> {
         let by_place = match &self.topology {
             Topology::Cluster(_) => &[],
             _ => self.servers(),
         };
-        let by_place = (0..).zip(by_place.iter().copied());
+        let by_place = self.numbers.clone().zip(by_place.iter().copied());
         let by_number = match &self.topology {
             Topology::Cluster(cluster) => cluster.scan_order(),
             _ => &[],
         };
-        let all = by_place.chain(by_number.iter().copied());
-        let mut left = all.filter(|(its, _)| *its >= number);
-        let first = left.next()?;
-        Some((first, left.next().map(|(next, _)| next)))
+        by_place.chain(by_number.iter().copied())
     }
 
     pub(crate) fn cluster(&self) -> Option<&Cluster> {
@@ -353,9 +595,126 @@ impl Prefixes {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use proptest::prelude::*;
+    use respool_protocol::hashing::PredixyHash;
 
     use super::*;
+    use crate::settings::Address;
+
+    fn server(port: u16) -> ServerSettings {
+        let host = "server".to_owned();
+        ServerSettings {
+            address: Address::Tcp { host, port },
+            credentials: None,
+            db: 0,
+        }
+    }
+
+    /// Each kind of pool with so many servers, seeds or primaries.
+    fn kind(number: u8, servers: u16) -> PoolKind {
+        let all = || (1..=servers).map(server).collect();
+        let count = u32::from(servers).try_into().expect("there are some");
+        let placement = Placement::predixy(PredixyHash::Crc16, None, count);
+        match number {
+            0 => PoolKind::Single(server(1)),
+            1 => PoolKind::Sharded {
+                shards: all(),
+                placement: placement.expect("there are some"),
+            },
+            2 => PoolKind::Cluster { seeds: all() },
+            _ => PoolKind::Watched {
+                sentinels: vec![server(1)],
+                primaries: (0..servers).map(|name| name.to_string()).collect(),
+                template: server(1),
+                placement: placement.ok(),
+            },
+        }
+    }
+
+    fn parts() -> impl Strategy<Value = Vec<Part>> {
+        let prefixes = prop::collection::hash_set(prop::collection::vec(b'a'..b'd', 1..4), 1..10);
+        let kinds = prop::collection::vec((0..4_u8, 1..6_u16), 10);
+        (prefixes, kinds).prop_map(|(prefixes, kinds)| {
+            let prefixes = [Vec::new()].into_iter().chain(prefixes);
+            let part = |(prefix, (number, servers))| Part {
+                prefix,
+                kind: kind(number, servers),
+                reads: Reads::default(),
+            };
+            prefixes.zip(kinds).map(part).collect()
+        })
+    }
+
+    fn pool(kind: PoolKind) -> PoolSettings {
+        PoolSettings {
+            name: "pool".to_owned(),
+            kind,
+            reads: Reads::default(),
+        }
+    }
+
+    proptest! {
+        /// Whatever the parts of a pool are: a key is in the one that the longest prefix names, what is known of a key and what of
+        /// its server leads to the same part, and SCAN meets every server of all parts once.
+        #[test]
+        fn a_pool_of_parts_is_one_and_each_part_is_itself(
+            parts in parts(),
+            keys in prop::collection::vec(prop::collection::vec(b'a'..b'e', 0..6), 50),
+        ) {
+            let settings = [
+                pool(kind(0, 1)),
+                pool(PoolKind::ByPrefix { parts: parts.clone() }),
+                pool(kind(1, 3)),
+            ];
+            let (pools, servers) = Pools::build(&settings, &FlushRule::default());
+            prop_assert_eq!(pools.len(), settings.len() + parts.len());
+            for (index, made) in pools.iter().enumerate() {
+                let whole = if index < settings.len() { index } else { 1 };
+                prop_assert_eq!((usize::from(made.index), usize::from(made.whole)), (index, whole));
+            }
+            for key in keys {
+                let (part, owner) = pools.owner_of(1, &key, || 7);
+                let place = usize::from(part.index) - settings.len();
+                let fit = (0..parts.len()).filter(|part| key.starts_with(&parts[*part].prefix));
+                prop_assert_eq!(Some(place), fit.max_by_key(|part| parts[*part].prefix.len()));
+                let group = pools.group_of(1, &key, || 7);
+                prop_assert_eq!(group.pool, part.index);
+                prop_assert_eq!(pools.server_of(group), owner);
+                prop_assert_eq!(servers[usize::from(owner.0)].pool, part.index);
+                prop_assert!(part.servers().contains(&owner) && pools[1].servers().contains(&owner));
+                prop_assert_eq!(pools.server_of(pools.group_at(part.index, owner)), owner);
+            }
+            prop_assert_eq!(pools.home_of(1), pools[1].servers()[0]);
+            let (mut met, mut next) = (Vec::new(), Some(0));
+            while let Some(from) = next {
+                let ((number, server), behind) = pools.scanned_from(1, from).expect("it was named");
+                prop_assert!(number < Cursor::SERVERS_MAX && met.len() < servers.len());
+                met.push(server);
+                next = behind;
+            }
+            prop_assert!(pools.numbers_all(1));
+            let of_parts = servers.iter().filter(|server| pools[usize::from(server.pool)].whole == 1);
+            prop_assert_eq!(met.len(), of_parts.count());
+            prop_assert_eq!(&met[..], pools[1].servers());
+            prop_assert_eq!(met.iter().collect::<HashSet<_>>().len(), met.len());
+        }
+    }
+
+    /// A Cluster of two thousand seeds has not as many numbers.
+    #[test]
+    fn a_scan_that_would_leave_servers_out_is_known_to() {
+        let part = |kind| Part {
+            prefix: Vec::new(),
+            kind,
+            reads: Reads::default(),
+        };
+        let parts = vec![part(kind(0, 1)), part(kind(2, 2_000))];
+        let settings = [pool(PoolKind::ByPrefix { parts })];
+        let (pools, _) = Pools::build(&settings, &FlushRule::default());
+        assert!(!pools.numbers_all(0));
+    }
 
     proptest! {
         /// The short way finds what a look at every prefix finds.

@@ -154,7 +154,7 @@ impl Engine {
         request: &Request<'_>,
     ) -> Result<u16, Vec<u8>> {
         let mut slots = request.args().skip(1).map(hash_slot);
-        let (Kind::Shard, true, Some(slot)) = (kind, self.is_before_cluster(key), slots.next())
+        let (Kind::Shard, true, Some(slot)) = (kind, self.channels_have_places(key), slots.next())
         else {
             return Ok(HOME);
         };
@@ -165,7 +165,8 @@ impl Engine {
         }
         let now = self.now;
         let pool = usize::from(self.hub(hub).pool);
-        let owner = self.pools[pool].server_of(Group(slot));
+        let pool = self.pools.parts_of(pool)[0];
+        let owner = self.pools.server_of(Group { pool, number: slot });
         Ok(self.hub(hub).line_to(owner, now))
     }
 
@@ -303,7 +304,7 @@ impl Engine {
                 if !reads
                     && session.listens()
                     && session.pins.is_empty()
-                    && !(request.id == id::SPUBLISH && self.is_before_cluster(key)) =>
+                    && !(request.id == id::SPUBLISH && self.channels_have_places(key)) =>
             {
                 self.publish_in_order(key, request.bytes, duty)
             }
@@ -748,10 +749,12 @@ impl Engine {
             let has_moved = std::mem::take(&mut cluster.has_moved);
             for index in 0..self.hubs.len() {
                 let hub = &self.hubs[index];
-                if usize::from(hub.pool) != pool || !has_moved && !hub.is_stalled() {
+                let of = self.pools.parts_of(usize::from(hub.pool))[0];
+                if usize::from(of) != pool || !has_moved && !hub.is_stalled() {
                     continue;
                 }
-                let owner = |slot| self.pools[pool].server_of(Group(slot));
+                let group = |number| Group { pool: of, number };
+                let owner = |slot| self.pools.server_of(group(slot));
                 let strays = match has_moved {
                     true => hub.strays(owner),
                     false => Vec::new(),

@@ -169,6 +169,11 @@ impl Readers {
         Some(format!("zone={zone},latency_us={latency_us},seats={seats}"))
     }
 
+    /// Whether all sessions read their own writes, and how long a session does, milliseconds.
+    pub(crate) fn own_writes(&self) -> (bool, u32) {
+        (self.settings.all_own_writes, self.settings.own_writes_ms)
+    }
+
     /// Whether a server is read, or may be.
     pub(crate) fn holds(&self, server: ServerId) -> bool {
         self.of(server).is_some()
@@ -197,8 +202,7 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Ok(owner);
         };
-        let pool = &self.pools[usize::from(session.pool)];
-        match &pool.readers {
+        match &self.pool_of(owner).readers {
             None => Ok(owner),
             Some(_) if session.flags.any(Flags::READS_OTHERWISE) => {
                 self.server_as_wanted(key, owner, command)
@@ -222,14 +226,14 @@ impl Engine {
         };
         let is_caught_up = session.is_caught_up();
         let answered_ms = session.answered_at.stamp_ms();
-        let pool = usize::from(session.pool);
+        let own_writes_ms = self.pools.own_writes_ms(usize::from(session.pool));
         let reading = &mut session.rare().reading;
         reading.written |= may_write(command);
-        let Some(readers) = &self.pools[pool].readers else {
+        let its = usize::from(self.servers[usize::from(owner.0)].pool);
+        let Some(readers) = &self.pools[its].readers else {
             return Ok(owner);
         };
-        let own_writes_ms = readers.settings.own_writes_ms;
-        if !command.replica || own_writes_ms == 0 {
+        if !command.replica || readers.settings.own_writes_ms == 0 {
             return Ok(owner);
         }
         if reading.written && is_caught_up {
@@ -338,12 +342,8 @@ impl Engine {
     /// A session begins anew.
     pub(crate) fn reset_reading(&mut self, key: Key) {
         if let Some(session) = self.sessions.get_mut(key) {
-            let readers = &self.pools[usize::from(session.pool)].readers;
             session.flags.remove(Flags::READS_OTHERWISE);
-            if readers
-                .as_ref()
-                .is_some_and(|its| its.settings.all_own_writes)
-            {
+            if self.pools.all_read_own_writes(session.pool.into()) {
                 session.flags |= Flags::READS_OTHERWISE;
             }
         }
@@ -576,7 +576,8 @@ impl Engine {
         }
     }
 
-    /// Replicas that owe replies and bring none are asked no more, and others are asked what they were.
+    /// Replicas that owe replies and bring none are asked no more, and others are asked what they were; and what owners that bring none
+    /// were asked, as far as it is read and others may answer.
     fn give_up_silent(&mut self) {
         let given_up_ms = match self.settings.timeouts.request_ms {
             0 => GIVEN_UP_MS,
@@ -594,6 +595,16 @@ impl Engine {
         for key in silent {
             self.lose_link(key, "it sent nothing for long, and its reads go elsewhere");
         }
+        let owes_reads = |link: &Link| {
+            let pool = self.pool_of(link.key.server);
+            pool.readers.is_some() && self.is_silent(link, given_up_ms)
+        };
+        let links = self.links.iter();
+        let silent = links.filter(|(_, link)| owes_reads(link));
+        let silent: Vec<Key> = silent.map(|(key, _)| key).collect();
+        for key in silent {
+            self.move_reads(key);
+        }
     }
 
     /// Who can be read may have changed.
@@ -610,14 +621,13 @@ impl Engine {
             let candidates = its
                 .filter(|one| self.why_unread(one).is_none())
                 .filter_map(|one| self.candidate(one, settings));
-            let chosen = choose(candidates.collect(), settings);
+            let before = readers.tables.get(usize::from(owner.0));
+            let before = before.and_then(Option::as_deref);
+            let chosen = choose(candidates.collect(), settings, before);
             count += chosen.len().max(1);
             let seats = match settings.policy {
                 ReadPolicy::PreferPrimary if !self.is_lost(*owner) => None,
-                _ => {
-                    let before = readers.tables.get(usize::from(owner.0));
-                    seat_again(&chosen, before.and_then(Option::as_deref))
-                }
+                _ => seat_again(&chosen, before),
             };
             tables[usize::from(owner.0)] = seats;
         }

@@ -355,17 +355,25 @@ impl Engine {
             return 0;
         };
         let (len, limits) = (shape.request_len(), &self.settings.limits);
-        let pool = &self.pools[usize::from(session.pool)];
-        let readers = pool.readers.as_deref();
-        if readers.is_some() && session.flags.any(Flags::READS_OTHERWISE) {
+        // So it reads only where replicas are read.
+        if session.flags.any(Flags::READS_OTHERWISE) {
             return 0;
         }
-        let readers = readers.filter(|_| id.get().replica);
+        let pool = &self.pools[usize::from(session.pool)];
+        let replica = id.get().replica;
+        let readers = pool.readers.as_deref().filter(|_| replica);
         let (mut server, mut on) = (session.server, session.link);
         let (mut used, mut seq) = (0, session.next_seq);
         while used == 0 || shape.fits(&input[used..]) {
             let bytes = &input[used..used + len];
-            let owner = pool.owner_of(name.of(bytes), || seq);
+            let name = name.of(bytes);
+            let (readers, owner) = match pool.owner_of(name, || seq) {
+                Ok(owner) => (readers, owner),
+                Err(any) => {
+                    let (part, owner) = self.pools.owner_in_part(pool, name, any);
+                    (part.readers.as_deref().filter(|_| replica), owner)
+                }
+            };
             let at = match readers {
                 Some(readers) => readers.instead_of(owner, key),
                 None => Ok(owner),
@@ -694,7 +702,7 @@ impl Engine {
             return false;
         };
         let pool = session.pool;
-        let first = self.first_link(self.pools[usize::from(pool)].home());
+        let first = self.first_link(self.pools.home_of(usize::from(pool)));
         let link = self
             .shared
             .get(&first)

@@ -21,7 +21,6 @@ use std::cell::Cell;
 use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, id};
 use respool_protocol::encode::Version;
 
-use crate::cluster::Cluster;
 use crate::engine::Engine;
 use crate::here::asks_for_us_alone;
 use crate::link::{Class, Entry, Link, LinkKey, Role, State};
@@ -44,6 +43,9 @@ const FOREIGN: &[u8] =
 const ELSEWHERE: &[u8] =
     b"ERR respool: BY and GET of SORT are refused where a pool has several servers: \
     the keys that they name may be anywhere";
+
+/// To what only a Cluster's node is asked, in the words of a server that is none.
+const NO_CLUSTER: &[u8] = b"ERR This instance has cluster support disabled";
 
 /// To what goes to all nodes of a Cluster.
 const NOT_KNOWN_YET: &[u8] =
@@ -104,8 +106,12 @@ impl Engine {
             return false;
         };
         let (any, at) = (session.next_seq, session.server);
-        let owner = self.pools[usize::from(session.pool)].owner_of(name, || any);
-        let Ok(server) = self.server_for(key, owner, id.get()) else {
+        let (part, owner) = self.pools.owner_of(session.pool, name, || any);
+        let server = match part.readers {
+            None => Ok(owner),
+            Some(_) => self.server_for(key, owner, id.get()),
+        };
+        let Ok(server) = server else {
             return false;
         };
         if server != at {
@@ -147,7 +153,7 @@ impl Engine {
         let (pool, own) = (usize::from(session.pool), session.server);
         let in_multi = session.flags.any(Flags::IN_MULTI);
         let is_reading = matches!(request.id, id::READONLY | id::READWRITE);
-        if is_reading && !in_multi && self.pools[pool].readers.is_some() {
+        if is_reading && !in_multi && self.pools.has_readers(pool) {
             return Some(self.set_reading(key, request.id));
         }
         if !self.pools[pool].has_several() {
@@ -157,20 +163,25 @@ impl Engine {
             request.arg(at)
         });
         let is_bound = !session.pins.is_empty() || self.queued_group(key).is_some();
-        let home = self.pools[pool].home();
+        let home = self.pools.home_of(pool);
         let of_cluster = self.pools[pool].cluster().is_some();
+        let channels_have_places = self.channels_have_places(key);
         let spread = match request.command.fan_out.spread {
-            Spread::Channels if of_cluster => Spread::All,
+            Spread::Channels if channels_have_places => Spread::All,
             Spread::Channels => Spread::Home,
             spread => spread,
         };
         match owner {
+            // Though nodes are among its servers, they are not alone.
+            _ if !of_cluster && is_of_cluster(request) && self.pools.has_cluster(pool) => {
+                Some(self.refuse_queued(key, NO_CLUSTER))
+            }
             // A Cluster's nodes refuse that themselves, where they have to.
             Owner::One(_) if !of_cluster && looks_elsewhere(request) => {
                 Some(self.refuse_queued(key, ELSEWHERE))
             }
             Owner::One(group) if self.may_turn_to(key, group) => {
-                let owner = self.pools[pool].server_of(group);
+                let owner = self.pools.server_of(group);
                 let kind = self.kind_of(self.sessions.get(key)?);
                 match self.server_in_reach(key, owner, request.command, kind) {
                     Ok(server) if !is_bound && !in_multi => self.turn(key, server),
@@ -207,13 +218,16 @@ impl Engine {
                     None
                 }
                 // A Cluster's nodes tell each other what is published.
-                Spread::Home if of_cluster && is_bound => None,
+                Spread::Home if channels_have_places && is_bound && self.is_at_home(own, pool) => {
+                    None
+                }
                 Spread::Channels => None,
                 Spread::Home if own != home && is_bound => Some(self.refuse_queued(key, FOREIGN)),
                 Spread::Home => {
                     self.turn(key, home);
                     if in_multi && !of_cluster {
-                        self.bind_transaction(key, Group(home.0));
+                        let first = self.pools.parts_of(pool)[0];
+                        self.bind_transaction(key, self.pools.group_at(first, home));
                     }
                     None
                 }
@@ -222,7 +236,8 @@ impl Engine {
                 Spread::All if request.id == id::INFO && asks_for_us_alone(request) => None,
                 // It would be asked of a part of them.
                 Spread::All | Spread::Turns if !self.knows_all(pool) => {
-                    if !in_multi && self.waits_for_nodes(key, pool) {
+                    let part = self.unknown_part(pool).unwrap_or(pool);
+                    if !in_multi && self.waits_for_nodes(key, part) {
                         return Some(Placed::Wait);
                     }
                     Some(self.refuse_queued(key, NOT_KNOWN_YET))
@@ -249,7 +264,7 @@ impl Engine {
     /// The same where one server owns everything, and has replicas that may be read.
     fn route_to_one(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
         let session = self.sessions.get(key)?;
-        let owner = self.pools[usize::from(session.pool)].home();
+        let owner = self.home_of(session);
         if !session.pins.is_empty() {
             return None;
         }
@@ -265,7 +280,20 @@ impl Engine {
 
     /// Whether all servers of a pool are known.
     fn knows_all(&self, pool: usize) -> bool {
-        self.pools[pool].cluster().is_none_or(Cluster::is_known)
+        self.unknown_part(pool).is_none()
+    }
+
+    /// Of the parts of a pool, a Cluster of which no node has said anything.
+    fn unknown_part(&self, pool: usize) -> Option<usize> {
+        let parts = self.pools.parts_of(pool).iter();
+        let cluster = |part: usize| self.pools[part].cluster();
+        let mut parts = parts.map(|part| usize::from(*part));
+        parts.find(|part| cluster(*part).is_some_and(|cluster| !cluster.is_known()))
+    }
+
+    /// Whether a server is one of the part of a pool where everything is that has no key.
+    fn is_at_home(&self, server: ServerId, pool: usize) -> bool {
+        self.server(server).pool == self.pools.parts_of(pool)[0]
     }
 
     /// What a session has queued may belong to another server than when it was.
@@ -277,7 +305,7 @@ impl Engine {
             return;
         };
         if session.pins.is_empty() {
-            let server = self.pools[usize::from(session.pool)].server_of(group);
+            let server = self.pools.server_of(group);
             self.turn(key, server);
         }
     }
@@ -289,8 +317,8 @@ impl Engine {
             if !watches {
                 watched.clear();
             }
-            if !watched.contains(&group.0) {
-                watched.push(group.0);
+            if !watched.contains(&group) {
+                watched.push(group);
             }
         }
     }
@@ -300,7 +328,7 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return false;
         };
-        let server = self.pools[usize::from(session.pool)].server_of(group);
+        let server = self.pools.server_of(group);
         let queued = self.queued_group(key);
         (session.pins.is_empty() || session.server == server)
             && queued.is_none_or(|queued| queued == group)
@@ -332,7 +360,6 @@ impl Engine {
             return Err(UNKNOWN_KEYS.to_vec());
         };
         let command = id.get();
-        let pool = &self.pools[usize::from(session.pool)];
         let missing = Cell::new(false);
         let arg = |at: usize| {
             args.get(at).copied().unwrap_or_else(|| {
@@ -346,13 +373,13 @@ impl Engine {
         };
         match owner {
             Owner::One(group) if self.may_turn_to(key, group) => {
-                let server = pool.server_of(group);
+                let server = self.pools.server_of(group);
                 self.turn(key, server);
                 Ok(())
             }
             Owner::One(_) => Err(FOREIGN.to_vec()),
             Owner::Nobody if command.fan_out.spread == Spread::Home => {
-                let home = pool.home();
+                let home = self.pools.home_of(pool);
                 if session.pins.is_empty() {
                     self.turn(key, home);
                 }
@@ -370,10 +397,23 @@ impl Engine {
         }
     }
 
-    /// Whether a Cluster is behind a session.
-    pub(crate) fn is_before_cluster(&self, key: Key) -> bool {
+    /// Whether nodes of a Cluster are behind a session.
+    pub(crate) fn has_nodes(&self, key: Key) -> bool {
         let session = self.sessions.get(key);
-        session.is_some_and(|session| self.pools[usize::from(session.pool)].cluster().is_some())
+        session.is_some_and(|session| self.pools.has_cluster(session.pool.into()))
+    }
+
+    /// Whether the sharded channels of a session's pool are with the owners of their slots.
+    pub(crate) fn channels_have_places(&self, key: Key) -> bool {
+        let first = |session: &Session| self.pools.first_of(session.pool.into());
+        let session = self.sessions.get(key);
+        session.is_some_and(|session| first(session).cluster().is_some())
+    }
+
+    /// Whether the sessions that a server is asked for have to turn to it.
+    pub(crate) fn is_routed_to(&self, server: ServerId) -> bool {
+        let whole = self.pool_of(server).whole;
+        self.pools[usize::from(whole)].is_routed()
     }
 
     /// Whether the keys of a session's pool have several owners.
@@ -406,7 +446,7 @@ impl Engine {
         let servers = self.pools[pool].servers();
         let up = servers.iter().find(|server| self.is_reachable(**server));
         let first = up.or_else(|| servers.iter().find(|server| !self.is_resting(**server)));
-        first.copied().unwrap_or_else(|| self.pools[pool].home())
+        first.copied().unwrap_or_else(|| self.pools.home_of(pool))
     }
 
     /// Whether the first link to a server is up.
@@ -426,7 +466,7 @@ impl Engine {
 
     /// The server where everything is published that a session may listen to.
     pub(crate) fn home_of(&self, session: &Session) -> ServerId {
-        self.pools[usize::from(session.pool)].home()
+        self.pools.home_of(usize::from(session.pool))
     }
 
     fn owner_of_keys<'a>(
@@ -439,14 +479,18 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Owner::Nobody;
         };
-        let (pool, any) = (&self.pools[usize::from(session.pool)], session.next_seq);
-        let channels_have_places = pool.cluster().is_some();
+        let (pool, any) = (session.pool, session.next_seq);
+        let channels_have_places = self.channels_have_places(key);
         let mut owner = Owner::Nobody;
         let visited = command.keys(argc, &arg, |at, what| {
             if what.has(KeyFlags::NOT_KEY) && !channels_have_places {
                 return;
             }
-            let its = pool.group_of(arg(at), || any);
+            let of = match what.has(KeyFlags::NOT_KEY) {
+                true => self.pools.parts_of(usize::from(pool))[0],
+                false => pool,
+            };
+            let its = self.pools.group_of(of, arg(at), || any);
             owner = match owner {
                 Owner::Nobody => Owner::One(its),
                 Owner::One(group) if group == its => owner,
@@ -527,6 +571,13 @@ fn looks_elsewhere(request: &Request<'_>) -> bool {
     };
     matches!(request.id, id::SORT | id::SORT_RO)
         && request.args().collect::<Vec<_>>().windows(2).any(makes)
+}
+
+/// Whether only a Cluster's node can answer it.
+fn is_of_cluster(request: &Request<'_>) -> bool {
+    let command = request.command;
+    let is_of_node = command.fan_out.spread == Spread::Node && command.answer != Answer::Session;
+    is_of_node || request.id == id::CLUSTERSCAN
 }
 
 /// CLIENT TRACKING OFF and the like.

@@ -17,7 +17,7 @@ use crate::gather::Gather;
 use crate::keeping::Keeping;
 use crate::limits::FUSED_WAITING_BYTES_MAX;
 use crate::parking::{AskedEarly, Parking};
-use crate::pool::ServerId;
+use crate::pool::{Group, ServerId};
 use crate::readers::Reading;
 use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
@@ -363,8 +363,8 @@ pub(crate) struct Rare {
     pub(crate) gives_up_at: Option<(u32, Time)>,
     /// Requests of which several servers have a part.
     pub(crate) gathers: VecDeque<Gather>,
-    /// The slots of the keys that it watches, where it does.
-    pub(crate) watched: Vec<u16>,
+    /// What the keys belong to that it watches, where it does.
+    pub(crate) watched: Vec<Group>,
     /// Requests that a node did not execute, and that are asked again.
     pub(crate) delayed: Delayed,
     /// How it wants to read, where replicas are read.

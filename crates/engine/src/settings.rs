@@ -249,22 +249,22 @@ pub enum PoolKind {
         /// Which of them owns a key.
         placement: Placement,
     },
-    /// Plain servers again; which of them owns a key is said by how it begins.
+    /// Several of the others; in which of them a key is, is said by how it begins.
     ByPrefix {
         /// Of all that fit a key the longest counts. The first one is for all other keys, whatever its prefix.
         parts: Vec<Part>,
     },
 }
 
-/// Plain servers that own the keys which begin in one way.
+/// Where the keys are that begin in one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// How they begin.
     pub prefix: Vec<u8>,
-    /// One, or several in the order from which the placement was made.
-    pub servers: Vec<ServerSettings>,
-    /// Which of several owns a key.
-    pub placement: Option<Placement>,
+    /// Any kind that has no parts itself.
+    pub kind: PoolKind,
+    /// Where its keys are read, as [`PoolSettings::reads`]; what that says of a pool with parts counts for none.
+    pub reads: Reads,
 }
 
 /// How to reach one server.

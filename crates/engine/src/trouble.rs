@@ -457,6 +457,12 @@ impl Engine {
             return;
         };
         match link.state {
+            // A server that executes something long answers nobody, and is there: what is asked of it aside waits as long as what
+            // is asked of it at all.
+            State::Greeting { .. }
+                if matches!(link.role, Role::Streaming { .. })
+                    && timeouts.request_ms > 0
+                    && self.is_reachable(link.key.server) => {}
             State::Connecting { since } | State::Greeting { since, .. }
                 if over(now, since, timeouts.connect_ms) =>
             {
@@ -469,7 +475,7 @@ impl Engine {
                     && !matches!(link.role, Role::Hub(_) | Role::Sentinel)
                     && (link.key != self.first_link(link.key.server) || self.is_gone(link))
                     // Whoever has turned away comes back, and is not to wait for the same again.
-                    && (!self.pool_of(link.key.server).is_routed()
+                    && (!self.is_routed_to(link.key.server)
                         || over(now, link.unused_since, LINK_UNUSED_MS)) =>
             {
                 return self.remove_link(key);

@@ -197,7 +197,7 @@ impl Engine {
         let Some(server) = self.links.get(link).map(|link| link.key.server) else {
             return;
         };
-        let of_cluster = self.is_before_cluster(entry.session);
+        let of_cluster = self.pool_of(server).cluster().is_some();
         if let Some(why) = refusal
             && !(of_cluster && Refusal::of(why).is_some())
         {

@@ -1175,3 +1175,27 @@ fn a_reply_that_has_begun_comes_whole_whatever_is_asked_again_of_another_server(
     assert_eq!(world.got(a), "$-1\r\n");
     assert_eq!(world.got(b), "*0\r\n$1\r\nm\r\n");
 }
+
+#[test]
+fn what_is_set_in_a_pool_holds_in_each_of_its_parts() {
+    let mut world = World::new(world::parted(1));
+    let links = world.all_shared.clone();
+    let [a, b, admin] = [(); 3].map(|()| world.accept());
+    for (set, sent) in [("yes", 1), ("no", 2), ("yes", 1)] {
+        world.asks(admin, &[&format!("CONFIG SET respool.collapse {set}")]);
+        world.wait_ms(1);
+        world.says(links[0], "-ERR Unknown option\r\n");
+        assert_eq!(world.got(admin), "+OK\r\n");
+        world.sent(links[0]);
+        for (at, link) in links.iter().enumerate() {
+            let get = format!("GET {}", world.key_at(at, "k"));
+            ask_at_once(&mut world, &[(a, &[&get]), (b, &[&get])]);
+            world.wait_ms(1);
+            assert_eq!(world.asked(*link).len(), sent, "{set} at {at}");
+            world.says(*link, "$1\r\nv\r\n".repeat(sent));
+            for session in [a, b] {
+                assert_eq!(world.got(session), "$1\r\nv\r\n");
+            }
+        }
+    }
+}

@@ -6,6 +6,7 @@ mod world;
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
+use respool_engine::limits::KEPT_BYTES_MAX;
 use respool_engine::{LinkId, SessionId, Time};
 use world::{World, request};
 
@@ -130,6 +131,51 @@ fn waits_in_vain_become_rare() {
         waits += u32::from(at_once.is_empty());
     }
     assert!((1..=12).contains(&waits), "{waits} waits in vain");
+}
+
+#[test]
+fn a_wait_that_pays_ends_the_doubt() {
+    let (mut world, _, keys) = world(true);
+    let session = world.accept();
+    let both = [0, 1].map(|at| format!("GET {}", keys[at]));
+    let both = both.each_ref().map(String::as_str);
+    // After each wait in vain so many answers are written at once; after one that pays, it begins anew.
+    let mut skipped = Vec::new();
+    for later_us in [5_000, 5_000, 100, 5_000] {
+        let mut at_once = 0;
+        while !asks_two(&mut world, session, &both, later_us)[0].is_empty() {
+            at_once += 1;
+            assert!(at_once < 100, "it waits no more: {skipped:?}");
+        }
+        skipped.push(at_once);
+    }
+    assert_eq!(skipped, [0, 1, 3, 0]);
+    let got = asks_two(&mut world, session, &both, 100);
+    assert_eq!(got[0], A, "that was in vain again");
+    let got = asks_two(&mut world, session, &both, 100);
+    assert_eq!(got, [String::new(), String::new(), [A, B].concat()]);
+}
+
+#[test]
+fn what_is_large_is_written_at_once() {
+    let (mut world, links, keys) = world(true);
+    let session = world.accept();
+    let [first, second] = [0, 1].map(|at| format!("GET {}", keys[at]));
+    let value = |len: usize| format!("${len}\r\n{}\r\n", "x".repeat(len));
+    // One large answer is; small ones are when they are as large together.
+    for (large, many) in [(value(KEPT_BYTES_MAX), 1), (value(KEPT_BYTES_MAX / 4), 4)] {
+        let mut asked = vec![first.as_str(); many];
+        asked.push(&second);
+        world.asks(session, &asked);
+        world.wait_ms(1);
+        for before in 0..many {
+            assert_eq!(world.got(session), "", "{before} of {many}");
+            says_at(&mut world, 1, links[0], &large);
+        }
+        assert_eq!(world.got(session), large.repeat(many));
+        says_at(&mut world, 1, links[1], B);
+        assert_eq!(world.got(session), B);
+    }
 }
 
 /// What happens, so many microseconds after what happened before it.

@@ -365,9 +365,12 @@ proptest! {
     #[test]
     fn all_see_one_server_that_executes_one_request_after_the_other(
         steps in prop::collection::vec(step(), 1..40), count in 1..=3_u16, fuse: bool, collapse: bool, refuses: bool,
-        has_strangers: bool, keys_max in 2..8_u32,
+        has_strangers: bool, keys_max in 2..8_u32, has_parts: bool,
     ) {
-        let mut settings = world::pool_of(count);
+        let mut settings = match has_parts && count > 1 {
+            true => world::parted(count - 1),
+            false => world::pool_of(count),
+        };
         settings.flush.fuse = fuse;
         settings.flush.fused_keys_max = keys_max;
         settings.flush.collapse = collapse;

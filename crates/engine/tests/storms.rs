@@ -402,6 +402,8 @@ fn elements(reply: &str) -> Vec<&str> {
 #[derive(Clone, Copy, Debug)]
 struct Storm {
     servers: u16,
+    /// One of the servers has what begins in its own way.
+    has_parts: bool,
     loses_links: bool,
     has_large_values: bool,
     has_odd_keys: bool,
@@ -421,7 +423,7 @@ struct Storm {
 }
 
 fn storm() -> impl Strategy<Value = Storm> {
-    let bools = prop::array::uniform5(any::<bool>());
+    let bools = prop::array::uniform6(any::<bool>());
     // Not both at once: what was given up on a link that a slow client holds up may be executed behind what its own client
     // asks on the next one. So it may be behind what is large, and has a link of its own.
     let narrow = (500..4_500_u32, 20_000..320_000_u32, Just(LONG_MS));
@@ -440,9 +442,11 @@ fn storm() -> impl Strategy<Value = Storm> {
             has_odd_keys,
             refuses,
             has_large_requests,
+            has_parts,
         ] = bools;
         Storm {
             servers,
+            has_parts: has_parts && servers > 1,
             has_large_requests: has_large_requests && limits.2 == LONG_MS,
             ledger_max: room.0,
             unanswered_bytes_max: room.1,
@@ -542,7 +546,10 @@ struct Play {
 
 impl Play {
     fn new(storm: Storm) -> Play {
-        let mut settings = world::pool_of(storm.servers);
+        let mut settings = match storm.has_parts {
+            true => world::parted(storm.servers - 1),
+            false => world::pool_of(storm.servers),
+        };
         if storm.has_large_requests {
             settings.limits.request_held_bytes_max = HELD_BYTES as u32;
         }

@@ -44,7 +44,7 @@ pub(crate) struct PoolConfig {
     pub(crate) listen: Vec<Address>,
     /// Its servers.
     pub(crate) backend: Backend,
-    /// Whose keys that begin in these ways are: plain servers, as then those of `backend` are.
+    /// Where the keys are that begin in these ways.
     pub(crate) prefixes: Vec<(String, BackendUrl)>,
 }
 
@@ -157,19 +157,12 @@ impl PoolConfig {
         let mut kind = PoolConfig::kind(server);
         if !self.prefixes.is_empty() {
             let named = self.prefixes.iter();
-            let named = named.map(|(prefix, url)| (prefix.as_str(), PoolConfig::kind(url)));
-            let all = [("", kind)].into_iter().chain(named);
-            let parts = all.map(|(prefix, kind)| {
-                let (servers, placement) = match kind {
-                    PoolKind::Single(server) => (vec![server], None),
-                    PoolKind::Sharded { shards, placement } => (shards, Some(placement)),
-                    other => unreachable!("no part of a checked configuration is {other:?}"),
-                };
-                Part {
-                    prefix: prefix.into(),
-                    servers,
-                    placement,
-                }
+            let named = named.map(|(prefix, url)| (prefix.as_str(), url));
+            let all = [("", server)].into_iter().chain(named);
+            let parts = all.map(|(prefix, url)| Part {
+                prefix: prefix.into(),
+                kind: PoolConfig::kind(url),
+                reads: url.reads.clone(),
             });
             kind = PoolKind::ByPrefix {
                 parts: parts.collect(),
@@ -650,7 +643,7 @@ impl Resolved {
     }
 }
 
-/// What must be true of the servers among which keys are divided by how they begin.
+/// What must be true of the backends among which keys are divided by how they begin.
 fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) {
     let name = Some(pool.name.as_str());
     if pool.prefixes.len() > PREFIXES_MAX {
@@ -660,15 +653,7 @@ fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) 
         );
         problems.push(about(name, "", &pool.place, what));
     }
-    let is_plain = |url: &BackendUrl| matches!(url.servers, Named::One(_) | Named::Sharded(_));
-    let not_plain = "must be redis://, unix:// or redis-sharded:// in a pool with prefixes";
-    if let Some((_, place)) = &pool.backend
-        && !pool.prefixes.is_empty()
-        && !is_plain(url)
-    {
-        problems.push(about(name, "backend", place, not_plain));
-    }
-    let mut seen = url.addresses();
+    let mut seen = keepers(url);
     for (prefix, part, place) in &pool.prefixes {
         let mut problem = |what: String| {
             let what = format!("`{prefix}`: {what}");
@@ -676,9 +661,6 @@ fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) 
         };
         if prefix.is_empty() {
             problem("is how every key begins: `backend` is for those without another".into());
-        }
-        if !is_plain(part) {
-            problem(not_plain.into());
         }
         if part.db != url.db {
             problem(format!(
@@ -691,18 +673,39 @@ fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) 
                 "names the user `{user}` and no password: write it behind a colon"
             ));
         }
-        for address in part.addresses() {
-            if seen.contains(&address) {
+        for keeper in keepers(part) {
+            if seen.contains(&keeper) {
+                let (address, name) = keeper;
+                let what = match name {
+                    Some(name) => format!("the primary `{name}` of {address}"),
+                    None => address.to_string(),
+                };
                 problem(format!(
-                    "{address} is in this pool already: its keys would count twice"
+                    "{what} is in this pool already: its keys would count twice"
                 ));
             }
-            seen.push(address);
+            seen.push(keeper);
         }
     }
     if seen.len() > SERVERS_MAX && !pool.prefixes.is_empty() {
         let what = format!("has {} servers, and {SERVERS_MAX} are the most", seen.len());
         problems.push(about(name, "", &pool.place, what));
+    }
+}
+
+/// Who keeps what is behind a URL, as far as that says it: one Sentinel may know of several primaries, by their names.
+fn keepers(url: &BackendUrl) -> Vec<(&Address, Option<&str>)> {
+    match &url.servers {
+        Named::Watched(watched) => {
+            let names = || watched.primaries().map(Some);
+            let all = watched.addresses();
+            all.flat_map(|address| names().map(move |name| (address, name)))
+                .collect()
+        }
+        _ => {
+            let all = url.addresses().into_iter();
+            all.map(|address| (address, None)).collect()
+        }
     }
 }
 
@@ -747,6 +750,7 @@ mod tests {
     use std::io::Write;
 
     use proptest::prelude::*;
+    use respool_engine::settings::ReadPolicy;
 
     use super::*;
     use crate::arguments::{self, Command};
@@ -1203,10 +1207,11 @@ mod tests {
 
     const PREFIXES: &str = "[pool.all]\nlisten = ':1'\nbackend = 'redis://u:SECRET@h:1/2'\n\
                             [pool.all.prefixes]\n'page:' = 'redis-sharded://h:2,h:3/2'\n\
-                            'a \"b' = 'redis://h:4/2'\n";
+                            'a \"b' = 'redis://h:4/2'\nc = 'redis-cluster://h:5,h:6/2?reads=nearest'\n\
+                            d = 'redis-sentinel://h:7/m,n/2?hash=crc16'\ne = 'redis-sentinel://h:7/o/2'\n";
 
     #[test]
-    fn keys_of_a_pool_may_have_servers_by_how_they_begin() {
+    fn keys_of_a_pool_may_have_backends_of_any_kind_by_how_they_begin() {
         let (config, resolved) = resolve(PREFIXES, &[], &[]).ok().unwrap();
         let summary = "pool all: listen 0.0.0.0:1, backend redis://u@h:1/2, `page:` at redis-sharded://h:2,h:3/2";
         assert!(
@@ -1227,26 +1232,44 @@ mod tests {
             .iter()
             .map(|part| {
                 let prefix = String::from_utf8_lossy(&part.prefix).into_owned();
-                (prefix, part.servers.len(), part.placement.is_some())
+                let (kind, count) = match &part.kind {
+                    PoolKind::Single(_) => ("single", 1),
+                    PoolKind::Sharded { shards, .. } => ("sharded", shards.len()),
+                    PoolKind::Cluster { seeds } => ("cluster", seeds.len()),
+                    PoolKind::Watched { primaries, .. } => ("watched", primaries.len()),
+                    PoolKind::ByPrefix { .. } => ("parts", 0),
+                };
+                (prefix, kind, count, part.reads.policy)
             })
             .collect();
-        let expected = [("", 1, false), ("page:", 2, true), ("a \"b", 1, false)];
+        let owners = ReadPolicy::Primary;
+        let expected = [
+            ("", "single", 1, owners),
+            ("page:", "sharded", 2, owners),
+            ("a \"b", "single", 1, owners),
+            ("c", "cluster", 2, ReadPolicy::Nearest),
+            ("d", "watched", 2, owners),
+            ("e", "watched", 1, owners),
+        ];
         let expected =
-            expected.map(|(prefix, servers, placed)| (prefix.to_owned(), servers, placed));
+            expected.map(|(prefix, kind, count, reads)| (prefix.to_owned(), kind, count, reads));
         assert_eq!(shown, expected);
 
         let wrong = "[pool.all]\nlisten = ':1'\nbackend = 'redis-cluster://h:1/2'\n\
                      [pool.all.prefixes]\n'' = 'redis://h:2/2'\na = 'redis://h:2/2'\nb = 'redis://h:3'\n\
-                     c = 'redis-cluster://h:4/2'\nd = 'redis://127.0.0.1:1/2'\ne = 'SECRET'\nf = 'redis://u@h/2'\n";
+                     c = 'redis-cluster://h:2/2'\nd = 'redis://127.0.0.1:1/2'\ne = 'SECRET'\nf = 'redis://u@h/2'\n\
+                     g = 'redis-sentinel://h:5,h:6/m,n/2'\nh = 'redis-sentinel://h:6/o,n/2'\n\
+                     i = 'redis-cluster://h:7/2?zone=SECRET'\n";
         let told = resolve(wrong, &[], &[]).err().unwrap();
         let expected = [
             "r.toml:10:5: pool.all.prefixes: `e`: needs a scheme",
-            "r.toml:3:11: pool.all.backend: must be redis://, unix:// or redis-sharded://",
+            "r.toml:14:5: pool.all.prefixes: `i`: zone, zones, weights",
             "r.toml:5:6: pool.all.prefixes: ``: is how every key begins",
             "r.toml:6:5: pool.all.prefixes: `a`: h:2 is in this pool already",
             "r.toml:7:5: pool.all.prefixes: `b`: must start in the database 2",
-            "r.toml:8:5: pool.all.prefixes: `c`: must be redis://, unix:// or redis-sharded://",
+            "r.toml:8:5: pool.all.prefixes: `c`: h:2 is in this pool already",
             "r.toml:11:5: pool.all.prefixes: `f`: names the user `u` and no password",
+            "r.toml:13:5: pool.all.prefixes: `h`: the primary `n` of h:6 is in this pool already",
             "r.toml:2:10: pool.all.listen: `0.0.0.0:1` is where the backend 127.0.0.1:1 is",
         ];
         for (told, expected) in told.iter().zip(expected) {

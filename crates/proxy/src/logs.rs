@@ -20,6 +20,10 @@ const NOTICES_MAX: usize = 1_024;
 /// Reasons why a server is away, until it is back. At it, further ones are no news.
 const REASONS_MAX: usize = 16;
 
+/// Servers of which it is known what was said. At it, all of that is forgotten, and may be said once more: nodes that come and go at
+/// ever new addresses are never back.
+const SERVERS_MAX: usize = 4_096;
+
 /// Starts to log. Called once.
 pub(crate) fn start(format: LogFormat, level: LogLevel) {
     let level = match level {
@@ -105,6 +109,9 @@ impl Down {
     /// reason is news, and that once, so that a night without a server does not fill the disk.
     fn is_news(&mut self, worker: usize, (pool, server): (&str, &str), reason: &str) -> bool {
         let whose = (worker, pool.to_owned(), server.to_owned());
+        if self.said.len() >= SERVERS_MAX && !self.said.contains_key(&whose) {
+            self.said.clear();
+        }
         let said = self.said.entry(whose).or_default();
         let is_news = said.len() < REASONS_MAX && said.iter().all(|other| other != reason);
         if is_news {
@@ -173,6 +180,17 @@ mod tests {
         }
         assert_eq!(dropped.load(Ordering::Relaxed), 3);
         assert_eq!(receiver.try_iter().count(), 2);
+    }
+
+    #[test]
+    fn what_was_said_of_servers_that_never_come_back_is_forgotten_at_a_bound() {
+        let mut down = Down::default();
+        for port in 0..3 * SERVERS_MAX {
+            let server = format!("a:{port}");
+            assert!(down.is_news(0, ("p", &server), "refused"));
+            assert!(!down.is_news(0, ("p", &server), "refused"));
+            assert!(down.said.len() <= SERVERS_MAX);
+        }
     }
 
     #[test]

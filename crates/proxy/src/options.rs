@@ -374,7 +374,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         more: "Several pools in one process, instead of --listen and --backend: NAME is what the log and INFO call the pool, \
                LISTEN one of its addresses or several with commas between them, URL what --backend takes, with the user and the \
                password of this pool. In the file better a table for each, at its end: [pool.NAME] with the keys \
-               `listen` and `backend`; there, [pool.NAME.prefixes] may have URLs of servers for the keys that begin in some way.\n\nWhat a client asks goes to the pool whose listener it has reached, and to no other. \
+               `listen` and `backend`; there, [pool.NAME.prefixes] may have URLs of any kind for the keys that begin in some way.\n\nWhat a client asks goes to the pool whose listener it has reached, and to no other. \
                The workers and everything that the other options say are common to all pools, the users of respool among it.",
         example: "pages=127.0.0.1:6381=redis://10.0.0.8",
         ..OPTION
@@ -615,7 +615,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
         value: "TIME",
         brief: "The longest that a request waits in an open batch",
         more: "A bound, not a pause: a batch leaves as soon as the one before it has come back. A \
-               larger value makes larger batches when replies are slow to come.",
+               larger value makes larger batches when replies are slow to come. Where a pool has \
+               several servers, the answers to a part of a pipeline wait as long for the rest.",
         example: "500",
         ..OPTION
     },

@@ -92,6 +92,11 @@ impl Watched {
         self.sentinels.iter()
     }
 
+    /// What they call the primaries.
+    pub(crate) fn primaries(&self) -> impl Iterator<Item = &str> {
+        self.primaries.iter().map(String::as_str)
+    }
+
     /// What the engine is told; `server`: how to reach a primary at this address.
     pub(crate) fn pool(&self, server: impl Fn(Address) -> ServerSettings) -> PoolKind {
         let credentials = self.password.clone().map(|password| Credentials {

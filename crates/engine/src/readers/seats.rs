@@ -33,15 +33,24 @@ pub(super) struct Candidate {
     pub(super) latency_us: u64,
 }
 
-/// Of those that can be read, the ones that shall be.
-pub(super) fn choose(mut all: Vec<Candidate>, settings: &Reads) -> Vec<Candidate> {
+/// Of those that can be read, the ones that shall be. Who has seats keeps them a while longer than it would get them: else those at
+/// the border would come and go with every look at them.
+pub(super) fn choose(
+    mut all: Vec<Candidate>,
+    settings: &Reads,
+    before: Option<&Seats>,
+) -> Vec<Candidate> {
     let is_here = |one: &Candidate| settings.zone.is_some() && one.zone == settings.zone;
     if all.iter().any(is_here) {
         all.retain(is_here);
     }
     if settings.policy == ReadPolicy::Nearest {
         let least = all.iter().map(|one| one.latency_us).min().unwrap_or(0);
-        all.retain(|one| one.latency_us <= 2 * least + SLACK_US);
+        let near_us = 2 * least + SLACK_US;
+        let has_seats = |one: &Candidate| before.is_some_and(|seats| seats.contains(&one.server));
+        all.retain(|one| {
+            one.latency_us <= near_us || has_seats(one) && one.latency_us <= 2 * near_us
+        });
     }
     all
 }
@@ -199,7 +208,7 @@ mod tests {
     }
 
     fn chosen(all: Vec<Candidate>, reads: &Reads) -> Vec<u16> {
-        let chosen = choose(all, reads);
+        let chosen = choose(all, reads, None);
         chosen.iter().map(|one| one.server.0).collect()
     }
 
@@ -231,6 +240,24 @@ mod tests {
             one(3, "", 1, 30_000),
         ];
         assert_eq!(chosen(all), [1, 2]);
+    }
+
+    #[test]
+    fn who_is_at_the_border_does_not_come_and_go() {
+        let reads = Reads {
+            policy: ReadPolicy::Nearest,
+            ..Reads::default()
+        };
+        let mut seats = None;
+        let mut read_at = |latency_us| {
+            let all = vec![one(1, "", 1, 300), one(2, "", 1, latency_us)];
+            let chosen = choose(all, &reads, seats.as_deref());
+            seats = seat_again(&chosen, seats.as_deref());
+            chosen.len()
+        };
+        // Up to 1,600 µs it is as near as the other one.
+        assert_eq!([1_700, 1_500, 1_700, 3_100].map(&mut read_at), [1, 2, 2, 2]);
+        assert_eq!([3_300, 1_700, 1_500].map(&mut read_at), [1, 1, 2]);
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use respool_engine::settings::{Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings};
+use respool_engine::settings::{
+    Address, Part, PoolKind, PoolSettings, Reads, ServerSettings, Settings,
+};
 use respool_engine::{Action, Engine, LinkId, Peer, SessionId, TICK_MS, Time, Worker};
 use respool_protocol::encode;
 use respool_protocol::hashing::{Placement, PredixyHash};
@@ -66,6 +68,31 @@ pub(crate) fn pool_of(servers: u16) -> Settings {
     }
 }
 
+/// The same in parts: the last server has the keys that begin in this way.
+pub(crate) const OF_THE_LAST: &str = "k1";
+
+/// A pool of so many servers, one at least, and one more, which has the keys of [`OF_THE_LAST`].
+pub(crate) fn parted(servers: u16) -> Settings {
+    let mut settings = pool_of(servers);
+    let first = settings.pools[0].kind.clone();
+    let last = ServerSettings {
+        address: Address::Tcp {
+            host: "server".to_owned(),
+            port: servers + 1,
+        },
+        credentials: None,
+        db: 0,
+    };
+    let part = |prefix: &str, kind| Part {
+        prefix: prefix.into(),
+        kind,
+        reads: Reads::default(),
+    };
+    let parts = vec![part("", first), part(OF_THE_LAST, PoolKind::Single(last))];
+    settings.pools[0].kind = PoolKind::ByPrefix { parts };
+    settings
+}
+
 /// A worker among so many.
 pub(crate) fn worker(index: usize, count: usize) -> Worker {
     Worker {
@@ -120,26 +147,40 @@ pub(crate) fn take_requests(sent: &mut Vec<u8>) -> Vec<Vec<String>> {
 pub(crate) struct Owners {
     /// `None`: there is one.
     placement: Option<Placement>,
+    /// The one that has what begins in its own way, if there is such a one.
+    last: Option<usize>,
 }
 
 impl Owners {
     pub(crate) fn of(settings: &Settings) -> Owners {
-        let placement = match &settings.pools[0].kind {
-            PoolKind::Sharded { placement, .. } => Some(placement.clone()),
-            PoolKind::Single(_) => None,
+        let (kind, has_last) = match &settings.pools[0].kind {
+            PoolKind::ByPrefix { parts } => (&parts[0].kind, true),
+            kind => (kind, false),
+        };
+        let (placement, count) = match kind {
+            PoolKind::Sharded { placement, shards } => (Some(placement.clone()), shards.len()),
+            PoolKind::Single(_) => (None, 1),
             other => unreachable!("these tests have no {other:?}"),
         };
-        Owners { placement }
+        let last = has_last.then_some(count);
+        Owners { placement, last }
     }
 
     pub(crate) fn owner_of(&self, key: &str) -> usize {
+        if let Some(last) = self.last.filter(|_| key.starts_with(OF_THE_LAST)) {
+            return last;
+        }
         let placement = self.placement.as_ref();
         placement.map_or(0, |placement| placement.server_of(key.as_bytes(), || 0))
     }
 
-    /// A key with this beginning that this server owns.
+    /// A key with this beginning, but for what leads to a server, that this one owns.
     pub(crate) fn key_at(&self, server: usize, beginning: &str) -> String {
-        let mut names = (0..).map(|number| format!("{beginning}{number}"));
+        let first = match self.last == Some(server) {
+            true => OF_THE_LAST,
+            false => "",
+        };
+        let mut names = (0..).map(|number| format!("{first}{beginning}{number}"));
         let is_its = |name: &String| self.owner_of(name) == server;
         names.find(is_its).expect("every server owns keys")
     }

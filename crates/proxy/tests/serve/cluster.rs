@@ -150,7 +150,7 @@ fn counted_slots(count: usize, random: &mut Random) -> Vec<u16> {
 }
 
 /// Moves slots with keys, some of the keys at a time, from wherever they are to some other node of these.
-fn move_some(cluster: &Cluster, count: usize, nodes: &[usize], random: &mut Random) {
+pub(crate) fn move_some(cluster: &Cluster, count: usize, nodes: &[usize], random: &mut Random) {
     for slot in counted_slots(count, random) {
         let mut moved = || -> std::io::Result<()> {
             let from = cluster.owner(slot)?;

@@ -28,6 +28,7 @@ mod large;
 mod limits;
 mod linear;
 mod partition;
+mod parts;
 mod pinned;
 mod pipelines;
 mod pools;

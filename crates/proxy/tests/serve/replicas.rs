@@ -61,7 +61,7 @@ fn listed(addresses: &[SocketAddr]) -> String {
 }
 
 /// How often a server has executed a command since that was reset.
-fn calls(server: SocketAddr, command: &str) -> u64 {
+pub(crate) fn calls(server: SocketAddr, command: &str) -> u64 {
     let said = text(&Client::connect(server).call("INFO commandstats"));
     let name = format!("cmdstat_{command}:calls=");
     let line = said.lines().find_map(|line| line.strip_prefix(&name));
@@ -73,7 +73,7 @@ fn all_calls(servers: &[SocketAddr], command: &str) -> u64 {
     servers.iter().map(|server| calls(*server, command)).sum()
 }
 
-fn reset(servers: &[SocketAddr]) {
+pub(crate) fn reset(servers: &[SocketAddr]) {
     for server in servers {
         assert_eq!(
             Client::connect(*server).call("CONFIG RESETSTAT"),
@@ -99,7 +99,7 @@ fn readers(client: &mut Client) -> Vec<BTreeMap<String, String>> {
 
 /// Waits until so many replicas have said how they are, to each worker.
 #[track_caller]
-fn wait_for_replicas(proxy: &Proxy, count: usize) {
+pub(crate) fn wait_for_replicas(proxy: &Proxy, count: usize) {
     let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(proxy.address())).collect();
     wait_until("the replicas have said how they are", SOON, || {
         clients.iter_mut().all(|client| {
@@ -777,6 +777,42 @@ fn a_read_that_is_lost_with_a_replica_twice_is_answered_by_its_primary() {
     primary.cont();
     assert_eq!(client.replies(2), [Value::Integer(1), Value::bulk("7")]);
     replica.cont();
+}
+
+#[test]
+fn what_a_primary_was_asked_that_freezes_is_read_at_its_replica() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    let addresses = ["prefer-primary", "nearest"]
+        .map(|policy| scene.serve_all(&format!("reads={policy}"), &["--threads=1"]));
+    for address in addresses {
+        let mut clients: Vec<Client> = (0..20).map(|_| Client::connect(address)).collect();
+        for client in &mut clients {
+            assert_eq!(client.call("GET k1"), Value::bulk("1"));
+        }
+        let before = calls(scene.address(1), "get") + calls(scene.address(1), "mget");
+        scene.servers[0].stop();
+        for (number, client) in clients.iter_mut().enumerate() {
+            let both = [format!("GET k{number}"), "STRLEN k7".to_owned()];
+            client.send(&both.map(|one| words(&one)).concat());
+        }
+        let mut writer = Client::connect(address);
+        writer.send(&words("INCR count"));
+        for (number, client) in clients.iter_mut().enumerate() {
+            let both = [Value::bulk(number.to_string()), Value::Integer(1)];
+            assert_eq!(client.replies(2), both);
+        }
+        scene.servers[0].cont();
+        assert!(matches!(writer.reply(), Value::Integer(1..=2)));
+        // What the primary says late is nobody's.
+        for (number, client) in clients.iter_mut().enumerate() {
+            let next = Value::bulk((number + 1).to_string());
+            assert_eq!(client.call(&format!("GET k{}", number + 1)), next);
+        }
+        let after = calls(scene.address(1), "get") + calls(scene.address(1), "mget");
+        assert!(after > before, "the replica was not read");
+    }
 }
 
 #[test]

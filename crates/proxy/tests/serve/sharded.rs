@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
 use respool_lab::servers::{Proxy, Server};
@@ -983,6 +984,29 @@ fn a_script_is_ended_wherever_it_runs() {
             assert!(!is_seen(&killer.call("FUNCTION STATS")));
         }
     }
+}
+
+/// A server answers nobody before its script has run for a while; to be told so late is not to be lost.
+#[test]
+fn who_ends_a_script_waits_until_its_server_listens() {
+    let shards = Shards::of(
+        &any_server(),
+        "",
+        &["--threads=1", "--connect-timeout-ms=300"],
+    );
+    for server in &shards.servers {
+        Client::connect(server.address()).call("CONFIG SET lua-time-limit 1500");
+    }
+    let keys = shards.a_key_each();
+    let (mut caught, mut killer) = (shards.client(), shards.client());
+    assert_eq!(
+        caught.call(&format!("GET {}", keys[0])),
+        Value::bulk(&keys[0])
+    );
+    caught.send(&request(&["EVAL", "while true do end", "1", &keys[0]]));
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(killer.call("SCRIPT KILL"), Value::ok());
+    assert!(caught.reply().error().is_some());
 }
 
 /// A command that may have keys has fewer than the table thinks: it goes where those are that it has, and a request without

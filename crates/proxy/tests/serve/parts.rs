@@ -1,0 +1,571 @@
+//! A pool whose keys are, by how they begin, at one server, at several, in a Cluster or with Sentinels: to a client all of them are one.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use respool_lab::servers::{Proxy, Server};
+use respool_lab::topologies::{
+    Cluster, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url, sharded_url,
+};
+use respool_protocol::slot::hash_slot;
+use tempfile::TempDir;
+
+use super::client::{Client, Value, words};
+use super::cluster::{SOON, move_some, primaries, some_server};
+use super::coalescing::counter;
+use super::counting::{Allowed, counted};
+use super::divided::{answers_like_one_server, pipelined, text, texts};
+use super::replicas::{calls, reset, wait_for_replicas};
+use super::sentinel;
+use super::target::{Random, respool, seed, wait_until};
+
+/// One of each kind.
+struct Kinds {
+    single: Server,
+    other: Server,
+    shards: Shards,
+    cluster: Cluster,
+    sentinels: Sentinels,
+}
+
+/// A respool before them.
+struct Served {
+    kinds: Kinds,
+    proxy: (Proxy, TempDir),
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let log = self.proxy.0.log();
+        if thread::panicking() {
+            eprintln!("its log:\n{log}");
+        } else {
+            assert!(!log.contains("panicked at"), "{log}");
+        }
+    }
+}
+
+impl Kinds {
+    fn start(binary: &Path) -> Kinds {
+        let settings = SentinelsSettings {
+            watched: 1,
+            ..SentinelsSettings::default()
+        };
+        let kinds = || -> std::io::Result<Kinds> {
+            Ok(Kinds {
+                single: Server::start(binary, &[""; 0])?,
+                other: Server::start(binary, &[""; 0])?,
+                shards: Shards::start(binary, 2, &[""; 0])?,
+                cluster: Cluster::start(binary, primaries())?,
+                sentinels: Sentinels::start(binary, &settings)?,
+            })
+        };
+        kinds().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// How respool is told of one.
+    fn url(&self, kind: &str) -> String {
+        match kind {
+            "single" => format!("redis://{}", self.single.address()),
+            "other" => format!("redis://{}", self.other.address()),
+            "sharded" => sharded_url(&self.shards.addresses()),
+            "cluster" => cluster_url(&self.cluster.addresses()),
+            "read" => self.url("sentinels") + "?reads=prefer-replica",
+            _ => {
+                let name = self.sentinels.watched(0).name();
+                sentinel_url(&self.sentinels.addresses(), name)
+            }
+        }
+    }
+
+    /// A respool before them; the folder has its file.
+    fn proxy(&self, all: &str, prefixes: &[(&str, &str)], threads: u32) -> (Proxy, TempDir) {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let file = folder.path().join("respool.toml");
+        let proxy = Proxy::start_with(&respool(), |port| {
+            let mut text = format!(
+                "threads = {threads}\nreconnect-max-ms = 100\nrequest-timeout-ms = 3000\n\
+                 [pool.all]\nlisten = '127.0.0.1:{port}'\nbackend = '{}'\n[pool.all.prefixes]\n",
+                self.url(all)
+            );
+            for (prefix, kind) in prefixes {
+                text.push_str(&format!("'{prefix}' = '{}'\n", self.url(kind)));
+            }
+            std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
+            vec!["--config".into(), file.display().to_string()]
+        });
+        (proxy.unwrap_or_else(|error| panic!("{error}")), folder)
+    }
+
+    /// Keys that one kind has, by itself.
+    fn held(&self, kind: &str) -> HashSet<String> {
+        let addresses = match kind {
+            "single" => vec![self.single.address()],
+            "other" => vec![self.other.address()],
+            "sharded" => self.shards.addresses(),
+            "cluster" => self.cluster.addresses(),
+            _ => {
+                let primary = self.sentinels.primary(0);
+                let primary = primary.unwrap_or_else(|error| panic!("{error}"));
+                vec![self.sentinels.watched(0).server(primary).address()]
+            }
+        };
+        let keys = |address| texts(&Client::connect(address).call("KEYS *"));
+        addresses.into_iter().flat_map(keys).collect()
+    }
+}
+
+impl Served {
+    /// `all`: for keys that begin in no named way; and the others.
+    fn start(binary: &Path, all: &str, prefixes: &[(&str, &str)], threads: u32) -> Served {
+        let kinds = Kinds::start(binary);
+        let proxy = kinds.proxy(all, prefixes, threads);
+        Served { kinds, proxy }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.proxy.0.address())
+    }
+}
+
+/// The same where `sharded` has the others.
+const SHARDED: [(&str, &str); 3] = [("c:", "cluster"), ("w:", "sentinels"), ("c:s:", "single")];
+
+/// Where keys are in most of these tests.
+const MIXED: [(&str, &str); 4] = [
+    ("c:", "cluster"),
+    ("w:", "sentinels"),
+    ("s:", "sharded"),
+    ("c:s:", "other"),
+];
+
+fn code(reply: &Value) -> &str {
+    let text = reply.error().unwrap_or_default();
+    text.split(' ').next().unwrap_or_default()
+}
+
+/// Every key of a SCAN, as often as it comes.
+fn scanned(client: &mut Client) -> Vec<String> {
+    let (mut cursor, mut all) = ("0".to_owned(), Vec::new());
+    loop {
+        let Value::Array(reply) = client.call(&format!("SCAN {cursor} COUNT 7")) else {
+            panic!("SCAN answers an array")
+        };
+        all.extend(texts(&reply[1]));
+        cursor = text(&reply[0]);
+        if cursor == "0" {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn keys_are_where_their_beginning_says_whatever_that_is_and_to_a_client_it_is_one() {
+    for (all, cluster) in [("sharded", "cluster"), ("cluster", "sharded")] {
+        let prefixes = [("c:", cluster), ("w:", "sentinels"), ("c:s:", "single")];
+        let served = Served::start(&some_server(), all, &prefixes, 3);
+        let mut client = served.client();
+        let key = |number: usize| {
+            let prefix = ["", "c:", "w:", "c:s:", "c", "other:"][number % 6];
+            format!("{prefix}{number}")
+        };
+        let keys: Vec<String> = (0..240).map(key).collect();
+        let pairs: Vec<String> = keys.iter().map(|key| format!("{key} {key}")).collect();
+        assert_eq!(
+            client.call(&format!("MSET {}", pairs.join(" "))),
+            Value::ok()
+        );
+        let values = client.call(&format!("MGET {}", keys.join(" ")));
+        assert_eq!(texts(&values), keys);
+        for (kind, of) in [
+            (all, vec![0, 4, 5]),
+            (cluster, vec![1]),
+            ("sentinels", vec![2]),
+            ("single", vec![3]),
+        ] {
+            let its = |number: &usize| of.contains(&(number % 6));
+            let expected: HashSet<String> = (0..240).filter(its).map(key).collect();
+            assert_eq!(served.kinds.held(kind), expected, "{kind}");
+        }
+        assert_eq!(client.call("DBSIZE"), Value::Integer(240));
+        // Not all of them have replicas.
+        assert_eq!(client.call("WAIT 0 1000"), Value::Integer(0));
+        let expected: HashSet<String> = keys.iter().cloned().collect();
+        let found = texts(&client.call("KEYS *"));
+        assert_eq!(
+            (found.len(), found.into_iter().collect::<HashSet<_>>()),
+            (240, expected.clone())
+        );
+        // Nothing grows or shrinks meanwhile, so none comes twice.
+        let found = scanned(&mut client);
+        assert_eq!(
+            (found.len(), found.into_iter().collect::<HashSet<_>>()),
+            (240, expected)
+        );
+        let some = format!("{} {} {} {}", keys[0], keys[1], keys[2], keys[3]);
+        assert_eq!(client.call(&format!("DEL {some}")), Value::Integer(4));
+        assert_eq!(client.call(&format!("EXISTS {some}")), Value::Integer(0));
+        assert_eq!(client.call("FLUSHALL"), Value::ok());
+        for kind in ["single", "sharded", "cluster", "sentinels"] {
+            assert!(served.kinds.held(kind).is_empty(), "{kind}");
+        }
+        // Nothing tells a client of the Cluster.
+        let mut direct = Client::connect(served.kinds.single.address());
+        for asked in ["CLUSTER SLOTS", "CLUSTER INFO", "READONLY", "ASKING"] {
+            let (ours, its) = (client.call(asked), direct.call(asked));
+            assert_eq!(ours, its, "{asked}");
+        }
+        let info = text(&client.call("INFO"));
+        for said in [
+            "redis_mode:cluster",
+            "server_mode:cluster",
+            "cluster_enabled:1",
+        ] {
+            assert!(!info.contains(said), "{info}");
+        }
+    }
+}
+
+#[test]
+fn what_one_server_has_to_execute_has_keys_of_one_part_alone() {
+    let served = Served::start(&some_server(), "single", &MIXED, 2);
+    let mut client = served.client();
+    let mut other = served.client();
+    // Within each part everything is as there.
+    for part in ["", "c:", "w:", "s:", "c:s:"] {
+        let [a, b] = ["a", "b"].map(|name| format!("{part}{{x}}{name}"));
+        let block = format!("MULTI;SET {a} 1;INCR {a};SET {b} 5;EXEC");
+        let executed = pipelined(&mut client, &block).pop();
+        let expected = vec![Value::ok(), Value::Integer(2), Value::ok()];
+        assert_eq!(executed, Some(Value::Array(expected)), "{part}");
+        let script = format!("EVAL return({{KEYS[1],KEYS[2]}}) 2 {a} {b}");
+        assert_eq!(texts(&client.call(&script)), [a.clone(), b.clone()]);
+        // Another one changes what is watched.
+        assert_eq!(client.call(&format!("WATCH {a}")), Value::ok());
+        assert_eq!(other.call(&format!("INCR {a}")), Value::Integer(3));
+        let block = format!("MULTI;INCR {a};EXEC");
+        assert_eq!(pipelined(&mut client, &block).pop(), Some(Value::Null));
+        assert_eq!(client.call(&format!("WATCH {a}")), Value::ok());
+        let executed = pipelined(&mut client, &block).pop();
+        assert_eq!(executed, Some(Value::Array(vec![Value::Integer(4)])));
+        // Another one brings what is waited for.
+        let list = format!("{part}{{x}}list");
+        client.send(&words(&format!("BLPOP {list} 10")));
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(other.call(&format!("LPUSH {list} v")), Value::Integer(1));
+        assert_eq!(texts(&client.reply()), [list, "v".to_owned()]);
+    }
+    // Across parts nothing is.
+    let (one, two) = ("c:{x}a", "w:{x}a");
+    for asked in [
+        format!("SINTERSTORE {one} {two}"),
+        format!("EVAL return(1) 2 {one} {two}"),
+        format!("BLPOP {one} {two} 1"),
+        format!("RENAME k {two}"),
+        // Two slots of the Cluster.
+        "RENAME c:{x}a c:{y}a".to_owned(),
+    ] {
+        assert_eq!(code(&client.call(&asked)), "CROSSSLOT", "{asked}");
+    }
+    for block in [
+        format!("MULTI;SET {one} 7;SET {two} 7;EXEC"),
+        format!("WATCH {one};MULTI;SET {two} 7;EXEC"),
+        "MULTI;SET c:{x}a 7;SET c:{y}a 7;EXEC".to_owned(),
+    ] {
+        let replies = pipelined(&mut client, &block);
+        assert_eq!(code(&replies[2]), "CROSSSLOT", "{replies:?}");
+        assert_eq!(code(&replies[3]), "EXECABORT", "{replies:?}");
+    }
+    let values = client.call(&format!("MGET {one} {two}"));
+    assert_eq!(texts(&values), ["4", "4"]);
+    // A script is known in all parts.
+    let loaded = client.call_args(&["SCRIPT", "LOAD", "return redis.call('GET',KEYS[1])"]);
+    for key in [one, two, "{x}a"] {
+        let value = client.call(&format!("EVALSHA {} 1 {key}", text(&loaded)));
+        assert_eq!(value, Value::bulk("4"), "{key}");
+    }
+}
+
+#[test]
+fn what_is_published_reaches_whoever_listens_whatever_has_the_keys() {
+    for all in ["single", "cluster", "sentinels"] {
+        let prefixes: Vec<(&str, &str)> =
+            MIXED.into_iter().filter(|(_, kind)| *kind != all).collect();
+        let served = Served::start(&sentinel::some_server(6), all, &prefixes, 2);
+        let mut listeners: Vec<Client> = (0..4).map(|_| served.client()).collect();
+        // A worker that has only just met the Cluster listens at its first node as soon as that is connected.
+        for listener in &mut listeners {
+            assert_eq!(listener.call("DBSIZE"), Value::Integer(0));
+        }
+        thread::sleep(Duration::from_millis(500));
+        for listener in &mut listeners {
+            listener.call("SUBSCRIBE c:news w:news news");
+            listener.replies(2);
+        }
+        let mut client = served.client();
+        for channel in ["c:news", "w:news", "news"] {
+            // What a session asked before is no hindrance.
+            assert_eq!(client.call("SET w:k 1"), Value::ok());
+            let heard = client.call(&format!("PUBLISH {channel} hello"));
+            // Of a Cluster, who listens at the node that was asked.
+            if all != "cluster" {
+                assert_eq!(heard, Value::Integer(4), "{all}");
+            }
+            for listener in &mut listeners {
+                let message = texts(&listener.reply());
+                assert_eq!(message, ["message", channel, "hello"]);
+            }
+        }
+        let replies = pipelined(&mut client, "MULTI;PUBLISH news two;SET w:k 2;EXEC");
+        let aborts = all != "sentinels";
+        assert_eq!(
+            code(&replies[2]) == "CROSSSLOT",
+            aborts,
+            "{all}: {replies:?}"
+        );
+        for number in 0..8 {
+            let channel = format!("shard:{number}");
+            let mut listener = served.client();
+            listener.call(&format!("SSUBSCRIBE {channel}"));
+            let heard = client.call(&format!("SPUBLISH {channel} hello"));
+            assert_eq!(heard, Value::Integer(1), "{all}");
+            assert_eq!(texts(&listener.reply()), ["smessage", &channel, "hello"]);
+        }
+    }
+}
+
+#[test]
+fn many_kinds_answer_like_one_server() {
+    let binary = some_server();
+    let served = Served::start(
+        &binary,
+        "single",
+        &[("k", "sharded"), ("k1", "cluster"), ("k2", "sentinels")],
+        2,
+    );
+    let size = answers_like_one_server(&binary, served.proxy.0.address());
+    assert_eq!(served.client().call("DBSIZE"), size);
+}
+
+#[test]
+fn slots_of_a_part_that_move_under_load_are_noticed_by_nobody() {
+    let binary = some_server();
+    let behind = [("c", "cluster"), ("d", "sentinels"), ("c1", "sharded")];
+    let before = [("c", "sharded"), ("d", "sentinels"), ("c1", "single")];
+    let mut served = Served::start(&binary, "single", &behind, 3);
+    // Only what begins with `c` is there.
+    let errors = counted(
+        served.proxy.0.address(),
+        &mut served,
+        Allowed::Nothing,
+        |served| {
+            let mut random = Random::new(seed());
+            move_some(&served.kinds.cluster, 40, &[0, 1, 2], &mut random);
+        },
+    );
+    assert!(errors.is_empty(), "{errors:?}");
+    let met = |served: &Served, name: &str| {
+        wait_until(name, SOON, || counter(&mut served.client(), name) > 0);
+    };
+    met(&served, "redirected_moved");
+    drop(served);
+    let mut served = Served::start(&binary, "cluster", &before, 3);
+    counted(
+        served.proxy.0.address(),
+        &mut served,
+        Allowed::Nothing,
+        |served| {
+            let mut random = Random::new(seed());
+            move_some(&served.kinds.cluster, 20, &[0, 1, 2], &mut random);
+        },
+    );
+    met(&served, "redirected_moved");
+}
+
+#[test]
+fn a_scan_finds_every_key_though_nodes_of_a_part_come_and_go() {
+    let mut served = Served::start(&some_server(), "sharded", &SHARDED, 3);
+    let mut client = served.client();
+    let key = |number: usize| format!("{}{number}", ["", "c:", "w:", "c:s:"][number % 4]);
+    let keys: Vec<String> = (0..600).map(key).collect();
+    for key in &keys {
+        assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+    }
+    let taken: HashSet<u16> = keys.iter().map(|key| hash_slot(key.as_bytes())).collect();
+    let share = served.kinds.cluster.share(0);
+    let free = share.filter(|slot| !taken.contains(slot)).take(10);
+    let free: Vec<u16> = free.collect();
+    let node = served.kinds.cluster.add_node();
+    let node = node.unwrap_or_else(|error| panic!("{error}"));
+    let mut found = Vec::new();
+    let mut cursor = "0".to_owned();
+    for step in 0.. {
+        // Each step of another session, and so perhaps of another worker.
+        let Value::Array(reply) = served.client().call(&format!("SCAN {cursor} COUNT 10")) else {
+            panic!("SCAN answers an array")
+        };
+        found.extend(texts(&reply[1]));
+        cursor = text(&reply[0]);
+        if cursor == "0" {
+            break;
+        }
+        // Slots without keys: who owns them is one more to be asked, and then no more.
+        let moves = match step {
+            5 => Some((0, node)),
+            20 => Some((node, 0)),
+            _ => None,
+        };
+        if let Some((from, to)) = moves {
+            let moved = served
+                .kinds
+                .cluster
+                .move_slots(free.iter().copied(), from, to);
+            moved.unwrap_or_else(|error| panic!("{error}"));
+            // A redirect tells each worker of it.
+            let names = free.iter().map(|slot| {
+                let mut names = (0..).map(|number| format!("c:{number}"));
+                names.find(|name| hash_slot(name.as_bytes()) == *slot)
+            });
+            for name in names.flatten() {
+                for _ in 0..9 {
+                    assert_eq!(served.client().call(&format!("GET {name}")), Value::Null);
+                }
+            }
+        }
+    }
+    let every: HashSet<String> = keys.into_iter().collect();
+    // Who has just become a replica may be asked as the owner that it was: then its keys come twice.
+    assert_eq!(found.into_iter().collect::<HashSet<_>>(), every);
+    // With keys, who comes is asked by what asks all.
+    let slots = taken.iter().copied().filter(|slot| {
+        let mut names = every.iter().filter(|name| name.starts_with("c:"));
+        served.kinds.cluster.share(1).contains(slot)
+            && names.any(|name| hash_slot(name.as_bytes()) == *slot)
+    });
+    let slots: Vec<u16> = slots.take(5).collect();
+    let node = served.kinds.cluster.add_node();
+    let node = node.unwrap_or_else(|error| panic!("{error}"));
+    let moved = served.kinds.cluster.move_slots(slots, 1, node);
+    moved.unwrap_or_else(|error| panic!("{error}"));
+    for _ in 0..9 {
+        let mut client = served.client();
+        for name in every.iter().filter(|name| name.starts_with("c:")) {
+            assert_eq!(client.call(&format!("GET {name}")), Value::bulk("1"));
+        }
+        assert_eq!(client.call("DBSIZE"), Value::Integer(600));
+    }
+    assert_eq!(client.call("FLUSHALL"), Value::ok());
+    assert_eq!(client.call("DBSIZE"), Value::Integer(0));
+}
+
+#[test]
+fn while_a_primary_of_one_part_is_replaced_the_keys_of_the_others_are_answered() {
+    let served = Served::start(&sentinel::some_server(7), "single", &MIXED, 2);
+    let mut client = served.client();
+    assert_eq!(client.call("SET w:lost 0"), Value::ok());
+    let watched = served.kinds.sentinels.watched(0);
+    let replica = watched.server(1).address();
+    wait_until("its replica has it", SOON, || {
+        Client::connect(replica).call("GET w:lost") == Value::bulk("0")
+    });
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for key in ["k", "c:k", "s:k", "c:s:k"] {
+            let (mut client, over) = (served.client(), &over);
+            scope.spawn(move || {
+                for value in 1.. {
+                    assert_eq!(client.call(&format!("INCR {key}")), Value::Integer(value));
+                    if over.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(100));
+        watched.server(0).kill9();
+        let replaced = served.kinds.sentinels.wait_for_other_primary(0, 0, SOON);
+        over.store(true, Ordering::SeqCst);
+        replaced.unwrap_or_else(|error| panic!("{error}"));
+    });
+    wait_until("the lost one is answered again", SOON, || {
+        client.call("GET w:lost") == Value::bulk("0")
+    });
+}
+
+#[test]
+fn each_part_is_read_where_its_own_url_says() {
+    let prefixes = [("w:", "read"), ("c:", "cluster")];
+    let served = Served::start(&sentinel::some_server(8), "single", &prefixes, 1);
+    let [primary, replica] = [0, 1].map(|server| {
+        let watched = served.kinds.sentinels.watched(0);
+        watched.server(server).address()
+    });
+    let mut client = served.client();
+    assert_eq!(client.call("MSET k 1 c:k 1 w:k 1 w:l 1"), Value::ok());
+    wait_until("its replica has it", SOON, || {
+        Client::connect(replica).call("GET w:k") == Value::bulk("1")
+    });
+    wait_for_replicas(&served.proxy.0, 1);
+    let reads = |server| calls(server, "get") + calls(server, "mget");
+    let single = served.kinds.single.address();
+    reset(&[primary, replica, single]);
+    for _ in 0..20 {
+        for key in ["k", "c:k", "w:k"] {
+            assert_eq!(client.call(&format!("GET {key}")), Value::bulk("1"));
+        }
+        let values = pipelined(
+            &mut client,
+            "GET w:k;GET c:k;GET w:l;GET w:k;MGET w:k k w:l",
+        );
+        assert_eq!(texts(&values[4]), ["1", "1", "1"]);
+        assert_eq!(values[..4], [(); 4].map(|()| Value::bulk("1")));
+    }
+    assert_eq!(reads(primary), 0);
+    assert!(reads(replica) >= 40, "{}", reads(replica));
+    assert_eq!(reads(single), 40);
+    // Who reads its own writes reads them at the primary, and those of others as before.
+    assert_eq!(client.call("READWRITE"), Value::ok());
+    for number in 0..50 {
+        for key in ["w:k", "c:k", "k"] {
+            let set = format!("SET {key} {number};GET {key}");
+            let values = pipelined(&mut client, &set);
+            assert_eq!(values[1], Value::bulk(number.to_string()), "{key}");
+        }
+    }
+    assert!(reads(primary) >= 50, "{}", reads(primary));
+}
+
+#[test]
+fn a_part_that_is_wholly_dead_fails_its_own_keys_alone() {
+    let served = Served::start(&some_server(), "single", &MIXED, 2);
+    let alive = ["k", "w:k", "s:k", "c:s:k"];
+    let mut client = served.client();
+    for key in alive.into_iter().chain(["c:k"]) {
+        assert_eq!(client.call(&format!("SET {key} 0")), Value::ok());
+    }
+    for node in served.kinds.cluster.nodes() {
+        node.kill9();
+    }
+    wait_until("its keys fail", SOON, || {
+        matches!(code(&client.call("SET c:k 1")), "NOTSENT" | "UNKNOWN")
+    });
+    let again = served.kinds.proxy("single", &MIXED, 2);
+    for (before, (proxy, _)) in [(0, &served.proxy), (50, &again)] {
+        let mut client = Client::connect(proxy.address());
+        for round in 1..=50 {
+            for key in alive {
+                let value = Value::Integer(before + round);
+                assert_eq!(client.call(&format!("INCR {key}")), value, "{key}");
+            }
+        }
+        let values = client.call(&format!("MGET {}", alive.join(" ")));
+        assert_eq!(texts(&values).len(), 4);
+        assert!(client.call("GET c:k").error().is_some());
+        assert!(client.call("MGET k c:k").error().is_some());
+        assert!(client.call("DBSIZE").error().is_some());
+    }
+}
