@@ -19,6 +19,10 @@ class RedisPy:
     """A unit is a file of tests; a test is named as pytest names it."""
 
     starts_servers = False
+    # What respool is told where several servers stand behind it, and somebody may take a server's place. What a server refuses for
+    # a while (LOADING, READONLY) is asked again until its deadline, and then its client gets the server's word: here before the
+    # client itself gives up, after 5 seconds.
+    several_args = ["--request-timeout-ms=3s"]
 
     def __init__(self, settings, pins, cache):
         self.settings = settings

@@ -38,6 +38,7 @@ class RedisRs:
     """A unit is a program of tests; a test is named by its unit and by its path in it."""
 
     starts_servers = True
+    several_args = []
 
     def __init__(self, settings, pins, cache):
         self.settings = settings

@@ -565,7 +565,7 @@ impl Engine {
         // Who takes its replies slowly is not late for that. And the reply in front may be half with its
         // client: that one is being answered.
         let captor = match link.role {
-            Role::Pinned { .. } if link.paused.is_none() => Key::NOBODY,
+            Role::Pinned { .. } | Role::Streaming { .. } if link.paused.is_none() => Key::NOBODY,
             role => role.captor(),
         };
         let mut late = Vec::new();

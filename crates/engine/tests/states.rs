@@ -343,6 +343,41 @@ fn what_comes_behind_a_large_request_that_was_given_up_keeps_its_own_bytes() {
     assert_eq!(world.engine.counters().held_bytes, 0);
 }
 
+/// The server takes it and says nothing: that is no longer than anything else may last, and the link is not lost for it.
+#[test]
+fn a_large_request_that_was_sent_is_answered_at_its_deadline_and_its_link_lives_on() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 100;
+    settings.limits.request_held_bytes_max = 1_000;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    let large = request(&["SET", "k", &"x".repeat(5_000)]);
+    let (front, behind) = large.split_at(3_000);
+    world.sends(session, front);
+    let aside = world.connect();
+    world.sends(session, behind);
+    world.wait_ms(300);
+    let reply = world.got(session);
+    assert!(
+        reply.starts_with("-UNKNOWN") && reply.contains("100 ms"),
+        "{reply}"
+    );
+    world.asks(session, &["GET k"]);
+    world.says(world.shared, "$1\r\n1\r\n");
+    assert_eq!(world.got(session), "$1\r\n1\r\n");
+    world.says(aside, "+LATE\r\n");
+    assert_eq!(world.got(session), "");
+    world.sends(session, front);
+    world.sends(session, behind);
+    assert!(
+        world.connecting().is_empty(),
+        "the link that is free again is taken"
+    );
+    world.says(aside, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
 #[test]
 fn what_is_queued_is_checked_by_what_was_known_at_its_multi() {
     let mut world = World::new(settings());

@@ -1009,6 +1009,32 @@ fn who_ends_a_script_waits_until_its_server_listens() {
     assert!(caught.reply().error().is_some());
 }
 
+/// A server that answers nothing is not waited for longer than for anything else, though a link is there on which it was asked
+/// before; and what it says in the end is nobody's.
+#[test]
+fn who_ends_a_script_is_answered_at_the_deadline_though_a_server_is_frozen() {
+    let shards = Shards::start(&["--threads=1", "--request-timeout-ms=300"]);
+    let mut client = shards.client();
+    client.patience(Duration::from_secs(5));
+    let is_over = |reply: &Value| reply.error().is_some_and(|text| text.contains("NOTBUSY"));
+    assert!(is_over(&client.call("SCRIPT KILL")));
+    shards.servers[1].stop();
+    let reply = client.call("SCRIPT KILL");
+    let pong = client.call("PING");
+    shards.servers[1].cont();
+    let text = reply.error().unwrap_or_default().to_owned();
+    let name = shards.servers[1].address().to_string();
+    assert!(
+        text.starts_with("UNKNOWN respool: ") && text.contains(&name) && text.contains("300 ms"),
+        "{text}"
+    );
+    assert_eq!(pong, Value::Simple("PONG".into()));
+    wait_until("the server is asked again", SOON, || {
+        is_over(&client.call("SCRIPT KILL"))
+    });
+    assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+}
+
 /// A command that may have keys has fewer than the table thinks: it goes where those are that it has, and a request without
 /// any ends nobody.
 #[test]
