@@ -670,7 +670,7 @@ impl Engine {
         let is_known = |at: Option<Time>| at.is_some_and(|at| self.now.since_ms(at) < KNOWN_MS);
         if !self.first_link_is(one.server, Link::is_up) {
             Some("there is no connection")
-        } else if self.first_link_is(one.server, |link| self.is_silent(link, SILENT_MS)) {
+        } else if !self.speaks(one.server) && self.has_other(one) {
             Some("it owes replies and sends nothing")
         } else if self.now < one.state.refused_until {
             Some("it has refused a read")
@@ -684,6 +684,24 @@ impl Engine {
                 Says::Followed | Says::Follows => None,
             }
         }
+    }
+
+    /// Whether a server is connected, and owes no reply for long.
+    fn speaks(&self, server: ServerId) -> bool {
+        self.first_link_is(server, |link| {
+            link.is_up() && !self.is_silent(link, SILENT_MS)
+        })
+    }
+
+    /// Whether somebody else may answer what a server is asked. If nobody may, it is better waited for.
+    fn has_other(&self, one: &Reader) -> bool {
+        let pool = self.pool_of(one.server);
+        let mut all = pool.readers.iter().flat_map(|its| &its.all);
+        let is_other = |other: &Reader| other.owner == one.owner && other.server != one.server;
+        !self.is_lost(one.owner)
+            || all.any(|other| {
+                is_other(other) && other.server != one.owner && self.speaks(other.server)
+            })
     }
 
     /// Whether a replica takes in what another primary gives out than the one that the Sentinels name. A Cluster's says MOVED itself.

@@ -824,6 +824,39 @@ fn what_a_primary_was_asked_that_freezes_is_read_at_its_replica() {
 }
 
 #[test]
+fn a_replica_that_is_slow_while_its_primary_is_gone_is_waited_for() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    let addresses = ["prefer-primary", "prefer-replica", "nearest"]
+        .map(|policy| scene.serve_all(&format!("reads={policy}"), &["--threads=1"]));
+    let mut clients = addresses.map(Client::connect);
+    scene.servers[0].kill9();
+    for client in &mut clients {
+        for key in 0..KEYS {
+            let value = Value::bulk(key.to_string());
+            assert_eq!(client.call(&format!("GET k{key}")), value);
+        }
+    }
+    scene.servers[1].stop();
+    let ends = Instant::now() + Duration::from_millis(700);
+    let mut asked = 0;
+    while Instant::now() < ends {
+        for client in &mut clients {
+            client.send(&words(&format!("GET k{}", asked % KEYS)));
+        }
+        asked += 1;
+        thread::sleep(Duration::from_millis(20));
+    }
+    scene.servers[1].cont();
+    for client in &mut clients {
+        for key in 0..asked {
+            assert_eq!(client.reply(), Value::bulk((key % KEYS).to_string()));
+        }
+    }
+}
+
+#[test]
 fn what_a_slow_client_has_asked_of_a_replica_that_goes_is_answered_by_another_server() {
     let mut scene = Scene::new(1);
     let value = "x".repeat(5_000);
