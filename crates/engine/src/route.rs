@@ -488,7 +488,8 @@ impl Engine {
         let channels_have_places = self.channels_have_places(key);
         let mut owner = Owner::Nobody;
         let visited = command.keys(argc, &arg, |at, what| {
-            if what.has(KeyFlags::NOT_KEY) && !channels_have_places {
+            // Whoever divides it asks for each of its keys anew.
+            if owner == Owner::Several || what.has(KeyFlags::NOT_KEY) && !channels_have_places {
                 return;
             }
             let of = match what.has(KeyFlags::NOT_KEY) {

@@ -212,24 +212,38 @@ fn count(servers: usize) -> Result<u32, PlacementError> {
     }
 }
 
-/// Points in the order of their values, of which there are many, and where to look among them.
+/// Points in the order of their values, of which there are many. Cut into so many more parts that most have none: there the
+/// first bits of a value say the server, and nothing is compared that no processor could foresee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Ring {
     points: Box<[Point]>,
-    /// The first bits of a value say which points can be meant: those from this one on, and before the next one. There are
-    /// more parts than points, so mostly it is one or none.
-    parts: Box<[u32]>,
-    /// Bits behind those.
+    /// The server of each part, or [`DIVIDED`].
+    parts: Box<[u16]>,
+    /// Bits of a value behind those that say its part.
     shift: u32,
 }
 
+/// A part has points.
+const DIVIDED: u16 = u16::MAX;
+/// The most bits that say a part: 2 MiB of them.
+const PART_BITS_MAX: u32 = 20;
+
+const _: () = assert!(SERVERS_MAX <= DIVIDED as usize, "each server has a number");
+
 impl Ring {
     fn new(points: Box<[Point]>) -> Ring {
-        let bits = (points.len().ilog2() + 1).min(u32::BITS - 1);
+        let bits = (points.len().ilog2() + 5).min(PART_BITS_MAX);
         let shift = u32::BITS - bits;
-        let before = |part: u32| points.partition_point(|point| point.value >> shift < part) as u32;
+        let server_of = |part: u32| {
+            let at = points.partition_point(|point| point.value >> shift < part);
+            let next = points.get(at).unwrap_or(&points[0]);
+            match next.value >> shift == part {
+                true => DIVIDED,
+                false => next.server as u16,
+            }
+        };
         Ring {
-            parts: (0..=1 << bits).map(before).collect(),
+            parts: (0..1 << bits).map(server_of).collect(),
             points,
             shift,
         }
@@ -237,15 +251,15 @@ impl Ring {
 
     #[inline]
     fn at_or_after(&self, value: u32) -> u32 {
-        let part = (value >> self.shift) as usize;
-        let [first, next] = [part, part + 1].map(|part| self.parts[part] as usize);
-        let below = |point: &Point| point.value < value;
-        let index = first + self.points[first..next].partition_point(below);
-        self.points.get(index).unwrap_or(&self.points[0]).server
+        match self.parts[(value >> self.shift) as usize] {
+            DIVIDED => at_or_after(&self.points, value),
+            server => server.into(),
+        }
     }
 }
 
 /// The server of the first point whose value is not below, and of the first of all if there is none.
+#[inline(never)]
 fn at_or_after(points: &[Point], value: u32) -> u32 {
     let index = points.partition_point(|point| point.value < value);
     points.get(index).unwrap_or(&points[0]).server

@@ -356,10 +356,10 @@ fn the_log_and_info_name_the_pool_of_each_server() {
         ready.contains(&format!("listen={listen},{} ", pools.beside)),
         "{ready}"
     );
-    assert!(
-        log.contains(&format!("link up worker=0 server={alone} pool=\"one\"")),
-        "{log}"
-    );
+    // It is written a moment after it happens.
+    let up = format!("link up worker=0 server={alone} pool=\"one\"");
+    wait_until("the log says so", SOON, || pools.proxy.log().contains(&up));
+    let log = pools.proxy.log();
     assert!(!log.contains("of-the-one"), "{log}");
 }
 
