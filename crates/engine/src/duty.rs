@@ -158,6 +158,18 @@ impl Duty {
         true
     }
 
+    /// That of the same read, asked once more: where all that is known of its reply is known of any.
+    pub(crate) fn read_again(&self) -> Option<Duty> {
+        match *self {
+            Duty::Part { index, .. } => Some(Duty::Part {
+                index,
+                shows_script: false,
+            }),
+            Duty::Named(names) => Some(Duty::Named(names)),
+            _ => None,
+        }
+    }
+
     /// Whether it makes of its link, and here of its session, another user's, or one of another version.
     pub(crate) fn changes_identity(&self) -> bool {
         match self {

@@ -868,6 +868,7 @@ impl Engine {
         let pool = &self.pools[usize::from(self.servers[usize::from(kind.server.0)].pool)];
         let (readers, sessions) = (pool.readers.as_deref(), &self.sessions);
         let (mut moved, mut at, mut read) = (Vec::new(), 0, Vec::new());
+        let mut duties = link.duties.iter();
         for (index, entry) in link.ledger.iter_mut().enumerate() {
             let behind = at + entry.len as usize;
             if entry.class != Class::Same {
@@ -878,23 +879,26 @@ impl Engine {
             at = behind;
             // The reply in front may be half with its client.
             let is_answered = index == 0 && link.cutting;
-            let is_read = entry.class.reads() && !entry.duty && entry.session != Key::NOBODY;
+            let duty = if entry.duty { duties.next() } else { None };
+            let again = duty.and_then(Duty::read_again);
+            let is_read = entry.class.reads() && entry.session != Key::NOBODY;
             if is_read
+                && entry.duty == again.is_some()
                 && !is_answered
                 && is_read_elsewhere(readers, sessions, kind.server, entry, &read)
             {
-                let again = Entry {
+                let entry_again = Entry {
                     len: read.len() as u32,
                     class: Class::Read,
                     before: Before::Lost,
                     ..*entry
                 };
-                moved.push((again, read.clone()));
+                moved.push((entry_again, again, read.clone()));
                 entry.session = Key::NOBODY;
             }
         }
-        for (entry, request) in moved {
-            self.move_away(key, kind, entry, None, request);
+        for (entry, duty, request) in moved {
+            self.move_away(key, kind, entry, duty, request);
         }
     }
 

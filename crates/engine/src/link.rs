@@ -945,11 +945,11 @@ impl Link {
         let is_wanted = |entry: &Entry| entry.session != Key::NOBODY || entry.duty;
         let mut stays: Vec<bool> = self.ledger.iter().map(is_wanted).collect();
         let mut of_entry = self.duties.iter();
-        let is_part =
-            |entry: &Entry| entry.duty && matches!(of_entry.next(), Some(Duty::Part { .. }));
-        let parts: Vec<bool> = self.ledger.iter().map(is_part).collect();
+        let is_simple =
+            |entry: &Entry| !entry.duty || of_entry.next().and_then(Duty::read_again).is_some();
+        let simple: Vec<bool> = self.ledger.iter().map(is_simple).collect();
         for (index, entry) in self.ledger.iter().enumerate().take(sent).rev() {
-            let simple = !entry.duty || entry.silent || parts[index];
+            let simple = entry.silent || simple[index];
             let harmless = entry.class.reads() && simple && !changed.contains(&entry.session);
             let is_first_loss = entry.before != Before::Lost;
             stays[index] = again && harmless && is_first_loss && entry.session != Key::NOBODY;

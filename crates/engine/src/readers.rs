@@ -698,7 +698,8 @@ impl Engine {
         let pool = self.pool_of(one.server);
         let mut all = pool.readers.iter().flat_map(|its| &its.all);
         let is_other = |other: &Reader| other.owner == one.owner && other.server != one.server;
-        !self.is_lost(one.owner)
+        let owner_may = self.may_be_read(one.owner) && !self.is_lost(one.owner);
+        owner_may
             || all.any(|other| {
                 is_other(other) && other.server != one.owner && self.speaks(other.server)
             })

@@ -2,8 +2,9 @@
 
 mod world;
 
+use respool_engine::settings::PoolKind;
 use respool_engine::{LinkId, SessionId};
-use world::{World, requests};
+use world::{OF_THE_LAST, World, requests};
 
 /// So many servers, and a key of each.
 fn servers(count: u16) -> (World, Vec<LinkId>, Vec<String>) {
@@ -268,6 +269,27 @@ fn what_is_divided_is_a_read_or_a_change_to_what_was_asked_before_it() {
         sent.extend(again.then_some(part));
         assert_eq!(asked(&mut world, links[0]), sent, "{behind}");
     }
+}
+
+/// By the key that its server knows, and answered with the one that its session does.
+#[test]
+fn a_read_that_names_keys_is_asked_again_without_their_prefix() {
+    let mut settings = world::parted(1);
+    let PoolKind::ByPrefix { parts } = &mut settings.pools[0].kind else {
+        panic!("it has parts");
+    };
+    parts[1].strip = true;
+    let mut world = World::new(settings);
+    let link = world.all_shared[1];
+    world.wait_ms(1_100);
+    let session = world.accept();
+    world.asks(session, &[&format!("XREAD STREAMS {OF_THE_LAST}:st 0")]);
+    assert_eq!(asked(&mut world, link), ["XREAD STREAMS :st 0"]);
+    world.lose(link);
+    assert_eq!(world.connect(), link);
+    assert_eq!(asked(&mut world, link), ["XREAD STREAMS :st 0"]);
+    world.says(link, "*1\r\n*2\r\n$3\r\n:st\r\n*0\r\n");
+    assert_eq!(world.got(session), "*1\r\n*2\r\n$5\r\nk1:st\r\n*0\r\n");
 }
 
 /// How a request begins of which an argument of that length follows.

@@ -823,6 +823,50 @@ fn what_a_primary_was_asked_that_freezes_is_read_at_its_replica() {
     }
 }
 
+/// What is divided, too; nobody takes over.
+#[test]
+fn what_several_primaries_were_asked_of_which_one_freezes_is_read_at_its_replica() {
+    let settings = ClusterSettings {
+        node_timeout: Duration::from_secs(60),
+        ..ClusterSettings::default()
+    };
+    let cluster = Cluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
+    let url = format!(
+        "redis-cluster://{}?reads=prefer-primary",
+        listed(&cluster.addresses())
+    );
+    let proxy = start(&url, &["--threads=1"]);
+    fill_all(proxy.address(), 1);
+    wait_for_replicas(&proxy, 3);
+    let mut clients: Vec<Client> = (0..5).map(|_| Client::connect(proxy.address())).collect();
+    let keys = |from: usize| (from..from + 20).map(|key| format!("k{key}"));
+    for client in &mut clients {
+        assert_eq!(client.call("EXISTS k1 k2 k3"), Value::Integer(3));
+    }
+    cluster.node(0).stop();
+    for (from, client) in clients.iter_mut().enumerate() {
+        let keys = keys(from).collect::<Vec<_>>().join(" ");
+        client.send(
+            &[format!("MGET {keys}"), format!("EXISTS {keys}")]
+                .map(|one| words(&one))
+                .concat(),
+        );
+    }
+    for (from, client) in clients.iter_mut().enumerate() {
+        let values = (from..from + 20).map(|key| Value::bulk(key.to_string()));
+        let both = [Value::Array(values.collect()), Value::Integer(20)];
+        assert_eq!(client.replies(2), both);
+    }
+    cluster.node(0).cont();
+    // What it says late is nobody's.
+    for client in &mut clients {
+        for key in 0..KEYS {
+            let value = Value::Array(vec![Value::bulk(key.to_string()), Value::bulk("0")]);
+            assert_eq!(client.call(&format!("MGET k{key} k0")), value);
+        }
+    }
+}
+
 #[test]
 fn a_replica_that_is_slow_while_its_primary_is_gone_is_waited_for() {
     let mut scene = Scene::new(1);
@@ -838,18 +882,31 @@ fn a_replica_that_is_slow_while_its_primary_is_gone_is_waited_for() {
             assert_eq!(client.call(&format!("GET k{key}")), value);
         }
     }
-    scene.servers[1].stop();
+    read_while_slow(&mut clients, &scene.servers[1]);
+}
+
+#[test]
+fn the_only_replica_is_waited_for_where_its_primary_may_not_be_read() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    scene.settle();
+    let address = scene.serve_all("reads=replica", &["--threads=1"]);
+    read_while_slow(&mut [Client::connect(address)], &scene.servers[1]);
+}
+
+fn read_while_slow(clients: &mut [Client], replica: &Server) {
+    replica.stop();
     let ends = Instant::now() + Duration::from_millis(700);
     let mut asked = 0;
     while Instant::now() < ends {
-        for client in &mut clients {
+        for client in &mut *clients {
             client.send(&words(&format!("GET k{}", asked % KEYS)));
         }
         asked += 1;
         thread::sleep(Duration::from_millis(20));
     }
-    scene.servers[1].cont();
-    for client in &mut clients {
+    replica.cont();
+    for client in clients {
         for key in 0..asked {
             assert_eq!(client.reply(), Value::bulk((key % KEYS).to_string()));
         }
