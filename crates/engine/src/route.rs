@@ -18,7 +18,7 @@
 
 use std::cell::Cell;
 
-use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, id};
+use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, id, is_word};
 use respool_protocol::encode::Version;
 
 use crate::engine::Engine;
@@ -46,6 +46,10 @@ pub(crate) const ELSEWHERE: &[u8] =
 
 /// To what only a Cluster's node is asked, in the words of a server that is none.
 const NO_CLUSTER: &[u8] = b"ERR This instance has cluster support disabled";
+
+/// To what would be done by halves: a Cluster's nodes refuse it.
+const ONE_DATABASE: &[u8] =
+    b"ERR respool: SWAPDB is refused where some keys of a pool are in a Cluster, which has one database";
 
 /// To what goes to all nodes of a Cluster.
 const NOT_KNOWN_YET: &[u8] =
@@ -180,6 +184,9 @@ impl Engine {
             // Though nodes are among its servers, they are not alone.
             _ if !of_cluster && is_of_cluster(request) && self.pools.has_cluster(pool) => {
                 Some(self.refuse_queued(key, NO_CLUSTER))
+            }
+            _ if !of_cluster && request.id == id::SWAPDB && self.pools.has_cluster(pool) => {
+                Some(self.refuse_queued(key, ONE_DATABASE))
             }
             // A Cluster's nodes refuse that themselves, where they have to.
             Owner::One(_) if !of_cluster && looks_elsewhere(request) => {
@@ -372,8 +379,10 @@ impl Engine {
                 b""
             })
         };
+        let may_look_elsewhere =
+            matches!(id, id::SORT | id::SORT_RO) && self.pools[pool].cluster().is_none();
         let owner = match self.owner_of_keys(key, command, argc, arg) {
-            _ if missing.get() => Owner::Several,
+            _ if missing.get() || may_look_elsewhere => Owner::Several,
             owner => owner,
         };
         match owner {
@@ -572,7 +581,7 @@ pub(crate) fn looks_elsewhere(request: &Request<'_>) -> bool {
         let [option, pattern] = pair else {
             return false;
         };
-        let names = option.eq_ignore_ascii_case(b"by") || option.eq_ignore_ascii_case(b"get");
+        let names = is_word(option, b"by") || is_word(option, b"get");
         names && pattern.contains(&b'*')
     };
     matches!(request.id, id::SORT | id::SORT_RO)

@@ -13,10 +13,9 @@ mod keys;
 #[rustfmt::skip]
 mod table;
 
-pub use keys::{Begin, Find, KeyError, KeyFlags, KeyScan, KeySpec};
+pub use keys::{Begin, Find, KeyError, KeyFlags, KeyScan, KeySpec, is_word};
 pub use table::id;
 
-use keys::is_word;
 use table::{COMMANDS, MULTIPLIER};
 
 /// One row of the table.

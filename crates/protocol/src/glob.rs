@@ -8,8 +8,8 @@
 //!   *:vip        behind `user:`     *:vip or vip: no pattern says that. *vip has all of them, and more.
 //! ```
 
-/// The most pieces of a pattern that are looked through key by key: a longer one is refused where that would have to be.
-pub const SIFTED_PIECES_MAX: usize = 1_000;
+/// The most bytes of a pattern by which keys are looked through one by one: a longer one is refused where that would have to be.
+pub const SIFTED_BYTES_MAX: usize = 1_000;
 
 /// Newer servers (Redis 7.2.6) give up at more stars.
 const STARS_MAX: usize = 1_000;
@@ -110,8 +110,7 @@ impl<'a> Pattern<'a> {
             Some(star) if last == star + 1 => Left::Same(self.bytes[self.at(star)..].to_vec()),
             Some(_) => {
                 let is_clear = |piece: &Piece| piece.what != What::Class || self.is_clear(piece);
-                let clear = self.pieces.iter().all(is_clear);
-                if !clear || self.pieces.len() > SIFTED_PIECES_MAX {
+                if self.bytes.len() > SIFTED_BYTES_MAX || !self.pieces.iter().all(is_clear) {
                     return Left::Unclear;
                 }
                 let rest = &self.bytes[self.at(last)..];
@@ -356,7 +355,7 @@ mod tests {
             let left = Pattern::new(pattern).behind(b"user:");
             assert_eq!(left, Left::Unclear, "{}", pattern.escape_ascii());
         }
-        let long = [&b"*:"[..], &[b'?'; SIFTED_PIECES_MAX]].concat();
+        let long = [&b"*:"[..], &[b'?'; SIFTED_BYTES_MAX]].concat();
         assert_eq!(Pattern::new(&long).behind(b"user:"), Left::Unclear);
         // A class that is not looked into is the server's to read.
         assert_eq!(

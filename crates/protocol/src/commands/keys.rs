@@ -319,7 +319,7 @@ impl KeySpec {
 
 /// Whether an argument is this word (in lower case) to a server. The servers compare C strings, so
 /// for them an argument ends at its first zero byte.
-pub(super) fn is_word(arg: &[u8], word: &[u8]) -> bool {
+pub fn is_word(arg: &[u8], word: &[u8]) -> bool {
     match arg.split_at_checked(word.len()) {
         Some((start, rest)) => start.eq_ignore_ascii_case(word) && matches!(rest, [] | [0, ..]),
         None => false,

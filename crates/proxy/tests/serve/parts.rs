@@ -390,6 +390,14 @@ fn parts_of_any_kind_see_short_keys() {
         assert_eq!(pipelined(&mut client, &gets), expected);
         assert_eq!(client.call(&mget), Value::Array(expected));
     }
+    // Not by halves.
+    let swapped = client.call("SWAPDB 0 1");
+    let told = "respool: SWAPDB is refused";
+    assert!(
+        swapped.error().is_some_and(|error| error.contains(told)),
+        "{swapped:?}"
+    );
+    assert_eq!(client.call("GET k1"), Value::bulk("k1"));
     // What has to be at one node of a Cluster is there if what the node sees says so.
     for (prefix, tag) in [("c:", "c:{t}"), ("w:", "w:"), ("s:", "s:{t}")] {
         let transaction = format!("MULTI;SET {tag}a 1;RPUSH {tag}l x;EXEC;BLPOP {tag}m {tag}l 1");

@@ -790,6 +790,19 @@ fn what_cannot_be_done_without_the_prefix_is_refused_and_not_done_to_another_key
     }
     let unclear = client.call_args(&[&b"KEYS"[..], b"[a-\xff]*"]);
     is_refused(&unclear, "ERR respool: what this pattern finds");
+    let long = format!("*:[{}]", "a".repeat(1_000));
+    is_refused(
+        &client.call(&format!("KEYS {long}")),
+        "ERR respool: what this pattern finds",
+    );
+    // To a server a word ends at its first zero byte.
+    let hidden = client.call_args(&[&b"SORT"[..], b"u:k", b"ALPHA", b"GET\0", b"w_*"]);
+    is_refused(&hidden, "ERR respool: BY and GET of SORT");
+    let large = format!("w_*{}", "x".repeat(2 << 20));
+    is_refused(
+        &client.call(&format!("SORT u:k BY {large}")),
+        "ERR respool: 'sort' is larger than request_held_bytes_max",
+    );
     // The server's own words where there is nothing that could be a key.
     is_refused(
         &client.call("GET"),
