@@ -126,8 +126,8 @@ struct About {
 }
 
 impl About {
-    /// Of a request, or of all requests of a block.
-    fn of(requests: &[u8], reads: bool) -> About {
+    /// Of a request, or of all requests of a block, as a server of this pool or part sees it.
+    fn of(requests: &[u8], pool: u16, reads: bool) -> About {
         let mut about = About {
             reads,
             ..About::default()
@@ -146,6 +146,8 @@ impl About {
                         let key = arg(index);
                         about.slot.get_or_insert_with(|| hash_slot(key));
                         let mut hasher = DefaultHasher::new();
+                        // Two of them may call two keys the same.
+                        hasher.write_u16(pool);
                         hasher.write(key);
                         about.keys.push(hasher.finish());
                     });
@@ -253,7 +255,8 @@ impl Engine {
             return false;
         }
         let is_block = matches!(link.duties.front(), Some(Duty::Block { .. }) if front.duty);
-        let about = About::of(as_asked(link.first_bytes()), front.class.reads());
+        let pool = self.servers[usize::from(link.key.server.0)].pool;
+        let about = About::of(as_asked(link.first_bytes()), pool, front.class.reads());
         let (server, role) = (link.key.server, link.role);
         let believes = match front.len {
             // It is not held any more, and may have been anything.
@@ -354,6 +357,7 @@ impl Engine {
             }
         };
         self.counters.link_replies += 1;
+        let pool = self.server(asked.server).pool;
         let now = matches!(why, Refusal::Moved | Refusal::Ask);
         for entry in entries {
             // Who was sent from one to the other and back is in no hurry.
@@ -365,7 +369,7 @@ impl Engine {
                     ..entry
                 },
                 duty: duty.take(),
-                about: About::of(&request, entry.class.reads()),
+                about: About::of(&request, pool, entry.class.reads()),
                 request: request.clone(),
                 asked,
                 to,
@@ -431,6 +435,7 @@ impl Engine {
         let Some(link) = self.links.get(link) else {
             return Vec::new();
         };
+        let pool = self.server(link.key.server).pool;
         let mut found = Vec::new();
         let (mut at, mut sent_at) = (0, 0..0);
         for entry in &link.ledger {
@@ -443,7 +448,7 @@ impl Engine {
                 let request = as_asked(&link.out.bytes()[sent_at.clone()]);
                 found.push(Other {
                     seq: entry.seq,
-                    about: About::of(request, entry.class.reads()),
+                    about: About::of(request, pool, entry.class.reads()),
                     is_put_off: false,
                 });
             }
@@ -831,7 +836,7 @@ impl Engine {
         let moved = |entry: &Entry, request: &[u8]| {
             let request = as_asked(request);
             let is_anothers = |cluster: &Cluster| {
-                let slot = About::of(request, false).slot;
+                let slot = About::of(request, pool.index, false).slot;
                 slot.is_some_and(|slot| cluster.owner_of_slot(slot) != kind.server)
             };
             entry.session != Key::NOBODY
@@ -912,8 +917,9 @@ impl Engine {
         request: Vec<u8>,
     ) {
         let refusal = moved_away(self.label(link));
+        let pool = self.server(asked.server).pool;
         let item = PutOff {
-            about: About::of(&request, entry.class.reads()),
+            about: About::of(&request, pool, entry.class.reads()),
             entry,
             duty,
             request,

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use respool_protocol::commands::{Answer, CommandId, Names, Retry, Spread, id};
 use respool_protocol::encode;
 use respool_protocol::fan::{self, Cursor, Divided, Merged, Part, Sections, Undivided};
+use respool_protocol::glob::SIFTED_BYTES_MAX;
 
 use crate::duty::Duty;
 use crate::engine::Engine;
@@ -351,8 +352,9 @@ impl Engine {
         };
         let seq = session.take_seq();
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
-        let is_sifted = request.id == id::KEYS && session.flags.any(Flags::STRIPS);
-        let pattern = request.args().nth(1).filter(|_| is_sifted);
+        let may_be_sifted = request.id == id::KEYS && session.flags.any(Flags::STRIPS);
+        let pattern = request.args().nth(1).filter(|_| may_be_sifted);
+        let pattern = pattern.filter(|pattern| pattern.len() <= SIFTED_BYTES_MAX);
         let sifted_by = pattern.map(Into::into);
         session.rare().gathers.push_back(Gather {
             seq,

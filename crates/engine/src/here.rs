@@ -140,10 +140,21 @@ impl Engine {
         if (session.version, session.db) == (version, db) {
             return Moved::Done;
         }
-        let (kind, pinned) = (self.kind_of(session), !session.pins.is_empty());
+        let pinned = !session.pins.is_empty();
+        if let Some(node) = self
+            .pools
+            .node_among(session.pool.into())
+            .filter(|_| !pinned)
+        {
+            // Who has the fewest databases says whether it is one of all.
+            self.turn(key, node);
+        }
         if self.hold_until_caught_up(key) {
             return Moved::Wait;
         }
+        let Some(kind) = self.sessions.get(key).map(|session| self.kind_of(session)) else {
+            return Moved::Done;
+        };
         if pinned {
             // Its own link follows it.
             let mut request = Vec::new();

@@ -68,6 +68,9 @@ pub(crate) struct AskedEarly {
 /// So many bytes that have left stay where they are at the most, or half of all.
 const LEFT_BYTES_MAX: usize = 16 << 10;
 
+/// No session has as many requests in flight: the most that its depth can be set to.
+const AHEAD_MAX: usize = 1_000_001;
+
 /// For so many places memory is kept when nothing is parked.
 const PLACES_KEPT: usize = 128;
 
@@ -135,7 +138,9 @@ impl Parking {
     #[inline]
     fn put(&mut self, seq: u32, place: Place) {
         self.parked += place.count as usize;
-        let index = self.passed + seq.wrapping_sub(self.first) as usize;
+        let ahead = seq.wrapping_sub(self.first) as usize;
+        debug_assert!(ahead < AHEAD_MAX, "its turn is over");
+        let index = self.passed + ahead;
         if let Some(its) = self.places.get_mut(index) {
             *its = place;
         } else {

@@ -73,7 +73,7 @@ pub(crate) struct Pools(Vec<Pool>);
 #[derive(Debug)]
 pub(crate) struct Pool {
     /// Its own index.
-    index: u16,
+    pub(crate) index: u16,
     /// The index of the pool whose clients ask it: its own, unless it is a part of that one.
     pub(crate) whole: u16,
     pub(crate) topology: Topology,
@@ -214,6 +214,13 @@ impl Pools {
     /// Whether nodes of Clusters are among its servers.
     pub(crate) fn has_cluster(&self, pool: usize) -> bool {
         self.each_of(pool).any(|part| part.cluster().is_some())
+    }
+
+    /// Where Clusters are among others: a node of the first of them.
+    pub(crate) fn node_among(&self, pool: usize) -> Option<ServerId> {
+        let mut parts = self.each_of(pool).filter(|part| part.index != part.whole);
+        let cluster = parts.find_map(Pool::cluster)?;
+        Some(cluster.home())
     }
 
     /// Whether some of its keys may be read at others than their owners.

@@ -374,7 +374,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         more: "Several pools in one process, instead of --listen and --backend: NAME is what the log and INFO call the pool, \
                LISTEN one of its addresses or several with commas between them, URL what --backend takes, with the user and the \
                password of this pool. In the file better a table for each, at its end: [pool.NAME] with the keys \
-               `listen` and `backend`; there, [pool.NAME.prefixes] may have URLs of any kind for the keys that begin in some way.\n\nWhat a client asks goes to the pool whose listener it has reached, and to no other. \
+               `listen` and `backend`; there, [pool.NAME.prefixes] may have URLs of any kind for the keys that begin in some way, and take that off.\n\nWhat a client asks goes to the pool whose listener it has reached, and to no other. \
                The workers and everything that the other options say are common to all pools, the users of respool among it.",
         example: "pages=127.0.0.1:6381=redis://10.0.0.8",
         ..OPTION

@@ -106,7 +106,14 @@ impl RawConfig {
         let document = match Document::parse(text) {
             Ok(document) => document,
             Err(error) => {
-                let what = format!("is not TOML: {}", error.message());
+                let message = error.message();
+                let hint = match message.contains("unquoted key") {
+                    true => {
+                        ": a prefix, or another key with more than letters, digits, - and _, stands in quotes"
+                    }
+                    false => "",
+                };
+                let what = format!("is not TOML: {message}{hint}");
                 self.problems.push(Problem::at(place(error.span()), what));
                 return;
             }
@@ -243,18 +250,18 @@ impl RawConfig {
 }
 
 /// What stands behind a prefix: the URL, or a table of it and whether its servers see keys without the prefix.
-fn part_of(item: &Item) -> Result<(String, bool), &'static str> {
+fn part_of(item: &Item) -> Result<(String, bool), String> {
     const SHAPE: &str = "must be a string, such as \"redis://10.0.0.8\", or \
                          { backend = \"redis://10.0.0.8\", strip = true }";
     if let Some(url) = item.as_str() {
         return Ok((url.to_owned(), false));
     }
     let table = item.as_table_like().ok_or(SHAPE)?;
-    if table
-        .iter()
-        .any(|(key, _)| key != "backend" && key != "strip")
-    {
-        return Err("its table may have `backend` and `strip`");
+    let known = ["backend", "strip"];
+    if let Some((key, _)) = table.iter().find(|(key, _)| !known.contains(key)) {
+        return Err(format!(
+            "unknown key `{key}`: its table may have `backend` and `strip`, and a prefix with a dot stands in quotes"
+        ));
     }
     let url = table.get("backend").and_then(Item::as_str).ok_or(SHAPE)?;
     let strip = match table.get("strip") {
@@ -517,6 +524,15 @@ mod tests {
                 "r.toml:2:5: pool.a.prefixes: `b`: must be a string",
             ),
             (
+                "[pool.a.prefixes]\nb: = 'redis://h'",
+                "r.toml:2:2: is not TOML: invalid unquoted key, expected letters, numbers, `-`, `_`: a prefix, or another key with more than \
+                 letters, digits, - and _, stands in quotes",
+            ),
+            (
+                "[pool.a.prefixes]\nb.c = 'redis://h'",
+                "r.toml:2:1: pool.a.prefixes: `b`: unknown key `c`: its table may have `backend` and `strip`, and a prefix with a dot stands in quotes",
+            ),
+            (
                 "[pool.a.prefixes]\nb = { strip = true }",
                 "r.toml:2:5: pool.a.prefixes: `b`: must be a string",
             ),
@@ -526,7 +542,7 @@ mod tests {
             ),
             (
                 "[pool.a.prefixes]\nb = { backend = 'redis://h', stripe = true }",
-                "r.toml:2:5: pool.a.prefixes: `b`: its table may have `backend` and `strip`",
+                "r.toml:2:5: pool.a.prefixes: `b`: unknown key `stripe`: its table may have `backend` and `strip`, and a prefix with a dot stands in quotes",
             ),
             (
                 "[pool.a]\nthreads = 1",

@@ -398,6 +398,14 @@ fn parts_of_any_kind_see_short_keys() {
         "{swapped:?}"
     );
     assert_eq!(client.call("GET k1"), Value::bulk("k1"));
+    // Whichever key was asked for last, it is one of none or of all.
+    for key in ["k1", "c:k1"] {
+        assert_eq!(
+            code(&pipelined(&mut client, &format!("GET {key};SELECT 1"))[1]),
+            "ERR"
+        );
+        assert_eq!(client.call("DBSIZE"), Value::Integer(250));
+    }
     // What has to be at one node of a Cluster is there if what the node sees says so.
     for (prefix, tag) in [("c:", "c:{t}"), ("w:", "w:"), ("s:", "s:{t}")] {
         let transaction = format!("MULTI;SET {tag}a 1;RPUSH {tag}l x;EXEC;BLPOP {tag}m {tag}l 1");
