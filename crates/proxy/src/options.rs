@@ -795,7 +795,9 @@ pub(crate) static OPTIONS: &[Opt] = &[
         value: "SIZE",
         brief: "Reply bytes that a client has not taken: no more replies",
         more: "At it, the link that brings more is not read either, for as long as \
-               --session-stall-ms and --stranger-stall-ms allow; then the session is closed.",
+               --session-stall-ms and --stranger-stall-ms allow; then the session is closed. \
+               Where a pool has several servers, replies before their turn count as well; sessions that wait for each other's on the links that all share cannot be paused, and are closed at it at once: \
+               who asks for many large values in one pipeline there raises it, or asks for fewer.",
         example: "64MiB",
         ..OPTION
     },
