@@ -401,6 +401,17 @@ impl Engine {
         Verdict::Refused(unknown_command(&args, self.is_before_7(key)))
     }
 
+    /// What is known of the commands of a session's server. In MULTI it may have turned to one that was never asked: then that of
+    /// another one of the pool, which was asked for its MULTI.
+    fn known_of(&self, key: Key) -> Option<&Known> {
+        let (server, _) = self.whose(key)?;
+        let session = self.sessions.get(key)?;
+        let all = self.pools[usize::from(session.pool)].servers().iter();
+        let all = all.filter(|_| session.flags.any(Flags::IN_MULTI));
+        let mut asked = std::iter::once(&server).chain(all);
+        asked.find_map(|server| self.learned.known.get(server))
+    }
+
     fn known_verdict(&self, key: Key, request: &Request<'_>) -> Verdict {
         let row = request.command;
         let argc = request.spans.len();
@@ -408,9 +419,7 @@ impl Engine {
         let names_sub = is_sub || names_no_subcommand(request);
         let container = row.name.split('|').next().unwrap_or_default();
         let container = commands::lookup(container.as_bytes()).unwrap_or(request.id);
-        let known = self
-            .whose(key)
-            .and_then(|(server, _)| self.learned.known.get(&server));
+        let known = self.known_of(key);
         let arity_of = |id: CommandId| known.map(|known| known.arities[id.index()]);
         if request.id == id::QUIT {
             // Before Redis 7.2 it was no command, but looked for in front of all commands.

@@ -271,6 +271,26 @@ fn what_is_divided_is_a_read_or_a_change_to_what_was_asked_before_it() {
     }
 }
 
+/// The server that was asked for its MULTI is not the one that will execute it.
+#[test]
+fn what_is_queued_for_another_server_is_checked_all_the_same() {
+    let (mut world, links, keys) = servers(2);
+    let session = world.accept();
+    world.asks(session, &["MULTI"]);
+    let has = [("get", 2), ("multi", 1), ("exec", 1)];
+    let has = has.map(|(name, arity)| format!("*2\r\n+{name}\r\n:{arity}\r\n"));
+    world.says(links[0], format!("*3\r\n{}", has.concat()));
+    world.says(links[0], "+OK\r\n*0\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+    let get = format!("GET {}", keys[1]);
+    world.asks(session, &[&get, &format!("{get} more"), "EXEC"]);
+    assert_eq!(
+        world.got(session),
+        "+QUEUED\r\n-ERR wrong number of arguments for 'get' command\r\n\
+         -EXECABORT Transaction discarded because of previous errors.\r\n"
+    );
+}
+
 /// By the key that its server knows, and answered with the one that its session does.
 #[test]
 fn a_read_that_names_keys_is_asked_again_without_their_prefix() {
