@@ -9,8 +9,9 @@ use respool_protocol::encode::{self, Version};
 
 use crate::duty::Duty;
 use crate::engine::Engine;
+use crate::entry::Entry;
 use crate::limits::LOGINS_MAX;
-use crate::link::{Entry, Link, LinkKey, Role, State};
+use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::ServerId;
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};

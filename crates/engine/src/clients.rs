@@ -17,10 +17,11 @@ use crate::fleet::{Answer, Form, Question};
 use crate::here::OK;
 use crate::link::{Link, Role};
 use crate::pool::ServerId;
-use crate::requests::{Placed, Request, c_string, malformed_subcommand};
+use crate::requests::{Placed, Request};
 use crate::session::{Flags, Local, Peer, Pins, Session};
 use crate::slots::Key;
 use crate::time::Time;
+use crate::words::{c_string, malformed_subcommand};
 
 /// Which sessions a CLIENT LIST or KILL is about.
 #[derive(Clone, Debug, PartialEq, Eq)]

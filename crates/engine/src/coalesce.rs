@@ -34,8 +34,9 @@ use respool_protocol::number;
 
 use crate::control::Levels;
 use crate::engine::Engine;
+use crate::entry::{Before, Class, Entry, GET, SET};
 use crate::limits::{FUSED_BYTES_MAX, RIGHT_SEEN_MS};
-use crate::link::{Before, Class, Entry, GET, Link, SET};
+use crate::link::Link;
 use crate::replies::Delivery;
 use crate::session::{Flags, Session};
 use crate::slots::{Key, Slots};

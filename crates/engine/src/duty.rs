@@ -14,7 +14,7 @@ use crate::auth::Login;
 use crate::control::Control;
 use crate::elsewhere::{ASKING, as_asked};
 use crate::engine::Engine;
-use crate::link::Entry;
+use crate::entry::Entry;
 use crate::node::as_standalone;
 use crate::pinned::Switch;
 use crate::redirect::Redirect;

@@ -15,10 +15,10 @@ use respool_protocol::encode;
 
 use crate::clients::{Filter, Unblock};
 use crate::engine::{Action, Engine};
+use crate::entry::Entry;
 use crate::failure::{self, Cause, Fate};
 use crate::here::OK;
 use crate::limits::{QUESTION_MS, QUESTIONS_MAX};
-use crate::link::Entry;
 use crate::redirect::Found;
 use crate::requests::{Kept, Placed, bound_reply};
 use crate::session::Flags;

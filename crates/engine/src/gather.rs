@@ -12,8 +12,8 @@ use respool_protocol::glob::SIFTED_BYTES_MAX;
 
 use crate::duty::Duty;
 use crate::engine::Engine;
+use crate::entry::{Class, Entry};
 use crate::here::adds_our_section;
-use crate::link::{Class, Entry};
 use crate::pool::{Group, Pools, ServerId};
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Blocked, Placed, Request, bound_reply};

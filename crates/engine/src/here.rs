@@ -11,12 +11,14 @@ use crate::auth::CONFIGURED;
 use crate::counters::Counters;
 use crate::duty::Duty;
 use crate::engine::Engine;
+use crate::greeting::Identity;
 use crate::limits::NAME_BYTES_MAX;
-use crate::link::{Identity, LinkKey, Role, State};
-use crate::requests::{Blocked, Kept, Placed, Request, bound_reply, unknown_subcommand_before_7};
+use crate::link::{LinkKey, Role, State};
+use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 use crate::subscriptions::Kind;
+use crate::words::unknown_subcommand_before_7;
 
 impl Engine {
     /// Answers a request whose command the table gives to us.

@@ -12,17 +12,16 @@
 //! reply belongs to the entry in front and to nothing else. An entry leaves only when its reply ends
 //! or the connection does. Its bytes are kept as long: a read that was lost can be sent again.
 
-use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use respool_protocol::encode::{self, Version};
+use respool_protocol::encode::Version;
 use respool_protocol::reply;
-use respool_protocol::value::Value;
 
 use crate::buffer::Unanswered;
 use crate::duty::Duty;
-use crate::failure::Fate;
+use crate::entry::{Before, Class, Entry};
+use crate::greeting::{Greeting, Identity};
 use crate::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX, Limits};
 use crate::monitor::Tunnel;
 use crate::pool::ServerId;
@@ -32,6 +31,7 @@ use crate::settings::{Credentials, FlushRule};
 use crate::slots::Key;
 use crate::subscriptions::LineId;
 use crate::time::Time;
+use crate::trial::{COLLAPSING, FUSING, Trial};
 
 /// Why a link is given up that brought a reply to nothing: nobody could be told whose the next one is.
 pub(crate) const UNASKED: &str = "it sent a reply that nobody asked for";
@@ -140,266 +140,6 @@ pub(crate) enum State {
     Up,
     /// Not connected; the next attempt is at `until`.
     Resting { until: Time },
-}
-
-/// The handshake: one write, one reply for each of its commands.
-#[derive(Debug)]
-pub(crate) struct Greeting {
-    /// Not yet written.
-    unsent: Vec<u8>,
-    /// Replies still to come.
-    replies: u32,
-    /// The bytes of the reply that is coming.
-    got: Vec<u8>,
-    scanner: reply::Scanner,
-}
-
-/// A request that was put on a link, as long as its reply has not come.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    /// Who asked; [`Key::NOBODY`] once the request was answered otherwise or its session is gone.
-    pub(crate) session: Key,
-    /// Its place in the order of the session's replies.
-    pub(crate) seq: u32,
-    /// Bytes on the wire; 0 for a request that was cut through.
-    pub(crate) len: u32,
-    /// When it came, [`Time::stamp_ms`].
-    pub(crate) at_ms: u32,
-    pub(crate) class: Class,
-    pub(crate) before: Before,
-    /// Its reply is not simply passed on: see [`Link::duties`].
-    pub(crate) duty: bool,
-    /// Its session wants no reply to it.
-    pub(crate) silent: bool,
-}
-
-// A hundred thousand of them wait on a busy link.
-const _: () = assert!(size_of::<Entry>() == 24);
-
-/// What became of a request when it was sent before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Before {
-    /// It was not.
-    Unsent,
-    /// It was answered, and that was no answer for its session.
-    Answered,
-    /// It was answered that it was not executed.
-    Refused,
-    /// Its connection was lost, or held up by a slow session. That is survived once.
-    Lost,
-}
-
-/// What a request is to its batch, and to a server that may have to be asked twice. Those of which the hot path asks stand
-/// side by side, so that each of its questions is one comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// It may change something.
-    Write,
-    /// It changes nothing: to run it twice does no harm.
-    Read,
-    /// The same as what is in front of it: nothing was sent, and that one's answer is its own.
-    Same,
-    /// A read whose answer follows from the data alone.
-    Pure,
-    /// A GET: one that may be fused.
-    Get,
-    /// A SET: a write that may be fused if it has no options.
-    Set,
-    /// A pure read that was moved.
-    Moved,
-    /// A part of an MGET or MSET: a GET or a SET of which only the arguments were sent.
-    OfGets,
-    OfSets,
-    /// The head of one: nobody's; `seq` is how many parts were sent with it.
-    Gets,
-    Sets,
-    /// A GET or SET that stands for itself, to see whether this user may do it.
-    TriesGet,
-    TriesSet,
-}
-
-impl Class {
-    pub(crate) fn of(reads: bool) -> Class {
-        if reads { Class::Read } else { Class::Write }
-    }
-
-    pub(crate) fn reads(self) -> bool {
-        !matches!(
-            self,
-            Class::Write | Class::Set | Class::Sets | Class::OfSets | Class::TriesSet
-        )
-    }
-
-    /// Whether it may leave together with others.
-    #[inline]
-    pub(crate) fn may_move(self) -> bool {
-        matches!(self, Class::Pure | Class::Get | Class::Set)
-    }
-
-    /// Whether its reply may be more, or less, than it seems.
-    #[inline]
-    pub(crate) fn is_special(self) -> bool {
-        matches!(self, Class::Moved | Class::OfGets | Class::OfSets)
-            || self.is_whole()
-            || self.tries()
-    }
-
-    /// Whether its reply tells us more than whom it is for.
-    #[inline]
-    pub(crate) fn tells(self) -> bool {
-        self == Class::Sets || self.tries()
-    }
-
-    /// Whether it is a read whose answer may have to be asked for again.
-    pub(crate) fn is_moved_read(self) -> bool {
-        matches!(self, Class::Moved | Class::OfGets | Class::Same)
-    }
-
-    /// Whether it stands for itself to see whether its user may do it.
-    #[inline]
-    pub(crate) fn tries(self) -> bool {
-        matches!(self, Class::TriesGet | Class::TriesSet)
-    }
-
-    /// Whether it is the head of what was made of several.
-    pub(crate) fn is_whole(self) -> bool {
-        matches!(self, Class::Gets | Class::Sets)
-    }
-
-    /// Whether it is sent with what is in front of it.
-    pub(crate) fn is_part(self) -> bool {
-        matches!(self, Class::OfGets | Class::OfSets | Class::Same)
-    }
-
-    /// What was sent of a request in front of its arguments, when it stood for itself.
-    pub(crate) fn beginning(self) -> &'static [u8] {
-        match self {
-            Class::OfGets => GET,
-            Class::OfSets => SET,
-            _ => b"",
-        }
-    }
-
-    /// What it is when it is asked again by itself: nothing that is fused, or it would come to the same; of equal ones one may be sent.
-    pub(crate) fn asked_again(self) -> Class {
-        match self {
-            read if read.is_moved_read() => Class::Pure,
-            other => Class::of(other.reads()),
-        }
-    }
-
-    /// What it is when it stands for itself again.
-    pub(crate) fn alone(self) -> Class {
-        match self {
-            Class::OfGets | Class::TriesGet => Class::Get,
-            Class::OfSets | Class::TriesSet => Class::Set,
-            Class::Moved | Class::Same => Class::Pure,
-            other => other,
-        }
-    }
-}
-
-/// Whether something that is done to batches pays; if not, they are left alone for a while.
-pub(crate) struct Trial {
-    seen: u32,
-    wasted: u32,
-    /// The part of them that may be wasted at the most, of 32.
-    wasted_max: u32,
-    /// So many batches are left alone.
-    off: u32,
-}
-
-impl Trial {
-    /// Requests after which it is judged, and batches that are left alone when it does not pay.
-    const JUDGED: u32 = 1_024;
-    const OFF: u32 = 256;
-    const FOR_GOOD: u32 = u32::MAX;
-
-    const fn new(wasted_max: u32) -> Trial {
-        Trial {
-            seen: 0,
-            wasted: 0,
-            wasted_max,
-            off: 0,
-        }
-    }
-
-    /// Whether to do it to the next batch.
-    pub(crate) fn pays(&mut self) -> bool {
-        let on = self.off == 0;
-        if !on && self.off != Trial::FOR_GOOD {
-            self.off -= 1;
-        }
-        on
-    }
-
-    /// For so many requests it cost more than it saved.
-    pub(crate) fn waste(&mut self, count: u32) {
-        self.wasted += count;
-    }
-
-    /// It was done to so many requests. Returns whether it is given up.
-    pub(crate) fn note(&mut self, count: u32) -> bool {
-        self.seen += count;
-        if self.seen < Trial::JUDGED {
-            return false;
-        }
-        let pays = self.wasted * 32 <= self.seen * self.wasted_max;
-        self.seen = 0;
-        self.wasted = 0;
-        !pays && self.give_up()
-    }
-
-    /// Returns whether it was done until now.
-    pub(crate) fn give_up(&mut self) -> bool {
-        let was_on = self.off == 0;
-        self.off = self.off.max(Trial::OFF);
-        was_on
-    }
-
-    /// Not only for a while.
-    pub(crate) fn stay_off(&mut self) {
-        self.off = Trial::FOR_GOOD;
-    }
-}
-
-/// A GET that finds nothing costs two requests instead of one: it pays up to one in eight.
-const FUSING: Trial = Trial::new(4);
-/// To look for what is the same costs little: it pays from one read in 32 on.
-const COLLAPSING: Trial = Trial::new(31);
-
-/// How a GET and a SET without options begin.
-pub(crate) const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
-pub(crate) const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n";
-
-impl Entry {
-    /// By sessions, and by the order in which each has asked.
-    pub(crate) fn asked_before(&self, other: &Entry) -> Ordering {
-        let turns = self.seq.wrapping_sub(other.seq) as i32;
-        self.session.cmp(&other.session).then(turns.cmp(&0))
-    }
-
-    /// A request that may change something.
-    pub(crate) fn of(session: Key, seq: u32, at_ms: u32) -> Entry {
-        Entry {
-            session,
-            seq,
-            len: 0,
-            at_ms,
-            class: Class::Write,
-            before: Before::Unsent,
-            duty: false,
-            silent: false,
-        }
-    }
-
-    /// What became of it when it was not written whole to the present connection.
-    pub(crate) fn fate_unsent(&self) -> Fate {
-        match self.before {
-            Before::Unsent | Before::Refused => Fate::NotSent,
-            Before::Answered | Before::Lost => Fate::Unknown,
-        }
-    }
 }
 
 /// What the flush rule says of an open batch.
@@ -511,18 +251,6 @@ pub(crate) struct Link {
     pub(crate) up_since: Time,
     /// Since when nobody has ridden on it.
     pub(crate) unused_since: Time,
-}
-
-/// What a server says of itself in its reply to HELLO.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    /// `redis` or `valkey`.
-    pub(crate) server: String,
-    pub(crate) version: String,
-    /// `master`, `replica`, `sentinel`.
-    pub(crate) role: String,
-    /// Its modules: of each, names and values of its fields.
-    pub(crate) modules: Vec<Value>,
 }
 
 impl Link {
@@ -1150,114 +878,9 @@ pub(crate) struct Left {
     pub(crate) duty: Option<Duty>,
 }
 
-impl Greeting {
-    fn new(key: LinkKey, credentials: Option<&Credentials>, reads_only: bool) -> Self {
-        let version = key.version.number().to_string();
-        let mut args = vec!["HELLO", &version];
-        if let Some(credentials) = credentials {
-            args.extend([
-                "AUTH",
-                credentials.user.as_deref().unwrap_or("default"),
-                &credentials.password,
-            ]);
-        }
-        args.extend(["SETNAME", "respool"]);
-        let mut unsent = Vec::new();
-        let mut replies = 1;
-        encode::request(&mut unsent, &args);
-        if key.db != 0 {
-            encode::request(&mut unsent, &["SELECT", &key.db.to_string()]);
-            replies += 1;
-        }
-        if reads_only {
-            encode::request(&mut unsent, &["READONLY"]);
-            replies += 1;
-        }
-        Greeting {
-            unsent,
-            replies,
-            got: Vec::new(),
-            scanner: reply::Scanner::default(),
-        }
-    }
-
-    /// Takes bytes of the server; says what they come to.
-    pub(crate) fn read(
-        &mut self,
-        bytes: &[u8],
-        identity: &mut Option<Identity>,
-        client_id: &mut i64,
-    ) -> Greeted {
-        let mut at = 0;
-        while self.replies > 0 && at < bytes.len() {
-            let (len, whole) = match self.scanner.scan(&bytes[at..]) {
-                Ok(reply::Scanned::Whole(len)) => (len, true),
-                Ok(reply::Scanned::Part) => (bytes.len() - at, false),
-                Err(error) => return Greeted::Broken(error.to_string()),
-            };
-            self.got.extend_from_slice(&bytes[at..at + len]);
-            if self.got.len() > GREETING_BYTES_MAX {
-                return Greeted::Broken(format!(
-                    "its greeting is longer than {GREETING_BYTES_MAX} bytes"
-                ));
-            }
-            at += len;
-            if !whole {
-                break;
-            }
-            match Value::read(&self.got) {
-                Some(Value::Error(text)) => return Greeted::Refused(text),
-                Some(value) => {
-                    if let Some(Value::Integer(id)) = value.field("id") {
-                        *client_id = *id;
-                    }
-                    if let Some(version) = value.field("version").and_then(Value::text) {
-                        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                        let server = value
-                            .field("server")
-                            .and_then(Value::text)
-                            .unwrap_or(b"redis");
-                        *identity = Some(Identity {
-                            server: text(server),
-                            version: text(version),
-                            role: text(value.field("role").and_then(Value::text).unwrap_or(b"")),
-                            modules: match value.field("modules") {
-                                Some(Value::List(modules)) => modules.clone(),
-                                _ => Vec::new(),
-                            },
-                        });
-                    }
-                }
-                None => return Greeted::Broken(String::from("its greeting cannot be read")),
-            }
-            self.got.clear();
-            self.replies -= 1;
-        }
-        match self.replies {
-            0 if at < bytes.len() => Greeted::Broken(UNASKED.to_owned()),
-            0 => Greeted::Done,
-            _ => Greeted::Waiting,
-        }
-    }
-}
-
-/// What the replies to a greeting have come to.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Greeted {
-    Waiting,
-    Done,
-    /// The server's own error.
-    Refused(Vec<u8>),
-    /// This is no server that we can speak to.
-    Broken(String),
-}
-
 /// Reads of one session that are asked again elsewhere when a slow session captures the link. Where two hundred sessions are slow,
 /// one after the other, each of them has what the others wait for asked again: with 128 a server had nothing else to do.
 const ASKED_AGAIN_MAX: usize = 16;
-
-/// A greeting's replies are a few hundred bytes.
-const GREETING_BYTES_MAX: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -1466,39 +1089,5 @@ mod tests {
         assert_eq!(taken, [(reader, &b"2000"[..]), (reader, b"2001")]);
         let left: HashSet<Key> = link.ledger.iter().map(|entry| entry.session).collect();
         assert_eq!(left, HashSet::from([captor, writer, greedy, Key::NOBODY]));
-    }
-
-    #[test]
-    fn a_greeting_ends_with_its_last_reply_however_it_is_cut() {
-        let key = LinkKey {
-            server: ServerId(0),
-            version: Version::Resp2,
-            db: 7,
-            user: 0,
-        };
-        let bytes =
-            b"*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n+OK\r\n";
-        for cut in 0..bytes.len() {
-            let mut greeting = Greeting::new(key, None, false);
-            let mut identity = None;
-            assert_eq!(
-                greeting.read(&bytes[..cut], &mut identity, &mut 0),
-                Greeted::Waiting
-            );
-            assert_eq!(
-                greeting.read(&bytes[cut..], &mut identity, &mut 0),
-                Greeted::Done
-            );
-            let expected = Identity {
-                server: "valkey".into(),
-                version: "9.1.0".into(),
-                role: "".into(),
-                modules: Vec::new(),
-            };
-            assert_eq!(identity, Some(expected));
-        }
-        let mut greeting = Greeting::new(key, None, false);
-        let refused = Greeted::Refused(b"NOAUTH no".to_vec());
-        assert_eq!(greeting.read(b"-NOAUTH no\r\n", &mut None, &mut 0), refused);
     }
 }

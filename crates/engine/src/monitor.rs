@@ -9,8 +9,9 @@ use respool_protocol::reply::{Scanned, Scanner};
 use respool_protocol::request::Span;
 
 use crate::engine::Engine;
+use crate::large::STREAM_BYTES_MAX;
 use crate::replies::PARTIAL_BYTES_MAX;
-use crate::requests::{Placed, Request, STREAM_BYTES_MAX};
+use crate::requests::{Placed, Request};
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 

@@ -12,9 +12,10 @@ use sha1::{Digest, Sha1};
 use crate::engine::Engine;
 use crate::here::OK;
 use crate::pool::Group;
-use crate::requests::{Placed, Request, wrong_arity};
+use crate::requests::{Placed, Request};
 use crate::session::{Local, Session};
 use crate::slots::Key;
+use crate::words::wrong_arity;
 
 /// Where clients reach the node that we are to them, and what it is called.
 struct Node {

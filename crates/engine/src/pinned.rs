@@ -9,8 +9,9 @@ use respool_protocol::commands::id;
 
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
+use crate::entry::Entry;
 use crate::failure::{Cause, Fate};
-use crate::link::{Dismissal, Entry, Link, LinkKey, Role, Sends};
+use crate::link::{Dismissal, Link, LinkKey, Role, Sends};
 use crate::monitor::Tunnel;
 use crate::redirect::Redirect;
 use crate::requests::{Blocked, Placed, Request, bound_reply};

@@ -17,15 +17,17 @@ use respool_protocol::value::Value;
 use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
+use crate::entry::Entry;
 use crate::failure::{self, Cause, Fate};
 use crate::limits::LINK_UNUSED_MS;
-use crate::link::{Entry, Link, LinkKey, Role, State, UNASKED};
+use crate::link::{Link, LinkKey, Role, State, UNASKED};
 use crate::pool::{Group, ServerId};
-use crate::requests::{Placed, Request, bound_reply, wrong_arity};
+use crate::requests::{Placed, Request, bound_reply};
 use crate::route::CROSSSLOT;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::subscriptions::{Done, HOME, Hub, HubId, Kind, Line, LineId, Outcome, Push, Subscriber};
+use crate::words::wrong_arity;
 
 /// What sessions ask.
 impl Engine {

@@ -22,8 +22,9 @@ use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, i
 use respool_protocol::encode::Version;
 
 use crate::engine::Engine;
+use crate::entry::{Class, Entry};
 use crate::here::asks_for_us_alone;
-use crate::link::{Class, Entry, Link, LinkKey, Role, State};
+use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::{Group, ServerId};
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Placed, Request};

@@ -9,9 +9,9 @@ use sha1::{Digest, Sha1};
 
 use crate::duty::Duty;
 use crate::engine::Engine;
+use crate::entry::Entry;
 use crate::fleet::Question;
 use crate::limits::SCRIPT_BYTES_MAX;
-use crate::link::Entry;
 use crate::requests::{Placed, Request};
 use crate::slots::Key;
 

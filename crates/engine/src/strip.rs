@@ -22,7 +22,7 @@ use respool_protocol::request::{Found, Scanner, Span};
 
 use crate::duty::Duty;
 use crate::engine::Engine;
-use crate::link::{Class, Entry};
+use crate::entry::{Class, Entry};
 use crate::pool::ServerId;
 use crate::requests::{Placed, Request};
 use crate::route::{ELSEWHERE, UNKNOWN_KEYS, looks_elsewhere};

@@ -8,13 +8,16 @@ use crate::auth::CONFIGURED;
 use crate::cluster::SILENT_MS;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, Event, LinkId};
+use crate::entry::{Before, Entry};
 use crate::failure::{self, Cause, Fate};
+use crate::greeting::Greeted;
 use crate::limits::LINK_UNUSED_MS;
-use crate::link::{Before, Entry, Greeted, Link, Role, Sends, State, Streaming};
-use crate::requests::{NOAUTH, wants_password};
+use crate::link::{Link, Role, Sends, State, Streaming};
+use crate::requests::wants_password;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::time::Time;
+use crate::words::NOAUTH;
 
 /// A connection that lasted this long was a good one: its loss is answered by connecting at once.
 const STABLE_MS: u64 = 1_000;

@@ -15,15 +15,13 @@ use crate::engine::Engine;
 use crate::limits::LEARNED_COMMANDS_MAX;
 use crate::link::LinkKey;
 use crate::pool::ServerId;
-use crate::requests::{
-    Blocked, NOAUTH, Placed, Request, allowed_in_subscription, not_in_subscription,
-    unknown_command, unknown_subcommand, wrong_arity,
-};
+use crate::requests::{Blocked, Placed, Request, allowed_in_subscription};
 use crate::rights::{Refusal, Rights};
 use crate::route::UNKNOWN_KEYS;
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
 use crate::time::Time;
+use crate::words::{NOAUTH, not_in_subscription, unknown_command, unknown_subcommand, wrong_arity};
 
 /// What servers said.
 #[derive(Default)]

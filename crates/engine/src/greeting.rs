@@ -1,0 +1,179 @@
+//! The first words to a server, and what it says of itself.
+
+use respool_protocol::encode;
+use respool_protocol::reply;
+use respool_protocol::value::Value;
+
+use crate::link::{LinkKey, UNASKED};
+use crate::settings::Credentials;
+
+/// The handshake: one write, one reply for each of its commands.
+#[derive(Debug)]
+pub(crate) struct Greeting {
+    /// Not yet written.
+    pub(crate) unsent: Vec<u8>,
+    /// Replies still to come.
+    replies: u32,
+    /// The bytes of the reply that is coming.
+    got: Vec<u8>,
+    scanner: reply::Scanner,
+}
+
+/// What a server says of itself in its reply to HELLO.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// `redis` or `valkey`.
+    pub(crate) server: String,
+    pub(crate) version: String,
+    /// `master`, `replica`, `sentinel`.
+    pub(crate) role: String,
+    /// Its modules: of each, names and values of its fields.
+    pub(crate) modules: Vec<Value>,
+}
+
+impl Greeting {
+    pub(crate) fn new(key: LinkKey, credentials: Option<&Credentials>, reads_only: bool) -> Self {
+        let version = key.version.number().to_string();
+        let mut args = vec!["HELLO", &version];
+        if let Some(credentials) = credentials {
+            args.extend([
+                "AUTH",
+                credentials.user.as_deref().unwrap_or("default"),
+                &credentials.password,
+            ]);
+        }
+        args.extend(["SETNAME", "respool"]);
+        let mut unsent = Vec::new();
+        let mut replies = 1;
+        encode::request(&mut unsent, &args);
+        if key.db != 0 {
+            encode::request(&mut unsent, &["SELECT", &key.db.to_string()]);
+            replies += 1;
+        }
+        if reads_only {
+            encode::request(&mut unsent, &["READONLY"]);
+            replies += 1;
+        }
+        Greeting {
+            unsent,
+            replies,
+            got: Vec::new(),
+            scanner: reply::Scanner::default(),
+        }
+    }
+
+    /// Takes bytes of the server; says what they come to.
+    pub(crate) fn read(
+        &mut self,
+        bytes: &[u8],
+        identity: &mut Option<Identity>,
+        client_id: &mut i64,
+    ) -> Greeted {
+        let mut at = 0;
+        while self.replies > 0 && at < bytes.len() {
+            let (len, whole) = match self.scanner.scan(&bytes[at..]) {
+                Ok(reply::Scanned::Whole(len)) => (len, true),
+                Ok(reply::Scanned::Part) => (bytes.len() - at, false),
+                Err(error) => return Greeted::Broken(error.to_string()),
+            };
+            self.got.extend_from_slice(&bytes[at..at + len]);
+            if self.got.len() > GREETING_BYTES_MAX {
+                return Greeted::Broken(format!(
+                    "its greeting is longer than {GREETING_BYTES_MAX} bytes"
+                ));
+            }
+            at += len;
+            if !whole {
+                break;
+            }
+            match Value::read(&self.got) {
+                Some(Value::Error(text)) => return Greeted::Refused(text),
+                Some(value) => {
+                    if let Some(Value::Integer(id)) = value.field("id") {
+                        *client_id = *id;
+                    }
+                    if let Some(version) = value.field("version").and_then(Value::text) {
+                        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                        let server = value
+                            .field("server")
+                            .and_then(Value::text)
+                            .unwrap_or(b"redis");
+                        *identity = Some(Identity {
+                            server: text(server),
+                            version: text(version),
+                            role: text(value.field("role").and_then(Value::text).unwrap_or(b"")),
+                            modules: match value.field("modules") {
+                                Some(Value::List(modules)) => modules.clone(),
+                                _ => Vec::new(),
+                            },
+                        });
+                    }
+                }
+                None => return Greeted::Broken(String::from("its greeting cannot be read")),
+            }
+            self.got.clear();
+            self.replies -= 1;
+        }
+        match self.replies {
+            0 if at < bytes.len() => Greeted::Broken(UNASKED.to_owned()),
+            0 => Greeted::Done,
+            _ => Greeted::Waiting,
+        }
+    }
+}
+
+/// What the replies to a greeting have come to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Greeted {
+    Waiting,
+    Done,
+    /// The server's own error.
+    Refused(Vec<u8>),
+    /// This is no server that we can speak to.
+    Broken(String),
+}
+
+/// A greeting's replies are a few hundred bytes.
+const GREETING_BYTES_MAX: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use respool_protocol::encode::Version;
+
+    use super::*;
+    use crate::pool::ServerId;
+
+    #[test]
+    fn a_greeting_ends_with_its_last_reply_however_it_is_cut() {
+        let key = LinkKey {
+            server: ServerId(0),
+            version: Version::Resp2,
+            db: 7,
+            user: 0,
+        };
+        let bytes =
+            b"*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n+OK\r\n";
+        for cut in 0..bytes.len() {
+            let mut greeting = Greeting::new(key, None, false);
+            let mut identity = None;
+            assert_eq!(
+                greeting.read(&bytes[..cut], &mut identity, &mut 0),
+                Greeted::Waiting
+            );
+            assert_eq!(
+                greeting.read(&bytes[cut..], &mut identity, &mut 0),
+                Greeted::Done
+            );
+            let expected = Identity {
+                server: "valkey".into(),
+                version: "9.1.0".into(),
+                role: "".into(),
+                modules: Vec::new(),
+            };
+            assert_eq!(identity, Some(expected));
+        }
+        let mut greeting = Greeting::new(key, None, false);
+        let refused = Greeted::Refused(b"NOAUTH no".to_vec());
+        assert_eq!(greeting.read(b"-NOAUTH no\r\n", &mut None, &mut 0), refused);
+    }
+}
