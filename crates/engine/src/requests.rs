@@ -220,7 +220,9 @@ impl Engine {
         };
         self.held_bytes += partial.as_ref().map_or(0, |scanner| scanner.held_bytes());
         session.partial = partial;
-        if session.depth() >= self.settings.limits.session_depth_max {
+        // A large request has to be read to its end to be answered.
+        let is_inside = session.flags.any(Flags::STREAMING | Flags::SWALLOWING);
+        if session.depth() >= self.settings.limits.session_depth_max && !is_inside {
             self.hold(key, Flags::HOLD_DEPTH);
         }
         let Some(session) = self.sessions.get_mut(key) else {

@@ -35,6 +35,39 @@ fn who_says_that_nothing_more_comes_still_gets_every_reply() {
 }
 
 #[test]
+fn at_the_least_value_of_each_bound_everything_is_answered() {
+    let least = [
+        "--session-depth-max=1",
+        "--request-held-bytes-max=64KiB",
+        "--streaming-links-max=1",
+        "--link-ledger-max=1",
+        "--link-unanswered-bytes-max=256KiB",
+    ];
+    for bound in least
+        .iter()
+        .map(|bound| vec![*bound])
+        .chain([least.to_vec()])
+    {
+        let target = proxied(&Options::with(&bound));
+        let mut client = target.client();
+        for size in [10, 60_000, 70_000, 300_000] {
+            let value = vec![b'v'; size];
+            let mut bytes = Vec::new();
+            for _ in 0..3 {
+                bytes.extend(request(&[b"SET".as_slice(), b"least", &value]));
+                bytes.extend(words("GET least"));
+                bytes.extend(words("STRLEN least"));
+            }
+            for replies in client.exchange(bytes, 9).chunks(3) {
+                assert_eq!(replies[0], Value::ok(), "{bound:?}, {size} bytes");
+                assert_eq!(replies[1], Value::bulk(&value), "{bound:?}");
+                assert_eq!(replies[2], Value::Integer(size as i64), "{bound:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn clients_that_vanish_at_any_moment_leave_nothing_behind() {
     let target = proxied(&Options::default());
     let mut steady = target.client();
