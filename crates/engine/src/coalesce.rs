@@ -19,9 +19,10 @@
 //!   kept where it costs nothing, within an MGET.
 //! - A session that has parts, or takes another's answer, is not asked for more until all of it is answered. So
 //!   whatever has to be asked again can be asked again as if it had never been sent.
-//! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, as a GET for all who want it, and so is everything
-//!   that their sessions have asked behind it. What is asked again is fused no more, so its answer is one. An answer that is
-//!   too much to be copied is given to the first, and the others ask again.
+//! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, as a GET for all who want it, and so is what
+//!   their sessions have read of that key behind it; where reads are not joined, or a session reads in more than one way,
+//!   everything that they have asked behind it. What is asked again is fused no more, so its answer is one. An answer that
+//!   is too much to be copied is given to the first, and the others ask again.
 //! - An error to an MGET or MSET is of the whole: every part is asked again by itself, and has its own answer; of an MSET
 //!   only if the error says that nothing was executed. What one session sets is in one MSET: none of it is executed before
 //!   something of it that is refused.
@@ -29,6 +30,8 @@
 //!   for itself was not refused a short while ago; and so with SETs.
 //!
 //! Who looks at the server itself can tell: MONITOR, SLOWLOG and INFO show what was sent.
+
+use std::hash::{DefaultHasher, Hasher};
 
 use respool_protocol::number;
 
@@ -169,9 +172,10 @@ impl Engine {
         };
         let pool = self.servers[usize::from(link.key.server.0)].pool;
         let rule = &self.pools[usize::from(pool)].flush;
-        let gets = rule.fuse && link.gets.pays();
-        let sets = rule.fuse && link.sets.pays();
-        let collapse = rule.collapse && link.collapsing.pays();
+        let count = link.gathered() as u32;
+        let gets = rule.fuse && link.gets.pays(count);
+        let sets = rule.fuse && link.sets.pays(count);
+        let collapse = rule.collapse && link.collapsing.pays(count);
         let now = self.now;
         let seen = |at: Option<Time>, ms| at.is_some_and(|at| now.since_ms(at) < ms);
         let fuse_gets = gets && seen(link.may_get, RIGHT_SEEN_MS);
@@ -290,7 +294,7 @@ impl Engine {
         let batch = Gathered { entries, bytes };
         order.begin(stay, batch);
         blocks.last = 0;
-        let (mut candidates, mut same, mut saved, mut gets) = (0, 0, 0, 0);
+        let (mut candidates, mut same, mut saved) = (0, 0, 0);
         for (section, parts) in SECTIONS.iter().zip(moved).rev() {
             parts.reverse();
             let mut section = section.of(parts.len());
@@ -314,7 +318,6 @@ impl Engine {
             let counters = &mut self.counters;
             counters.fused_batches += fused.wholes;
             if section.part == Class::OfGets {
-                gets = fused.parts;
                 counters.fused_gets += fused.requests;
             } else {
                 counters.fused_sets += fused.requests;
@@ -323,10 +326,9 @@ impl Engine {
         let counters = &mut self.counters;
         counters.collapsed += same as u64;
         counters.commands_saved += saved as u64;
-        counters.gets_left_alone += u64::from(link.gets.note(gets as u32));
         if collapse {
-            link.collapsing.waste((candidates - same) as u32);
             counters.reads_left_alone += u64::from(link.collapsing.note(candidates as u32));
+            link.collapsing.waste((candidates - same) as u32);
         }
         link.rearrange(&order.bytes, &order.entries);
     }
@@ -467,8 +469,7 @@ fn choose(
 #[derive(Default)]
 struct Fused {
     wholes: u64,
-    /// What is sent in them, and how many requests that answers.
-    parts: u64,
+    /// How many requests they answer.
     requests: u64,
 }
 
@@ -533,7 +534,6 @@ impl Order {
             }
             if section.whole.is_some() {
                 fused.wholes += 1;
-                fused.parts += *count as u64;
                 fused.requests += (self.entries.len() - entries_before - 1) as u64;
             }
         }
@@ -564,6 +564,36 @@ fn is_plain(request: &[u8], beginning: &[u8]) -> bool {
     request.len() > beginning.len() && request[..NAME_AT] == beginning[..NAME_AT]
 }
 
+/// What a session asks a link again.
+pub(crate) struct Asking {
+    link: Key,
+    /// Everything that it asked behind that is asked again, too. Else only what is the same: what a session reads of one
+    /// key it reads in its order.
+    all: bool,
+    /// Which requests, by their hashes. That of another at worst has one asked again in vain.
+    requests: Vec<u64>,
+}
+
+impl Asking {
+    fn on(link: Key) -> Asking {
+        Asking {
+            link,
+            all: false,
+            requests: Vec::new(),
+        }
+    }
+
+    fn has_before(&self, request: &[u8]) -> bool {
+        self.all || self.requests.contains(&hash(request))
+    }
+}
+
+fn hash(request: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(request);
+    hasher.finish()
+}
+
 /// Replies to what leaves together.
 impl Engine {
     /// A reply to an MGET begins; or it is an error. Returns how many bytes of it are done with: its elements
@@ -591,6 +621,8 @@ impl Engine {
             Some((b'-', error)) => self.part(key, head, error),
             Some((b'*', count)) if number::parse(count) == Some(head.seq.into()) => {
                 link.pop_head(head);
+                // Of those before, it is known by now which are asked again.
+                self.counters.gets_left_alone += u64::from(link.gets.note(head.seq));
             }
             _ => return Err(WRONG.to_owned()),
         }
@@ -691,9 +723,7 @@ impl Engine {
         };
         self.counters.link_replies += 1;
         let nil = front.class == Class::OfGets && !cut && is_nil(reply);
-        if nil {
-            link.gets.waste(1);
-        }
+        let mut wasted = false;
         let mut request = self.spare.take();
         request.extend_from_slice(front.class.beginning());
         request.extend_from_slice(link.first_bytes());
@@ -703,12 +733,15 @@ impl Engine {
             && (is_first || entry.class == Class::Same)
         {
             link.pop_answered(entry);
-            let is_early = link.brings_early(&entry);
-            let too_much = !is_first && (cut || !self.has_room_for_copy(entry.session, reply));
+            let has_room = self.has_room_for_copy(entry.session, reply);
+            let is_early = self.brings_early(key, &entry)
+                && (cut || !has_room || self.asks_same_again(key, entry.session, &request));
+            let too_much = !is_first && (cut || !has_room);
             if let Some(link) = self.links.get_mut(key).filter(|_| too_much) {
                 self.counters.reads_left_alone += u64::from(link.collapsing.give_up());
             }
             if nil || too_much || is_early {
+                wasted |= front.class == Class::OfGets;
                 let entry = Entry {
                     len: request.len() as u32,
                     class: match too_much {
@@ -724,7 +757,30 @@ impl Engine {
             }
             is_first = false;
         }
+        if let Some(link) = self.links.get_mut(key) {
+            link.gets.waste(u32::from(wasted));
+        }
         self.spare.give(request);
+    }
+
+    /// Whether the answer to a read may come too early: something that its session asked in front of it here is asked again.
+    /// What other links bring has nothing to do with that.
+    pub(crate) fn brings_early(&self, link: Key, read: &Entry) -> bool {
+        let asks_again = |session: &Session| session.flags.any(Flags::ASKS_AGAIN);
+        read.before != Before::Answered
+            && self.sessions.get(read.session).is_some_and(asks_again)
+            && self.asking(read.session, link).is_some()
+    }
+
+    fn asking(&self, session: Key, link: Key) -> Option<&Asking> {
+        let its = self.askers.get(&session)?;
+        its.iter().find(|asking| asking.link == link)
+    }
+
+    /// Whether such a request has to be behind what its session asks a link again.
+    fn asks_same_again(&self, link: Key, session: Key, request: &[u8]) -> bool {
+        let asking = self.asking(session, link);
+        asking.is_some_and(|asking| asking.has_before(request))
     }
 
     /// What a server sends comes no faster than it is taken; copies would. So who has more than it takes, and everybody
@@ -745,11 +801,30 @@ impl Engine {
             return;
         };
         session.flags |= Flags::ASKS_AGAIN;
-        if let Some(link) = self.links.get_mut(key) {
-            link.asks_again = true;
-            link.askers.insert(entry.session);
-            link.again.push((entry, request.to_vec()));
-        }
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        link.asks_again = true;
+        link.again.push((entry, request.to_vec()));
+        let pool = self.servers[usize::from(link.key.server.0)].pool;
+        let collapses = self.pools[usize::from(pool)].flush.collapse
+            && Levels::of(&self.levels, session.listener).collapse;
+        let its = self.askers.entry(entry.session).or_default();
+        let index = its.iter().position(|asking| asking.link == key);
+        let index = index.unwrap_or_else(|| {
+            its.push(Asking::on(key));
+            its.len() - 1
+        });
+        its[index].all |= !entry.class.reads() || session.reads_in_order || !collapses;
+        its[index].requests.push(hash(request));
+    }
+
+    /// A link is lost: what it owed is asked again in the order in which it was asked, or not at all.
+    pub(crate) fn forget_asking(&mut self, link: Key) {
+        self.askers.retain(|_, its| {
+            its.retain(|asking| asking.link != link);
+            !its.is_empty()
+        });
     }
 
     /// Puts what has to be asked again on its link, each session's requests in the order in which it asked them. To
@@ -763,16 +838,20 @@ impl Engine {
         }
         let mut again = std::mem::take(&mut link.again);
         again.sort_by(|(one, _), (other, _)| one.asked_before(other));
-        let mut first = None;
+        let (mut first, mut parked) = (None, 0);
         for index in 0..again.len() {
             let entry = again[index].0;
             if first.replace(entry.session) == Some(entry.session) {
                 continue;
             }
-            let Some(session) = self.sessions.get_mut(entry.session) else {
+            let its = self.askers.get(&entry.session).into_iter().flatten();
+            let asking = its.into_iter().find(|asking| asking.link == key);
+            let (Some(session), Some(asking)) = (self.sessions.get_mut(entry.session), asking)
+            else {
                 continue;
             };
-            for early in session.take_parked_behind(entry.seq, key) {
+            let is_early = |request: &[u8]| asking.has_before(request);
+            for early in session.take_parked_behind(entry.seq, key, is_early) {
                 self.held_bytes -= early.freed;
                 let entry = Entry {
                     seq: early.seq,
@@ -780,11 +859,13 @@ impl Engine {
                     ..entry
                 };
                 again.push((entry, early.request));
+                parked += 1;
             }
         }
         again.sort_by(|(one, _), (other, _)| one.asked_before(other));
         self.counters.asked_again += again.len() as u64;
         if let Some(link) = self.links.get_mut(key) {
+            link.gets.waste(parked);
             for (entry, request) in &again {
                 link.push(*entry, request);
             }

@@ -24,7 +24,7 @@ use respool_protocol::request::Scanner;
 use crate::auth::{CONFIGURED, Logins};
 use crate::buffer::Spare;
 use crate::clients::Pause;
-use crate::coalesce::{Coalescing, Move, Run};
+use crate::coalesce::{Asking, Coalescing, Move, Run};
 use crate::control::Levels;
 use crate::counters::Counters;
 use crate::directory::Directory;
@@ -236,6 +236,8 @@ pub struct Engine {
     flushed_links: Vec<Key>,
     /// Sessions with something to write.
     pub(crate) dirty: Vec<Key>,
+    /// Sessions of which something is asked again, and of which links, until all that they asked is answered.
+    pub(crate) askers: HashMap<Key, Vec<Asking>>,
     /// Sessions of which a part of the answers waits for the rest, and until when at the most, the first one in front.
     pub(crate) kept: VecDeque<(Time, Key)>,
     /// Sessions that the link whose bytes are taken has brought more than may wait for its turn.
@@ -396,6 +398,7 @@ impl Engine {
             open_links: Vec::new(),
             flushed_links: Vec::new(),
             dirty: Vec::new(),
+            askers: HashMap::new(),
             kept: VecDeque::new(),
             early: Vec::new(),
             pieces: Vec::new(),
@@ -897,6 +900,7 @@ impl Engine {
         let Some(mut session) = self.sessions.remove(key) else {
             return;
         };
+        self.askers.remove(&key);
         self.held_bytes -= session.held_bytes();
         session.out.take(session.out.len(), &mut self.spare);
         match session.flags.any(Flags::ROUTED) {

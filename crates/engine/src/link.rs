@@ -198,8 +198,6 @@ pub(crate) struct Link {
     pub(crate) heads: u32,
     /// What left together comes apart: some of it is asked again.
     pub(crate) asks_again: bool,
-    /// Sessions of which something is, until all that they asked is answered.
-    pub(crate) askers: HashSet<Key>,
     /// That, until it is put on the link.
     pub(crate) again: Vec<(Entry, Vec<u8>)>,
     /// When it was last seen that this user may GET, and SET. Whoever may MGET need not have the right to GET.
@@ -278,7 +276,6 @@ impl Link {
             movable: 0,
             heads: 0,
             asks_again: false,
-            askers: HashSet::new(),
             again: Vec::new(),
             may_get: None,
             may_set: None,
@@ -520,7 +517,6 @@ impl Link {
         if self.in_flight() == 0 {
             self.progress = now;
             self.asks_again = false;
-            self.askers.clear();
         }
         self.open = 0;
         self.movable = 0;
@@ -718,7 +714,6 @@ impl Link {
         self.count_open();
         self.heads = 0;
         self.asks_again = false;
-        self.askers.clear();
         if mixed {
             self.put_into_asked_order();
         }
@@ -741,12 +736,6 @@ impl Link {
         self.gets = FUSING;
         self.sets = FUSING;
         self.collapsing = COLLAPSING;
-    }
-
-    /// Whether the answer to a read comes too early: what its session asked in front of it here is asked again, and so is
-    /// this. What other links bring has nothing to do with that.
-    pub(crate) fn brings_early(&self, read: &Entry) -> bool {
-        read.before != Before::Answered && self.askers.contains(&read.session)
     }
 
     /// Whether requests of one session may not be in the order in which it asked them.

@@ -204,17 +204,23 @@ impl Parking {
         }
     }
 
-    /// Those behind `seq` that came on this link and may have to be asked again leave.
-    pub(crate) fn take_behind(&mut self, seq: u32, link: Key) -> Vec<AskedEarly> {
+    /// Those behind `seq` that came on this link and have to be asked again leave.
+    pub(crate) fn take_behind(
+        &mut self,
+        seq: u32,
+        link: Key,
+        is_early: impl Fn(&[u8]) -> bool,
+    ) -> Vec<AskedEarly> {
         let mut taken = Vec::new();
         for (index, place) in (0..).zip(&mut self.places[self.passed..]) {
             let its = self.first.wrapping_add(index);
             let behind = its.wrapping_sub(seq) as i32 > 0;
-            if behind && place.request_len > 0 && place.link == link {
-                let at = place.at + place.reply_len;
+            let at = place.at + place.reply_len;
+            let request = &self.bytes[at..at + place.request_len];
+            if behind && place.request_len > 0 && place.link == link && is_early(request) {
                 taken.push(AskedEarly {
                     seq: its,
-                    request: self.bytes[at..at + place.request_len].to_vec(),
+                    request: request.to_vec(),
                     freed: place.len(),
                 });
                 self.left += place.len();
@@ -304,7 +310,7 @@ mod tests {
             parking.park_read(1, seq, b"reply", (link, b"GET k"), &mut spare);
         }
         parking.park(1, &[piece(5, b"reply")], b"reply", &mut spare);
-        let taken = parking.take_behind(2, this);
+        let taken = parking.take_behind(2, this, |request| request == b"GET k");
         assert_eq!(
             taken.iter().map(|early| early.seq).collect::<Vec<_>>(),
             [4, 6]

@@ -351,11 +351,7 @@ impl Engine {
             .flags
             .remove(Flags::FUSED | Flags::ASKS_AGAIN | Flags::UNFORESEEN);
         if asked_again {
-            for link in self.links.keys() {
-                if let Some(link) = self.links.get_mut(link) {
-                    link.askers.remove(&key);
-                }
-            }
+            self.askers.remove(&key);
         }
         if session.flags.any(Flags::CLOSING | Flags::ENDED) && session.out.is_empty() {
             // It wants no replies, so no write will end it.
@@ -531,15 +527,17 @@ impl Engine {
                 return;
             }
         }
+        let is_early = entry.class.is_moved_read() && self.brings_early(key, &entry);
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
         // A large reply is not held whole: what has come of it goes on, once it is its turn.
         let partial = std::mem::take(&mut link.partial);
         let bytes = if link.cutting { bytes } else { &partial };
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
             // It is asked again when it has come.
-            Some(_) if link.brings_early(&entry) && entry.class.is_moved_read() => {
-                link.cutting = true;
-            }
+            Some(_) if is_early => link.cutting = true,
             Some(_) if entry.silent => {}
             Some(session) if session.head_seq == entry.seq => {
                 link.cutting = true;

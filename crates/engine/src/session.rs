@@ -457,11 +457,16 @@ impl Session {
     }
 
     /// The replies behind `seq` that came on this link and may have to be asked again leave.
-    pub(crate) fn take_parked_behind(&mut self, seq: u32, link: Key) -> Vec<AskedEarly> {
+    pub(crate) fn take_parked_behind(
+        &mut self,
+        seq: u32,
+        link: Key,
+        is_early: impl Fn(&[u8]) -> bool,
+    ) -> Vec<AskedEarly> {
         let Some(rare) = self.rare.as_mut().filter(|_| self.flags.any(Flags::PARKED)) else {
             return Vec::new();
         };
-        let taken = rare.parking.take_behind(seq, link);
+        let taken = rare.parking.take_behind(seq, link, is_early);
         if rare.parking.is_empty() {
             self.flags.remove(Flags::PARKED);
         }

@@ -138,6 +138,7 @@ impl Engine {
         let (tried, began) = (!std::mem::take(&mut link.untried), link.attempted_at);
         let has_left = link.sends == Sends::Nothing;
         let (heeds, its_server) = (link.heeds && role == Role::Shared, link.key.server);
+        self.forget_asking(key);
         if heeds {
             if self.server(its_server).replica_of.is_none() {
                 self.doubt_primary(its_server);
