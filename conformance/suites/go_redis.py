@@ -91,7 +91,8 @@ class GoRedisTests(GoRedis):
         if only and len(only) <= ONLY_MAX:
             # Subtests run with the test that they are part of.
             pattern = "^(" + "|".join(sorted({go_escape(test.split("/")[0]) for test in only})) + ")$"
-        command = [self.program, "-test.run", pattern, "-test.skip", "^TestGinkgoSuite$", "-test.v=test2json", "-test.count=1"]
+        left_out = "^(" + "|".join(["TestGinkgoSuite", *self.settings.get("leave-out", [])]) + ")$"
+        command = [self.program, "-test.run", pattern, "-test.skip", left_out, "-test.v=test2json", "-test.count=1"]
         command += ["-test.timeout", f"{UNIT_SECONDS_MAX - 20}s"]
         log = folder / "output.log"
         trouble = run_bounded(command, UNIT_SECONDS_MAX, log, self.environment(side), self.source)
