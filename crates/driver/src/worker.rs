@@ -272,7 +272,17 @@ impl Worker {
                     reason,
                 },
                 Event::Topology { pool, text } => Notice::Topology { worker, pool, text },
-                Event::OptionsSet { peer, options } => Notice::OptionsSet { peer, options },
+                Event::OptionsSet {
+                    peer,
+                    pool,
+                    listener,
+                    options,
+                } => Notice::OptionsSet {
+                    peer,
+                    pool,
+                    listener,
+                    options,
+                },
             });
         }
     }

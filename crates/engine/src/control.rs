@@ -217,7 +217,7 @@ impl Engine {
                 self.pass_on(entry, &out);
             }
             Control::Set { pairs } if UNKNOWN.iter().any(|start| reply.starts_with(start)) => {
-                match values(&pairs) {
+                match values(&pairs).and_then(|values| self.check_rule(pool, values)) {
                     Ok(values) => self.set_everywhere(entry, (pool, listener), values),
                     Err(text) => {
                         let mut out = Vec::new();
@@ -230,6 +230,39 @@ impl Engine {
         }
     }
 
+    /// What may not be at the start may not be set later. Returns what is to be set.
+    fn check_rule(
+        &self,
+        pool: u16,
+        values: Vec<(usize, u32)>,
+    ) -> Result<Vec<(usize, u32)>, String> {
+        let (of, mut levels) = (&self.pools[usize::from(pool)], Levels::ALL);
+        let mut rule = of.flush.clone();
+        for (dial, value) in &values {
+            (DIALS[*dial].set)(&mut rule, &mut levels, *value);
+        }
+        let failed = |name: &str, why: &str| {
+            let text = format!("(possibly related to argument '{name}') - {why}");
+            Err(format!("ERR CONFIG SET failed {text}"))
+        };
+        let request_ms = self.settings.timeouts.request_ms;
+        if rule.hold
+            && request_ms != 0
+            && u64::from(rule.max_delay_us) >= 1_000 * u64::from(request_ms)
+        {
+            let why = format!(
+                "what is held for max-delay-us = {} would time out before it is sent: request-timeout-ms is {request_ms}",
+                rule.max_delay_us
+            );
+            return failed("respool.max-delay-us", &why);
+        }
+        if rule.fuse && of.cluster().is_some() {
+            let why = "the nodes of a Cluster get each GET and SET by itself: keys that come together are rarely of one slot";
+            return failed("respool.fuse", why);
+        }
+        Ok(values)
+    }
+
     fn set_everywhere(
         &mut self,
         entry: Entry,
@@ -240,8 +273,10 @@ impl Engine {
             .iter()
             .map(|(dial, value)| format!("{}={}", DIALS[*dial].name, DIALS[*dial].text(*value)))
             .collect();
-        let session = self.sessions.get(entry.session);
-        let peer = session.map(|session| session.peer.to_string());
+        let Some(session) = self.sessions.get(entry.session) else {
+            return;
+        };
+        let (peer, listener_address) = (session.peer.to_string(), session.local.to_string());
         let question = Question::Set {
             at: (self.now, self.worker.index),
             pool,
@@ -249,8 +284,11 @@ impl Engine {
             values,
         };
         if self.ask_in_place(entry, question, Form::Ok) {
+            let pool = self.settings.pools[usize::from(pool)].name.clone();
             self.tell(Event::OptionsSet {
-                peer: peer.unwrap_or_default(),
+                peer,
+                pool,
+                listener: listener_address,
                 options: options.join(" "),
             });
         }

@@ -150,6 +150,10 @@ pub enum Event {
     OptionsSet {
         /// The client's address.
         peer: String,
+        /// The pool that they are for, by name.
+        pool: String,
+        /// By which listener the client came: those of a listener are for that one.
+        listener: String,
         /// Each with its value.
         options: String,
     },

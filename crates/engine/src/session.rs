@@ -57,6 +57,16 @@ pub enum Local {
     Unix(Arc<str>),
 }
 
+impl std::fmt::Display for Local {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Local::Unknown => Ok(()),
+            Local::Tcp(address) => write!(f, "{address}"),
+            Local::Unix(path) => write!(f, "unix:{path}"),
+        }
+    }
+}
+
 /// What the driver knows of a connection when it accepts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {

@@ -152,7 +152,12 @@ fn log(notice: Notice, down: &mut Down) {
             warn!(worker, peer, reason, "session closed");
         }
         Notice::Topology { worker, pool, text } => info!(worker, pool, text, "topology"),
-        Notice::OptionsSet { peer, options } => info!(peer, options, "options set"),
+        Notice::OptionsSet {
+            peer,
+            pool,
+            listener,
+            options,
+        } => info!(peer, pool, listener, options, "options set"),
         Notice::AcceptFailed { worker, reason } => {
             warn!(worker, reason, "a newcomer could not be accepted");
         }

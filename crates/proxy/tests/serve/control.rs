@@ -184,6 +184,29 @@ fn what_is_wrong_is_said_and_sets_nothing() {
 }
 
 #[test]
+fn what_the_start_would_refuse_is_refused_and_what_is_set_is_told_with_its_place() {
+    let target = proxied(&Options::with(&["--request-timeout-ms=100"]));
+    let mut client = target.client();
+    let refused = |reply: Value| {
+        let error = reply.error().unwrap_or_else(|| panic!("{reply:?}"));
+        assert!(error.contains("request-timeout-ms is 100"), "{error}");
+    };
+    refused(client.call("CONFIG SET respool.max-delay-us 100000"));
+    assert_eq!(option(&mut client, "respool.max-delay-us"), "200");
+    let set = client.call("CONFIG SET respool.max-delay-us 99999");
+    assert_eq!(set, Value::ok());
+    assert_eq!(client.call("CONFIG SET respool.hold no"), Value::ok());
+    let set = client.call("CONFIG SET respool.max-delay-us 1000000");
+    assert_eq!(set, Value::ok(), "nothing is held");
+    refused(client.call("CONFIG SET respool.hold yes"));
+    let listener = format!("listener=\"{}\"", target.proxy().address());
+    let line = target.proxy().log();
+    let line = line.lines().find(|line| line.contains("options set"));
+    let line = line.expect("it is told");
+    assert!(line.contains("pool=") && line.contains(&listener), "{line}");
+}
+
+#[test]
 fn who_may_not_configure_the_server_may_not_configure_respool() {
     before_every_server(&Options::default(), |target| {
         let mut direct = target.direct_client();
