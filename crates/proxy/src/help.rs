@@ -19,6 +19,9 @@ pub(crate) const LAYERS: &str = "An option has one name everywhere: `--max-delay
                                  the command line overrules them all. A list that is given again \
                                  replaces the earlier one.";
 
+/// Where the file may say an option that pools have for themselves.
+pub(crate) const PER_POOL: &str = "also below `[pool.NAME]`, for that pool alone";
+
 /// The text for `topic`.
 pub(crate) fn text(topic: HelpTopic, long: bool) -> String {
     match topic {
@@ -167,6 +170,9 @@ pub(crate) fn facts(option: &Opt) -> Vec<String> {
         facts.push(format!("Environment: {variable}"));
     }
     facts.push(format!("Example: {}", example(option)));
+    if option.per_pool {
+        facts.push(format!("In the file {PER_POOL}"));
+    }
     facts
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct Opt {
     pub(crate) variable: Option<&'static str>,
     /// Never shown once given.
     pub(crate) secret: bool,
+    /// In the file, a pool may have its own.
+    pub(crate) per_pool: bool,
 }
 
 /// What an option takes, and where that is kept.
@@ -298,6 +300,7 @@ const OPTION: Opt = Opt {
     example: "",
     variable: None,
     secret: false,
+    per_pool: false,
 };
 
 /// Every option, under its heading, in the order in which they are shown.
@@ -374,7 +377,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         more: "Several pools in one process, instead of --listen and --backend: NAME is what the log and INFO call the pool, \
                LISTEN one of its addresses or several with commas between them, URL what --backend takes, with the user and the \
                password of this pool. In the file better a table for each, at its end: [pool.NAME] with the keys \
-               `listen` and `backend`; there, [pool.NAME.prefixes] may have URLs of any kind for the keys that begin in some way, and take that off.\n\nWhat a client asks goes to the pool whose listener it has reached, and to no other. \
+               `listen` and `backend`, and those of the options below that say so; there, [pool.NAME.prefixes] may have URLs of any kind for the keys that begin in some way, and take that off.\n\nWhat a client asks goes to the pool whose listener it has reached, and to no other. \
                The workers and everything that the other options say are common to all pools, the users of respool among it.",
         example: "pages=127.0.0.1:6381=redis://10.0.0.8",
         ..OPTION
@@ -480,6 +483,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         example: "a-long-one",
         variable: Some("RESPOOL_PASSWORD"),
         secret: true,
+        ..OPTION
     },
     Opt {
         name: "password-file",
@@ -567,6 +571,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         example: "a-long-one",
         variable: Some("RESPOOL_BACKEND_PASSWORD"),
         secret: true,
+        ..OPTION
     },
     Opt {
         name: "backend-password-file",
@@ -601,6 +606,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
                server spends less on system calls. With --hold=false, every batch leaves at the \
                end of the turn that gathered it.",
         example: "false",
+        per_pool: true,
         ..OPTION
     },
     Opt {
@@ -618,6 +624,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
                larger value makes larger batches when replies are slow to come. Where a pool has \
                several servers, the answers to a part of a pipeline wait as long for the rest.",
         example: "500",
+        per_pool: true,
         ..OPTION
     },
     Opt {
@@ -627,8 +634,10 @@ pub(crate) static OPTIONS: &[Opt] = &[
         brief: "Send the GETs of a batch as one MGET, and its SETs as one MSET",
         more: "Each client gets what its own command would have got. Only GET and SET without \
                options are fused, and only where their order does not matter. Who looks at the \
-               server itself sees the difference: in MONITOR, SLOWLOG and INFO commandstats.",
+               server itself sees the difference: in MONITOR, SLOWLOG and INFO commandstats. In front of a Cluster \
+               nothing is fused until CONFIG SET asks for it: keys that come together are rarely of one slot.",
         example: "false",
+        per_pool: true,
         ..OPTION
     },
     Opt {
@@ -645,6 +654,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         more: "More of them make each hardly cheaper, and the server answers nobody else meanwhile. One has at \
                most 8 KiB, too.",
         example: "64",
+        per_pool: true,
         ..OPTION
     },
     Opt {
@@ -656,6 +666,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
                where nothing writes in between. Who reads different keys in one write and needs them read in \
                that order, while others write, is better off without.",
         example: "false",
+        per_pool: true,
         ..OPTION
     },
     Opt {

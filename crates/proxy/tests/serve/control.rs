@@ -20,7 +20,7 @@ fn option(client: &mut Client, name: &str) -> String {
 
 /// Equal reads and two GETs leave in one batch, more than once: at first it is seen that they may. How many GETs were
 /// fused, and how many reads collapsed.
-fn coalesced(client: &mut Client) -> (u64, u64) {
+pub(crate) fn coalesced(client: &mut Client) -> (u64, u64) {
     let mut count = || (counter(client, "fused_gets"), counter(client, "collapsed"));
     let before = count();
     for _ in 0..3 {
