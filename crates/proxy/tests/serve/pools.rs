@@ -380,6 +380,35 @@ fn what_the_file_says_of_one_pool_holds_there_alone() {
 }
 
 #[test]
+fn every_field_of_info_is_explained_to_who_operates_respool() {
+    let pools = Pools::start(1);
+    let (mut one, mut many) = (pools.one(), pools.many());
+    assert_eq!(one.call("PING"), Value::Simple("PONG".into()));
+    assert_eq!(many.call("SET k 1"), Value::ok());
+    let page = include_str!("../../../../docs/operating.md");
+    let section = page.split_once("\n## Counters\n").map(|(_, rest)| rest);
+    let section = section.and_then(|rest| rest.split("\n## ").next());
+    let section = section.expect("a section about counters");
+    let info = info(&mut many);
+    let fields = info.lines().filter_map(|line| line.split_once(':'));
+    let mut names = Vec::new();
+    for (name, value) in fields {
+        match name.trim_end_matches(|last: char| last.is_ascii_digit()) {
+            of @ ("respool_link_" | "respool_server_") => {
+                names.push(format!("{of}0"));
+                let inner = value.split(',').filter_map(|field| field.split_once('='));
+                names.extend(inner.map(|(name, _)| name.to_owned()));
+            }
+            _ => names.push(name.to_owned()),
+        }
+    }
+    let unsaid = |name: &&String| !section.contains(&format!("`{name}`"));
+    let unsaid: Vec<_> = names.iter().filter(unsaid).collect();
+    assert!(unsaid.is_empty(), "{unsaid:?}");
+    assert!(names.iter().any(|name| name == "riders"), "{info}");
+}
+
+#[test]
 fn the_log_and_info_name_the_pool_of_each_server() {
     let pools = Pools::start(1);
     let (mut one, mut many) = (pools.one(), pools.many());
