@@ -972,6 +972,31 @@ mod tests {
             ("", vec!["-x"], "unknown option `-x`"),
             (
                 "",
+                vec!["redis://:SECRET@h"],
+                "unexpected `redis://...`: a server is given by --backend URL",
+            ),
+            (
+                "",
+                vec!["--config", "redis://:SECRET@h"],
+                "unexpected `redis://...`: a server is given by --backend URL",
+            ),
+            (
+                "",
+                vec![":SECRET@h:1"],
+                "unexpected `...@h:1`: a configuration file is given by --config",
+            ),
+            (
+                "",
+                vec!["--config", ":SECRET@h:1"],
+                "...@h:1: cannot be read: ",
+            ),
+            (
+                "",
+                vec!["--refuse-commands", "redis://:SECRET@h"],
+                "--refuse-commands: no command is called `redis://...`",
+            ),
+            (
+                "",
                 vec!["r.toml"],
                 "unexpected `r.toml`: a configuration file is given by --config",
             ),
@@ -1132,6 +1157,8 @@ mod tests {
                 "{problem}: {}",
                 problems[0]
             );
+            let lower = problems[0].to_lowercase();
+            assert!(!lower.contains("secret"), "{}", problems[0]);
         }
     }
 

@@ -13,6 +13,7 @@ use respool_protocol::commands::{self, CommandId};
 
 use crate::address::{BackendUrl, parse_backend, parse_listener};
 use crate::pools::NamedPool;
+use crate::problem::shown;
 
 /// One option.
 pub(crate) struct Opt {
@@ -1280,7 +1281,7 @@ fn parse_commands(text: &str) -> Result<Vec<CommandId>, String> {
                     .is_some_and(|(container, _)| container == name)
         }));
         if found.len() == before {
-            return Err(format!("no command is called `{name}`"));
+            return Err(format!("no command is called `{}`", shown(&name)));
         }
     }
     Ok(found)

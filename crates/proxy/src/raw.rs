@@ -8,7 +8,7 @@ use toml_edit::{Document, Item, Value};
 
 use crate::options::{Kind, OPTIONS, Opt, find};
 use crate::pools::{OF_ONE, PoolOption, PoolTable, Prefix};
-use crate::problem::{Place, Problem, did_you_mean};
+use crate::problem::{Place, Problem, did_you_mean, shown};
 
 /// One option as it was given in one layer.
 #[derive(Debug)]
@@ -83,11 +83,14 @@ impl RawConfig {
         match std::fs::read(path).map(String::from_utf8) {
             Ok(Ok(text)) => self.add_toml(path, &text),
             Ok(Err(_)) => {
-                let text = format!("{path}: is not UTF-8: a configuration file is TOML");
+                let text = format!(
+                    "{}: is not UTF-8: a configuration file is TOML",
+                    shown(path)
+                );
                 self.problems.push(Problem::at(Place::Default, text));
             }
             Err(error) => {
-                let text = format!("{path}: cannot be read: {error}");
+                let text = format!("{}: cannot be read: {error}", shown(path));
                 self.problems.push(Problem::at(Place::Default, text));
             }
         }
