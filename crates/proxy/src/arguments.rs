@@ -1,10 +1,10 @@
 //! The command line.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use lexopt::{Arg, Parser};
 
-use crate::options::{Kind, OPTIONS, Opt, find};
+use crate::options::{Kind, OPTIONS, Opt, find, switch};
 use crate::problem::{Place, Problem, did_you_mean, shown};
 use crate::raw::RawConfig;
 
@@ -187,7 +187,17 @@ impl Told {
     fn add(&mut self, option: &'static Opt, parser: &mut Parser) -> Option<String> {
         let name = option.name;
         let value = match option.kind {
-            Kind::Switch(_) => Ok(parser.optional_value().unwrap_or_else(|| "true".into())),
+            Kind::Switch(_) => match parser.optional_value() {
+                Some(value) => Ok(value),
+                None => match next_if_switch(parser) {
+                    Some(value) => {
+                        return Some(format!(
+                            "--{name}: its value stands behind an equals sign: --{name}={value}"
+                        ));
+                    }
+                    None => Ok("true".into()),
+                },
+            },
             _ => parser.value(),
         };
         match value.map(OsString::into_string) {
@@ -245,6 +255,14 @@ fn unexpected_url(text: &str) -> Option<String> {
         let text = shown(text);
         format!("unexpected `{text}`: a server is given by --backend URL")
     })
+}
+
+/// Takes what stands next if that is the value of a switch.
+fn next_if_switch(parser: &mut Parser) -> Option<String> {
+    let mut rest = parser.try_raw_args()?;
+    let is_value = |next: &OsStr| next.to_str().and_then(switch).is_some();
+    let next = rest.next_if(is_value)?;
+    Some(next.to_string_lossy().into_owned())
 }
 
 /// What an unknown option was given is not a problem of its own.

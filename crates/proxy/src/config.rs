@@ -873,6 +873,14 @@ mod tests {
         assert_eq!(good("threads = 3", &[], &[]).workers, 3);
         assert_eq!(good("threads = 3", &[], &["--threads", "4"]).workers, 4);
         assert!(good("hold = false", &[], &["--hold"]).settings.flush.hold);
+        for (text, value) in [("yes", true), ("no", false), ("false", false)] {
+            let argument = format!("--hold={text}");
+            assert_eq!(
+                good("", &[], &[&argument]).settings.flush.hold,
+                value,
+                "{text}"
+            );
+        }
         assert_eq!(
             password(good("password = 'of-the-file'", &[], &[])),
             "of-the-file"
@@ -970,6 +978,16 @@ mod tests {
                 "unknown option `--tread`: did you mean `--threads`?",
             ),
             ("", vec!["-x"], "unknown option `-x`"),
+            (
+                "",
+                vec!["--fuse", "no"],
+                "--fuse: its value stands behind an equals sign: --fuse=no",
+            ),
+            (
+                "",
+                vec!["--fuse=off"],
+                "--fuse: must be `true` or `false`, or `yes` or `no`",
+            ),
             (
                 "",
                 vec!["redis://:SECRET@h"],

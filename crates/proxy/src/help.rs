@@ -17,7 +17,8 @@ pub(crate) const LAYERS: &str = "An option has one name everywhere: `--max-delay
                                  command line is `max-delay-us = 200` in the file. The file \
                                  overrules the defaults, the environment overrules the file, and \
                                  the command line overrules them all. A list that is given again \
-                                 replaces the earlier one.";
+                                 replaces the earlier one. On the command line, `--fuse=no` says \
+                                 the same as `--fuse=false`.";
 
 /// Where the file may say an option that pools have for themselves.
 pub(crate) const PER_POOL: &str = "also below `[pool.NAME]`, for that pool alone";

@@ -41,7 +41,7 @@ pub(crate) struct Opt {
 
 /// What an option takes, and where that is kept.
 pub(crate) enum Kind {
-    /// `true` or `false`; the bare name means `true`.
+    /// `true` or `false`, or `yes` or `no`; the bare name means `true`.
     Switch(fn(&mut Values) -> &mut bool),
     /// A whole number.
     Number(Number),
@@ -1057,11 +1057,8 @@ impl Opt {
     pub(crate) fn set(&self, values: &mut Values, text: &str) -> Result<(), String> {
         match &self.kind {
             Kind::Switch(field) => {
-                *field(values) = match text {
-                    "true" => true,
-                    "false" => false,
-                    _ => return Err("must be `true` or `false`".into()),
-                };
+                let value = switch(text).ok_or("must be `true` or `false`, or `yes` or `no`")?;
+                *field(values) = value;
                 Ok(())
             }
             Kind::Number(number) => {
@@ -1243,6 +1240,15 @@ impl LogLevel {
             LogLevel::Debug => "debug",
             LogLevel::Trace => "trace",
         }
+    }
+}
+
+/// Reads a switch, also in the words of CONFIG SET.
+pub(crate) fn switch(text: &str) -> Option<bool> {
+    match text {
+        "true" | "yes" => Some(true),
+        "false" | "no" => Some(false),
+        _ => None,
     }
 }
 
@@ -1493,7 +1499,7 @@ mod tests {
                 "1KiB",
                 "must be from 1048576 (1MiB) to 1099511627776 (1TiB)",
             ),
-            ("hold", "yes", "must be `true` or `false`"),
+            ("hold", "on", "must be `true` or `false`, or `yes` or `no`"),
             ("threads", "0", "must be `auto` or a number from 1 to 1024"),
             (
                 "threads",

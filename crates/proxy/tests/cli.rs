@@ -100,6 +100,10 @@ fn a_wrong_command_line_is_one_clear_line_each_and_exit_code_2() {
             &["error: unexpected `redis://...`: a server is given by --backend URL"],
         ),
         (
+            &["check", "--fuse", "no"],
+            &["error: --fuse: its value stands behind an equals sign: --fuse=no"],
+        ),
+        (
             &["check", "--print=redis://:SECRET@h"],
             &["error: unexpected argument for option '--print': \"redis://..."],
         ),
