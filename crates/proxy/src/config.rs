@@ -979,6 +979,21 @@ mod tests {
             ),
             ("", vec!["-x"], "unknown option `-x`"),
             (
+                "threads = true",
+                vec![],
+                "r.toml:1:11: threads: must be `auto` or a number from 1 to 1024, such as threads = 1",
+            ),
+            (
+                "",
+                vec!["--backend", "redis://:SECRET,@h1:1,h2:2"],
+                "--backend: names several servers: write redis-sharded:// to divide the keys among them,",
+            ),
+            (
+                "",
+                vec!["--listen", "127.0.0.1:1,127.0.0.1:2"],
+                "--listen: holds a comma: each listener is given by itself",
+            ),
+            (
                 "",
                 vec!["--fuse", "no"],
                 "--fuse: its value stands behind an equals sign: --fuse=no",

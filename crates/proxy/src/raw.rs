@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 use toml_edit::{Document, Item, Value};
 
-use crate::options::{Kind, OPTIONS, Opt, find};
+use crate::options::{Kind, OPTIONS, Opt, Values, find};
 use crate::pools::{OF_ONE, PoolOption, PoolTable, Prefix};
 use crate::problem::{Place, Problem, did_you_mean, shown};
 
@@ -320,6 +320,23 @@ fn texts(option: &Opt, item: &Item) -> Result<Vec<(String, Span)>, (Span, String
             Some(Value::Integer(value)),
         ) => one(value.value().to_string()),
         (Kind::Number(_), _) => wrong(item.span(), "a whole number", option.example_in_file()),
+        // Its own words say which.
+        (
+            Kind::Text {
+                set,
+                or_number: true,
+                ..
+            },
+            _,
+        ) => {
+            let what = set(&mut Values::default(), "").err();
+            let what = what.unwrap_or_else(|| "must be a whole number or a string".into());
+            let example = option.example_in_file();
+            Err((
+                item.span(),
+                format!("{what}, such as {} = {example}", option.name),
+            ))
+        }
         (Kind::Text { .. }, _) => wrong(item.span(), "a string", option.example_in_file()),
         // One listener needs no brackets.
         (Kind::List { .. }, Some(Value::String(value))) => one(value.value().clone()),
