@@ -189,6 +189,7 @@ fn does_not_allocate(load: &Load) {
         name: "default".to_owned(),
         kind: PoolKind::Single(server),
         reads: Reads::default(),
+        flush: None,
     }];
     let mut settings = Settings {
         pools,

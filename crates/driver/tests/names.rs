@@ -109,6 +109,7 @@ fn before(names: &Arc<Names>) -> (Running, TcpStream) {
             name: "default".to_owned(),
             kind: PoolKind::Single(server),
             reads: Reads::default(),
+            flush: None,
         }],
         ..Settings::default()
     };

@@ -129,6 +129,7 @@ impl Pools {
         let (mut pools, mut behind) = (Vec::new(), Vec::new());
         for (index, pool) in settings.iter().enumerate() {
             let whole = index as u16;
+            let flush = pool.flush.as_ref().unwrap_or(flush);
             pools.push(match &pool.kind {
                 PoolKind::ByPrefix { parts } => {
                     let first = settings.len() + behind.len();
@@ -679,6 +680,7 @@ mod tests {
             name: "pool".to_owned(),
             kind,
             reads: Reads::default(),
+            flush: None,
         }
     }
 

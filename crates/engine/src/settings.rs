@@ -15,7 +15,7 @@ pub struct Settings {
     pub limits: Limits,
     /// Deadlines.
     pub timeouts: Timeouts,
-    /// When a link's open batch leaves: at first, in every pool.
+    /// When a link's open batch leaves: at first, in every pool that has no rule of its own.
     pub flush: FlushRule,
     /// Who may connect. Empty: everybody, as with a Redis without a password.
     pub users: Vec<User>,
@@ -151,6 +151,8 @@ pub struct PoolSettings {
     pub kind: PoolKind,
     /// Where its keys are read.
     pub reads: Reads,
+    /// When a link's open batch leaves: at first, instead of [`Settings::flush`].
+    pub flush: Option<FlushRule>,
 }
 
 /// Where keys are read that a primary with replicas owns. Without replicas, as with [`PoolKind::Single`], it must say nothing.

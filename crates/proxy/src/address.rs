@@ -133,6 +133,9 @@ pub(crate) fn parse_listener(text: &str) -> Result<Address, String> {
     if text.contains("://") {
         return Err("a listener is HOST:PORT or unix:/path, without a scheme".into());
     }
+    if text.contains(',') {
+        return Err("holds a comma: each listener is given by itself".into());
+    }
     let (host, port) = match text.rsplit_once(':') {
         Some(parts) => parts,
         None if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -250,6 +253,13 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
             "redis-cluster" => {
                 let seeds: Result<_, _> = host.split(',').map(parse_server).collect();
                 Some(Named::Cluster(seeds?))
+            }
+            _ if host.contains(',') => {
+                return Err(
+                    "names several servers: write redis-sharded:// to divide the keys among them, \
+                     redis-cluster:// for nodes of a Cluster, or redis-sentinel:// for Sentinels"
+                        .into(),
+                );
             }
             _ => Some(Named::One(parse_server(host)?)),
         }

@@ -1,11 +1,11 @@
 //! The command line.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use lexopt::{Arg, Parser};
 
-use crate::options::{Kind, OPTIONS, Opt, find};
-use crate::problem::{Place, Problem, did_you_mean};
+use crate::options::{Kind, OPTIONS, Opt, find, switch};
+use crate::problem::{Place, Problem, did_you_mean, shown};
 use crate::raw::RawConfig;
 
 /// What we were asked to do.
@@ -81,7 +81,10 @@ const FLAGS: [&str; 4] = ["config", "print", "help", "version"];
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, Problem> {
     let mut parser = Parser::from_args(arguments);
     let problem = |text: String| Problem::at(Place::Arguments, text);
-    match parser.next().map_err(|error| problem(error.to_string()))? {
+    match parser
+        .next()
+        .map_err(|error| problem(shown(&error.to_string())))?
+    {
         None => Err(problem(
             "a command is missing: `respool serve --spawn` is a start, `respool help` tells more"
                 .into(),
@@ -106,7 +109,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
         Some(Arg::Long(name)) if find(name).is_some() || name == "config" => Err(problem(format!(
             "--{name} comes after a command: `respool serve --{name} ...`"
         ))),
-        Some(other) => Err(problem(other.unexpected().to_string())),
+        Some(other) => Err(problem(shown(&other.unexpected().to_string()))),
     }
 }
 
@@ -146,11 +149,12 @@ fn configured(mut parser: Parser, topic: HelpTopic) -> Command {
             },
             Ok(Some(Arg::Value(text))) => {
                 let text = text.to_string_lossy();
-                Some(format!(
-                    "unexpected `{text}`: a configuration file is given by --config FILE"
-                ))
+                Some(unexpected_url(&text).unwrap_or_else(|| {
+                    let text = shown(&text);
+                    format!("unexpected `{text}`: a configuration file is given by --config FILE")
+                }))
             }
-            Err(error) => Some(error.to_string()),
+            Err(error) => Some(shown(&error.to_string())),
         };
         told.raw
             .problems
@@ -165,13 +169,16 @@ fn configured(mut parser: Parser, topic: HelpTopic) -> Command {
 impl Told {
     /// Keeps the file's name; the answer is what is wrong with that.
     fn set_file(&mut self, file: String) -> Option<String> {
+        let url = unexpected_url(&file);
         match self.file {
+            _ if url.is_some() => url,
             None => {
                 self.file = Some(file);
                 None
             }
             Some(_) => Some(format!(
-                "a second file, `{file}`: there is one configuration file"
+                "a second file, `{}`: there is one configuration file",
+                shown(&file)
             )),
         }
     }
@@ -180,7 +187,17 @@ impl Told {
     fn add(&mut self, option: &'static Opt, parser: &mut Parser) -> Option<String> {
         let name = option.name;
         let value = match option.kind {
-            Kind::Switch(_) => Ok(parser.optional_value().unwrap_or_else(|| "true".into())),
+            Kind::Switch(_) => match parser.optional_value() {
+                Some(value) => Ok(value),
+                None => match next_if_switch(parser) {
+                    Some(value) => {
+                        return Some(format!(
+                            "--{name}: its value stands behind an equals sign: --{name}={value}"
+                        ));
+                    }
+                    None => Ok("true".into()),
+                },
+            },
             _ => parser.value(),
         };
         match value.map(OsString::into_string) {
@@ -212,10 +229,10 @@ fn help(parser: &mut Parser) -> Result<Command, Problem> {
         Ok(Some(other)) => {
             return Err(Problem::at(
                 Place::Arguments,
-                other.unexpected().to_string(),
+                shown(&other.unexpected().to_string()),
             ));
         }
-        Err(error) => return Err(Problem::at(Place::Arguments, error.to_string())),
+        Err(error) => return Err(Problem::at(Place::Arguments, shown(&error.to_string()))),
     };
     Ok(Command::Help { topic, long: true })
 }
@@ -226,10 +243,26 @@ fn docs(parser: &mut Parser) -> Result<Command, Problem> {
         Ok(Some(Arg::Long("check"))) => Ok(Command::Docs { check: true }),
         Ok(Some(other)) => Err(Problem::at(
             Place::Arguments,
-            other.unexpected().to_string(),
+            shown(&other.unexpected().to_string()),
         )),
-        Err(error) => Err(Problem::at(Place::Arguments, error.to_string())),
+        Err(error) => Err(Problem::at(Place::Arguments, shown(&error.to_string()))),
     }
+}
+
+/// A URL is no file, and it may have a password in it, which an error that names the file would repeat.
+fn unexpected_url(text: &str) -> Option<String> {
+    text.contains("://").then(|| {
+        let text = shown(text);
+        format!("unexpected `{text}`: a server is given by --backend URL")
+    })
+}
+
+/// Takes what stands next if that is the value of a switch.
+fn next_if_switch(parser: &mut Parser) -> Option<String> {
+    let mut rest = parser.try_raw_args()?;
+    let is_value = |next: &OsStr| next.to_str().and_then(switch).is_some();
+    let next = rest.next_if(is_value)?;
+    Some(next.to_string_lossy().into_owned())
 }
 
 /// What an unknown option was given is not a problem of its own.
@@ -242,6 +275,7 @@ fn skip_value(parser: &mut Parser) {
 }
 
 fn unknown<'a>(what: &str, word: &str, candidates: impl Iterator<Item = &'a str>) -> String {
+    let word = &shown(word);
     let dashes = if word.starts_with("--") { "--" } else { "" };
     match did_you_mean(word.trim_start_matches('-'), candidates) {
         Some(meant) => format!("unknown {what} `{word}`: did you mean `{dashes}{meant}`?"),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use respool_engine::limits::Limits;
 use respool_engine::settings::{
-    Address, Credentials, Part, PoolKind, PoolSettings, ServerSettings, Settings, User,
+    Address, Credentials, FlushRule, Part, PoolKind, PoolSettings, ServerSettings, Settings, User,
 };
 use respool_protocol::hashing::SERVERS_MAX;
 
@@ -13,7 +13,7 @@ use crate::address::{BackendUrl, Named};
 use crate::options::{
     Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Values, find, parse_secret,
 };
-use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, PREFIXES_MAX, Prefix, about};
+use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, PREFIXES_MAX, PoolOption, Prefix, about};
 use crate::problem::{Place, Problem};
 use crate::raw::RawConfig;
 use crate::spawn::Plan;
@@ -44,6 +44,8 @@ pub(crate) struct PoolConfig {
     pub(crate) listen: Vec<Address>,
     /// Its servers.
     pub(crate) backend: Backend,
+    /// When its batches leave, if it says anything of that itself.
+    pub(crate) flush: Option<FlushRule>,
     /// Where the keys are that begin in these ways.
     pub(crate) prefixes: Vec<PartConfig>,
 }
@@ -182,6 +184,7 @@ impl PoolConfig {
             name: self.name.clone().unwrap_or_else(|| "default".into()),
             kind,
             reads: server.reads.clone(),
+            flush: self.flush.clone(),
         }
     }
 
@@ -273,6 +276,7 @@ impl Resolved {
                 name: None,
                 listen: self.values.listen.clone(),
                 backend: self.backend(problems),
+                flush: None,
                 prefixes: Vec::new(),
             }];
         }
@@ -312,6 +316,7 @@ impl Resolved {
                     .map(|(address, _)| address.clone())
                     .collect(),
                 backend: Backend::Server(Box::new(url.clone())),
+                flush: self.rule_of(pool),
                 prefixes: {
                     let prefixes = pool.prefixes.iter();
                     let part = |part: &Prefix<BackendUrl>| PartConfig {
@@ -324,6 +329,25 @@ impl Resolved {
             });
         }
         named
+    }
+
+    /// Whether what a pool says of itself counts: no later layer has said the same for all pools.
+    fn counts(&self, own: &PoolOption) -> bool {
+        self.place(own.option.name).layer() <= own.place.layer()
+    }
+
+    /// When the batches of a pool leave, if it says anything of that itself.
+    fn rule_of(&self, pool: &NamedPool) -> Option<FlushRule> {
+        let own: Vec<_> = pool.options.iter().filter(|own| self.counts(own)).collect();
+        if own.is_empty() {
+            return None;
+        }
+        let mut values = self.values.clone();
+        for PoolOption { option, text, .. } in own {
+            let read = option.set(&mut values, text);
+            read.expect("what cannot be read was left out");
+        }
+        Some(values.flush)
     }
 
     fn has_named_pools(&self) -> bool {
@@ -520,16 +544,8 @@ impl Resolved {
         let (limits, timeouts) = (&values.limits, &values.timeouts);
         let mut ordered = |low: (&str, u64), high: (&str, u64), strict: bool, why: &str| {
             if low.1 > high.1 || (strict && low.1 == high.1) {
-                let relation = if strict { "below" } else { "at most" };
-                let [low_text, high_text] = [low.0, high.0].map(|name| self.describe(name));
-                // The problem is where the later of the two was said.
-                let low_is_later = self.place(low.0).layer() >= self.place(high.0).layer();
-                let place = self.place(if low_is_later { low.0 } else { high.0 });
-                let text = format!(
-                    "{low_text} must be {relation} {high_text}: {why}; lower the first or raise \
-                     the second"
-                );
-                problems.push(Problem::at(place.clone(), text));
+                let low = (self.describe(low.0), self.place(low.0));
+                problems.push(self.disordered(low, high.0, strict, why));
             }
         };
         let memory = ("worker-memory-bytes-max", limits.worker_memory_bytes_max);
@@ -584,15 +600,57 @@ impl Resolved {
             false,
             "the pause grows from the first to the second",
         );
-        let request_us = u64::from(timeouts.request_ms) * 1_000;
-        if values.flush.hold && request_us != 0 {
-            ordered(
-                ("max-delay-us", values.flush.max_delay_us.into()),
-                ("request-timeout-ms", request_us),
-                true,
-                "a held request would time out before it is sent",
+        self.check_waits(problems);
+    }
+
+    /// A request must not wait longer than it may take, in any pool.
+    fn check_waits(&self, problems: &mut Vec<Problem>) {
+        let request_us = u64::from(self.values.timeouts.request_ms) * 1_000;
+        let mut check = |rule: &FlushRule, low: (String, &Place)| {
+            if rule.hold && request_us != 0 && u64::from(rule.max_delay_us) >= request_us {
+                let why = "a held request would time out before it is sent";
+                problems.push(self.disordered(low, "request-timeout-ms", true, why));
+            }
+        };
+        const NAME: &str = "max-delay-us";
+        let of_all = &self.values.flush;
+        let waits = |rule: &FlushRule| (rule.hold, rule.max_delay_us);
+        let differs = |rule: &FlushRule| waits(rule) != waits(of_all);
+        // `None`: as all.
+        let pools = self.values.pools.iter();
+        let rules = || pools.clone().map(|pool| self.rule_of(pool).filter(differs));
+        if !self.has_named_pools() || rules().any(|rule| rule.is_none()) {
+            check(of_all, (self.describe(NAME), self.place(NAME)));
+        }
+        for (pool, rule) in pools.clone().zip(rules()) {
+            let Some(rule) = rule else { continue };
+            let mut own = pool.options.iter();
+            let own = own.find(|own| own.option.name == NAME && self.counts(own));
+            let place = own.map_or(self.place(NAME), |own| &own.place);
+            let name = format!("pool.{}.{NAME}", pool.name);
+            check(
+                &rule,
+                (format!("`{name}` = {} ({place})", rule.max_delay_us), place),
             );
         }
+    }
+
+    /// `low`, with its place, must be below the option `high`, or at most that, and is not.
+    fn disordered(&self, low: (String, &Place), high: &str, strict: bool, why: &str) -> Problem {
+        let relation = if strict { "below" } else { "at most" };
+        let (low_text, low_place) = low;
+        // The problem is where the later of the two was said.
+        let low_is_later = low_place.layer() >= self.place(high).layer();
+        let place = if low_is_later {
+            low_place
+        } else {
+            self.place(high)
+        };
+        let text = format!(
+            "{low_text} must be {relation} {}: {why}; lower the first or raise the second",
+            self.describe(high)
+        );
+        Problem::at(place.clone(), text)
     }
 
     /// `name = value (place)`.
@@ -623,7 +681,7 @@ impl Resolved {
         }
         if self.has_named_pools() {
             for pool in &self.values.pools {
-                lines.push_str(&pool.to_toml());
+                lines.push_str(&pool.to_toml(|own| self.counts(own)));
             }
         }
         lines
@@ -815,6 +873,14 @@ mod tests {
         assert_eq!(good("threads = 3", &[], &[]).workers, 3);
         assert_eq!(good("threads = 3", &[], &["--threads", "4"]).workers, 4);
         assert!(good("hold = false", &[], &["--hold"]).settings.flush.hold);
+        for (text, value) in [("yes", true), ("no", false), ("false", false)] {
+            let argument = format!("--hold={text}");
+            assert_eq!(
+                good("", &[], &[&argument]).settings.flush.hold,
+                value,
+                "{text}"
+            );
+        }
         assert_eq!(
             password(good("password = 'of-the-file'", &[], &[])),
             "of-the-file"
@@ -912,6 +978,56 @@ mod tests {
                 "unknown option `--tread`: did you mean `--threads`?",
             ),
             ("", vec!["-x"], "unknown option `-x`"),
+            (
+                "threads = true",
+                vec![],
+                "r.toml:1:11: threads: must be `auto` or a number from 1 to 1024, such as threads = 1",
+            ),
+            (
+                "",
+                vec!["--backend", "redis://:SECRET,@h1:1,h2:2"],
+                "--backend: names several servers: write redis-sharded:// to divide the keys among them,",
+            ),
+            (
+                "",
+                vec!["--listen", "127.0.0.1:1,127.0.0.1:2"],
+                "--listen: holds a comma: each listener is given by itself",
+            ),
+            (
+                "",
+                vec!["--fuse", "no"],
+                "--fuse: its value stands behind an equals sign: --fuse=no",
+            ),
+            (
+                "",
+                vec!["--fuse=off"],
+                "--fuse: must be `true` or `false`, or `yes` or `no`",
+            ),
+            (
+                "",
+                vec!["redis://:SECRET@h"],
+                "unexpected `redis://...`: a server is given by --backend URL",
+            ),
+            (
+                "",
+                vec!["--config", "redis://:SECRET@h"],
+                "unexpected `redis://...`: a server is given by --backend URL",
+            ),
+            (
+                "",
+                vec![":SECRET@h:1"],
+                "unexpected `...@h:1`: a configuration file is given by --config",
+            ),
+            (
+                "",
+                vec!["--config", ":SECRET@h:1"],
+                "...@h:1: cannot be read: ",
+            ),
+            (
+                "",
+                vec!["--refuse-commands", "redis://:SECRET@h"],
+                "--refuse-commands: no command is called `redis://...`",
+            ),
             (
                 "",
                 vec!["r.toml"],
@@ -1040,6 +1156,32 @@ mod tests {
                 "`max-delay-us` = 1000 (command line) must be below `request-timeout-ms` = 1 \
                  (r.toml:1:1)",
             ),
+            (
+                &format!("request-timeout-ms = 1\n{TWO_POOLS}max-delay-us = '1ms'"),
+                vec![],
+                "r.toml:9:1: `pool.pages.max-delay-us` = 1000 (r.toml:9:1) must be below \
+                 `request-timeout-ms` = 1 (r.toml:1:1): a held request",
+            ),
+            (
+                &format!("hold = false\nmax-delay-us = 1000\n{TWO_POOLS}hold = true"),
+                vec!["--request-timeout-ms=1"],
+                "`pool.pages.max-delay-us` = 1000 (r.toml:2:1) must be below `request-timeout-ms` = 1 (command line)",
+            ),
+            (
+                &format!("max-delay-us = 1000\n{TWO_POOLS}max-delay-us = 500"),
+                vec!["--request-timeout-ms=1"],
+                "`max-delay-us` = 1000 (r.toml:1:1) must be below `request-timeout-ms` = 1 (command line)",
+            ),
+            (
+                &format!("max-delay-us = 1000\n{TWO_POOLS}fuse = false"),
+                vec!["--request-timeout-ms=1"],
+                "`max-delay-us` = 1000 (r.toml:1:1) must be below",
+            ),
+            (
+                &format!("{TWO_POOLS}fused-keys-max = 1"),
+                vec![],
+                "r.toml:8:1: pool.pages.fused-keys-max: must be from 2 to 1000",
+            ),
         ] {
             let problems = resolve(file, &[], &arguments).err().expect(problem);
             assert_eq!(problems.len(), 1, "{problem}: {problems:?}");
@@ -1048,6 +1190,8 @@ mod tests {
                 "{problem}: {}",
                 problems[0]
             );
+            let lower = problems[0].to_lowercase();
+            assert!(!lower.contains("secret"), "{}", problems[0]);
         }
     }
 
@@ -1167,6 +1311,58 @@ mod tests {
         }
         // Without its password the user is not whole.
         assert_eq!(good(&printed.replace("u@", "u:SECRET@"), &[], &[]), config);
+    }
+
+    #[test]
+    fn what_a_pool_says_of_itself_counts_there_and_is_printed_there() {
+        let file = format!(
+            "max-delay-us = 300\ncollapse = false\n{TWO_POOLS}hold = false\nmax-delay-us = '1ms'\nfuse = false\n\
+             fused-keys-max = 7\ncollapse = true\n[pool.pages.prefixes]\na = 'redis://h:4'\n"
+        );
+        let rule = |config: &Config, pool: usize| {
+            let urls = config.pools.iter().map(|pool| match &pool.backend {
+                Backend::Server(url) => (**url).clone(),
+                Backend::Spawn(_) => panic!("not asked for"),
+            });
+            let settings = config.settings(&urls.collect::<Vec<_>>(), 7);
+            settings.pools[pool].flush.clone().unwrap_or(settings.flush)
+        };
+        let (config, resolved) = resolve(&file, &[], &[]).ok().unwrap();
+        let for_all = FlushRule {
+            max_delay_us: 300,
+            collapse: false,
+            ..FlushRule::default()
+        };
+        let own = FlushRule {
+            hold: false,
+            max_delay_us: 1_000,
+            fuse: false,
+            fused_keys_max: 7,
+            collapse: true,
+        };
+        assert_eq!((rule(&config, 0), rule(&config, 1)), (for_all, own.clone()));
+        let printed = resolved.to_toml().replace("u@", "u:SECRET@");
+        for line in [
+            "max-delay-us = 300  # r.toml:1:1\n",
+            "hold = false  # r.toml:10:1\nmax-delay-us = \"1ms\"  # r.toml:11:1\nfuse = false  # r.toml:12:1\n",
+        ] {
+            assert!(printed.contains(line), "{line}: {printed}");
+        }
+        assert_eq!(good(&printed, &[], &[]), config, "{printed}");
+
+        // The command line speaks of all pools, and later.
+        let arguments = ["--fuse", "--max-delay-us=400"];
+        let (config, resolved) = resolve(&file, &[], &arguments).ok().unwrap();
+        let overruled = FlushRule {
+            fuse: true,
+            max_delay_us: 400,
+            ..own
+        };
+        assert_eq!(rule(&config, 1), overruled);
+        let printed = resolved.to_toml().replace("u@", "u:SECRET@");
+        let line = "# fuse = false  # r.toml:12:1, not in use\n";
+        assert!(printed.contains(line), "{printed}");
+        assert_eq!(good(&printed, &[], &[]), config, "{printed}");
     }
 
     #[test]

@@ -17,7 +17,11 @@ pub(crate) const LAYERS: &str = "An option has one name everywhere: `--max-delay
                                  command line is `max-delay-us = 200` in the file. The file \
                                  overrules the defaults, the environment overrules the file, and \
                                  the command line overrules them all. A list that is given again \
-                                 replaces the earlier one.";
+                                 replaces the earlier one. On the command line, `--fuse=no` says \
+                                 the same as `--fuse=false`.";
+
+/// Where the file may say an option that pools have for themselves.
+pub(crate) const PER_POOL: &str = "also below `[pool.NAME]`, for that pool alone";
 
 /// The text for `topic`.
 pub(crate) fn text(topic: HelpTopic, long: bool) -> String {
@@ -167,6 +171,9 @@ pub(crate) fn facts(option: &Opt) -> Vec<String> {
         facts.push(format!("Environment: {variable}"));
     }
     facts.push(format!("Example: {}", example(option)));
+    if option.per_pool {
+        facts.push(format!("In the file {PER_POOL}"));
+    }
     facts
 }
 

@@ -116,10 +116,11 @@ fn entry(option: &Opt) -> String {
         fact("environment", &code(variable));
     }
     fact("command line", &code(&help::example(option)));
-    fact(
-        "file",
-        &code(&format!("{} = {}", option.name, option.example_in_file())),
-    );
+    let in_file = code(&format!("{} = {}", option.name, option.example_in_file()));
+    match option.per_pool {
+        true => fact("file", &format!("{in_file}, {}", help::PER_POOL)),
+        false => fact("file", &in_file),
+    }
     text.push('\n');
     text
 }

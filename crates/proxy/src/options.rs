@@ -13,6 +13,7 @@ use respool_protocol::commands::{self, CommandId};
 
 use crate::address::{BackendUrl, parse_backend, parse_listener};
 use crate::pools::NamedPool;
+use crate::problem::shown;
 
 /// One option.
 pub(crate) struct Opt {
@@ -34,11 +35,13 @@ pub(crate) struct Opt {
     pub(crate) variable: Option<&'static str>,
     /// Never shown once given.
     pub(crate) secret: bool,
+    /// In the file, a pool may have its own.
+    pub(crate) per_pool: bool,
 }
 
 /// What an option takes, and where that is kept.
 pub(crate) enum Kind {
-    /// `true` or `false`; the bare name means `true`.
+    /// `true` or `false`, or `yes` or `no`; the bare name means `true`.
     Switch(fn(&mut Values) -> &mut bool),
     /// A whole number.
     Number(Number),
@@ -298,6 +301,7 @@ const OPTION: Opt = Opt {
     example: "",
     variable: None,
     secret: false,
+    per_pool: false,
 };
 
 /// Every option, under its heading, in the order in which they are shown.
@@ -374,7 +378,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         more: "Several pools in one process, instead of --listen and --backend: NAME is what the log and INFO call the pool, \
                LISTEN one of its addresses or several with commas between them, URL what --backend takes, with the user and the \
                password of this pool. In the file better a table for each, at its end: [pool.NAME] with the keys \
-               `listen` and `backend`; there, [pool.NAME.prefixes] may have URLs of any kind for the keys that begin in some way, and take that off.\n\nWhat a client asks goes to the pool whose listener it has reached, and to no other. \
+               `listen` and `backend`, and those of the options below that say so; there, [pool.NAME.prefixes] may have URLs of any kind for the keys that begin in some way, and take that off.\n\nWhat a client asks goes to the pool whose listener it has reached, and to no other. \
                The workers and everything that the other options say are common to all pools, the users of respool among it.",
         example: "pages=127.0.0.1:6381=redis://10.0.0.8",
         ..OPTION
@@ -480,6 +484,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         example: "a-long-one",
         variable: Some("RESPOOL_PASSWORD"),
         secret: true,
+        ..OPTION
     },
     Opt {
         name: "password-file",
@@ -567,6 +572,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         example: "a-long-one",
         variable: Some("RESPOOL_BACKEND_PASSWORD"),
         secret: true,
+        ..OPTION
     },
     Opt {
         name: "backend-password-file",
@@ -601,6 +607,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
                server spends less on system calls. With --hold=false, every batch leaves at the \
                end of the turn that gathered it.",
         example: "false",
+        per_pool: true,
         ..OPTION
     },
     Opt {
@@ -618,6 +625,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
                larger value makes larger batches when replies are slow to come. Where a pool has \
                several servers, the answers to a part of a pipeline wait as long for the rest.",
         example: "500",
+        per_pool: true,
         ..OPTION
     },
     Opt {
@@ -627,8 +635,10 @@ pub(crate) static OPTIONS: &[Opt] = &[
         brief: "Send the GETs of a batch as one MGET, and its SETs as one MSET",
         more: "Each client gets what its own command would have got. Only GET and SET without \
                options are fused, and only where their order does not matter. Who looks at the \
-               server itself sees the difference: in MONITOR, SLOWLOG and INFO commandstats.",
+               server itself sees the difference: in MONITOR, SLOWLOG and INFO commandstats. In front of a Cluster \
+               nothing is fused: keys that come together are rarely of one slot.",
         example: "false",
+        per_pool: true,
         ..OPTION
     },
     Opt {
@@ -645,6 +655,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         more: "More of them make each hardly cheaper, and the server answers nobody else meanwhile. One has at \
                most 8 KiB, too.",
         example: "64",
+        per_pool: true,
         ..OPTION
     },
     Opt {
@@ -656,6 +667,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
                where nothing writes in between. Who reads different keys in one write and needs them read in \
                that order, while others write, is better off without.",
         example: "false",
+        per_pool: true,
         ..OPTION
     },
     Opt {
@@ -1045,11 +1057,8 @@ impl Opt {
     pub(crate) fn set(&self, values: &mut Values, text: &str) -> Result<(), String> {
         match &self.kind {
             Kind::Switch(field) => {
-                *field(values) = match text {
-                    "true" => true,
-                    "false" => false,
-                    _ => return Err("must be `true` or `false`".into()),
-                };
+                let value = switch(text).ok_or("must be `true` or `false`, or `yes` or `no`")?;
+                *field(values) = value;
                 Ok(())
             }
             Kind::Number(number) => {
@@ -1234,6 +1243,15 @@ impl LogLevel {
     }
 }
 
+/// Reads a switch, also in the words of CONFIG SET.
+pub(crate) fn switch(text: &str) -> Option<bool> {
+    match text {
+        "true" | "yes" => Some(true),
+        "false" | "no" => Some(false),
+        _ => None,
+    }
+}
+
 /// Checks a password, whose text must never be part of the error.
 pub(crate) fn parse_secret(text: &str) -> Result<String, String> {
     match text {
@@ -1269,7 +1287,7 @@ fn parse_commands(text: &str) -> Result<Vec<CommandId>, String> {
                     .is_some_and(|(container, _)| container == name)
         }));
         if found.len() == before {
-            return Err(format!("no command is called `{name}`"));
+            return Err(format!("no command is called `{}`", shown(&name)));
         }
     }
     Ok(found)
@@ -1481,7 +1499,7 @@ mod tests {
                 "1KiB",
                 "must be from 1048576 (1MiB) to 1099511627776 (1TiB)",
             ),
-            ("hold", "yes", "must be `true` or `false`"),
+            ("hold", "on", "must be `true` or `false`, or `yes` or `no`"),
             ("threads", "0", "must be `auto` or a number from 1 to 1024"),
             (
                 "threads",

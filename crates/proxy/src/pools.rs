@@ -11,6 +11,7 @@ use std::fmt;
 use respool_engine::settings::Address;
 
 use crate::address::{BackendUrl, parse_backend, parse_listener};
+use crate::options::{Opt, Values};
 use crate::problem::{Place, Problem};
 
 /// Bytes of a pool's name: it stands in every line of the log and of INFO that is about the pool.
@@ -42,8 +43,18 @@ pub(crate) struct NamedPool {
     pub(crate) listen: Vec<(Address, Place)>,
     /// Its servers; `None` only where a problem says why.
     pub(crate) backend: Option<(BackendUrl, Place)>,
+    /// What it has other than all pools; each can be read.
+    pub(crate) options: Vec<PoolOption>,
     /// How some keys begin, and the servers that those are at.
     pub(crate) prefixes: Vec<Prefix<BackendUrl>>,
+}
+
+/// One of the options that a pool may have for itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PoolOption {
+    pub(crate) option: &'static Opt,
+    pub(crate) text: String,
+    pub(crate) place: Place,
 }
 
 /// How some keys begin, and where those are.
@@ -63,6 +74,7 @@ pub(crate) struct PoolTable {
     pub(crate) place: Place,
     pub(crate) listen: Option<Vec<(String, Place)>>,
     pub(crate) backend: Option<Vec<(String, Place)>>,
+    pub(crate) options: Vec<PoolOption>,
     pub(crate) prefixes: Vec<Prefix<String>>,
 }
 
@@ -85,6 +97,7 @@ impl NamedPool {
             place: Place::Default,
             listen: listen.collect::<Result<_, String>>()?,
             backend: Some((parse_backend(url).map_err(wrong)?, Place::Default)),
+            options: Vec::new(),
             prefixes: Vec::new(),
         })
     }
@@ -125,6 +138,17 @@ impl NamedPool {
             let url = parse_backend(&text).map_err(|what| wrong("backend", &place, what));
             url.ok().map(|url| (url, place))
         });
+        let mut options = table.options;
+        options.retain(
+            |PoolOption {
+                 option,
+                 text,
+                 place,
+             }| {
+                let read = option.set(&mut Values::default(), text);
+                read.map_err(|what| wrong(option.name, place, what)).is_ok()
+            },
+        );
         let prefixes = table.prefixes.into_iter().filter_map(|part| {
             let Prefix {
                 prefix,
@@ -143,6 +167,7 @@ impl NamedPool {
         });
         NamedPool {
             prefixes: prefixes.collect(),
+            options,
             name,
             place,
             listen,
@@ -152,8 +177,9 @@ impl NamedPool {
 }
 
 impl NamedPool {
-    /// A table that says the same, each line with the place that it comes from, without the password.
-    pub(crate) fn to_toml(&self) -> String {
+    /// A table that says the same, each line with the place that it comes from, without the password; `counts`: what of its own is
+    /// in use.
+    pub(crate) fn to_toml(&self, counts: impl Fn(&PoolOption) -> bool) -> String {
         let quoted = |text: String| toml_edit::Value::from(text).to_string();
         let mut lines = format!("\n[pool.{}]  # {}\n", self.name, self.place);
         let place = self.listen.first().map_or(&self.place, |(_, place)| place);
@@ -168,6 +194,14 @@ impl NamedPool {
                 "backend = {}  # {place}\n",
                 quoted(url.to_string())
             ));
+        }
+        for own in &self.options {
+            let value = own.option.in_file(std::slice::from_ref(&own.text));
+            let line = format!("{} = {value}  # {}", own.option.name, own.place);
+            lines.push_str(&match counts(own) {
+                true => format!("{line}\n"),
+                false => format!("# {line}, not in use\n"),
+            });
         }
         for (index, part) in self.prefixes.iter().enumerate() {
             if index == 0 {

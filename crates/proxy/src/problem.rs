@@ -99,6 +99,17 @@ impl fmt::Display for Problem {
     }
 }
 
+/// What somebody gave, as a problem may repeat it: of a URL, and of what stands in front of an `@`, nothing, for that may be a password.
+pub(crate) fn shown(text: &str) -> String {
+    if let Some((scheme, _)) = text.split_once("://") {
+        return format!("{scheme}://...");
+    }
+    match text.rsplit_once('@') {
+        Some((who, host)) if who.contains(':') => format!("...@{host}"),
+        _ => text.to_owned(),
+    }
+}
+
 /// The candidate that somebody who wrote `word` most likely meant.
 pub(crate) fn did_you_mean<'a>(
     word: &str,

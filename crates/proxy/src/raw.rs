@@ -6,9 +6,9 @@ use std::ffi::OsString;
 
 use toml_edit::{Document, Item, Value};
 
-use crate::options::{Kind, OPTIONS, Opt, find};
-use crate::pools::{OF_ONE, PoolTable, Prefix};
-use crate::problem::{Place, Problem, did_you_mean};
+use crate::options::{Kind, OPTIONS, Opt, Values, find};
+use crate::pools::{OF_ONE, PoolOption, PoolTable, Prefix};
+use crate::problem::{Place, Problem, did_you_mean, shown};
 
 /// One option as it was given in one layer.
 #[derive(Debug)]
@@ -83,11 +83,14 @@ impl RawConfig {
         match std::fs::read(path).map(String::from_utf8) {
             Ok(Ok(text)) => self.add_toml(path, &text),
             Ok(Err(_)) => {
-                let text = format!("{path}: is not UTF-8: a configuration file is TOML");
+                let text = format!(
+                    "{}: is not UTF-8: a configuration file is TOML",
+                    shown(path)
+                );
                 self.problems.push(Problem::at(Place::Default, text));
             }
             Err(error) => {
-                let text = format!("{path}: cannot be read: {error}");
+                let text = format!("{}: cannot be read: {error}", shown(path));
                 self.problems.push(Problem::at(Place::Default, text));
             }
         }
@@ -185,9 +188,29 @@ impl RawConfig {
             place,
             listen: None,
             backend: None,
+            options: Vec::new(),
             prefixes: Vec::new(),
         };
         for (part, item) in table.iter() {
+            if let Some(option) = find(part).filter(|option| option.per_pool) {
+                let place = place_at(table.key(part).and_then(|key| key.span()));
+                match texts(option, item) {
+                    Ok(texts) => {
+                        pool.options
+                            .extend(texts.into_iter().map(|(text, _)| PoolOption {
+                                option,
+                                text,
+                                place: place.clone(),
+                            }))
+                    }
+                    Err((span, what)) => {
+                        let part = format!("pool.{name}.{part}");
+                        self.problems
+                            .push(Problem::of_option(&part, &place_at(span), what));
+                    }
+                }
+                continue;
+            }
             let kept = match part {
                 "listen" => &mut pool.listen,
                 "backend" => &mut pool.backend,
@@ -297,6 +320,23 @@ fn texts(option: &Opt, item: &Item) -> Result<Vec<(String, Span)>, (Span, String
             Some(Value::Integer(value)),
         ) => one(value.value().to_string()),
         (Kind::Number(_), _) => wrong(item.span(), "a whole number", option.example_in_file()),
+        // Its own words say which.
+        (
+            Kind::Text {
+                set,
+                or_number: true,
+                ..
+            },
+            _,
+        ) => {
+            let what = set(&mut Values::default(), "").err();
+            let what = what.unwrap_or_else(|| "must be a whole number or a string".into());
+            let example = option.example_in_file();
+            Err((
+                item.span(),
+                format!("{what}, such as {} = {example}", option.name),
+            ))
+        }
         (Kind::Text { .. }, _) => wrong(item.span(), "a string", option.example_in_file()),
         // One listener needs no brackets.
         (Kind::List { .. }, Some(Value::String(value))) => one(value.value().clone()),
@@ -345,7 +385,10 @@ fn unknown(name: &str, item: &Item) -> String {
 }
 
 fn unknown_in_pool(pool: &str, key: &str) -> String {
-    match did_you_mean(key, ["listen", "backend", "prefixes"].into_iter()) {
+    let own = OPTIONS.iter().filter(|option| option.per_pool);
+    let own: Vec<&str> = own.map(|option| option.name).collect();
+    let known = ["listen", "backend", "prefixes"].into_iter();
+    match did_you_mean(key, known.chain(own.iter().copied())) {
         _ if OF_ONE.contains(&key) => {
             format!(
                 "`{key}` is not for pools: one has `listen` and `backend`, with the password in its URL"
@@ -358,7 +401,8 @@ fn unknown_in_pool(pool: &str, key: &str) -> String {
         }
         Some(meant) => format!("unknown key `{key}` in [pool.{pool}]: did you mean `{meant}`?"),
         None => format!(
-            "unknown key `{key}` in [pool.{pool}]: it may have `listen`, `backend` and `prefixes`"
+            "unknown key `{key}` in [pool.{pool}]: it may have `listen`, `backend`, `prefixes`, `{}`",
+            own.join("`, `")
         ),
     }
 }
@@ -400,6 +444,15 @@ impl Opt {
         }
     }
 }
+
+/// A name is given once in the table.
+impl PartialEq for Opt {
+    fn eq(&self, other: &Opt) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Opt {}
 
 impl std::fmt::Debug for Opt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -513,7 +566,20 @@ mod tests {
             ),
             (
                 "[pool.a]\nweight = 1",
-                "r.toml:2:1: unknown key `weight` in [pool.a]: it may have `listen`, `backend` and",
+                "r.toml:2:1: unknown key `weight` in [pool.a]: it may have `listen`, `backend`, `prefixes`, `hold`, \
+                 `max-delay-us`, `fuse`, `fused-keys-max`, `collapse`",
+            ),
+            (
+                "[pool.a]\nfused = true",
+                "r.toml:2:1: unknown key `fused` in [pool.a]: did you mean `fuse`?",
+            ),
+            (
+                "[pool.a]\nfuse = 'no'",
+                "r.toml:2:8: pool.a.fuse: must be true or false, such as fuse = false",
+            ),
+            (
+                "[pool.a]\nmax-delay-us = true",
+                "r.toml:2:16: pool.a.max-delay-us: must be a whole number, such as max-delay-us = 500",
             ),
             (
                 "[pool.a]\nprefixes = 'b:'",

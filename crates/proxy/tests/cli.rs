@@ -91,6 +91,33 @@ fn a_wrong_command_line_is_one_clear_line_each_and_exit_code_2() {
             &["serve", "--config", "/nonexistent"],
             &["error: /nonexistent: cannot be read"],
         ),
+        (
+            &["redis://:SECRET@h"],
+            &["error: unknown command `redis://...`"],
+        ),
+        (
+            &["check", "redis://:SECRET@h"],
+            &["error: unexpected `redis://...`: a server is given by --backend URL"],
+        ),
+        (
+            &["check", "--fuse", "no"],
+            &["error: --fuse: its value stands behind an equals sign: --fuse=no"],
+        ),
+        (
+            &["check", "--print=redis://:SECRET@h"],
+            &["error: unexpected argument for option '--print': \"redis://..."],
+        ),
+        (
+            &["serve", "--redis://:SECRET@h"],
+            &["error: unknown option `--redis://...`"],
+        ),
+        (
+            &["check", "/nonexistent", "user:SECRET@h"],
+            &[
+                "error: a second file, `...@h`",
+                "error: /nonexistent: cannot be read",
+            ],
+        ),
     ] {
         let (code, out, err) = said(arguments);
         assert_eq!((code, out.as_str()), (Some(2), ""), "{arguments:?}");

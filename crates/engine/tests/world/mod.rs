@@ -31,6 +31,7 @@ pub(crate) fn settings() -> Settings {
         name: "default".to_owned(),
         kind: PoolKind::Single(server),
         reads: Reads::default(),
+        flush: None,
     };
     let mut settings = Settings {
         pools: vec![pool],

@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use respool_lab::servers::Proxy;
+
 use super::client::{Client, Value, words};
 use super::coalescing::counter;
-use super::target::{Options, Target, before_every_server, proxied, wait_until};
+use super::target::{Options, Target, before_every_server, proxied, respool, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -20,7 +22,7 @@ fn option(client: &mut Client, name: &str) -> String {
 
 /// Equal reads and two GETs leave in one batch, more than once: at first it is seen that they may. How many GETs were
 /// fused, and how many reads collapsed.
-fn coalesced(client: &mut Client) -> (u64, u64) {
+pub(crate) fn coalesced(client: &mut Client) -> (u64, u64) {
     let mut count = || (counter(client, "fused_gets"), counter(client, "collapsed"));
     let before = count();
     for _ in 0..3 {
@@ -243,6 +245,34 @@ fn what_is_set_holds_in_every_worker_when_it_is_confirmed() {
             assert_eq!(option(client, "respool.max-delay-us"), value);
         }
     }
+}
+
+#[test]
+fn of_two_respools_in_a_row_the_one_next_to_the_server_is_switched() {
+    before_every_server(&Options::default(), |target| {
+        let in_front = Proxy::start(
+            &respool(),
+            &[
+                "--max-delay-us=321".to_owned(),
+                format!("--backend=redis://{}", target.address()),
+            ],
+        );
+        let in_front = in_front.unwrap_or_else(|error| panic!("{error}"));
+        let mut clients = [in_front.address(), target.address()].map(Client::connect);
+        wait_until("it has connected", SOON, || {
+            clients[0].call("PING") == Value::Simple("PONG".into())
+        });
+        let name = "respool.max-delay-us";
+        let shown =
+            |clients: &mut [Client; 2]| clients.each_mut().map(|client| option(client, name));
+        assert_eq!(shown(&mut clients), ["200"; 2]);
+        for (by, value) in [(0, "400"), (1, "500")] {
+            let set = clients[by].call(&format!("CONFIG SET {name} {value}"));
+            assert_eq!(set, Value::ok());
+            assert_eq!(shown(&mut clients), [value; 2]);
+        }
+        assert!(!in_front.log().contains("options set"));
+    });
 }
 
 /// The addresses at which it listens, in their order.

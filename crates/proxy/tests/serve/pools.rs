@@ -6,6 +6,7 @@ use std::time::Duration;
 use respool_lab::servers::{Proxy, Server};
 
 use super::client::{Client, Value, words};
+use super::control::coalesced;
 use super::target::{any_server, respool, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -54,18 +55,10 @@ impl Pools {
             ]
         });
         let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
-        let mut beside = None;
-        wait_until("the log names the second listener", SOON, || {
-            let log = proxy.log();
-            let rest = log.split_once(" many=").map(|(_, rest)| rest.to_owned());
-            let address = rest.and_then(|rest| rest.split('=').next().map(str::to_owned));
-            beside = address.and_then(|address| address.parse().ok());
-            beside.is_some()
-        });
         Pools {
             alone,
             shards,
-            beside: beside.expect("it was waited for"),
+            beside: second_listener(&proxy, "many"),
             proxy,
         }
     }
@@ -84,6 +77,19 @@ impl Pools {
     fn many(&self) -> Client {
         Client::connect(self.beside)
     }
+}
+
+/// Where clients reach the pool of that name, the second one.
+fn second_listener(proxy: &Proxy, pool: &str) -> SocketAddr {
+    let mut found = None;
+    wait_until("the log names the second listener", SOON, || {
+        let log = proxy.log();
+        let rest = log.split_once(&format!(" {pool}="));
+        let address = rest.and_then(|(_, rest)| rest.split('=').next());
+        found = address.and_then(|address| address.parse().ok());
+        found.is_some()
+    });
+    found.expect("it was waited for")
 }
 
 fn info(client: &mut Client) -> String {
@@ -326,6 +332,80 @@ fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
         assert_eq!(ones[0].call("CLIENT UNPAUSE"), Value::ok());
         assert_eq!(ones[1].reply(), Value::ok());
     });
+}
+
+#[test]
+fn what_the_file_says_of_one_pool_holds_there_alone() {
+    let server = Server::start(&any_server(), &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let beside = Server::start(&any_server(), &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let file = folder.path().join("respool.toml");
+    let proxy = Proxy::start_with(&respool(), |port| {
+        let text = format!(
+            "threads = 3\nmax-delay-us = 300\n[pool.own]\nlisten = '127.0.0.1:{port}'\nbackend = 'redis://{}'\nhold = false\n\
+             max-delay-us = 500\nfuse = false\nfused-keys-max = 7\ncollapse = false\n\
+             [pool.own.prefixes]\n'b:' = 'redis://{}'\n\
+             [pool.other]\nlisten = '127.0.0.1:0'\nbackend = 'redis://{}'\n",
+            server.address(),
+            beside.address(),
+            server.address(),
+        );
+        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
+        vec!["--config".into(), file.display().to_string()]
+    });
+    let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
+    let address = second_listener(&proxy, "other");
+    let [mut own, mut other] = [proxy.address(), address].map(Client::connect);
+    let shown = |client: &mut Client| {
+        let reply = client.call("CONFIG GET respool.*");
+        let names = ["hold", "max-delay-us", "fuse", "fused-keys-max", "collapse"];
+        names.map(|name| reply.get(&format!("respool.{name}")).cloned())
+    };
+    let values = |values: [&str; 5]| values.map(|value| Some(Value::bulk(value)));
+    assert_eq!(shown(&mut own), values(["no", "500", "no", "7", "no"]));
+    assert_eq!(
+        shown(&mut other),
+        values(["yes", "300", "yes", "128", "yes"])
+    );
+
+    own.call("MSET a 1 b 2 b:a 3 b:b 4");
+    own.call("RPUSH l 1");
+    for _ in 0..20 {
+        assert_eq!(coalesced(&mut own), (0, 0), "here and in its part");
+    }
+    wait_until("it is done in the other pool", SOON, || {
+        let (gets, reads) = coalesced(&mut other);
+        gets > 0 && reads > 0
+    });
+}
+
+#[test]
+fn every_field_of_info_is_explained_to_who_operates_respool() {
+    let pools = Pools::start(1);
+    let (mut one, mut many) = (pools.one(), pools.many());
+    assert_eq!(one.call("PING"), Value::Simple("PONG".into()));
+    assert_eq!(many.call("SET k 1"), Value::ok());
+    let page = include_str!("../../../../docs/operating.md");
+    let section = page.split_once("\n## Counters\n").map(|(_, rest)| rest);
+    let section = section.and_then(|rest| rest.split("\n## ").next());
+    let section = section.expect("a section about counters");
+    let info = info(&mut many);
+    let fields = info.lines().filter_map(|line| line.split_once(':'));
+    let mut names = Vec::new();
+    for (name, value) in fields {
+        match name.trim_end_matches(|last: char| last.is_ascii_digit()) {
+            of @ ("respool_link_" | "respool_server_") => {
+                names.push(format!("{of}0"));
+                let inner = value.split(',').filter_map(|field| field.split_once('='));
+                names.extend(inner.map(|(name, _)| name.to_owned()));
+            }
+            _ => names.push(name.to_owned()),
+        }
+    }
+    let unsaid = |name: &&String| !section.contains(&format!("`{name}`"));
+    let unsaid: Vec<_> = names.iter().filter(unsaid).collect();
+    assert!(unsaid.is_empty(), "{unsaid:?}");
+    assert!(names.iter().any(|name| name == "riders"), "{info}");
 }
 
 #[test]

@@ -144,6 +144,40 @@ fn what_respool_tells_of_itself_is_told_to_who_may_ask_for_info() {
     });
 }
 
+/// Whoever may MGET and MSET all keys, and GET and SET one: a selector is of Redis 7 and newer.
+#[test]
+fn where_nothing_is_joined_rules_about_arguments_of_one_command_hold() {
+    before_every_server(&Options::with(&["--fuse=false"]), |target| {
+        let first_argument = "-@all +auth +mget +mset +get|mine +set|mine";
+        let selector = "-@all +auth resetkeys ~mine +get +set (~* +mget +mset)";
+        let all = [first_argument, selector];
+        let is_6 = target.version < (7, 0);
+        for rules in &all[..if is_6 { 1 } else { 2 }] {
+            target.direct_client().call("ACL DELUSER app");
+            target.direct_client().call("SET other 1");
+            let mut client = user(target, rules);
+            // It is seen that this user may.
+            let both = ["GET mine", "SET mine 1"].map(|ask| words(ask).repeat(3));
+            for _ in 0..3 {
+                client.send(&both.concat());
+                client.replies(6);
+            }
+            client.send(&["GET mine", "GET other"].map(words).concat());
+            let got = client.replies(2);
+            client.send(&["SET mine 2", "SET other 2"].map(words).concat());
+            let set = client.replies(2);
+            assert_eq!([&got[0], &set[0]], [&Value::bulk("1"), &Value::ok()]);
+            for refused in [&got[1], &set[1]] {
+                let error = refused.error();
+                let is_refused = error.is_some_and(|error| error.starts_with("NOPERM"));
+                assert!(is_refused, "{rules}: {refused:?}");
+            }
+            let other = target.direct_client().call("GET other");
+            assert_eq!(other, Value::bulk("1"));
+        }
+    });
+}
+
 /// Who comes with an old password is refused, and those who came with it before go on undisturbed.
 #[test]
 fn a_password_that_was_changed_disturbs_nobody_who_is_there() {
