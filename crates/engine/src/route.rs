@@ -403,7 +403,12 @@ impl Engine {
             Owner::Nobody if matches!(command.fan_out.spread, Spread::Owner | Spread::Any) => {
                 Ok(())
             }
-            Owner::Nobody | Owner::Several => Err(format!(
+            Owner::Nobody => Err(format!(
+                "ERR respool: '{}' is larger than request_held_bytes_max, and is for all servers: raise that",
+                command.name.replace('|', " ")
+            )
+            .into_bytes()),
+            Owner::Several => Err(format!(
                 "ERR respool: '{}' is larger than request_held_bytes_max, and it is not known in time \
                 whose all its keys are: ask for less at once",
                 command.name.replace('|', " ")

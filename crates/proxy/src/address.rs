@@ -168,6 +168,14 @@ impl BackendUrl {
             Named::Watched(watched) => watched.addresses().collect(),
         }
     }
+
+    /// Without so many links not all of it can be used.
+    pub(crate) fn links_min(&self) -> usize {
+        match &self.servers {
+            Named::Watched(watched) => watched.links_min(),
+            _ => 2 * self.addresses().len(),
+        }
+    }
 }
 
 /// Reads `redis://[user:pass@]host[:port][/db]`, `unix://[user:pass@]/path[?db=N]`, or the URL of [`Shards`].

@@ -522,13 +522,15 @@ impl Resolved {
         }
     }
 
-    /// Each server has a link of each version of the protocol, at least.
+    /// Each server has a link of each version of the protocol, at least, and each Sentinel that is listened to has one.
     fn check_links(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
-        let (servers, links) = (servers(pools).count(), self.values.limits.links_max);
-        if servers > 1 && (links as usize) < 2 * servers {
+        let (needed, links) = (
+            backends(pools).map(BackendUrl::links_min).sum::<usize>(),
+            self.values.limits.links_max,
+        );
+        if (links as usize) < needed {
             let what = format!(
-                "must be at least {}, twice the number of servers: raise it",
-                2 * servers
+                "must be at least {needed}, two for each server and one for each Sentinel: raise it"
             );
             problems.push(Problem::of_option(
                 "links-max",
@@ -789,16 +791,18 @@ fn keepers(url: &BackendUrl) -> Vec<(&Address, Option<&str>)> {
 
 /// Where the servers of all pools are, but for one that we start.
 fn servers(pools: &[PoolConfig]) -> impl Iterator<Item = &Address> {
+    backends(pools).flat_map(BackendUrl::addresses)
+}
+
+/// What is behind all pools, but for a server that we start.
+fn backends(pools: &[PoolConfig]) -> impl Iterator<Item = &BackendUrl> {
     pools.iter().flat_map(|pool| {
         let prefixes = pool.prefixes.iter().map(|part| &part.url);
         let backend = match &pool.backend {
             Backend::Server(url) => Some(&**url),
             Backend::Spawn(_) => None,
         };
-        backend
-            .into_iter()
-            .chain(prefixes)
-            .flat_map(BackendUrl::addresses)
+        backend.into_iter().chain(prefixes)
     })
 }
 
@@ -1419,6 +1423,14 @@ mod tests {
             &["--links-max=5", "--streaming-links-max=1"],
         );
         assert!(told.err().unwrap()[0].starts_with("--links-max: must be at least 6"));
+        // Of Sentinels it is the primaries that have them, however many keep watch.
+        let names: Vec<String> = (0..200).map(|name| format!("n{name}")).collect();
+        let backend = format!("--backend=redis-sentinel://a,b,c/{}", names.join(","));
+        let told = resolve("", &[], &[&backend]).err().unwrap();
+        assert!(
+            told[0].starts_with("links-max: must be at least 403"),
+            "{told:?}"
+        );
     }
 
     const PREFIXES: &str = "[pool.all]\nlisten = ':1'\nbackend = 'redis://u:SECRET@h:1/2'\n\

@@ -874,8 +874,10 @@ pub(crate) static OPTIONS: &[Opt] = &[
         }),
         value: "COUNT",
         brief: "Links of one worker to all servers, without the pinned ones",
-        more: "At it, what needs one more is refused with an error. Where the nodes of a Cluster are many, it is four for each of them.",
-        example: "128",
+        more: "At it, what needs one more is refused with an error. Each server has one for each version of the protocol, each \
+               database and each user that clients bring: twenty users in both versions before three servers are 120. Where \
+               the nodes of a Cluster are many, it is four for each of them.",
+        example: "512",
         ..OPTION
     },
     Opt {

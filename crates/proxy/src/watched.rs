@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use respool_engine::limits::SENTINELS_WATCHED_MAX;
 use respool_engine::settings::{Address, Credentials, PoolKind, ServerSettings};
 use respool_protocol::sentinel::{NAME_BYTES_MAX, SENTINELS_MAX};
 
@@ -23,6 +24,11 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
+    /// See [`BackendUrl::links_min`](crate::address::BackendUrl::links_min).
+    pub(crate) fn links_min(&self) -> usize {
+        2 * self.primaries.len() + self.sentinels.len().min(SENTINELS_WATCHED_MAX)
+    }
+
     /// Reads the list of Sentinels, the names of primaries, and the parameters that are about them.
     pub(crate) fn parse<'a>(
         hosts: &str,

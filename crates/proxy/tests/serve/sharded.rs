@@ -552,6 +552,26 @@ fn who_subscribes_within_a_transaction_listens_where_is_published() {
 }
 
 #[test]
+fn what_a_script_publishes_is_heard_where_it_runs_at_the_first_server_alone() {
+    let shards = Shards::start(&[]);
+    let mut listener = shards.client();
+    listener.call("SUBSCRIBE news");
+    let mut client = shards.client();
+    for (server, key) in shards.a_key_each().iter().enumerate() {
+        let script = "return redis.call('PUBLISH','news',KEYS[1])";
+        let heard = client.call_args(&["EVAL", script, "1", key]);
+        assert_eq!(heard, Value::Integer((server == 0).into()), "{server}");
+        if server == 0 {
+            assert_eq!(texts(&listener.reply())[2], *key);
+        }
+    }
+    let huge = "-".repeat(300_000);
+    let refused = client.call_args(&["SCRIPT", "LOAD", &huge]);
+    let error = refused.error().unwrap_or_else(|| panic!("{refused:?}"));
+    assert!(error.contains("is for all servers"), "{error}");
+}
+
+#[test]
 fn scripts_are_known_everywhere_until_they_are_flushed() {
     let mut shards = Shards::start(&[]);
     let keys = shards.a_key_each();
