@@ -23,6 +23,7 @@ use crate::engine::{Engine, Event};
 use crate::limits::SERVERS_MAX;
 use crate::link::{Link, Role, State};
 use crate::pool::{Group, Server, ServerId};
+use crate::route::Standing;
 use crate::session::{Flags, Pins, Session};
 use crate::settings::{Address, PoolKind, ServerSettings};
 use crate::slots::Key;
@@ -485,11 +486,7 @@ impl Engine {
 
     /// Whether a link's server may have been replaced: it owes replies, and nothing comes.
     pub(crate) fn is_silent(&self, link: &Link, ms: u64) -> bool {
-        link.heeds
-            && link.is_up()
-            && link.in_flight() > 0
-            && !link.waits
-            && self.now.since_ms(link.progress) >= ms
+        link.heeds && owes_for(link, self.now, ms)
     }
 
     /// Whether a node owns no slots, as far as is known.
@@ -568,10 +565,8 @@ impl Engine {
     }
 
     fn all_owners_are_up(&self, pool: usize) -> bool {
-        let servers = self.pools[pool].servers();
-        let answers = |link: &Link| link.is_up() && !self.is_silent(link, SILENT_MS);
-        let mut servers = servers.iter();
-        servers.all(|server| self.first_link_is(*server, answers))
+        let mut servers = self.pools[pool].servers().iter();
+        servers.all(|server| self.standing(*server) >= Standing::Refuses)
     }
 
     pub(crate) fn tell_topology(&mut self, pool: usize, text: String) {
@@ -891,6 +886,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// Whether a link owes replies, and nothing has come for so long.
+pub(crate) fn owes_for(link: &Link, now: Time, ms: u64) -> bool {
+    link.is_up() && link.in_flight() > 0 && !link.waits && now.since_ms(link.progress) >= ms
 }
 
 #[cfg(test)]

@@ -716,3 +716,51 @@ fn of_two_pools_before_one_cluster_the_log_says_once_of_each_who_owns_what() {
     thread::sleep(HEARD);
     assert_eq!((said("one"), said("other")), (1, 1), "{}", proxy.log());
 }
+
+/// Those that are refused because nobody has said the password yet are there.
+#[test]
+fn where_clients_bring_the_password_a_message_is_lost_on_nobody_and_the_nodes_are_left_alone() {
+    let settings = ClusterSettings {
+        password: Some("secret".to_owned()),
+        ..primaries()
+    };
+    let cluster = Cluster::start(&some_server(), settings);
+    let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
+    let seeds: Vec<String> = cluster
+        .addresses()
+        .iter()
+        .map(SocketAddr::to_string)
+        .collect();
+    let proxy = proxy(&seeds.join(","), &["--threads=2"]);
+    let clients = [(); 6].map(|()| {
+        let mut client = Client::connect(proxy.address());
+        assert_eq!(client.call("AUTH secret"), Value::ok());
+        client
+    });
+    let [mut publishing, mut other, mut listening @ ..] = clients;
+    for number in 0..64 {
+        assert_eq!(publishing.call(&format!("SET key:{number} 1")), Value::ok());
+    }
+    for client in &mut listening {
+        client.call("SUBSCRIBE news");
+    }
+    let asked = counter(&mut other, "topology_refreshes");
+    // Longer than what is refused rests until it is tried again.
+    let begun = Instant::now();
+    let mut published = 0;
+    while begun.elapsed() < Duration::from_secs(5) {
+        let reached = publishing.call(&format!("PUBLISH news {published}"));
+        assert_eq!(reached, Value::Integer(4), "message {published}");
+        published += 1;
+        thread::sleep(Duration::from_millis(2));
+    }
+    for client in &mut listening {
+        for number in 0..published {
+            let message = client.reply();
+            let texts = ["message".to_owned(), "news".to_owned(), number.to_string()];
+            assert_eq!(message, Value::Array(texts.map(Value::bulk).to_vec()));
+        }
+    }
+    let asked = counter(&mut other, "topology_refreshes") - asked;
+    assert!(asked < 8, "the nodes were asked {asked} times");
+}
