@@ -730,16 +730,32 @@ impl Engine {
         true
     }
 
-    /// Sees to it that what is published goes to a node that is there: every worker takes the first one, if it can. A Cluster's
-    /// nodes tell each other.
+    /// Sees to it that what is published goes to a node that is there. A Cluster's nodes tell each other, so any will do, and it
+    /// stays the same as long as it can: who listens would miss something, or get it twice. All workers take the same one, for
+    /// servers count the subscribers of their own.
     fn choose_home(&mut self, pool: usize) {
-        let first = self.first_up(pool);
+        let serves = |server: &ServerId| {
+            self.pools[pool].servers().contains(server) && self.is_there(*server)
+        };
+        let home = self.pools.home_of(pool);
+        let agreed = self.directory.home(pool as u16);
+        let is_agreed = |server: &&ServerId| Some(&self.server(**server).label) == agreed.as_ref();
+        let mut servers = self.pools[pool].servers().iter();
+        let next = match servers.find(is_agreed).copied().filter(serves) {
+            Some(agreed) => agreed,
+            None if serves(&home) => home,
+            None => self.first_up(pool),
+        };
+        if serves(&next) && Some(&self.server(next).label) != agreed.as_ref() {
+            self.directory
+                .set_home(pool as u16, &self.server(next).label);
+        }
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };
-        let home = std::mem::replace(&mut cluster.home, first);
-        if home != first {
-            self.move_hubs(home, first);
+        let home = std::mem::replace(&mut cluster.home, next);
+        if home != next {
+            self.move_hubs(home, next);
         }
     }
 

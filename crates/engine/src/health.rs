@@ -155,6 +155,12 @@ impl Engine {
         self.server(server).health.answered && !self.links.iter().any(is_slow)
     }
 
+    /// Whether a server is there: a link to it is up, whosever it is, or the last attempt at one was answered.
+    pub(crate) fn is_there(&self, server: ServerId) -> bool {
+        let is_up = |(_, link): (Key, &Link)| link.key.server == server && link.is_up();
+        self.server(server).health.answered || self.links.iter().any(is_up)
+    }
+
     /// Whether there is a point in connecting a link now. If so, and its server was away, the others leave it to this one.
     pub(crate) fn may_try(&mut self, key: Key, server: ServerId) -> bool {
         let Some(until) = self.away_until(server) else {

@@ -764,3 +764,59 @@ fn where_clients_bring_the_password_a_message_is_lost_on_nobody_and_the_nodes_ar
     let asked = counter(&mut other, "topology_refreshes") - asked;
     assert!(asked < 8, "the nodes were asked {asked} times");
 }
+
+/// Nodes tell each other: who listens at another one than the first misses nothing.
+#[test]
+fn what_is_published_is_at_one_node_until_that_is_gone() {
+    let settings = ClusterSettings {
+        args: ["--cluster-replica-validity-factor", "0"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..ClusterSettings::default()
+    };
+    let served = Served::start(&some_server(), settings, &["--threads=2"]);
+    served.whole();
+    let mut listening = [(); 4].map(|()| served.client());
+    for client in &mut listening {
+        client.call("SUBSCRIBE news");
+    }
+    let homes = |gone: Option<usize>| -> Vec<usize> {
+        let nodes = served.cluster.nodes().iter().enumerate();
+        let nodes = nodes.filter(|(at, _)| Some(*at) != gone);
+        let listened = nodes.filter(|(_, node)| {
+            let counted = Client::connect(node.address()).call("PUBSUB NUMSUB news");
+            let none = [Value::bulk("news"), Value::Integer(0)];
+            counted != Value::Array(none.to_vec())
+        });
+        listened.map(|(at, _)| at).collect()
+    };
+    let mut old = Vec::new();
+    wait_until("all workers listen at one node", SOON, || {
+        old = homes(None);
+        old.len() == 1
+    });
+    let slot = *served.cluster.share(old[0]).start();
+    served.cluster.node(old[0]).kill9();
+    let mut new = Vec::new();
+    wait_until("they listen at another one", SOON, || {
+        new = homes(Some(old[0]));
+        new.len() == 1
+    });
+    let replaced = served.cluster.wait_for_other_owner(slot, old[0], SOON);
+    replaced.unwrap_or_else(|error| panic!("{error}"));
+    let key = key_in(|its| its == slot, 0);
+    let mut client = served.client();
+    wait_until("the new owner is known", SOON, || {
+        client.call(&format!("SET {key} 1")) == Value::ok()
+    });
+    let begun = Instant::now();
+    while begun.elapsed() < HEARD {
+        assert_eq!(
+            homes(Some(old[0])),
+            new,
+            "they listen at the node that they have moved to"
+        );
+        assert_eq!(client.call("PUBLISH news 1"), Value::Integer(4));
+        thread::sleep(Duration::from_millis(20));
+    }
+}
