@@ -6,7 +6,7 @@
 //!   MGET a b c         divided: each owner gets its keys, and the replies become one
 //!   DBSIZE             every server
 //!   PUBLISH            the pool's first server
-//!   PING, TIME         the first that is up
+//!   PING, TIME         the first that answers, and so AUTH
 //! ```
 //!
 //! Which of these a command is, its row in the table says, and nothing else ([`Spread`]).
