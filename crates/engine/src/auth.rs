@@ -146,7 +146,16 @@ impl Engine {
         let Some(login) = credentials(name, password) else {
             return self.answer_error(key, WRONG);
         };
-        let (old, pinned) = (self.kind_of(session), !session.pins.is_empty());
+        let pinned = !session.pins.is_empty();
+        if !pinned && self.is_routed(key) && self.queued_group(key).is_none() {
+            // Any server will do, and where the session asked last may be one that is not there.
+            let up = self.first_up(usize::from(session.pool));
+            self.turn(key, up);
+        }
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let old = self.kind_of(session);
         let Some(user) = self.place_of_login(login) else {
             return self.answer_reply(key, &bound_reply("LOGINS_MAX"));
         };

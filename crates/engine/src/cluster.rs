@@ -23,6 +23,7 @@ use crate::engine::{Engine, Event};
 use crate::limits::SERVERS_MAX;
 use crate::link::{Link, Role, State};
 use crate::pool::{Group, Server, ServerId};
+use crate::route::Standing;
 use crate::session::{Flags, Pins, Session};
 use crate::settings::{Address, PoolKind, ServerSettings};
 use crate::slots::Key;
@@ -485,11 +486,7 @@ impl Engine {
 
     /// Whether a link's server may have been replaced: it owes replies, and nothing comes.
     pub(crate) fn is_silent(&self, link: &Link, ms: u64) -> bool {
-        link.heeds
-            && link.is_up()
-            && link.in_flight() > 0
-            && !link.waits
-            && self.now.since_ms(link.progress) >= ms
+        link.heeds && owes_for(link, self.now, ms)
     }
 
     /// Whether a node owns no slots, as far as is known.
@@ -568,10 +565,8 @@ impl Engine {
     }
 
     fn all_owners_are_up(&self, pool: usize) -> bool {
-        let servers = self.pools[pool].servers();
-        let answers = |link: &Link| link.is_up() && !self.is_silent(link, SILENT_MS);
-        let mut servers = servers.iter();
-        servers.all(|server| self.first_link_is(*server, answers))
+        let mut servers = self.pools[pool].servers().iter();
+        servers.all(|server| self.standing(*server) >= Standing::Refuses)
     }
 
     pub(crate) fn tell_topology(&mut self, pool: usize, text: String) {
@@ -735,16 +730,32 @@ impl Engine {
         true
     }
 
-    /// Sees to it that what is published goes to a node that is there: every worker takes the first one, if it can. A Cluster's
-    /// nodes tell each other.
+    /// Sees to it that what is published goes to a node that is there. A Cluster's nodes tell each other, so any will do, and it
+    /// stays the same as long as it can: who listens would miss something, or get it twice. All workers take the same one, for
+    /// servers count the subscribers of their own.
     fn choose_home(&mut self, pool: usize) {
-        let first = self.first_up(pool);
+        let serves = |server: &ServerId| {
+            self.pools[pool].servers().contains(server) && self.is_there(*server)
+        };
+        let home = self.pools.home_of(pool);
+        let agreed = self.directory.home(pool as u16);
+        let is_agreed = |server: &&ServerId| Some(&self.server(**server).label) == agreed.as_ref();
+        let mut servers = self.pools[pool].servers().iter();
+        let next = match servers.find(is_agreed).copied().filter(serves) {
+            Some(agreed) => agreed,
+            None if serves(&home) => home,
+            None => self.first_up(pool),
+        };
+        if serves(&next) && Some(&self.server(next).label) != agreed.as_ref() {
+            self.directory
+                .set_home(pool as u16, &self.server(next).label);
+        }
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };
-        let home = std::mem::replace(&mut cluster.home, first);
-        if home != first {
-            self.move_hubs(home, first);
+        let home = std::mem::replace(&mut cluster.home, next);
+        if home != next {
+            self.move_hubs(home, next);
         }
     }
 
@@ -891,6 +902,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// Whether a link owes replies, and nothing has come for so long.
+pub(crate) fn owes_for(link: &Link, now: Time, ms: u64) -> bool {
+    link.is_up() && link.in_flight() > 0 && !link.waits && now.since_ms(link.progress) >= ms
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub struct Directory {
     /// Entries in `excess`: most requests need to know no more than that there are none.
     len: AtomicUsize,
     excess: Mutex<Excess>,
+    /// Of each Cluster, the node where it is published and listened: what servers count is of their own connections.
+    homes: Mutex<HashMap<u16, String>>,
 }
 
 impl Directory {
@@ -73,6 +75,19 @@ impl Directory {
             receivers += of.map(|(_, excess)| excess).sum::<i64>();
         }
         receivers
+    }
+
+    /// Where everything of a Cluster is published, as far as any worker has said so.
+    pub(crate) fn home(&self, pool: u16) -> Option<String> {
+        self.lock_homes().get(&pool).cloned()
+    }
+
+    pub(crate) fn set_home(&self, pool: u16, label: &str) {
+        self.lock_homes().insert(pool, label.to_owned());
+    }
+
+    fn lock_homes(&self) -> MutexGuard<'_, HashMap<u16, String>> {
+        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Excess> {

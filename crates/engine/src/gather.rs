@@ -17,7 +17,7 @@ use crate::here::adds_our_section;
 use crate::pool::{Group, Pools, ServerId};
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Blocked, Placed, Request, bound_reply};
-use crate::route::CROSSSLOT;
+use crate::route::{CROSSSLOT, Standing};
 use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::strip::{Scan, UNKNOWN_ARGUMENTS};
@@ -417,7 +417,7 @@ impl Engine {
         }
         for server in &servers {
             let first = self.shared.get(&self.first_link(*server)).copied();
-            if let Some(first) = first.filter(|_| self.is_resting(*server)) {
+            if let Some(first) = first.filter(|_| self.standing(*server) == Standing::Away) {
                 return Err(Blocked::Refused(self.no_link_reply(first)));
             }
         }

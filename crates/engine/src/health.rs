@@ -41,6 +41,8 @@ pub(crate) struct Health {
     rest_until: Option<Time>,
     /// That link, while it tries.
     probe: Option<Key>,
+    /// The last attempt was answered, be it by a refusal.
+    answered: bool,
 }
 
 impl Health {
@@ -49,6 +51,7 @@ impl Health {
         self.failures = 0;
         self.rest_until = None;
         self.probe = None;
+        self.answered = false;
     }
 }
 
@@ -75,6 +78,7 @@ impl Engine {
         health.failed_at = Some(now);
         health.rest_until = None;
         health.probe = None;
+        health.answered = true;
     }
 
     /// An attempt that began then came to nothing.
@@ -86,6 +90,7 @@ impl Engine {
         health.failures_total += 1;
         health.failed_at = Some(now);
         health.probe = None;
+        health.answered = false;
         reason.clone_into(&mut health.reason);
         if follows || health.rest_until.is_none() {
             health.failures = health.failures.saturating_add(1);
@@ -100,6 +105,7 @@ impl Engine {
         let health = self.health(server);
         let was_away = health.rest_until.is_some();
         health.forget();
+        health.answered = true;
         if was_away {
             for key in self.links.keys() {
                 let rests = |link: &Link| {
@@ -136,6 +142,23 @@ impl Engine {
         let is_up = |link: &Link| link.key.server == server && link.is_up();
         let mut links = self.links.iter();
         (!links.any(|(_, link)| is_up(link))).then_some(until)
+    }
+
+    /// Whether a server to which no shared link is up has answered the last attempt, and does not take its time over another one.
+    pub(crate) fn answers_by_refusals(&self, server: ServerId) -> bool {
+        let is_slow = |(_, link): (Key, &Link)| match link.state {
+            State::Connecting { since } | State::Greeting { since, .. } => {
+                link.key.server == server && self.now.since_ms(since) >= PROBE_MS
+            }
+            _ => false,
+        };
+        self.server(server).health.answered && !self.links.iter().any(is_slow)
+    }
+
+    /// Whether a server is there: a link to it is up, whosever it is, or the last attempt at one was answered.
+    pub(crate) fn is_there(&self, server: ServerId) -> bool {
+        let is_up = |(_, link): (Key, &Link)| link.key.server == server && link.is_up();
+        self.server(server).health.answered || self.links.iter().any(is_up)
     }
 
     /// Whether there is a point in connecting a link now. If so, and its server was away, the others leave it to this one.

@@ -6,7 +6,7 @@
 //!   MGET a b c         divided: each owner gets its keys, and the replies become one
 //!   DBSIZE             every server
 //!   PUBLISH            the pool's first server
-//!   PING, TIME         the first that is up
+//!   PING, TIME         the first that answers, and so AUTH
 //! ```
 //!
 //! Which of these a command is, its row in the table says, and nothing else ([`Spread`]).
@@ -21,6 +21,7 @@ use std::cell::Cell;
 use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, id, is_word};
 use respool_protocol::encode::Version;
 
+use crate::cluster::{SILENT_MS, owes_for};
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
 use crate::here::asks_for_us_alone;
@@ -67,6 +68,20 @@ enum Owner {
     Nobody,
     One(Group),
     Several,
+}
+
+/// How a server fares, from worse to better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// It cannot be had.
+    Away,
+    /// Nobody knows yet.
+    Tried,
+    /// It owes replies, and sends nothing.
+    Silent,
+    /// Nobody is let in, but it says so. Where clients bring the password, that is all that there is before the first one.
+    Refuses,
+    Answers,
 }
 
 impl Engine {
@@ -292,7 +307,7 @@ impl Engine {
     }
 
     /// Whether all servers of a pool are known.
-    fn knows_all(&self, pool: usize) -> bool {
+    pub(crate) fn knows_all(&self, pool: usize) -> bool {
         self.unknown_part(pool).is_none()
     }
 
@@ -461,17 +476,52 @@ impl Engine {
         }
     }
 
-    /// The first of a pool's servers that can be reached; else one that may be; the first of all, if none can.
+    /// The first of a pool's servers that answers; else one that may; the first of all, if none can.
     pub(crate) fn first_up(&self, pool: usize) -> ServerId {
-        let servers = self.pools[pool].servers();
-        let up = servers.iter().find(|server| self.is_reachable(**server));
-        let first = up.or_else(|| servers.iter().find(|server| !self.is_resting(**server)));
-        first.copied().unwrap_or_else(|| self.pools.home_of(pool))
+        let mut best = (Standing::Away, self.pools.home_of(pool));
+        for server in self.pools[pool].servers() {
+            let standing = self.standing(*server);
+            if standing > best.0 {
+                best = (standing, *server);
+            }
+            if standing == Standing::Answers {
+                break;
+            }
+        }
+        best.1
     }
 
-    /// Whether the first link to a server is up.
+    /// What is known of a server by the links that are shared, whoever asks on them.
+    pub(crate) fn standing(&self, server: ServerId) -> Standing {
+        let answers = |link: &Link| link.is_up() && !owes_for(link, self.now, SILENT_MS);
+        if self.first_link_is(server, answers) {
+            return Standing::Answers;
+        }
+        let (mut up, mut silent) = (false, false);
+        for (_, link) in self.links_shared_to(server) {
+            up |= link.is_up();
+            silent |= owes_for(link, self.now, SILENT_MS);
+        }
+        match up {
+            true if silent => Standing::Silent,
+            true => Standing::Answers,
+            false if self.answers_by_refusals(server) => Standing::Refuses,
+            false if self.is_resting(server) => Standing::Away,
+            false => Standing::Tried,
+        }
+    }
+
+    /// Whether a link to a server is up that everybody shares.
     pub(crate) fn is_reachable(&self, server: ServerId) -> bool {
-        self.first_link_is(server, Link::is_up)
+        self.links_shared_to(server).any(|(_, link)| link.is_up())
+    }
+
+    fn links_shared_to(&self, server: ServerId) -> impl Iterator<Item = (Key, &Link)> {
+        let kinds = self
+            .shared
+            .iter()
+            .filter(move |(kind, _)| kind.server == server);
+        kinds.filter_map(|(_, key)| Some((*key, self.links.get(*key)?)))
     }
 
     /// Whether that could not be had, and is not tried just now.

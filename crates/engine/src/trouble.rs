@@ -142,7 +142,11 @@ impl Engine {
         if heeds {
             if self.server(its_server).replica_of.is_none() {
                 self.doubt_primary(its_server);
-                self.doubt_lost_owner(its_server);
+                // Who refuses is there, and does so at every attempt.
+                let is_lost = was_up || refusal.is_none();
+                if is_lost || !self.knows_all(usize::from(pool)) {
+                    self.doubt_lost_owner(its_server);
+                }
             } else if was_up {
                 self.doubt_owners(its_server);
             }

@@ -719,3 +719,107 @@ fn of_two_pools_before_one_cluster_the_log_says_once_of_each_who_owns_what() {
     thread::sleep(HEARD);
     assert_eq!((said("one"), said("other")), (1, 1), "{}", proxy.log());
 }
+
+/// Those that are refused because nobody has said the password yet are there.
+#[test]
+fn where_clients_bring_the_password_a_message_is_lost_on_nobody_and_the_nodes_are_left_alone() {
+    let settings = ClusterSettings {
+        password: Some("secret".to_owned()),
+        ..primaries()
+    };
+    let cluster = Cluster::start(&some_server(), settings);
+    let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
+    let seeds: Vec<String> = cluster
+        .addresses()
+        .iter()
+        .map(SocketAddr::to_string)
+        .collect();
+    let proxy = proxy(&seeds.join(","), &["--threads=2"]);
+    let clients = [(); 6].map(|()| {
+        let mut client = Client::connect(proxy.address());
+        assert_eq!(client.call("AUTH secret"), Value::ok());
+        client
+    });
+    let [mut publishing, mut other, mut listening @ ..] = clients;
+    for number in 0..64 {
+        assert_eq!(publishing.call(&format!("SET key:{number} 1")), Value::ok());
+    }
+    for client in &mut listening {
+        client.call("SUBSCRIBE news");
+    }
+    let asked = counter(&mut other, "topology_refreshes");
+    // Longer than what is refused rests until it is tried again.
+    let begun = Instant::now();
+    let mut published = 0;
+    while begun.elapsed() < Duration::from_secs(5) {
+        let reached = publishing.call(&format!("PUBLISH news {published}"));
+        assert_eq!(reached, Value::Integer(4), "message {published}");
+        published += 1;
+        thread::sleep(Duration::from_millis(2));
+    }
+    for client in &mut listening {
+        for number in 0..published {
+            let message = client.reply();
+            let texts = ["message".to_owned(), "news".to_owned(), number.to_string()];
+            assert_eq!(message, Value::Array(texts.map(Value::bulk).to_vec()));
+        }
+    }
+    let asked = counter(&mut other, "topology_refreshes") - asked;
+    assert!(asked < 8, "the nodes were asked {asked} times");
+}
+
+/// Nodes tell each other: who listens at another one than the first misses nothing.
+#[test]
+fn what_is_published_is_at_one_node_until_that_is_gone() {
+    let settings = ClusterSettings {
+        args: ["--cluster-replica-validity-factor", "0"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..ClusterSettings::default()
+    };
+    let served = Served::start(&some_server(), settings, &["--threads=2"]);
+    served.whole();
+    let mut listening = [(); 4].map(|()| served.client());
+    for client in &mut listening {
+        client.call("SUBSCRIBE news");
+    }
+    let homes = |gone: Option<usize>| -> Vec<usize> {
+        let nodes = served.cluster.nodes().iter().enumerate();
+        let nodes = nodes.filter(|(at, _)| Some(*at) != gone);
+        let listened = nodes.filter(|(_, node)| {
+            let counted = Client::connect(node.address()).call("PUBSUB NUMSUB news");
+            let none = [Value::bulk("news"), Value::Integer(0)];
+            counted != Value::Array(none.to_vec())
+        });
+        listened.map(|(at, _)| at).collect()
+    };
+    let mut old = Vec::new();
+    wait_until("all workers listen at one node", SOON, || {
+        old = homes(None);
+        old.len() == 1
+    });
+    let slot = *served.cluster.share(old[0]).start();
+    served.cluster.node(old[0]).kill9();
+    let mut new = Vec::new();
+    wait_until("they listen at another one", SOON, || {
+        new = homes(Some(old[0]));
+        new.len() == 1
+    });
+    let replaced = served.cluster.wait_for_other_owner(slot, old[0], SOON);
+    replaced.unwrap_or_else(|error| panic!("{error}"));
+    let key = key_in(|its| its == slot, 0);
+    let mut client = served.client();
+    wait_until("the new owner is known", SOON, || {
+        client.call(&format!("SET {key} 1")) == Value::ok()
+    });
+    let begun = Instant::now();
+    while begun.elapsed() < HEARD {
+        assert_eq!(
+            homes(Some(old[0])),
+            new,
+            "they listen at the node that they have moved to"
+        );
+        assert_eq!(client.call("PUBLISH news 1"), Value::Integer(4));
+        thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use respool_lab::servers::{Proxy, Server};
 use respool_protocol::commands::{Answer, CommandId, KeyFlags, Spread, all, id};
@@ -1234,5 +1234,70 @@ fn a_user_that_is_made_anew_is_served_at_once_by_all_servers() {
             assert_eq!(ann.call(&format!("SET {key} v")), Value::ok());
         }
         assert_eq!(admin.call("ACL DELUSER ann"), Value::Integer(1));
+    }
+}
+
+/// The links of the user that the URL names are all refused.
+#[test]
+fn where_clients_bring_the_password_one_server_that_is_away_locks_nobody_out() {
+    let args = [
+        "--threads=1",
+        "--request-timeout-ms=1000",
+        "--link-stall-ms=1500",
+        "--connect-timeout-ms=500",
+    ];
+    let log_in = |shards: &Shards| {
+        let mut client = shards.client();
+        assert_eq!(client.call("AUTH secret"), Value::ok());
+        client
+    };
+    for away in [0, 2] {
+        for freezes in [true, false] {
+            let secret = ["--requirepass", "secret"];
+            let shards = Shards::made_of(&any_server(), &secret, "", &args);
+            let mut there = log_in(&shards);
+            let keys: Vec<String> = (0..64).map(|key| format!("key:{key}")).collect();
+            for key in &keys {
+                assert_eq!(there.call(&format!("SET {key} 1")), Value::ok());
+            }
+            let nothing_runs = there.call("SCRIPT KILL");
+            let text = nothing_runs.error().unwrap_or_default();
+            assert!(text.contains("NOTBUSY"), "{nothing_runs:?}");
+            let server = &shards.servers[away];
+            let lost = keys.iter().find(|key| {
+                let mut client = Client::connect(server.address());
+                assert_eq!(client.call("AUTH secret"), Value::ok());
+                client.call(&format!("EXISTS {key}")) == Value::Integer(1)
+            });
+            let lost = lost.expect("64 keys are on all servers");
+            match freezes {
+                true => server.stop(),
+                false => server.kill9(),
+            }
+            // Whoever comes first finds it out.
+            let mut first = shards.client();
+            first.send(&words("AUTH secret"));
+            let failed = there.call(&format!("GET {lost}"));
+            assert!(failed.error().is_some(), "{failed:?}");
+            first.reply();
+            // It has asked there last.
+            assert_eq!(there.call("AUTH secret"), Value::ok());
+            for _ in 0..30 {
+                let begun = Instant::now();
+                let mut new = log_in(&shards);
+                assert_eq!(new.call("PING"), Value::Simple("PONG".into()));
+                let mut other = shards.client();
+                let greeted = other.call("HELLO 3 AUTH default secret");
+                assert!(greeted.error().is_none(), "{greeted:?}");
+                for asked in ["PING", "TIME", "AUTH secret", "COMMAND COUNT"] {
+                    let said = there.call(asked);
+                    assert!(said.error().is_none(), "{asked}: {said:?}");
+                }
+                let took = begun.elapsed();
+                assert!(took < Duration::from_millis(500), "{took:?}");
+                thread::sleep(Duration::from_millis(100));
+            }
+            server.cont();
+        }
     }
 }
