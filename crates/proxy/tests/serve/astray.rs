@@ -132,6 +132,53 @@ fn moved_in_a_circle_ends_at_the_deadline_and_keeps_nobody_busy() {
     assert_eq!(client.call(&format!("GET {key}")), Value::bulk(&key));
 }
 
+/// What the nodes say of these commands: their arguments and where their keys are.
+const NEW: [(&str, &str); 3] = [
+    ("new.get", ":2\r\n*1\r\n+readonly\r\n:1\r\n:1\r\n:1\r\n"),
+    ("new.mset", ":-3\r\n*1\r\n+write\r\n:1\r\n:-1\r\n:2\r\n"),
+    (
+        "new.eval",
+        ":-3\r\n*2\r\n+write\r\n+movablekeys\r\n:1\r\n:1\r\n:1\r\n",
+    ),
+];
+
+/// Commands that the table does not have are sent on as any other is.
+#[test]
+fn what_only_the_nodes_know_goes_to_the_owner_of_its_keys_and_behind_a_slot_that_moved() {
+    let moved = key_of(0, 2);
+    let lost = moved.clone();
+    let served = Astray::start(2, &[], move |asked| match asked.name() {
+        "COMMAND" => {
+            let name = asked.words[2].to_ascii_lowercase();
+            let facts = NEW.iter().find(|(new, _)| *new == name)?;
+            Some(format!("*1\r\n*6\r\n{}{}", bulk(&name), facts.1))
+        }
+        "NEW.GET" if asked.node == 0 && asked.words[1] == lost => {
+            Some(redirect("MOVED", &lost, asked.all[1]))
+        }
+        "NEW.GET" => Some(bulk(&format!("{} of {}", asked.words[1], asked.node))),
+        "NEW.MSET" => Some(bulk(&format!("set at {}", asked.node))),
+        _ => None,
+    });
+    let mut client = served.client();
+    let other = key_of(1, 2);
+    for _ in 0..2 {
+        let got = pipelined(&mut client, &format!("NEW.GET {moved};NEW.GET {other}"));
+        let expected = [format!("{moved} of 1"), format!("{other} of 1")];
+        assert_eq!(got, expected.map(Value::bulk));
+    }
+    let set = client.call("NEW.MSET {user}a 1 {user}b 2");
+    let at = usize::from(hash_slot(b"user")) * 2 / usize::from(SLOTS);
+    assert_eq!(set, Value::bulk(format!("set at {at}")));
+    let apart = client.call(&format!("NEW.MSET {moved} 1 {other} 2"));
+    let crossed = "CROSSSLOT Keys in request don't hash to the same slot";
+    assert_eq!(apart.error(), Some(crossed));
+    let movable = client.call(&format!("NEW.EVAL 1 {moved}"));
+    let refused = movable.error().unwrap_or_default();
+    assert!(refused.contains("is not known"), "{movable:?}");
+    assert_eq!(served.fakes.count("NEW.EVAL"), 0);
+}
+
 #[test]
 fn moved_without_a_host_is_about_the_host_that_said_it() {
     for host in ["", "?"] {
