@@ -1,8 +1,8 @@
 //! What nodes of a Cluster say that leads nowhere, or not yet: it ends, in time, and asks nobody too often.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -105,6 +105,52 @@ fn a_burst_of_moved_asks_the_nodes_who_owns_what_twice_at_the_most() {
         asked <= 2 + time.as_secs(),
         "{moved} MOVED in {time:?} had the nodes asked {asked} times"
     );
+}
+
+/// It loses them all while it owes thousands of replies. Were everybody who has asked it looked through for each, it would
+/// take most of a minute.
+#[test]
+fn a_node_that_has_lost_all_its_slots_is_settled_with_once() {
+    const SESSIONS: usize = 40;
+    const EACH: usize = 400;
+    let waiting: Mutex<Vec<String>> = Mutex::default();
+    let args = [
+        "--link-unanswered-bytes-max=64MiB",
+        "--request-timeout-ms=60000",
+    ];
+    let served = Astray::start(2, &args, move |asked| {
+        let mut waiting = waiting.lock().expect("no holder panics");
+        let owners = match waiting.len() == SESSIONS * EACH {
+            true => &asked.all[1..],
+            false => &asked.all[..1],
+        };
+        match asked.name() {
+            "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(owners)),
+            "INCR" if asked.node == 0 => {
+                waiting.push(asked.words[1].clone());
+                let is_last = waiting.len() == SESSIONS * EACH;
+                let moved = |key: &String| redirect("MOVED", key, asked.all[1]);
+                let moved = || waiting.iter().map(moved).collect();
+                Some(is_last.then(moved).unwrap_or_default())
+            }
+            "INCR" => Some(bulk(&asked.words[1])),
+            _ => None,
+        }
+    });
+    wait_until("the first owns all", SOON, || {
+        served.proxy.log().contains("1 nodes own")
+    });
+    let mut clients: Vec<Client> = (0..SESSIONS).map(|_| served.client()).collect();
+    for (session, client) in clients.iter_mut().enumerate() {
+        let keys = (0..EACH).map(|key| format!("INCR {session}:{key}"));
+        client.send(&keys.flat_map(|incr| words(&incr)).collect::<Vec<u8>>());
+    }
+    let began = Instant::now();
+    for (session, client) in clients.iter_mut().enumerate() {
+        let expected = (0..EACH).map(|key| Value::bulk(format!("{session}:{key}")));
+        assert_eq!(client.replies(EACH), expected.collect::<Vec<_>>());
+    }
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
 #[test]
