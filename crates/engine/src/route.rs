@@ -531,6 +531,14 @@ impl Engine {
         self.first_link_is(server, Link::is_up)
     }
 
+    /// Whether a server could not be had, and none of the links that are shared there is up.
+    pub(crate) fn is_away(&self, server: ServerId) -> bool {
+        let is_up =
+            |link: &Link| link.key.server == server && link.role == Role::Shared && link.is_up();
+        self.first_link_is(server, |link| !link.is_up() && link.failures > 0)
+            && !self.links.iter().any(|(_, link)| is_up(link))
+    }
+
     /// Whether that could not be had, and is not tried just now.
     pub(crate) fn is_resting(&self, server: ServerId) -> bool {
         self.first_link_is(server, |link| matches!(link.state, State::Resting { .. }))
