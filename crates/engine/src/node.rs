@@ -31,6 +31,9 @@ impl Engine {
         if !request.command.arity_ok(request.spans.len()) {
             return Some(self.answer_error(key, &wrong_arity(request.command)));
         }
+        if let Some(placed) = self.refused_by_right(key, request) {
+            return Some(placed);
+        }
         let node = self.node_seen_by(self.sessions.get(key)?);
         let mut out = Vec::new();
         match request.id {
