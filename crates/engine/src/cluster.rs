@@ -725,9 +725,18 @@ impl Engine {
             cluster.list_owners(&self.servers);
             self.pools.list_servers(pool);
         }
-        self.settle_before_leaving(old);
+        if !self.lost_slots.contains(&old) {
+            self.lost_slots.push(old);
+        }
         self.doubt_owners(owner);
         true
+    }
+
+    /// Once for all that one read has brought: in the middle of it nobody asks anything.
+    pub(crate) fn settle_lost_slots(&mut self) {
+        for server in std::mem::take(&mut self.lost_slots) {
+            self.settle_before_leaving(server);
+        }
     }
 
     /// Sees to it that what is published goes to a node that is there. A Cluster's nodes tell each other, so any will do, and it

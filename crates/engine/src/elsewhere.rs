@@ -33,6 +33,7 @@ use crate::session::{Flags, Pins, Session};
 use crate::settings::Address;
 use crate::slots::{Key, Slots};
 use crate::time::Time;
+use crate::unknown::Learned;
 
 /// The command that has to stand in front of one that a node was named for by ASK.
 pub(crate) const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
@@ -128,7 +129,7 @@ struct About {
 
 impl About {
     /// Of a request, or of all requests of a block, as a server of this pool or part sees it.
-    fn of(requests: &[u8], pool: u16, reads: bool) -> About {
+    fn of(learned: &Learned, requests: &[u8], pool: u16, reads: bool) -> About {
         let mut about = About {
             reads,
             ..About::default()
@@ -139,21 +140,26 @@ impl About {
             let request = &requests[at..at + len];
             let spans = scanner.spans();
             let arg = |index: usize| spans[index].of(request);
+            let mut note = |index: usize| {
+                let key = arg(index);
+                about.slot.get_or_insert_with(|| hash_slot(key));
+                let mut hasher = DefaultHasher::new();
+                // Two of them may call two keys the same.
+                hasher.write_u16(pool);
+                hasher.write(key);
+                about.keys.push(hasher.finish());
+            };
             match commands::resolve(spans.len(), arg) {
                 Some(id) => {
-                    about.runs_code |= runs_code(id);
                     // Where its keys are cannot be said: then its server refuses it.
-                    let _ = id.get().keys(spans.len(), arg, |index, _| {
-                        let key = arg(index);
-                        about.slot.get_or_insert_with(|| hash_slot(key));
-                        let mut hasher = DefaultHasher::new();
-                        // Two of them may call two keys the same.
-                        hasher.write_u16(pool);
-                        hasher.write(key);
-                        about.keys.push(hasher.finish());
-                    });
+                    let _ = id.get().keys(spans.len(), arg, |index, _| note(index));
+                    about.runs_code |= runs_code(id);
                 }
-                None => about.runs_code = true,
+                None => {
+                    let keys = learned.keys_of(arg(0));
+                    keys.places(spans.len()).for_each(note);
+                    about.runs_code = true;
+                }
             }
             at += len;
         }
@@ -257,7 +263,8 @@ impl Engine {
         }
         let is_block = matches!(link.duties.front(), Some(Duty::Block { .. }) if front.duty);
         let pool = self.servers[usize::from(link.key.server.0)].pool;
-        let about = About::of(as_asked(link.first_bytes()), pool, front.class.reads());
+        let request = as_asked(link.first_bytes());
+        let about = About::of(&self.learned, request, pool, front.class.reads());
         let (server, role) = (link.key.server, link.role);
         let believes = match front.len {
             // It is not held any more, and may have been anything.
@@ -370,7 +377,7 @@ impl Engine {
                     ..entry
                 },
                 duty: duty.take(),
-                about: About::of(&request, pool, entry.class.reads()),
+                about: About::of(&self.learned, &request, pool, entry.class.reads()),
                 request: request.clone(),
                 asked,
                 to,
@@ -449,7 +456,7 @@ impl Engine {
                 let request = as_asked(&link.out.bytes()[sent_at.clone()]);
                 found.push(Other {
                     seq: entry.seq,
-                    about: About::of(request, pool, entry.class.reads()),
+                    about: About::of(&self.learned, request, pool, entry.class.reads()),
                     is_put_off: false,
                 });
             }
@@ -837,7 +844,7 @@ impl Engine {
         let moved = |entry: &Entry, request: &[u8]| {
             let request = as_asked(request);
             let is_anothers = |cluster: &Cluster| {
-                let slot = About::of(request, pool.index, false).slot;
+                let slot = About::of(&self.learned, request, pool.index, false).slot;
                 slot.is_some_and(|slot| cluster.owner_of_slot(slot) != kind.server)
             };
             entry.session != Key::NOBODY
@@ -920,7 +927,7 @@ impl Engine {
         let refusal = moved_away(self.label(link));
         let pool = self.server(asked.server).pool;
         let item = PutOff {
-            about: About::of(&request, pool, entry.class.reads()),
+            about: About::of(&self.learned, &request, pool, entry.class.reads()),
             entry,
             duty,
             request,

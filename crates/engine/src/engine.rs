@@ -252,6 +252,8 @@ pub struct Engine {
     pub(crate) slow: Vec<(Key, Key)>,
     /// Sessions with something that was put off.
     pub(crate) put_off_sessions: Vec<Key>,
+    /// Servers of which the read that is being taken said that slots are another one's.
+    pub(crate) lost_slots: Vec<ServerId>,
     /// What was told last of who owns what, of each pool.
     pub(crate) told_of_topology: HashMap<usize, String>,
     /// Sessions whose reason to wait has gone.
@@ -408,6 +410,7 @@ impl Engine {
             pieces: Vec::new(),
             slow: Vec::new(),
             put_off_sessions: Vec::new(),
+            lost_slots: Vec::new(),
             told_of_topology: HashMap::new(),
             resume: Vec::new(),
             reading: Vec::new(),

@@ -88,7 +88,7 @@ impl Engine {
             session.take_seq();
             if let Some(link) = self.links.get_mut(link) {
                 link.begin_streaming();
-                link.tainted |= what == What::Learned { alone: true };
+                link.tainted |= matches!(what, What::Learned { alone: true, .. });
                 link.stream(stripped.as_deref().unwrap_or(&rest[..used]));
             }
             self.write_link(link);

@@ -31,6 +31,9 @@ impl Engine {
         if !request.command.arity_ok(request.spans.len()) {
             return Some(self.answer_error(key, &wrong_arity(request.command)));
         }
+        if let Some(placed) = self.refused_by_right(key, request) {
+            return Some(placed);
+        }
         let node = self.node_seen_by(self.sessions.get(key)?);
         let mut out = Vec::new();
         match request.id {
@@ -41,7 +44,11 @@ impl Engine {
                 let line = format!("{}\n", node.line());
                 encode::verbatim(&mut out, node.version, &line);
             }
-            id::CLUSTER_INFO => encode::verbatim(&mut out, node.version, &info()),
+            id::CLUSTER_INFO => {
+                let pool = usize::from(self.sessions.get(key)?.pool);
+                let (assigned, ok) = (self.slots_assigned(pool), self.slots_reached(pool));
+                encode::verbatim(&mut out, node.version, &info(assigned, ok));
+            }
             id::CLUSTER_MYID | id::CLUSTER_MYSHARDID => encode::bulk(&mut out, node.id.as_bytes()),
             id::CLUSTER_KEYSLOT => encode::integer(&mut out, hash_slot(request.arg(2)).into()),
             id::CLUSTER_LINKS => encode::array(&mut out, 0),
@@ -66,6 +73,23 @@ impl Engine {
             _ => return None,
         }
         Some(self.answer_reply(key, &out))
+    }
+
+    /// How many slots have an owner, as far as it is known.
+    fn slots_assigned(&self, pool: usize) -> u32 {
+        let cluster = self.pools[pool].cluster();
+        let is_known = cluster.is_some_and(|cluster| cluster.is_known());
+        if is_known { SLOTS.into() } else { 0 }
+    }
+
+    /// How many of them have one that is not away.
+    fn slots_reached(&self, pool: usize) -> u32 {
+        let cluster = self.pools[pool].cluster();
+        let counts = cluster.filter(|cluster| cluster.is_known());
+        let counts = counts.map(|cluster| cluster.slot_counts());
+        let reached = counts.into_iter().flatten();
+        let reached = reached.filter(|(server, _)| !self.is_away(*server));
+        reached.map(|(_, slots)| slots).sum()
     }
 
     fn node_seen_by(&self, session: &Session) -> Node {
@@ -136,14 +160,18 @@ impl Node {
     }
 }
 
-/// CLUSTER INFO.
-fn info() -> String {
+/// CLUSTER INFO. The state is that of all slots: some of them may be served.
+fn info(assigned: u32, ok: u32) -> String {
+    let state = match ok == u32::from(SLOTS) {
+        true => "ok",
+        false => "fail",
+    };
     let fields = [
-        ("cluster_state", "ok"),
-        ("cluster_slots_assigned", "16384"),
-        ("cluster_slots_ok", "16384"),
+        ("cluster_state", state),
+        ("cluster_slots_assigned", &assigned.to_string()),
+        ("cluster_slots_ok", &ok.to_string()),
         ("cluster_slots_pfail", "0"),
-        ("cluster_slots_fail", "0"),
+        ("cluster_slots_fail", &(assigned - ok).to_string()),
         ("cluster_known_nodes", "1"),
         ("cluster_size", "1"),
         ("cluster_current_epoch", "1"),

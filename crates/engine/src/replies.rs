@@ -62,7 +62,13 @@ impl Delivery {
 impl Engine {
     /// A server sent bytes.
     pub fn handle_link_bytes(&mut self, link: LinkId, bytes: &[u8]) {
-        let key = link.0;
+        self.take_link_bytes(link.0, bytes);
+        if !self.lost_slots.is_empty() {
+            self.settle_lost_slots();
+        }
+    }
+
+    fn take_link_bytes(&mut self, key: Key, bytes: &[u8]) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };

@@ -178,6 +178,10 @@ fn harmless(request: &Request<'_>, queued: bool) -> Option<Vec<u8>> {
         id::CLIENT_NO_EVICT | id::CLIENT_REPLY | id::CLIENT_CAPA => &[b"respool"],
         // A subcommand that the table does not have.
         id::CLIENT => &[b"respool"],
+        // These only tell. Nobody's node is called so, and any word is in a slot.
+        id::CLUSTER_SLOTS | id::CLUSTER_SHARDS | id::CLUSTER_NODES | id::CLUSTER_INFO => &[],
+        id::CLUSTER_MYID | id::CLUSTER_MYSHARDID | id::CLUSTER_LINKS => &[],
+        id::CLUSTER_KEYSLOT | id::CLUSTER_REPLICAS | id::CLUSTER_SLAVES => &[b"respool"],
         // What is no number is no database. By another name it is refused here; and a Redis 8 that has just seen that
         // takes it by this one, too.
         id::SELECT if is_select(request.arg(0)) => &[b"respool"],

@@ -31,7 +31,7 @@ use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Placed, Request};
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
-use crate::unknown::What;
+use crate::unknown::{Keys, What};
 use crate::wait::is_wait;
 
 /// Redis's text (`getNodeByQuery`).
@@ -57,9 +57,12 @@ const ONE_DATABASE: &[u8] =
 const NOT_KNOWN_YET: &[u8] =
     b"CLUSTERDOWN respool: no node of the Cluster has said yet which nodes there are: try again";
 
-/// To a command that the table does not have.
+/// To commands that the table does not have.
 pub(crate) const UNKNOWN_KEYS: &[u8] =
     b"ERR respool: which arguments of this command are keys is not known, and the pool has several servers";
+
+const NO_KEYS: &[u8] =
+    b"ERR respool: this command names no keys, and which server of the pool it is for is not known";
 
 /// Whom the keys of a request belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +71,17 @@ enum Owner {
     Nobody,
     One(Group),
     Several,
+}
+
+impl Owner {
+    /// With one more key, which belongs here.
+    fn and(self, its: Group) -> Owner {
+        match self {
+            Owner::Nobody => Owner::One(its),
+            Owner::One(group) if group == its => self,
+            Owner::One(_) | Owner::Several => Owner::Several,
+        }
+    }
 }
 
 /// How a server fares, from worse to better.
@@ -384,10 +398,6 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Ok(());
         };
-        let What::Row(id) = what else {
-            return Err(UNKNOWN_KEYS.to_vec());
-        };
-        let command = id.get();
         let missing = Cell::new(false);
         let arg = |at: usize| {
             args.get(at).copied().unwrap_or_else(|| {
@@ -395,6 +405,27 @@ impl Engine {
                 b""
             })
         };
+        let not_in_time = |name: &str| {
+            format!(
+                "ERR respool: '{name}' is larger than request_held_bytes_max, and it is not known in time \
+                whose all its keys are: ask for less at once"
+            )
+            .into_bytes()
+        };
+        let id = match what {
+            What::Row(id) => id,
+            What::Learned { keys, .. } => {
+                // It would be turned to who owns the keys that have come.
+                keys.places(argc).for_each(|at| _ = arg(at));
+                if missing.get() {
+                    return Err(not_in_time(&String::from_utf8_lossy(args[0])));
+                }
+                let routed = self.route_learned(key, keys, argc, arg);
+                return routed.map_err(<[u8]>::to_vec);
+            }
+            What::Nothing => return Err(UNKNOWN_KEYS.to_vec()),
+        };
+        let command = id.get();
         let may_look_elsewhere =
             matches!(id, id::SORT | id::SORT_RO) && self.pools[pool].cluster().is_none();
         let owner = match self.owner_of_keys(key, command, argc, arg) {
@@ -423,12 +454,43 @@ impl Engine {
                 command.name.replace('|', " ")
             )
             .into_bytes()),
-            Owner::Several => Err(format!(
-                "ERR respool: '{}' is larger than request_held_bytes_max, and it is not known in time \
-                whose all its keys are: ask for less at once",
-                command.name.replace('|', " ")
-            )
-            .into_bytes()),
+            Owner::Several => Err(not_in_time(&command.name.replace('|', " "))),
+        }
+    }
+
+    /// The same for a command that the table does not have, by what its server says of its keys: one server has to own them
+    /// all, and is its owner, though it only reads. What names no keys may be about those of all servers, so it is no
+    /// single one's; nor is what sees keys that are shorter there.
+    pub(crate) fn route_learned<'a>(
+        &mut self,
+        key: Key,
+        keys: Keys,
+        argc: usize,
+        arg: impl Fn(usize) -> &'a [u8],
+    ) -> Result<(), &'static [u8]> {
+        let Some(session) = self.sessions.get(key) else {
+            return Ok(());
+        };
+        if self.strips(key) {
+            return Err(UNKNOWN_KEYS);
+        }
+        let (pool, any) = (session.pool, session.next_seq);
+        let in_multi = session.flags.any(Flags::IN_MULTI);
+        let groups = keys.places(argc);
+        let groups = groups.map(|at| self.pools.group_of(pool, arg(at), || any));
+        match groups.fold(Owner::Nobody, Owner::and) {
+            Owner::One(group) if self.may_turn_to(key, group) => {
+                let owner = self.pools.server_of(group);
+                self.turn(key, owner);
+                if in_multi {
+                    self.bind_transaction(key, group);
+                }
+                Ok(())
+            }
+            Owner::One(_) => Err(FOREIGN),
+            Owner::Several => Err(CROSSSLOT),
+            Owner::Nobody if keys == Keys::Unsaid => Err(UNKNOWN_KEYS),
+            Owner::Nobody => Err(NO_KEYS),
         }
     }
 
@@ -524,6 +586,14 @@ impl Engine {
         kinds.filter_map(|(_, key)| Some((*key, self.links.get(*key)?)))
     }
 
+    /// Whether a server could not be had, and none of the links that are shared there is up.
+    pub(crate) fn is_away(&self, server: ServerId) -> bool {
+        let is_up =
+            |link: &Link| link.key.server == server && link.role == Role::Shared && link.is_up();
+        self.first_link_is(server, |link| !link.is_up() && link.failures > 0)
+            && !self.links.iter().any(|(_, link)| is_up(link))
+    }
+
     /// Whether that could not be had, and is not tried just now.
     pub(crate) fn is_resting(&self, server: ServerId) -> bool {
         self.first_link_is(server, |link| matches!(link.state, State::Resting { .. }))
@@ -562,11 +632,7 @@ impl Engine {
                 false => pool,
             };
             let its = self.pools.group_of(of, arg(at), || any);
-            owner = match owner {
-                Owner::Nobody => Owner::One(its),
-                Owner::One(group) if group == its => owner,
-                Owner::One(_) | Owner::Several => Owner::Several,
-            };
+            owner = owner.and(its);
         });
         // Where its keys are cannot be said: any server refuses it in its own words. But a PFMERGE without sources is
         // none of these, and belongs where its one key does.

@@ -17,7 +17,6 @@ use crate::link::LinkKey;
 use crate::pool::ServerId;
 use crate::requests::{Blocked, Placed, Request, allowed_in_subscription};
 use crate::rights::{Refusal, Rights};
-use crate::route::UNKNOWN_KEYS;
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
 use crate::time::Time;
@@ -87,6 +86,20 @@ impl Learned {
         self.rights.doubt((server, user));
     }
 
+    /// Which arguments of a command that the table does not have are keys, whichever server said it.
+    pub(crate) fn keys_of(&self, name: &[u8]) -> Keys {
+        let said = |((_, of), lesson): (&(Whose, Vec<u8>), &Lesson)| match lesson {
+            Lesson::Shared { keys, .. } | Lesson::Alone { keys }
+                if of.eq_ignore_ascii_case(name) =>
+            {
+                Some(*keys)
+            }
+            _ => None,
+        };
+        let said = self.commands.iter().find_map(said);
+        said.unwrap_or(Keys::Unsaid)
+    }
+
     /// A connection to a server is lost: it may be another one when it is back. What is being queued is still
     /// checked by what was known when it began.
     pub(crate) fn doubt_server(&mut self, server: ServerId) {
@@ -104,13 +117,42 @@ enum Lesson {
     /// It is one of the table by another name.
     Renamed(CommandId),
     /// It works on data and never waits.
-    Shared { reads: bool },
+    Shared { reads: bool, keys: Keys },
     /// It may do anything with its connection.
-    Alone,
+    Alone { keys: Keys },
     /// The server would not say, as of this moment: it may be anything.
     Unsaid { at: Time },
     /// There is no such command, as of this moment.
     Nothing { at: Time },
+}
+
+/// Which arguments of a command are keys, as its server says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// From the first to the last, with so many from one to the next; from the end, where that is negative.
+    At {
+        first: usize,
+        last: i64,
+        step: usize,
+    },
+    /// None of them.
+    None,
+    /// It depends on the arguments, or is not known.
+    Unsaid,
+}
+
+impl Keys {
+    /// Their places among so many arguments.
+    pub(crate) fn places(self, argc: usize) -> impl Iterator<Item = usize> {
+        let (first, last, step) = match self {
+            Keys::At { first, last, step } => (first, last, step),
+            Keys::None | Keys::Unsaid => (1, 0, 1),
+        };
+        let end = argc as i64;
+        let last = if last < 0 { end + last } else { last };
+        let behind = usize::try_from(last.min(end - 1) + 1).unwrap_or_default();
+        (first..behind).step_by(step)
+    }
 }
 
 /// How long it is believed that a server does not know a command, since a module may be loaded; and that it would
@@ -128,7 +170,7 @@ pub(crate) enum What {
     /// A row of the table.
     Row(CommandId),
     /// A command that the server has and the table has not.
-    Learned { alone: bool },
+    Learned { alone: bool, keys: Keys },
     /// Nobody has it.
     Nothing,
 }
@@ -155,8 +197,12 @@ impl Engine {
         }
         Ok(match self.lesson_of(key, name)? {
             Lesson::Renamed(id) => What::Row(id),
-            Lesson::Shared { .. } => What::Learned { alone: false },
-            Lesson::Alone | Lesson::Unsaid { .. } => What::Learned { alone: true },
+            Lesson::Shared { keys, .. } => What::Learned { alone: false, keys },
+            Lesson::Alone { keys } => What::Learned { alone: true, keys },
+            Lesson::Unsaid { .. } => What::Learned {
+                alone: true,
+                keys: Keys::Unsaid,
+            },
             Lesson::Nothing { .. } => What::Nothing,
         })
     }
@@ -184,6 +230,10 @@ impl Engine {
     /// A request whose command the table does not have.
     pub(crate) fn place_unknown(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
         self.turn_from_replica(key, None);
+        if self.has_several_owners(key) {
+            // Any of them may say what it is.
+            self.turn_from_dead(key);
+        }
         let name = spans[0].of(bytes).to_ascii_lowercase();
         if name == b"post" || name == b"host:" {
             // A browser was made to speak to us: what follows in its request is not the client's will.
@@ -205,16 +255,25 @@ impl Engine {
                 Err(placed) => return placed,
             },
         };
-        let known = !matches!(lesson, Lesson::Renamed(_) | Lesson::Nothing { .. });
-        if known && self.has_several_owners(key) {
-            return self.refuse_queued(key, UNKNOWN_KEYS);
+        let keys = match lesson {
+            Lesson::Shared { keys, .. } | Lesson::Alone { keys } => Some(keys),
+            Lesson::Unsaid { .. } => Some(Keys::Unsaid),
+            Lesson::Renamed(_) | Lesson::Nothing { .. } => None,
+        };
+        if let Some(keys) = keys
+            && self.has_several_owners(key)
+        {
+            let arg = |at: usize| spans[at].of(bytes);
+            if let Err(text) = self.route_learned(key, keys, spans.len(), arg) {
+                return self.refuse_queued(key, text);
+            }
         }
-        if known && flags.any(Flags::RESTRICTED) {
+        if keys.is_some() && flags.any(Flags::RESTRICTED) {
             return self.answer_error(key, &not_in_subscription(&name, self.is_before_7(key)));
         }
         let held = match lesson {
-            Lesson::Shared { reads } => self.pauses(key, || !reads),
-            Lesson::Alone | Lesson::Unsaid { .. } => self.pauses(key, || true),
+            Lesson::Shared { reads, .. } => self.pauses(key, || !reads),
+            Lesson::Alone { .. } | Lesson::Unsaid { .. } => self.pauses(key, || true),
             Lesson::Renamed(_) | Lesson::Nothing { .. } => false,
         };
         if held {
@@ -240,8 +299,8 @@ impl Engine {
                 let taints = !matches!(lesson, Lesson::Shared { .. });
                 self.queue_unknown(key, bytes, taints)
             }
-            Lesson::Shared { reads } => self.place_on_link(key, bytes, reads, None),
-            Lesson::Alone | Lesson::Unsaid { .. } => {
+            Lesson::Shared { reads, .. } => self.place_on_link(key, bytes, reads, None),
+            Lesson::Alone { .. } | Lesson::Unsaid { .. } => {
                 let mut pins = Pins::ONCE;
                 pins.add(Pins::UNKNOWN);
                 self.place_alone(key, bytes, (false, None), pins, true)
@@ -636,9 +695,13 @@ fn lesson(reply: &[u8], now: Time) -> Lesson {
         return Lesson::Renamed(id);
     }
     let Some(Value::List(flags)) = facts.get(2) else {
-        return Lesson::Alone;
+        return Lesson::Alone { keys: Keys::Unsaid };
     };
     let has = |flag: &str| flags.iter().any(|it| it.text() == Some(flag.as_bytes()));
+    let keys = match has("movablekeys") {
+        true => Keys::Unsaid,
+        false => keys(facts),
+    };
     let data = has("readonly") || has("write");
     if data
         && !["blocking", "noscript", "pubsub", "admin"]
@@ -647,9 +710,28 @@ fn lesson(reply: &[u8], now: Time) -> Lesson {
     {
         Lesson::Shared {
             reads: has("readonly"),
+            keys,
         }
     } else {
-        Lesson::Alone
+        Lesson::Alone { keys }
+    }
+}
+
+/// Where in what a server says of a command the places of its keys stand: the first, the last and the step.
+const KEYS_AT: usize = 3;
+
+fn keys(facts: &[Value]) -> Keys {
+    let number = |at: usize| match facts.get(KEYS_AT + at) {
+        Some(Value::Integer(number)) => Some(*number),
+        _ => None,
+    };
+    let (Some(first), Some(last), Some(step)) = (number(0), number(1), number(2)) else {
+        return Keys::Unsaid;
+    };
+    match (usize::try_from(first), usize::try_from(step)) {
+        (Ok(0), _) => Keys::None,
+        (Ok(first), Ok(step @ 1..)) => Keys::At { first, last, step },
+        _ => Keys::Unsaid,
     }
 }
 
@@ -681,14 +763,47 @@ mod tests {
         assert_eq!(said("*1\r\n_\r\n"), Lesson::Nothing { at: Time(5) });
         assert_eq!(said("-NOPERM no\r\n"), Lesson::Unsaid { at: Time(5) });
         let with = |flags: &str| said(&format!("*1\r\n*3\r\n$6\r\nbf.add\r\n:3\r\n{flags}"));
+        let keys = Keys::Unsaid;
+        let shared = |reads| Lesson::Shared { reads, keys };
+        assert_eq!(with("*2\r\n+write\r\n+denyoom\r\n"), shared(false));
+        assert_eq!(with("~1\r\n+readonly\r\n"), shared(true));
         assert_eq!(
-            with("*2\r\n+write\r\n+denyoom\r\n"),
-            Lesson::Shared { reads: false }
+            with("*2\r\n+write\r\n+blocking\r\n"),
+            Lesson::Alone { keys }
         );
-        assert_eq!(with("~1\r\n+readonly\r\n"), Lesson::Shared { reads: true });
-        assert_eq!(with("*2\r\n+write\r\n+blocking\r\n"), Lesson::Alone);
-        assert_eq!(with("*1\r\n+fast\r\n"), Lesson::Alone);
+        assert_eq!(with("*1\r\n+fast\r\n"), Lesson::Alone { keys });
         let renamed = said("*1\r\n*3\r\n$5\r\nmulti\r\n:1\r\n*0\r\n");
         assert_eq!(renamed, Lesson::Renamed(commands::id::MULTI));
+    }
+
+    #[test]
+    fn keys_are_where_the_server_says_if_it_says_it_of_all_arguments() {
+        let said = |flag: &str, places: &str| {
+            let facts = format!("*1\r\n*6\r\n$5\r\na.get\r\n:-2\r\n*1\r\n+{flag}\r\n{places}");
+            match lesson(facts.as_bytes(), Time(5)) {
+                Lesson::Shared { keys, .. } | Lesson::Alone { keys } => keys,
+                other => panic!("{other:?}"),
+            }
+        };
+        let places = |keys: Keys, argc: usize| keys.places(argc).collect::<Vec<_>>();
+        let one = said("write", ":1\r\n:1\r\n:1\r\n");
+        assert_eq!(places(one, 4), [1]);
+        assert_eq!(places(one, 1), []);
+        let pairs = said("fast", ":2\r\n:-2\r\n:2\r\n");
+        assert_eq!(places(pairs, 6), [2, 4]);
+        assert_eq!(places(pairs, 2), []);
+        let two = said("write", ":1\r\n:2\r\n:1\r\n");
+        assert_eq!(places(two, 2), [1]);
+        assert_eq!(said("write", ":0\r\n:0\r\n:0\r\n"), Keys::None);
+        let odd = [
+            ":1\r\n:1\r\n:0\r\n",
+            ":-1\r\n:1\r\n:1\r\n",
+            ":1\r\n:1\r\n+a\r\n",
+        ];
+        for places in odd {
+            assert_eq!(said("write", places), Keys::Unsaid);
+        }
+        let movable = said("movablekeys", ":1\r\n:1\r\n:1\r\n");
+        assert_eq!(movable, Keys::Unsaid);
     }
 }

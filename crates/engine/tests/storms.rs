@@ -25,7 +25,9 @@ const LONG_MS: u32 = 600_000;
 const REFUSED: &str = "-OOM no\r\n";
 /// Keys of a server, as it says itself.
 const SIZE: i64 = 7;
-/// What a request for several servers says when not all of them executed their part.
+/// What a request for several servers says when their answers are too much together ...
+const TOO_LARGE: &str = "-ERR respool: what the servers answer is together larger than ";
+/// ... and when not all of them executed their part.
 const IN_PART: &str = "-UNKNOWN respool: a part of the command ";
 /// Entries of a link that one read of a client may add, at the most, and that the capture of another link may, behind that
 /// one's.
@@ -344,6 +346,12 @@ impl Client {
                 reply == done || is_unknown || is_unsent || is_refused
             }
             _ if is_unknown || is_unsent => true,
+            ["MGET", ref keys @ ..] if storm.servers > 1 && reply.starts_with(TOO_LARGE) => {
+                let held = keys.iter().filter_map(|key| constant(key));
+                // Frames and values that somebody writes are small.
+                held.map(|value| value.len() + 100).sum::<usize>() + 100 * keys.len()
+                    > storm.hard_bytes as usize
+            }
             ["MGET", ref keys @ ..] => {
                 let elements = elements(reply);
                 is_refused

@@ -1,8 +1,8 @@
 //! What nodes of a Cluster say that leads nowhere, or not yet: it ends, in time, and asks nobody too often.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -107,6 +107,52 @@ fn a_burst_of_moved_asks_the_nodes_who_owns_what_twice_at_the_most() {
     );
 }
 
+/// It loses them all while it owes thousands of replies. Were everybody who has asked it looked through for each, it would
+/// take most of a minute.
+#[test]
+fn a_node_that_has_lost_all_its_slots_is_settled_with_once() {
+    const SESSIONS: usize = 40;
+    const EACH: usize = 400;
+    let waiting: Mutex<Vec<String>> = Mutex::default();
+    let args = [
+        "--link-unanswered-bytes-max=64MiB",
+        "--request-timeout-ms=60000",
+    ];
+    let served = Astray::start(2, &args, move |asked| {
+        let mut waiting = waiting.lock().expect("no holder panics");
+        let owners = match waiting.len() == SESSIONS * EACH {
+            true => &asked.all[1..],
+            false => &asked.all[..1],
+        };
+        match asked.name() {
+            "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(owners)),
+            "INCR" if asked.node == 0 => {
+                waiting.push(asked.words[1].clone());
+                let is_last = waiting.len() == SESSIONS * EACH;
+                let moved = |key: &String| redirect("MOVED", key, asked.all[1]);
+                let moved = || waiting.iter().map(moved).collect();
+                Some(is_last.then(moved).unwrap_or_default())
+            }
+            "INCR" => Some(bulk(&asked.words[1])),
+            _ => None,
+        }
+    });
+    wait_until("the first owns all", SOON, || {
+        served.proxy.log().contains("1 nodes own")
+    });
+    let mut clients: Vec<Client> = (0..SESSIONS).map(|_| served.client()).collect();
+    for (session, client) in clients.iter_mut().enumerate() {
+        let keys = (0..EACH).map(|key| format!("INCR {session}:{key}"));
+        client.send(&keys.flat_map(|incr| words(&incr)).collect::<Vec<u8>>());
+    }
+    let began = Instant::now();
+    for (session, client) in clients.iter_mut().enumerate() {
+        let expected = (0..EACH).map(|key| Value::bulk(format!("{session}:{key}")));
+        assert_eq!(client.replies(EACH), expected.collect::<Vec<_>>());
+    }
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+}
+
 #[test]
 fn moved_in_a_circle_ends_at_the_deadline_and_keeps_nobody_busy() {
     let lost = key_of(0, 2);
@@ -130,6 +176,53 @@ fn moved_in_a_circle_ends_at_the_deadline_and_keeps_nobody_busy() {
     let asked = served.fakes.count(&format!("GET {lost}"));
     assert!((2..60).contains(&asked), "asked {asked} times in {time:?}");
     assert_eq!(client.call(&format!("GET {key}")), Value::bulk(&key));
+}
+
+/// What the nodes say of these commands: their arguments and where their keys are.
+const NEW: [(&str, &str); 3] = [
+    ("new.get", ":2\r\n*1\r\n+readonly\r\n:1\r\n:1\r\n:1\r\n"),
+    ("new.mset", ":-3\r\n*1\r\n+write\r\n:1\r\n:-1\r\n:2\r\n"),
+    (
+        "new.eval",
+        ":-3\r\n*2\r\n+write\r\n+movablekeys\r\n:1\r\n:1\r\n:1\r\n",
+    ),
+];
+
+/// Commands that the table does not have are sent on as any other is.
+#[test]
+fn what_only_the_nodes_know_goes_to_the_owner_of_its_keys_and_behind_a_slot_that_moved() {
+    let moved = key_of(0, 2);
+    let lost = moved.clone();
+    let served = Astray::start(2, &[], move |asked| match asked.name() {
+        "COMMAND" => {
+            let name = asked.words[2].to_ascii_lowercase();
+            let facts = NEW.iter().find(|(new, _)| *new == name)?;
+            Some(format!("*1\r\n*6\r\n{}{}", bulk(&name), facts.1))
+        }
+        "NEW.GET" if asked.node == 0 && asked.words[1] == lost => {
+            Some(redirect("MOVED", &lost, asked.all[1]))
+        }
+        "NEW.GET" => Some(bulk(&format!("{} of {}", asked.words[1], asked.node))),
+        "NEW.MSET" => Some(bulk(&format!("set at {}", asked.node))),
+        _ => None,
+    });
+    let mut client = served.client();
+    let other = key_of(1, 2);
+    for _ in 0..2 {
+        let got = pipelined(&mut client, &format!("NEW.GET {moved};NEW.GET {other}"));
+        let expected = [format!("{moved} of 1"), format!("{other} of 1")];
+        assert_eq!(got, expected.map(Value::bulk));
+    }
+    let set = client.call("NEW.MSET {user}a 1 {user}b 2");
+    let at = usize::from(hash_slot(b"user")) * 2 / usize::from(SLOTS);
+    assert_eq!(set, Value::bulk(format!("set at {at}")));
+    let apart = client.call(&format!("NEW.MSET {moved} 1 {other} 2"));
+    let crossed = "CROSSSLOT Keys in request don't hash to the same slot";
+    assert_eq!(apart.error(), Some(crossed));
+    let movable = client.call(&format!("NEW.EVAL 1 {moved}"));
+    let refused = movable.error().unwrap_or_default();
+    assert!(refused.contains("is not known"), "{movable:?}");
+    assert_eq!(served.fakes.count("NEW.EVAL"), 0);
 }
 
 #[test]

@@ -652,6 +652,12 @@ fn a_node_that_is_gone_fails_its_own_keys_alone_and_at_once() {
         for key in &keys {
             assert_eq!(client.call(&format!("SET {key} {key}")), Value::ok());
         }
+        let says = |client: &mut Client, state: &str, slots: usize| {
+            let info = divided::text(&client.call("CLUSTER INFO"));
+            info.contains(&format!("cluster_state:{state}\r\n"))
+                && info.contains(&format!("cluster_slots_ok:{slots}\r\n"))
+        };
+        assert!(says(&mut client, "ok", 16_384));
         served.cluster.node(2).kill9();
         let fails = |reply: &Value| {
             let text = reply.error().unwrap_or_default();
@@ -659,6 +665,10 @@ fn a_node_that_is_gone_fails_its_own_keys_alone_and_at_once() {
         };
         wait_until("its keys fail", SOON, || {
             fails(&client.call(&format!("GET {gone}")))
+        });
+        let left = 16_384 - served.cluster.share(2).len();
+        wait_until("CLUSTER INFO tells", SOON, || {
+            says(&mut client, "fail", left)
         });
         // Long enough that the others have noticed.
         let end = Instant::now() + Duration::from_secs(3);
@@ -686,6 +696,7 @@ fn a_node_that_is_gone_fails_its_own_keys_alone_and_at_once() {
         wait_until("it heals", SOON, || {
             client.call(&format!("SET {gone} again")) == Value::ok()
         });
+        assert!(says(&mut client, "ok", 16_384));
         let healed = Value::Array(vec![Value::bulk(a), Value::bulk("again")]);
         assert_eq!(client.call(&format!("MGET {a} {gone}")), healed);
     });

@@ -1,6 +1,7 @@
 //! What the server's rules forbid a user is forbidden, also where respool answers itself.
 
 use super::client::{Client, Value, words};
+use super::cluster::{Served, primaries, with_every_server};
 use super::target::{Options, Target, before_every_server, installed};
 
 /// What is answered here, and what a user may be forbidden to do by it.
@@ -98,6 +99,49 @@ fn who_may_not_harm_others_does_not_and_who_gets_the_right_can() {
         super::target::wait_until("it may", std::time::Duration::from_secs(5), || {
             client.call("CLIENT KILL TYPE normal SKIPME yes") == Value::Integer(4)
         });
+    });
+}
+
+/// What respool tells as the one node that there is, a node tells to whoever may ask it.
+#[test]
+fn who_may_not_ask_a_node_may_not_ask_respool_in_its_place() {
+    with_every_server(|binary| {
+        let served = Served::start(binary, primaries(), &["--threads=1"]);
+        let rules = "ACL SETUSER app on >secret ~* &* +@all -cluster";
+        let addresses = served.cluster.addresses();
+        for node in &addresses {
+            let set = Client::connect(*node).call(rules);
+            assert_eq!(set, Value::ok());
+        }
+        let mut direct = Client::connect(addresses[0]);
+        let mut through = served.client();
+        for asked in [
+            "SLOTS",
+            "SHARDS",
+            "NODES",
+            "INFO",
+            "MYID",
+            "KEYSLOT a",
+            "LINKS",
+            "REPLICAS a",
+            "SLAVES a",
+        ] {
+            let asked = format!("CLUSTER {asked}");
+            let own = through.call(&asked);
+            let is_refused = own.error().is_some_and(|text| !text.contains("node a"));
+            assert!(!is_refused, "{asked}: {own:?}");
+        }
+        for client in [&mut direct, &mut through] {
+            assert_eq!(client.call("AUTH app secret"), Value::ok());
+        }
+        for asked in ["SLOTS", "NODES", "INFO", "MYID", "KEYSLOT a", "REPLICAS a"] {
+            let asked = format!("CLUSTER {asked}");
+            let said = direct.call(&asked);
+            let refused = said.error().is_some_and(|text| text.starts_with("NOPERM"));
+            assert!(refused, "{asked}: {said:?}");
+            assert_eq!(through.call(&asked), said, "{asked}");
+        }
+        assert_eq!(through.call("READONLY"), Value::ok());
     });
 }
 

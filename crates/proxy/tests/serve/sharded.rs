@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_lab::servers::{Proxy, Server};
+use respool_lab::servers::{self, Flavour, Proxy, Server};
 use respool_protocol::commands::{Answer, CommandId, KeyFlags, Spread, all, id};
 use respool_protocol::hashing::{Hashing, Node, PredixyHash};
 
@@ -168,6 +168,49 @@ fn the_whole_keyspace_is_that_of_all_servers() {
     );
     assert_eq!(client.call("FLUSHALL"), Value::ok());
     assert!((0..3).all(|server| shards.keys_of(server).is_empty()));
+}
+
+/// A module's commands go by what the servers say of their keys.
+#[test]
+fn a_command_that_the_table_does_not_have_goes_where_its_keys_are_or_is_refused() {
+    let Ok(binary) = servers::find(Flavour::Redis82) else {
+        return;
+    };
+    let module = binary.with_file_name("falkordb.so");
+    let module = module.to_str().expect("it is text");
+    let shards = Shards::made_of(&binary, &["--loadmodule", module], "", &["--threads=1"]);
+    let keys = shards.a_key_each();
+    let [a, b, _] = &keys[..] else {
+        panic!("three servers")
+    };
+    let mut client = shards.client();
+    assert_eq!(client.call("FLUSHALL"), Value::ok());
+    for key in &keys {
+        let made = client.call(&format!("GRAPH.QUERY {key} CREATE(n{{of:'{key}'}})"));
+        assert!(made.error().is_none(), "{made:?}");
+    }
+    for (server, key) in keys.iter().enumerate() {
+        assert!(shards.keys_of(server).contains(key), "{key}");
+        let read = client.call(&format!("GRAPH.QUERY {key} MATCH(n)RETURN(n.of)"));
+        assert!(format!("{read:?}").contains(key), "{read:?}");
+    }
+    let crossed = "CROSSSLOT Keys in request don't hash to the same slot";
+    let copied = client.call(&format!("GRAPH.COPY {a} {b}"));
+    assert_eq!(copied.error(), Some(crossed));
+    // Of what names no keys one server would tell of its own.
+    let listed = client.call("GRAPH.LIST");
+    let refused = listed.error().unwrap_or_default();
+    assert!(refused.contains("names no keys"), "{listed:?}");
+
+    let query = format!("GRAPH.QUERY {a} RETURN(1)");
+    let replies = pipelined(&mut client, &format!("MULTI;{query};GET {a};EXEC"));
+    let Value::Array(executed) = &replies[3] else {
+        panic!("{replies:?}");
+    };
+    assert!(matches!(executed[0], Value::Array(_)), "{executed:?}");
+    let replies = pipelined(&mut client, &format!("MULTI;GET {b};{query};EXEC"));
+    let foreign = replies[2].error().unwrap_or_default();
+    assert!(foreign.starts_with("CROSSSLOT respool: "), "{replies:?}");
 }
 
 #[test]
@@ -775,6 +818,37 @@ fn what_parts_bring_early_is_bounded() {
         held < 100 << 20,
         "{held} bytes for 240 MB that come too early"
     );
+}
+
+#[test]
+fn who_asks_for_more_than_is_held_of_several_servers_together_is_told_so_and_stays() {
+    let shards = Shards::start(&["--threads=1", "--session-output-hard-bytes=4MiB"]);
+    let keys = shards.a_key_each();
+    let all = format!("MGET {}", keys.join(" "));
+    let mut client = shards.client();
+    client.patience(SOON);
+    let held = "x".repeat(1 << 20);
+    for (size, fits) in [(1, true), (2, false)] {
+        let value = held.repeat(size);
+        for key in &keys {
+            let set = request(&["SET", key, &value]);
+            assert_eq!(client.exchange(set, 1), [Value::ok()]);
+        }
+        for _ in 0..10 {
+            let replies = pipelined(&mut client, &format!("PING;{all};ECHO behind"));
+            let expected = Value::Array(vec![Value::bulk(&value); 3]);
+            let text = replies[1].error().unwrap_or_default();
+            assert_eq!(replies[1] == expected, fits, "{size} MiB: {text}");
+            assert_eq!(text.contains("session-output-hard-bytes"), !fits, "{text}");
+            assert_eq!(replies[2], Value::bulk("behind"));
+        }
+    }
+    let info = text(&shards.client().call("INFO respool"));
+    let held = info
+        .lines()
+        .find_map(|line| line.strip_prefix("respool_held_bytes:"));
+    let held: usize = held.and_then(|held| held.parse().ok()).expect("a number");
+    assert!(held < 1 << 20, "{held} bytes are held");
 }
 
 #[test]
