@@ -30,7 +30,7 @@ use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::entry::{Class, Entry};
 use crate::fleet::{Answer, Asked, Question, Settling};
-use crate::greeting::Identity;
+use crate::greeting::{Greeting, Identity};
 use crate::keeping::Keeping;
 use crate::limits::LINKS_PER_SERVER;
 use crate::link::{Decision, Link, LinkKey, Role, State, Streaming, Why};
@@ -641,13 +641,15 @@ impl Engine {
         let server = &self.servers[server.0 as usize];
         let configured = server.settings.credentials.as_ref();
         // Else a Cluster's replica sends its readers to the primary.
-        let reads_only = server.replica_of.is_some() && pool.cluster().is_some();
+        let to_node = pool.cluster().is_some();
+        let reads_only = server.replica_of.is_some() && to_node;
         if let Some(link) = self.links.get_mut(link.0) {
             let credentials = match link.key.user {
                 CONFIGURED => configured,
                 user => self.logins.get(user),
             };
-            link.greet(credentials, reads_only, self.now);
+            let greeting = Greeting::new(link.key, credentials, reads_only, to_node);
+            link.greet(greeting, self.now);
         }
         self.flushed_links.push(link.0);
     }

@@ -14,6 +14,10 @@ pub(crate) struct Greeting {
     pub(crate) unsent: Vec<u8>,
     /// Replies still to come.
     replies: u32,
+    /// Whether it is to be a Cluster's node.
+    to_node: bool,
+    /// The last reply will say whether it is one.
+    asks_for_node: bool,
     /// The bytes of the reply that is coming.
     got: Vec<u8>,
     scanner: reply::Scanner,
@@ -32,7 +36,13 @@ pub(crate) struct Identity {
 }
 
 impl Greeting {
-    pub(crate) fn new(key: LinkKey, credentials: Option<&Credentials>, reads_only: bool) -> Self {
+    /// `to_node`: to one of a Cluster.
+    pub(crate) fn new(
+        key: LinkKey,
+        credentials: Option<&Credentials>,
+        reads_only: bool,
+        to_node: bool,
+    ) -> Self {
         let version = key.version.number().to_string();
         let mut args = vec!["HELLO", &version];
         if let Some(credentials) = credentials {
@@ -57,6 +67,8 @@ impl Greeting {
         Greeting {
             unsent,
             replies,
+            to_node,
+            asks_for_node: false,
             got: Vec::new(),
             scanner: reply::Scanner::default(),
         }
@@ -86,13 +98,27 @@ impl Greeting {
             if !whole {
                 break;
             }
+            let tells_of_node = self.asks_for_node && self.replies == 1;
             match Value::read(&self.got) {
+                Some(Value::Error(text)) if tells_of_node => {
+                    if text.starts_with(NO_CLUSTER) {
+                        return Greeted::Broken(NO_NODE.to_owned());
+                    }
+                }
                 Some(Value::Error(text)) => return Greeted::Refused(text),
                 Some(value) => {
                     if let Some(Value::Integer(id)) = value.field("id") {
                         *client_id = *id;
                     }
                     if let Some(version) = value.field("version").and_then(Value::text) {
+                        if self.to_node
+                            && value.field("mode").and_then(Value::text) == Some(b"standalone")
+                        {
+                            // It may be a proxy that says so, and speak for nodes.
+                            encode::request(&mut self.unsent, &["CLUSTER", "INFO"]);
+                            self.replies += 1;
+                            self.asks_for_node = true;
+                        }
                         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                         let server = value
                             .field("server")
@@ -133,6 +159,12 @@ pub(crate) enum Greeted {
     Broken(String),
 }
 
+/// To what only a Cluster's node is asked, in the words of a server that is none.
+pub(crate) const NO_CLUSTER: &[u8] = b"ERR This instance has cluster support disabled";
+
+/// Whatever it would be asked it would execute, and the others would know nothing of that.
+pub(crate) const NO_NODE: &str = "it is no node of a Cluster (cluster support is disabled there): use redis:// or redis-sharded:// for it";
+
 /// A greeting's replies are a few hundred bytes.
 const GREETING_BYTES_MAX: usize = 64 << 10;
 
@@ -154,7 +186,7 @@ mod tests {
         let bytes =
             b"*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n+OK\r\n";
         for cut in 0..bytes.len() {
-            let mut greeting = Greeting::new(key, None, false);
+            let mut greeting = Greeting::new(key, None, false, false);
             let mut identity = None;
             assert_eq!(
                 greeting.read(&bytes[..cut], &mut identity, &mut 0),
@@ -172,8 +204,42 @@ mod tests {
             };
             assert_eq!(identity, Some(expected));
         }
-        let mut greeting = Greeting::new(key, None, false);
+        let mut greeting = Greeting::new(key, None, false, false);
         let refused = Greeted::Refused(b"NOAUTH no".to_vec());
         assert_eq!(greeting.read(b"-NOAUTH no\r\n", &mut None, &mut 0), refused);
+    }
+    /// A proxy before a Cluster may call itself standalone.
+    #[test]
+    fn a_server_that_is_no_node_is_known_by_its_own_words_alone() {
+        let key = LinkKey {
+            server: ServerId(0),
+            version: Version::Resp2,
+            db: 0,
+            user: 0,
+        };
+        let hello = |mode: &str| {
+            let mode = format!("${}\r\n{mode}\r\n", mode.len());
+            format!("*4\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n{mode}")
+        };
+        let greeted = |to_node, bytes: &str| {
+            let mut greeting = Greeting::new(key, None, false, to_node);
+            greeting.unsent.clear();
+            let greeted = greeting.read(bytes.as_bytes(), &mut None, &mut 0);
+            (greeted, !greeting.unsent.is_empty())
+        };
+        let plain = hello("standalone");
+        assert_eq!(greeted(false, &plain), (Greeted::Done, false));
+        assert_eq!(greeted(true, &hello("cluster")), (Greeted::Done, false));
+        assert_eq!(greeted(true, &plain), (Greeted::Waiting, true));
+        for (said, expected) in [
+            ("$2\r\nok\r\n", Greeted::Done),
+            ("-NOPERM no\r\n", Greeted::Done),
+            (
+                "-ERR This instance has cluster support disabled\r\n",
+                Greeted::Broken(NO_NODE.to_owned()),
+            ),
+        ] {
+            assert_eq!(greeted(true, &(plain.clone() + said)).0, expected, "{said}");
+        }
     }
 }

@@ -155,6 +155,11 @@ impl Engine {
         self.server(server).health.answered && !self.links.iter().any(is_slow)
     }
 
+    /// Whether nothing can be had of a server, and the last attempt failed for this reason.
+    pub(crate) fn is_away_for(&self, server: ServerId, reason: &str) -> bool {
+        self.away_until(server).is_some() && self.server(server).health.reason == reason
+    }
+
     /// Whether a server is there: a link to it is up, whosever it is, or the last attempt at one was answered.
     pub(crate) fn is_there(&self, server: ServerId) -> bool {
         let is_up = |(_, link): (Key, &Link)| link.key.server == server && link.is_up();

@@ -27,7 +27,7 @@ use crate::monitor::Tunnel;
 use crate::pool::ServerId;
 use crate::redirect::Stand;
 use crate::returns::Returns;
-use crate::settings::{Credentials, FlushRule};
+use crate::settings::FlushRule;
 use crate::slots::Key;
 use crate::subscriptions::LineId;
 use crate::time::Time;
@@ -636,10 +636,10 @@ impl Link {
     }
 
     /// The connection stands: greet.
-    pub(crate) fn greet(&mut self, credentials: Option<&Credentials>, reads_only: bool, now: Time) {
+    pub(crate) fn greet(&mut self, greeting: Greeting, now: Time) {
         self.state = State::Greeting {
             since: now,
-            greeting: Greeting::new(self.key, credentials, reads_only),
+            greeting,
         };
     }
 

@@ -24,6 +24,7 @@ use respool_protocol::encode::Version;
 use crate::cluster::{SILENT_MS, owes_for};
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
+use crate::greeting::{NO_CLUSTER, NO_NODE};
 use crate::here::asks_for_us_alone;
 use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::{Group, ServerId};
@@ -45,9 +46,6 @@ const FOREIGN: &[u8] =
 pub(crate) const ELSEWHERE: &[u8] =
     b"ERR respool: BY and GET of SORT are refused where a pool has several servers: \
     the keys that they name may be anywhere";
-
-/// To what only a Cluster's node is asked, in the words of a server that is none.
-const NO_CLUSTER: &[u8] = b"ERR This instance has cluster support disabled";
 
 /// To what would be done by halves: a Cluster's nodes refuse it.
 const ONE_DATABASE: &[u8] =
@@ -279,6 +277,9 @@ impl Engine {
                 // It would be asked of a part of them.
                 Spread::All | Spread::Turns if !self.knows_all(pool) => {
                     let part = self.unknown_part(pool).unwrap_or(pool);
+                    if let Some(text) = self.unknown_for(part, NO_NODE) {
+                        return Some(self.refuse_queued(key, text.as_bytes()));
+                    }
                     if !in_multi && self.waits_for_nodes(key, part) {
                         return Some(Placed::Wait);
                     }
@@ -331,6 +332,16 @@ impl Engine {
         let cluster = |part: usize| self.pools[part].cluster();
         let mut parts = parts.map(|part| usize::from(*part));
         parts.find(|part| cluster(*part).is_some_and(|cluster| !cluster.is_known()))
+    }
+
+    /// Whether nothing is known of a Cluster because a server that was named for it cannot be used for this reason: what is said then.
+    fn unknown_for(&self, part: usize, reason: &str) -> Option<String> {
+        let mut servers = self.pools[part].servers().iter();
+        let server = servers.find(|server| self.is_away_for(**server, reason))?;
+        let label = &self.server(*server).label;
+        Some(format!(
+            "CLUSTERDOWN respool: no node of the Cluster is known; {label}: {reason}"
+        ))
     }
 
     /// Whether a server is one of the part of a pool where everything is that has no key.

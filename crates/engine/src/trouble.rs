@@ -37,7 +37,8 @@ impl Engine {
     /// What the server has answered to our greeting so far.
     pub(crate) fn greeted(&mut self, key: Key, greeted: Greeted) {
         match greeted {
-            Greeted::Waiting => {}
+            // It may ask on.
+            Greeted::Waiting => self.write_link(key),
             Greeted::Done if self.is_disproved(key) => {
                 let server = self.links.get(key).map(|link| link.key.server);
                 self.lose_link(

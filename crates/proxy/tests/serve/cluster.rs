@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_lab::servers::{Proxy, ReservedPort};
+use respool_lab::servers::{Proxy, ReservedPort, Server};
 use respool_lab::topologies::{Cluster, ClusterSettings};
 use respool_protocol::slot::hash_slot;
 
@@ -16,7 +16,7 @@ use super::client::{Client, Value, request, words};
 use super::coalescing::counter;
 use super::counting::{Allowed, SESSIONS, TOGETHER, counted, number};
 use super::divided::{self, pipelined};
-use super::target::{Random, installed, respool, seed, wait_until};
+use super::target::{Random, any_server, installed, respool, seed, wait_until};
 
 /// Within which what must come comes, on a machine that has other things to do.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -833,4 +833,61 @@ fn what_is_published_is_at_one_node_until_that_is_gone() {
         assert_eq!(client.call("PUBLISH news 1"), Value::Integer(4));
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// They would execute whatever they are asked, and know nothing of each other.
+#[test]
+fn plain_servers_that_are_called_a_cluster_are_used_for_nothing_and_it_is_said_what_to_do() {
+    let binary = any_server();
+    let start = |_| Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let plain: [Server; 2] = [0, 1].map(start);
+    let seeds = plain.each_ref().map(|server| server.address().to_string());
+    let all = proxy(&seeds.join(","), &["--threads=1"]);
+    let what = "use redis:// or redis-sharded:// for it";
+    for end in [false, true] {
+        let begun = Instant::now();
+        while begun.elapsed() < HEARD {
+            let mut client = Client::connect(all.address());
+            for asked in [
+                "SET key 1",
+                "GET key",
+                "MSET a 1 b 2",
+                "PING",
+                "DBSIZE",
+                "PUBLISH a b",
+            ] {
+                let said = client.call(asked);
+                let text = said.error().unwrap_or_default();
+                assert!(end || text.contains(what), "{asked}: {said:?}");
+                assert!(!text.is_empty(), "{asked}: {said:?}");
+            }
+        }
+        let keys = Client::connect(plain[1].address()).call("DBSIZE");
+        assert_eq!(keys, Value::Integer(0));
+        plain[0].kill9();
+    }
+    let log = all.log();
+    for seed in &seeds {
+        let warned = log.lines().filter(|line| {
+            line.contains("WARN") && line.contains(what) && line.contains(seed.as_str())
+        });
+        assert_eq!(warned.count(), 1, "{log}");
+    }
+
+    let cluster = Cluster::start(&some_server(), primaries());
+    let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
+    let mixed = [&seeds[1..], &[cluster.node(1).address().to_string()]].concat();
+    let mixed = proxy(&mixed.join(","), &["--threads=2"]);
+    wait_until("the nodes are known", SOON, || {
+        mixed.log().matches("own its slots").count() == 2
+    });
+    for _ in 0..8 {
+        let mut client = Client::connect(mixed.address());
+        for key in 0..64 {
+            assert_eq!(client.call(&format!("SET key:{key} 1")), Value::ok());
+        }
+        assert_eq!(client.call("DBSIZE"), Value::Integer(64));
+    }
+    let keys = Client::connect(plain[1].address()).call("DBSIZE");
+    assert_eq!(keys, Value::Integer(0));
 }
