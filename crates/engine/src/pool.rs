@@ -681,6 +681,7 @@ mod tests {
             kind,
             reads: Reads::default(),
             flush: None,
+            announce: None,
         }
     }
 
