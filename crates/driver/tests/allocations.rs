@@ -190,6 +190,7 @@ fn does_not_allocate(load: &Load) {
         kind: PoolKind::Single(server),
         reads: Reads::default(),
         flush: None,
+        announce: None,
     }];
     let mut settings = Settings {
         pools,

@@ -110,6 +110,7 @@ fn before(names: &Arc<Names>) -> (Running, TcpStream) {
             kind: PoolKind::Single(server),
             reads: Reads::default(),
             flush: None,
+            announce: None,
         }],
         ..Settings::default()
     };

@@ -1,5 +1,5 @@
 //! What clients that speak to a Cluster are told where a Cluster is behind us: that there is one node, and that it owns all
-//! slots. It is us, at the address where they have reached us.
+//! slots. It is us, at the address where they have reached us, or at the one that is announced.
 
 #[cfg(doc)]
 use respool_protocol::commands::Spread;
@@ -93,15 +93,22 @@ impl Engine {
     }
 
     fn node_seen_by(&self, session: &Session) -> Node {
-        let (host, port) = match session.local {
+        let (mut host, mut port) = match session.local {
             Local::Tcp(at) => (at.ip().to_string(), at.port()),
             // Who came by a file knows the way. The port may be another pool's, where there are several.
             Local::Unix(_) | Local::Unknown if self.settings.pools.len() > 1 => (String::new(), 0),
             Local::Unix(_) | Local::Unknown => (String::new(), self.worker.tcp_port),
         };
+        let pool = &self.settings.pools[usize::from(session.pool)];
+        if let Some(announced) = &pool.announce {
+            port = announced.port.unwrap_or(port);
+            // A host without a port leads nowhere: better the word of who came by a file.
+            if port != 0 {
+                host.clone_from(&announced.host);
+            }
+        }
         // The same for all that stand in front of the same pool, and after a restart.
-        let name = &self.settings.pools[usize::from(session.pool)].name;
-        let digest = Sha1::digest(format!("respool:{name}"));
+        let digest = Sha1::digest(format!("respool:{}", pool.name));
         Node {
             host,
             port,

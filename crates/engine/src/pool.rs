@@ -685,6 +685,7 @@ mod tests {
             kind,
             reads: Reads::default(),
             flush: None,
+            announce: None,
         }
     }
 

@@ -153,6 +153,30 @@ pub struct PoolSettings {
     pub reads: Reads,
     /// When a link's open batch leaves: at first, instead of [`Settings::flush`].
     pub flush: Option<FlushRule>,
+    /// Where clients reach it, as those are told that speak to a Cluster; `None`: where they have reached it.
+    pub announce: Option<Announced>,
+}
+
+/// Where clients reach us, where ports or addresses are mapped in front of us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// A host name or an IP address (IPv6 without brackets).
+    pub host: String,
+    /// `None`: the port where they have reached us.
+    pub port: Option<u16>,
+}
+
+impl std::fmt::Display for Announced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.host {
+            host if host.contains(':') => write!(f, "[{host}]")?,
+            host => f.write_str(host)?,
+        }
+        match self.port {
+            Some(port) => write!(f, ":{port}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Where keys are read that a primary with replicas owns. Without replicas, as with [`PoolKind::Single`], it must say nothing.

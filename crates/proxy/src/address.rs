@@ -4,10 +4,10 @@
 //! password in the wrong place.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
-use respool_engine::settings::{Address, Reads};
+use respool_engine::settings::{Address, Announced, Reads};
 
 use crate::reads::{self, PARAMETERS};
 use crate::sharded::Shards;
@@ -156,6 +156,30 @@ pub(crate) fn parse_listener(text: &str) -> Result<Address, String> {
         .parse()
         .map_err(|_| "the port must be a number from 0 to 65535")?;
     Ok(Address::Tcp { host, port })
+}
+
+/// `HOST[:PORT]`.
+pub(crate) fn parse_announced(text: &str) -> Result<Announced, String> {
+    if text.contains("://") || text.starts_with("unix:") {
+        return Err("must be HOST or HOST:PORT, without a scheme".into());
+    }
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("is only a port: write HOST:PORT".into());
+    }
+    if text.contains(',') {
+        return Err("holds a comma: one address stands for all listeners".into());
+    }
+    let (host, port) = host_and_port(text)?;
+    if host.is_empty() {
+        return Err("needs a host: write HOST or HOST:PORT".into());
+    }
+    let host = parse_host(host)?;
+    if host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified()) {
+        return Err(
+            "is no address that clients can connect to: write the one that they use".into(),
+        );
+    }
+    Ok(Announced { host, port })
 }
 
 impl BackendUrl {
@@ -324,26 +348,27 @@ pub(crate) fn parse_server(text: &str) -> Result<Address, String> {
 
 /// The same; `otherwise` is the port if none is said.
 pub(crate) fn parse_server_at(text: &str, otherwise: u16) -> Result<Address, String> {
-    let (host, port) = match text.rsplit_once(':') {
-        // The colons of `[::1]` are no port's.
-        Some((_, port)) if port.ends_with(']') => (text, None),
-        Some((host, port)) => (host, Some(port)),
-        None => (text, None),
-    };
+    let (host, port) = host_and_port(text)?;
     if host.is_empty() {
         return Err("needs a host: write redis://HOST:PORT".into());
     }
-    let port = match port {
-        None => otherwise,
-        Some(port) => match port.parse() {
-            Ok(port) if port > 0 => port,
-            _ => return Err("the port must be a number from 1 to 65535".into()),
-        },
-    };
     Ok(Address::Tcp {
         host: parse_host(host)?,
-        port,
+        port: port.unwrap_or(otherwise),
     })
+}
+
+/// The host, not looked at, and the port, if there is one.
+fn host_and_port(text: &str) -> Result<(&str, Option<u16>), String> {
+    match text.rsplit_once(':') {
+        // The colons of `[::1]` are no port's.
+        Some((_, port)) if port.ends_with(']') => Ok((text, None)),
+        None => Ok((text, None)),
+        Some((host, port)) => match port.parse() {
+            Ok(port) if port > 0 => Ok((host, Some(port))),
+            _ => Err("the port must be a number from 1 to 65535".into()),
+        },
+    }
 }
 
 fn parse_host(text: &str) -> Result<String, String> {
@@ -468,6 +493,40 @@ mod tests {
             (long.as_str(), "has 108 bytes"),
         ] {
             let told = parse_listener(text).expect_err(text);
+            assert!(told.contains(error), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn what_is_announced_is_a_host_that_can_be_reached_with_or_without_a_port() {
+        for (text, host, port) in [
+            ("cache.example", "cache.example", None),
+            ("cache.example:7000", "cache.example", Some(7000)),
+            ("203.0.113.7", "203.0.113.7", None),
+            ("[2001:db8::7]", "2001:db8::7", None),
+            ("[2001:db8::7]:7000", "2001:db8::7", Some(7000)),
+        ] {
+            let host = host.to_owned();
+            let announced = parse_announced(text).expect(text);
+            assert_eq!(announced, Announced { host, port }, "{text}");
+            assert_eq!(announced.to_string(), text);
+        }
+        for (text, error) in [
+            ("", "needs a host"),
+            (":7000", "needs a host"),
+            ("7000", "is only a port"),
+            ("host:0", "from 1 to 65535"),
+            ("host:", "from 1 to 65535"),
+            ("2001:db8::7", "in brackets"),
+            ("[host]", "must be an IPv6 address"),
+            ("a b", "a host name has only"),
+            ("a:1,b:2", "holds a comma"),
+            ("redis://host:1", "without a scheme"),
+            ("unix:/a", "without a scheme"),
+            ("0.0.0.0:7000", "is no address that clients"),
+            ("[::]", "is no address that clients"),
+        ] {
+            let told = parse_announced(text).expect_err(text);
             assert!(told.contains(error), "{text}: {told}");
         }
     }

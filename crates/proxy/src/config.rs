@@ -5,13 +5,14 @@ use std::path::Path;
 
 use respool_engine::limits::Limits;
 use respool_engine::settings::{
-    Address, Credentials, FlushRule, Part, PoolKind, PoolSettings, ServerSettings, Settings, User,
+    Address, Announced, Credentials, FlushRule, Part, PoolKind, PoolSettings, ServerSettings,
+    Settings, User,
 };
 use respool_protocol::hashing::SERVERS_MAX;
 
 use crate::address::{BackendUrl, Named};
 use crate::options::{
-    Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Values, find, parse_secret,
+    Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Topic, Values, find, parse_secret,
 };
 use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, PREFIXES_MAX, PoolOption, Prefix, about};
 use crate::problem::{Place, Problem};
@@ -46,6 +47,8 @@ pub(crate) struct PoolConfig {
     pub(crate) backend: Backend,
     /// When its batches leave, if it says anything of that itself.
     pub(crate) flush: Option<FlushRule>,
+    /// Where clients reach it, if they are to be told.
+    pub(crate) announce: Option<Announced>,
     /// Where the keys are that begin in these ways.
     pub(crate) prefixes: Vec<PartConfig>,
 }
@@ -92,6 +95,7 @@ impl Config {
         let pools = resolved.pools(&mut problems);
         let users = resolved.users(&mut problems);
         resolved.check_listeners(&pools, &mut problems);
+        resolved.check_announced(&pools, &mut problems);
         resolved.check_relations(&mut problems);
         resolved.check_links(&pools, &mut problems);
         if !problems.is_empty() {
@@ -185,6 +189,7 @@ impl PoolConfig {
             kind,
             reads: server.reads.clone(),
             flush: self.flush.clone(),
+            announce: self.announce.clone(),
         }
     }
 
@@ -277,6 +282,7 @@ impl Resolved {
                 listen: self.values.listen.clone(),
                 backend: self.backend(problems),
                 flush: None,
+                announce: self.values.announce.clone(),
                 prefixes: Vec::new(),
             }];
         }
@@ -317,6 +323,7 @@ impl Resolved {
                     .collect(),
                 backend: Backend::Server(Box::new(url.clone())),
                 flush: self.rule_of(pool),
+                announce: self.values_of(pool).announce,
                 prefixes: {
                     let prefixes = pool.prefixes.iter();
                     let part = |part: &Prefix<BackendUrl>| PartConfig {
@@ -338,16 +345,19 @@ impl Resolved {
 
     /// When the batches of a pool leave, if it says anything of that itself.
     fn rule_of(&self, pool: &NamedPool) -> Option<FlushRule> {
-        let own: Vec<_> = pool.options.iter().filter(|own| self.counts(own)).collect();
-        if own.is_empty() {
-            return None;
-        }
+        let mut own = pool.options.iter().filter(|own| self.counts(own));
+        let says = own.any(|own| own.option.topic == Topic::Batching);
+        says.then(|| self.values_of(pool).flush)
+    }
+
+    /// What holds for a pool: what counts of its own, and else what is said of all.
+    fn values_of(&self, pool: &NamedPool) -> Values {
         let mut values = self.values.clone();
-        for PoolOption { option, text, .. } in own {
-            let read = option.set(&mut values, text);
+        for own in pool.options.iter().filter(|own| self.counts(own)) {
+            let read = own.option.set(&mut values, &own.text);
             read.expect("what cannot be read was left out");
         }
-        Some(values.flush)
+        values
     }
 
     fn has_named_pools(&self) -> bool {
@@ -518,6 +528,36 @@ impl Resolved {
                          choose another port or another backend"
                     ));
                 }
+            }
+        }
+    }
+
+    /// Behind one address and port is one pool.
+    fn check_announced(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
+        for (index, pool) in pools.iter().enumerate() {
+            let Some(announced) = pool.announce.as_ref().filter(|at| at.port.is_some()) else {
+                continue;
+            };
+            let mut before = pools[..index].iter();
+            let same = before.find(|other| other.announce.as_ref() == Some(announced));
+            let Some(other) = same.and_then(|other| other.name.as_deref()) else {
+                continue;
+            };
+            let mut tables = self.values.pools.iter();
+            let table = tables.find(|table| Some(&table.name) == pool.name.as_ref());
+            let mut own = table.into_iter().flat_map(|table| &table.options);
+            let own = own.find(|own| own.option.name == "announce" && self.counts(own));
+            let (name, place) = match own {
+                Some(own) => (pool.name.as_deref(), &own.place),
+                None => (None, self.place("announce")),
+            };
+            let what = format!(
+                "`{announced}` leads to the pool `{other}` already: leave the port away, or give each pool its own in the file"
+            );
+            let problem = about(name, "announce", place, what);
+            // What is said of all is wrong once.
+            if !problems.contains(&problem) {
+                problems.push(problem);
             }
         }
     }
@@ -1367,6 +1407,52 @@ mod tests {
         let line = "# fuse = false  # r.toml:12:1, not in use\n";
         assert!(printed.contains(line), "{printed}");
         assert_eq!(good(&printed, &[], &[]), config, "{printed}");
+    }
+
+    #[test]
+    fn each_pool_is_announced_where_it_says_and_no_two_at_one_place() {
+        let announced = |file: &str, arguments: &[&str]| -> Vec<Option<String>> {
+            let pools = good(file, &[], arguments).pools;
+            let pools = pools.iter();
+            pools
+                .map(|pool| pool.announce.as_ref().map(Announced::to_string))
+                .collect()
+        };
+        let texts = |texts: &[&str]| -> Vec<Option<String>> {
+            texts.iter().map(|&text| Some(text.to_owned())).collect()
+        };
+        assert_eq!(announced("", &[]), [None]);
+        assert_eq!(announced("announce = 'h:1'", &[]), texts(&["h:1"]));
+        let own = format!("announce = 'h'\n{TWO_POOLS}announce = '[::1]:1'\n");
+        assert_eq!(announced(&own, &[]), texts(&["h", "[::1]:1"]));
+        assert_eq!(announced(&own, &["--announce=i"]), texts(&["i", "i"]));
+        // It is no rule for batches.
+        assert!(
+            good(&own, &[], &[])
+                .pools
+                .iter()
+                .all(|pool| pool.flush.is_none())
+        );
+
+        let twice = TWO_POOLS.replace("[pool.pages]", "announce = 'h:1'\n[pool.pages]");
+        let twice = format!("{twice}announce = 'h:1'\n");
+        let told = |file: &str, arguments: &[&str]| resolve(file, &[], arguments).err().unwrap();
+        let what = "`h:1` leads to the pool `sessions` already: leave the port away, or give each pool its own in the file";
+        assert_eq!(
+            told(&twice, &[]),
+            [format!("r.toml:9:1: pool.pages.announce: {what}")]
+        );
+        let third = [
+            "--pool=sessions=:1=redis://h",
+            "--pool=b=:2=redis://h",
+            "--pool=c=:3=redis://h",
+        ];
+        let arguments = [&third[..], &["--announce=h:1"]].concat();
+        assert_eq!(told("", &arguments), [format!("--announce: {what}")]);
+        assert_eq!(
+            told("announce = ':1'", &[]),
+            ["r.toml:1:12: announce: needs a host: write HOST or HOST:PORT"]
+        );
     }
 
     #[test]

@@ -8,10 +8,10 @@
 use std::path::PathBuf;
 
 use respool_engine::limits::Limits;
-use respool_engine::settings::{Address, FlushRule, Timeouts, User, WhenFull};
+use respool_engine::settings::{Address, Announced, FlushRule, Timeouts, User, WhenFull};
 use respool_protocol::commands::{self, CommandId};
 
-use crate::address::{BackendUrl, parse_backend, parse_listener};
+use crate::address::{BackendUrl, parse_announced, parse_backend, parse_listener};
 use crate::pools::NamedPool;
 use crate::problem::shown;
 
@@ -181,6 +181,7 @@ pub(crate) struct Values {
     pub(crate) listen: Vec<Address>,
     pub(crate) backend: BackendUrl,
     pub(crate) pools: Vec<NamedPool>,
+    pub(crate) announce: Option<Announced>,
     pub(crate) threads: Threads,
     pub(crate) spawn: bool,
     pub(crate) spawn_program: Option<PathBuf>,
@@ -210,6 +211,7 @@ impl Default for Values {
             }],
             backend: BackendUrl::default(),
             pools: Vec::new(),
+            announce: None,
             threads: Threads::Auto,
             spawn: false,
             spawn_program: None,
@@ -381,6 +383,26 @@ pub(crate) static OPTIONS: &[Opt] = &[
                `listen` and `backend`, and those of the options below that say so; there, [pool.NAME.prefixes] may have URLs of any kind for the keys that begin in some way, and take that off.\n\nWhat a client asks goes to the pool whose listener it has reached, and to no other. \
                The workers and everything that the other options say are common to all pools, the users of respool among it.",
         example: "pages=127.0.0.1:6381=redis://10.0.0.8",
+        ..OPTION
+    },
+    Opt {
+        name: "announce",
+        kind: Kind::Text {
+            set: |values, text| {
+                values.announce = Some(parse_announced(text)?);
+                Ok(())
+            },
+            get: |values| values.announce.as_ref().map(Announced::to_string),
+            or_number: false,
+        },
+        value: "HOST[:PORT]",
+        brief: "Where clients that speak to a Cluster are told that respool is",
+        more: "In front of a Cluster, such clients ask which nodes there are and connect to what they are told: respool, at \
+               the address by which the question came. Where a container, NAT or a load balancer maps another address to \
+               that, give the one that clients use: a host name, an IPv4 address or [IPv6]. One holds for all listeners of a pool; without a \
+               port, each says its own.",
+        example: "cache.example:6380",
+        per_pool: true,
         ..OPTION
     },
     Opt {

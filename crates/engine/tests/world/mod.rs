@@ -32,6 +32,7 @@ pub(crate) fn settings() -> Settings {
         kind: PoolKind::Single(server),
         reads: Reads::default(),
         flush: None,
+        announce: None,
     };
     let mut settings = Settings {
         pools: vec![pool],

@@ -1,11 +1,13 @@
 //! Nodes of a Cluster that are reached elsewhere than where they listen: by a name, at a port that is passed on, at an IPv6
-//! address; or that do not say where.
+//! address; or that do not say where. And respool, which is a node to its clients.
 
-use std::net::{Ipv6Addr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use respool_lab::servers::{self, Proxy};
+use respool_lab::servers::{self, Proxy, ReservedPort};
 use respool_lab::topologies::{Cluster, ClusterSettings};
 use respool_protocol::cluster::View;
 use respool_protocol::encode;
@@ -14,7 +16,7 @@ use respool_protocol::slot::hash_slot;
 use super::client::{Client, Value};
 use super::coalescing::counter;
 use super::relay::{Mode, Relay};
-use super::target::{installed, respool, wait_until};
+use super::target::{any_server, installed, respool, wait_until};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -222,4 +224,87 @@ fn nodes_at_ipv6_addresses_are_reached_there() {
         let places: Vec<_> = ports.iter().map(|port| format!("[::1]:{port}")).collect();
         is_reached_there(&cluster, &places[0], &places);
     }
+}
+
+/// Who asks by this connection which nodes there are is told of one, at this host and port.
+fn is_told(mut stream: impl Read + Write, host: &str, port: u16, announced: &str) {
+    let asked: &[&[&str]] = &[
+        &["CLUSTER", "SLOTS"],
+        &["CLUSTER", "SHARDS"],
+        &["CLUSTER", "NODES"],
+        &["QUIT"],
+    ];
+    let mut requests = Vec::new();
+    asked
+        .iter()
+        .for_each(|words| encode::request(&mut requests, words));
+    let sent = stream.write_all(&requests);
+    sent.unwrap_or_else(|error| panic!("{announced}: {error}"));
+    let mut said = String::new();
+    let read = stream.read_to_string(&mut said);
+    read.unwrap_or_else(|error| panic!("{announced}: {error}"));
+    let bulk = format!("${}\r\n{host}\r\n", host.len());
+    for part in [
+        format!(":16383\r\n*4\r\n{bulk}:{port}\r\n$40\r\n"),
+        format!("ip\r\n{bulk}"),
+        format!("endpoint\r\n{bulk}"),
+        format!("port\r\n:{port}\r\n"),
+        format!(" {host}:{port}@0 myself,master - 0 0 1 connected 0-16383\n"),
+    ] {
+        assert_eq!(said.matches(&part).count(), 1, "{announced}: {part}{said}");
+    }
+}
+
+#[test]
+fn who_asks_for_nodes_is_told_the_address_that_is_announced() {
+    let cluster = cluster(&any_server(), &[]);
+    let backend = format!("redis-cluster://{}", cluster.node(0).address());
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let [socket, beside] = ["a.sock", "b.sock"].map(|name| folder.path().join(name));
+    let second = ReservedPort::new().unwrap_or_else(|error| panic!("{error}"));
+    let second = SocketAddr::from(([127, 0, 0, 2], second.port));
+    let tcp = |address| TcpStream::connect(address).unwrap_or_else(|error| panic!("{error}"));
+    let unix = |path: &Path| UnixStream::connect(path).unwrap_or_else(|error| panic!("{error}"));
+
+    for (announced, hosts, port) in [
+        ("", ["127.0.0.1", "127.0.0.2", ""], None),
+        ("cache.example:7000", ["cache.example"; 3], Some(7000)),
+        ("[2001:db8::7]:7000", ["2001:db8::7"; 3], Some(7000)),
+        ("203.0.113.7", ["203.0.113.7"; 3], None),
+    ] {
+        let mut args = vec![
+            format!("--listen={second}"),
+            format!("--listen=unix:{}", socket.display()),
+            format!("--backend={backend}"),
+        ];
+        if !announced.is_empty() {
+            args.push(format!("--announce={announced}"));
+        }
+        let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
+        let first = proxy.address();
+        let port_of = |listener: SocketAddr| port.unwrap_or(listener.port());
+        is_told(tcp(first), hosts[0], port_of(first), announced);
+        is_told(tcp(second), hosts[1], port_of(second), announced);
+        is_told(unix(&socket), hosts[2], port_of(first), announced);
+    }
+
+    // A pool may have its own. Of several, who comes by a file is not told a host without a port.
+    let file = folder.path().join("respool.toml");
+    let proxy = Proxy::start_with(&respool(), |port| {
+        let text = format!(
+            "announce = 'cache.example'\n\
+             [pool.all]\nlisten = ['127.0.0.1:{port}', 'unix:{}']\nbackend = '{backend}'\n\
+             [pool.own]\nlisten = ['{second}', 'unix:{}']\nbackend = '{backend}'\nannounce = 'own.example:7001'\n",
+            socket.display(),
+            beside.display(),
+        );
+        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
+        vec!["--config".into(), file.display().to_string()]
+    });
+    let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
+    let first = proxy.address();
+    is_told(tcp(first), "cache.example", first.port(), "for all");
+    is_told(unix(&socket), "", 0, "for all");
+    is_told(tcp(second), "own.example", 7001, "its own");
+    is_told(unix(&beside), "own.example", 7001, "its own");
 }
