@@ -33,6 +33,11 @@ const MANY: &[u8] =
 const MANY_SCANNED: &[u8] =
     b"ERR respool: the pool has more servers than SCAN can tell apart: ask the servers themselves";
 
+/// To what servers answer with more than is held.
+const TOO_LARGE: &[u8] =
+    b"-ERR respool: what the servers answer is together larger than session-output-hard-bytes, \
+    at which it is not held: ask for less at once, or raise that\r\n";
+
 /// What the keys of a request belong to, by numbers that tell it apart.
 enum Met {
     /// In a pool that has no parts: by its own.
@@ -91,6 +96,8 @@ pub(crate) struct Gather {
     parts: Vec<Answered>,
     /// Parts that are not answered.
     waiting: usize,
+    /// Bytes of those that are.
+    held_bytes: usize,
     /// What our client is told if a part failed without a reply.
     failure: Option<Vec<u8>>,
     /// A part was executed, or may have been.
@@ -123,7 +130,15 @@ impl Gather {
     }
 
     pub(crate) fn held_bytes(&self) -> usize {
-        self.parts.iter().map(|part| part.reply.len()).sum()
+        self.held_bytes
+    }
+
+    /// What was answered is of no use.
+    fn drop_parts(&mut self) {
+        for part in &mut self.parts {
+            part.reply = Vec::new();
+        }
+        self.held_bytes = 0;
     }
 
     /// Whether that is the entry of one of its parts.
@@ -361,6 +376,7 @@ impl Engine {
             id: request.id,
             merge,
             waiting: parts.len(),
+            held_bytes: 0,
             parts: parts
                 .iter()
                 .map(|(server, _)| Answered {
@@ -444,18 +460,28 @@ impl Engine {
     pub(crate) fn take_part_of(&mut self, entry: Entry, index: u16, reply: &[u8]) {
         let named = self.part_named(entry, index, reply);
         let reply = named.as_deref().unwrap_or(reply);
+        let hard = self.settings.limits.session_output_hard_bytes as usize;
         let Some(gather) = self.gather_of(entry) else {
             self.counters.late_replies += 1;
             return;
         };
         gather.waiting -= 1;
-        if let Some(part) = gather.parts.get_mut(usize::from(index)) {
-            part.reply = reply.to_vec();
-        }
         gather.executed |= !reply.starts_with(b"-");
-        self.held_bytes += reply.len();
+        let before = gather.held_bytes;
+        if gather.failure.is_some() {
+            // Nobody is told what it says.
+        } else if before + reply.len() > hard {
+            gather.failure = Some(TOO_LARGE.to_vec());
+            gather.drop_parts();
+        } else if let Some(part) = gather.parts.get_mut(usize::from(index)) {
+            part.reply = reply.to_vec();
+            gather.held_bytes += reply.len();
+        }
+        let after = gather.held_bytes;
+        self.held_bytes = self.held_bytes + after - before;
         if let Some(session) = self.sessions.get_mut(entry.session) {
-            session.rare().gathered_bytes += reply.len();
+            let gathered = &mut session.rare().gathered_bytes;
+            *gathered = *gathered + after - before;
         }
         self.bound_gathered(entry.session);
         self.finish_gather(entry);

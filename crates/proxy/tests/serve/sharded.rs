@@ -801,6 +801,37 @@ fn what_parts_bring_early_is_bounded() {
 }
 
 #[test]
+fn who_asks_for_more_than_is_held_of_several_servers_together_is_told_so_and_stays() {
+    let shards = Shards::start(&["--threads=1", "--session-output-hard-bytes=4MiB"]);
+    let keys = shards.a_key_each();
+    let all = format!("MGET {}", keys.join(" "));
+    let mut client = shards.client();
+    client.patience(SOON);
+    let held = "x".repeat(1 << 20);
+    for (size, fits) in [(1, true), (2, false)] {
+        let value = held.repeat(size);
+        for key in &keys {
+            let set = request(&["SET", key, &value]);
+            assert_eq!(client.exchange(set, 1), [Value::ok()]);
+        }
+        for _ in 0..10 {
+            let replies = pipelined(&mut client, &format!("PING;{all};ECHO behind"));
+            let expected = Value::Array(vec![Value::bulk(&value); 3]);
+            let text = replies[1].error().unwrap_or_default();
+            assert_eq!(replies[1] == expected, fits, "{size} MiB: {text}");
+            assert_eq!(text.contains("session-output-hard-bytes"), !fits, "{text}");
+            assert_eq!(replies[2], Value::bulk("behind"));
+        }
+    }
+    let info = text(&shards.client().call("INFO respool"));
+    let held = info
+        .lines()
+        .find_map(|line| line.strip_prefix("respool_held_bytes:"));
+    let held: usize = held.and_then(|held| held.parse().ok()).expect("a number");
+    assert!(held < 1 << 20, "{held} bytes are held");
+}
+
+#[test]
 fn what_a_session_is_it_is_to_every_server() {
     let shards = Shards::start(&["--threads=1"]);
     let keys = shards.a_key_each();
