@@ -446,6 +446,10 @@ impl Pool {
                 let named = |name: &String| (name.clone(), add(template));
                 let named: Vec<_> = primaries.iter().map(named).collect();
                 let ids: Box<[_]> = named.iter().map(|(_, id)| *id).collect();
+                for (name, id) in &named {
+                    // Until it has an address.
+                    servers[usize::from(id.0)].label.clone_from(name);
+                }
                 watch = Watch::new(sentinels, named).map(Box::new);
                 match placement {
                     Some(placement) => Topology::Sharded {

@@ -350,7 +350,9 @@ impl Engine {
         let survey = match Survey::read(answers.each_ref().map(Vec::as_slice)) {
             Ok(survey) => survey,
             Err(error) => {
-                let text = format!("Sentinel {}: {error}", self.label(key));
+                let watch = self.pools[pool].watch.as_ref();
+                let asked = watch.map_or("", |watch| &watch.primaries[name].0);
+                let text = format!("Sentinel {}: asked for '{asked}': {error}", self.label(key));
                 let watcher = self.watcher_mut(key);
                 let told = watcher.and_then(|watcher| watcher.wrong.get_mut(name));
                 if told.is_some_and(|told| told.replace(text.clone()).as_ref() != Some(&text)) {
@@ -406,6 +408,25 @@ impl Engine {
         let others = at.filter(|at| *at != said.address);
         let replicas = others.map(|at| (at, primary)).collect();
         self.know_replicas(pool, replicas, |owner| owner == primary);
+    }
+
+    /// Why nobody has said yet where a primary is, if that is so: in the words of a Sentinel that was asked, or of the
+    /// connection to one that could not be.
+    pub(crate) fn why_unknown(&self, server: ServerId) -> Option<String> {
+        let state = self.server(server);
+        let watch = self.pools[usize::from(state.pool)].watch.as_ref();
+        let watch = watch.filter(|_| state.unknown)?;
+        let mut names = watch.primaries.iter();
+        let primary = names.position(|(_, its)| *its == server)?;
+        let mut watchers = watch.watchers.iter();
+        let said = watchers.find_map(|watcher| watcher.wrong[primary].clone());
+        let unreached = |watcher: &Watcher| {
+            let link = self.links.get(watcher.link);
+            let link = link.filter(|link| !link.is_up() && link.failures > 0)?;
+            let sentinel = self.label(watcher.link);
+            Some(format!("Sentinel {sentinel}: {}", link.reason))
+        };
+        said.or_else(|| watch.watchers.iter().find_map(unreached))
     }
 
     fn sentinel_at(&self, pool: usize, index: usize) -> ServerId {

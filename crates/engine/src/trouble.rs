@@ -190,7 +190,8 @@ impl Engine {
                 false => self.note_unreachable(kind.server, began, reason),
             }
         }
-        if wanted && kind.user == CONFIGURED {
+        // A Sentinel's password is no client's to say.
+        if wanted && kind.user == CONFIGURED && role != Role::Sentinel {
             self.flag_unauthenticated(kind.server);
         }
         if told {
@@ -469,8 +470,9 @@ impl Engine {
             State::Connecting { since } | State::Greeting { since, .. }
                 if over(now, since, timeouts.connect_ms) =>
             {
-                return self
-                    .lose_link(key, &format!("no answer within {} ms", timeouts.connect_ms));
+                let late = || format!("no answer within {} ms", timeouts.connect_ms);
+                let reason = self.why_unknown(link.key.server).unwrap_or_else(late);
+                return self.lose_link(key, &reason);
             }
             // A database that does not exist, say: nobody rides on it, and who asked was told.
             State::Resting { .. }

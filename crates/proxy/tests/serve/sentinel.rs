@@ -451,6 +451,49 @@ fn servers_and_sentinels_have_passwords_of_their_own_that_nobody_reads() {
     }
 }
 
+/// Each primary is called by its own name until somebody says where it is.
+#[test]
+fn what_a_sentinel_refuses_or_does_not_know_is_told_in_its_words_with_the_name() {
+    let settings = SentinelsSettings {
+        sentinel_password: Some("of-sentinels".to_owned()),
+        ..one()
+    };
+    let binary = some_server(9);
+    let sentinels = start(&binary, &settings);
+    let right = url(&sentinels, &sentinels.addresses(), &settings);
+    let name = sentinels.watched(0).name();
+    let unknown = right.replace(name, &format!("{name},nosuch"));
+    let (without, _) = right.split_once('?').expect("it has a password");
+    let args = ["--threads=1", "--connect-timeout-ms=500"];
+    let keys: Vec<String> = (0..20).map(|key| format!("GET key:{key}")).collect();
+    for (url, named, said) in [
+        (
+            &unknown[..],
+            "no connection to nosuch: Sentinel 127.0.0.1:",
+            "asked for 'nosuch': the Sentinel knows no primary of this name",
+        ),
+        (
+            without,
+            &format!("no connection to {name}: Sentinel 127.0.0.1:")[..],
+            "NOAUTH ",
+        ),
+    ] {
+        let proxy = proxy(url, &args);
+        let mut client = Client::connect(proxy.address());
+        // Of another one with which all is well the keys are answered.
+        let asked = |key: &String| client.call(key).error().map(str::to_owned);
+        let errors: Vec<String> = keys.iter().filter_map(asked).collect();
+        assert!(!errors.is_empty());
+        for error in errors {
+            assert!(error.starts_with("NOTSENT respool: "), "{error}");
+            assert!(error.contains(named) && error.contains(said), "{error}");
+        }
+        let log = proxy.log();
+        let warns = |line: &str| line.contains(" WARN ") && line.contains(said);
+        assert!(log.lines().any(warns), "{log}");
+    }
+}
+
 #[test]
 fn who_listens_waits_watches_or_has_a_transaction_open_goes_on_after_a_switch() {
     let served = Served::start(&some_server(8), &one(), &[some_threads(8)]);
