@@ -81,6 +81,8 @@ pub(crate) struct Cluster {
     /// A slot has another owner than when the channels were looked through last.
     pub(crate) has_moved: bool,
     refresh: Refresh,
+    /// Why the last one led to nothing, if it did.
+    wrong: Option<String>,
     /// Sessions that ask for something of all nodes, before it is known which there are; and since when the first one has.
     awaiting: Vec<Key>,
     awaited_since: Option<Time>,
@@ -104,6 +106,10 @@ struct Refresh {
     /// Why the last one that was no answer was none.
     wrong: Option<String>,
 }
+
+/// To what goes to all nodes.
+const NOT_KNOWN_YET: &str =
+    "CLUSTERDOWN respool: no node of the Cluster has said yet which nodes there are";
 
 impl Cluster {
     /// `numbers`: SCAN knows its nodes by some of these.
@@ -133,6 +139,7 @@ impl Cluster {
                 wanted: true,
                 ..Refresh::default()
             },
+            wrong: None,
             awaiting: Vec::new(),
             awaited_since: None,
         }
@@ -458,6 +465,30 @@ impl Engine {
         waits
     }
 
+    /// What a session is told that has waited for nothing: why, if anybody has said that, or cannot be asked.
+    pub(crate) fn no_nodes(&self, pool: usize) -> String {
+        let said = self.pools[pool].cluster();
+        let said = said.and_then(|cluster| cluster.wrong.clone());
+        let unreached = || {
+            let server = self.pools.home_of(pool);
+            let link = self
+                .links
+                .get(*self.shared.get(&self.first_link(server))?)?;
+            let why = || {
+                format!(
+                    "no connection to {}: {}",
+                    self.server(server).label,
+                    link.reason
+                )
+            };
+            (!link.is_up() && link.failures > 0).then(why)
+        };
+        match said.or_else(unreached) {
+            Some(why) => format!("{NOT_KNOWN_YET} ({why}): try again"),
+            None => format!("{NOT_KNOWN_YET}: try again"),
+        }
+    }
+
     /// That is known now, or has been waited for long enough.
     fn wake_for_nodes(&mut self, pool: usize) {
         let now = self.now;
@@ -542,8 +573,10 @@ impl Engine {
             let was_known = cluster.is_known();
             // A Cluster that was never changed has the epoch 0.
             cluster.epoch = epoch.unwrap_or_default().max(1);
+            cluster.wrong = None;
             self.believe(pool, &view, was_known);
         } else if let Some(wrong) = wrong {
+            cluster.wrong = Some(wrong.clone());
             // Nodes may be wrong in several ways, in turn: that is one event.
             let told = self.told_of_topology.get(&pool);
             if !told.is_some_and(|text| text.starts_with(NOBODY_SAYS)) {

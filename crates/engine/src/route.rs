@@ -52,10 +52,6 @@ const NO_CLUSTER: &[u8] = b"ERR This instance has cluster support disabled";
 const ONE_DATABASE: &[u8] =
     b"ERR respool: SWAPDB is refused where some keys of a pool are in a Cluster, which has one database";
 
-/// To what goes to all nodes of a Cluster.
-const NOT_KNOWN_YET: &[u8] =
-    b"CLUSTERDOWN respool: no node of the Cluster has said yet which nodes there are: try again";
-
 /// To commands that the table does not have.
 pub(crate) const UNKNOWN_KEYS: &[u8] =
     b"ERR respool: which arguments of this command are keys is not known, and the pool has several servers";
@@ -267,7 +263,8 @@ impl Engine {
                     if !in_multi && self.waits_for_nodes(key, part) {
                         return Some(Placed::Wait);
                     }
-                    Some(self.refuse_queued(key, NOT_KNOWN_YET))
+                    let text = self.no_nodes(part);
+                    Some(self.refuse_queued(key, text.as_bytes()))
                 }
                 // Of what one server executes, the others would know nothing.
                 Spread::All | Spread::Turns if is_bound || in_multi => {

@@ -699,6 +699,38 @@ fn a_node_that_is_gone_fails_its_own_keys_alone_and_at_once() {
     });
 }
 
+/// Keys are asked for all the same: nodes say MOVED.
+#[test]
+fn a_user_who_may_not_ask_who_owns_what_is_told_so_by_what_is_for_all_nodes() {
+    with_every_server(|binary| {
+        let cluster = Cluster::start(binary, primaries());
+        let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
+        let order = |rules: &str| {
+            for node in cluster.addresses() {
+                let set = Client::connect(node).call(&format!("ACL SETUSER app {rules}"));
+                assert_eq!(set, Value::ok());
+            }
+        };
+        order("on >secret ~* &* +@all -cluster");
+        let seed = format!("app:secret@{}", cluster.addresses()[0]);
+        let proxy = proxy(&seed, &["--threads=1"]);
+        let mut client = Client::connect(proxy.address());
+        for key in 0..10 {
+            assert_eq!(client.call(&format!("SET key:{key} 1")), Value::ok());
+        }
+        for asked in ["DBSIZE", "SCAN 0", "KEYS *"] {
+            let reply = client.call(asked);
+            let error = reply.error().unwrap_or_default();
+            let tells = error.starts_with("CLUSTERDOWN respool: ") && error.contains("NOPERM");
+            assert!(tells, "{reply:?}");
+        }
+        order("+cluster|slots +cluster|info");
+        wait_until("they are all known", SOON, || {
+            client.call("DBSIZE") == Value::Integer(10)
+        });
+    });
+}
+
 /// What one has learned is no news of the other one.
 #[test]
 fn of_two_pools_before_one_cluster_the_log_says_once_of_each_who_owns_what() {
