@@ -360,6 +360,19 @@ impl Engine {
         }
     }
 
+    /// A session turns to who owns this key, if nothing keeps it.
+    pub(crate) fn turn_to_owner(&mut self, key: Key, name: &[u8]) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let any = session.next_seq;
+        let group = self.pools.group_of(session.pool, name, || any);
+        if self.may_turn_to(key, group) {
+            let owner = self.pools.server_of(group);
+            self.turn(key, owner);
+        }
+    }
+
     fn note_watched(&mut self, key: Key, group: Group) {
         if let Some(session) = self.sessions.get_mut(key) {
             let watches = session.pins.any(Pins::WATCH);

@@ -195,6 +195,7 @@ impl Engine {
         if unauthenticated || !may_be_a_name(&name) {
             return Ok(What::Nothing);
         }
+        self.turn_to_who_may_know(key, args.get(1).copied());
         Ok(match self.lesson_of(key, name)? {
             Lesson::Renamed(id) => What::Row(id),
             Lesson::Shared { keys, .. } => What::Learned { alone: false, keys },
@@ -227,13 +228,21 @@ impl Engine {
         }
     }
 
+    /// Where a pool has several servers, parts of it may have modules that others have not. Most commands name their first key
+    /// at once, so its owner is asked what it is, and if that cannot be, another one.
+    fn turn_to_who_may_know(&mut self, key: Key, first: Option<&[u8]>) {
+        if self.has_several_owners(key) {
+            if let Some(first) = first {
+                self.turn_to_owner(key, first);
+            }
+            self.turn_from_dead(key);
+        }
+    }
+
     /// A request whose command the table does not have.
     pub(crate) fn place_unknown(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
         self.turn_from_replica(key, None);
-        if self.has_several_owners(key) {
-            // Any of them may say what it is.
-            self.turn_from_dead(key);
-        }
+        self.turn_to_who_may_know(key, spans.get(1).map(|name| name.of(bytes)));
         let name = spans[0].of(bytes).to_ascii_lowercase();
         if name == b"post" || name == b"host:" {
             // A browser was made to speak to us: what follows in its request is not the client's will.

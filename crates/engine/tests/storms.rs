@@ -29,6 +29,8 @@ const SIZE: i64 = 7;
 const TOO_LARGE: &str = "-ERR respool: what the servers answer is together larger than ";
 /// ... and when not all of them executed their part.
 const IN_PART: &str = "-UNKNOWN respool: a part of the command ";
+/// What an element of a reply has, at the most, besides a value that nobody writes.
+const ELEMENT_BYTES: usize = 64;
 /// Entries of a link that one read of a client may add, at the most, and that the capture of another link may, behind that
 /// one's.
 const ENTRIES_AT_ONCE: usize = 2 * ASKED_BYTES / 15;
@@ -346,11 +348,10 @@ impl Client {
                 reply == done || is_unknown || is_unsent || is_refused
             }
             _ if is_unknown || is_unsent => true,
+            // What several servers answer is not held.
             ["MGET", ref keys @ ..] if storm.servers > 1 && reply.starts_with(TOO_LARGE) => {
-                let held = keys.iter().filter_map(|key| constant(key));
-                // Frames and values that somebody writes are small.
-                held.map(|value| value.len() + 100).sum::<usize>() + 100 * keys.len()
-                    > storm.hard_bytes as usize
+                let len = |key: &&str| constant(key).map_or(0, |value| value.len()) + ELEMENT_BYTES;
+                keys.iter().map(len).sum::<usize>() > storm.hard_bytes as usize
             }
             ["MGET", ref keys @ ..] => {
                 let elements = elements(reply);

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_lab::servers::{Proxy, Server};
+use respool_lab::servers::{self, Flavour, Proxy, Server};
 use respool_lab::topologies::{
     Cluster, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url, sharded_url,
 };
 use respool_protocol::slot::hash_slot;
 use tempfile::TempDir;
 
-use super::client::{Client, Value, words};
+use super::client::{Client, Value, request, words};
 use super::cluster::{SOON, move_slots, move_some, primaries, some_server};
 use super::coalescing::counter;
 use super::counting::{Allowed, counted};
@@ -630,6 +630,46 @@ fn is_read_where_its_url_says(read: &str, seen: &str) {
         }
     }
     assert!(reads(primary) >= 50, "{}", reads(primary));
+}
+
+#[test]
+fn a_module_that_one_part_has_is_used_with_keys_of_that_part() {
+    let Ok(binary) = servers::find(Flavour::Redis82) else {
+        return;
+    };
+    let module = binary.with_file_name("falkordb.so");
+    let module = module.to_str().expect("it is text");
+    let start = |args: &[&str]| Server::start(&binary, args).unwrap_or_else(|e| panic!("{e}"));
+    let (all, graphs) = (start(&[]), start(&["--loadmodule", module]));
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let file = folder.path().join("respool.toml");
+    let proxy = Proxy::start_with(&respool(), |port| {
+        let text = format!(
+            "threads = 1\nrequest-held-bytes-max = 65536\n\
+             [pool.all]\nlisten = '127.0.0.1:{port}'\nbackend = 'redis://{}'\n\
+             [pool.all.prefixes]\n'g:' = 'redis://{}'\n",
+            all.address(),
+            graphs.address()
+        );
+        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
+        vec!["--config".into(), file.display().to_string()]
+    });
+    let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
+    let mut client = Client::connect(proxy.address());
+    for large in [0, 200_000] {
+        for round in 0..3 {
+            let query = format!("CREATE(:n{{of:'{}'}})", "x".repeat(large));
+            let asked = |key: &str| request(&["GRAPH.QUERY", key, &query]);
+            let made = client.exchange(asked("g:a"), 1).remove(0);
+            assert!(matches!(made, Value::Array(_)), "{large} {round}: {made:?}");
+            let elsewhere = client.exchange(asked("a"), 1).remove(0);
+            let text = elsewhere.error().unwrap_or_default();
+            assert!(text.starts_with("ERR unknown command"), "{elsewhere:?}");
+            assert_eq!(client.call("SET a 1"), Value::ok());
+        }
+    }
+    let count = client.call("GRAPH.QUERY g:a MATCH(n)RETURN(count(n))");
+    assert!(format!("{count:?}").contains(":6"), "{count:?}");
 }
 
 #[test]
