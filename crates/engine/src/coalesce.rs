@@ -733,10 +733,11 @@ impl Engine {
             && (is_first || entry.class == Class::Same)
         {
             link.pop_answered(entry);
-            let has_room = self.has_room_for_copy(entry.session, reply);
             let is_early = self.brings_early(key, &entry)
-                && (cut || !has_room || self.asks_same_again(key, entry.session, &request));
-            let too_much = !is_first && (cut || !has_room);
+                && (cut
+                    || self.asks_same_again(key, entry.session, &request)
+                    || !self.has_room_for_copy(entry.session, reply));
+            let too_much = !is_first && (cut || !self.has_room_for_copy(entry.session, reply));
             if let Some(link) = self.links.get_mut(key).filter(|_| too_much) {
                 self.counters.reads_left_alone += u64::from(link.collapsing.give_up());
             }
@@ -767,7 +768,8 @@ impl Engine {
     /// What other links bring has nothing to do with that.
     pub(crate) fn brings_early(&self, link: Key, read: &Entry) -> bool {
         let asks_again = |session: &Session| session.flags.any(Flags::ASKS_AGAIN);
-        read.before != Before::Answered
+        !self.askers.is_empty()
+            && read.before != Before::Answered
             && self.sessions.get(read.session).is_some_and(asks_again)
             && self.asking(read.session, link).is_some()
     }
