@@ -208,6 +208,7 @@ mod tests {
         let refused = Greeted::Refused(b"NOAUTH no".to_vec());
         assert_eq!(greeting.read(b"-NOAUTH no\r\n", &mut None, &mut 0), refused);
     }
+
     /// A proxy before a Cluster may call itself standalone.
     #[test]
     fn a_server_that_is_no_node_is_known_by_its_own_words_alone() {

@@ -609,10 +609,8 @@ impl Engine {
 
     /// Whether a server could not be had, and none of the links that are shared there is up.
     pub(crate) fn is_away(&self, server: ServerId) -> bool {
-        let is_up =
-            |link: &Link| link.key.server == server && link.role == Role::Shared && link.is_up();
         self.first_link_is(server, |link| !link.is_up() && link.failures > 0)
-            && !self.links.iter().any(|(_, link)| is_up(link))
+            && !self.is_reachable(server)
     }
 
     /// Whether that could not be had, and is not tried just now.
