@@ -61,7 +61,7 @@ impl Default for Limits {
             stranger_stall_ms: 5_000,
             request_held_bytes_max: 256 << 10,
             streaming_links_max: 16,
-            links_max: 256,
+            links_max: 128,
             pinned_links_max: 1_024,
             transaction_bytes_max: 64 << 20,
             session_subscriptions_max: 65_536,
