@@ -139,9 +139,13 @@ impl Engine {
     /// If no link to a server is up and the last attempt has failed: until when it rests.
     pub(crate) fn away_until(&self, server: ServerId) -> Option<Time> {
         let until = self.server(server).health.rest_until?;
-        let is_up = |link: &Link| link.key.server == server && link.is_up();
-        let mut links = self.links.iter();
-        (!links.any(|(_, link)| is_up(link))).then_some(until)
+        (!self.has_link_up(server)).then_some(until)
+    }
+
+    /// Whosever that is.
+    fn has_link_up(&self, server: ServerId) -> bool {
+        let is_up = |(_, link): (Key, &Link)| link.key.server == server && link.is_up();
+        self.links.iter().any(is_up)
     }
 
     /// Whether a server to which no shared link is up has answered the last attempt, and does not take its time over another one.
@@ -162,8 +166,7 @@ impl Engine {
 
     /// Whether a server is there: a link to it is up, whosever it is, or the last attempt at one was answered.
     pub(crate) fn is_there(&self, server: ServerId) -> bool {
-        let is_up = |(_, link): (Key, &Link)| link.key.server == server && link.is_up();
-        self.server(server).health.answered || self.links.iter().any(is_up)
+        self.server(server).health.answered || self.has_link_up(server)
     }
 
     /// Whether there is a point in connecting a link now. If so, and its server was away, the others leave it to this one.

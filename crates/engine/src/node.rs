@@ -88,7 +88,7 @@ impl Engine {
         let counts = cluster.filter(|cluster| cluster.is_known());
         let counts = counts.map(|cluster| cluster.slot_counts());
         let reached = counts.into_iter().flatten();
-        let reached = reached.filter(|(server, _)| !self.is_away(*server));
+        let reached = reached.filter(|(server, _)| self.away_until(*server).is_none());
         reached.map(|(_, slots)| slots).sum()
     }
 

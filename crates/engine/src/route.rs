@@ -607,12 +607,6 @@ impl Engine {
         kinds.filter_map(|(_, key)| Some((*key, self.links.get(*key)?)))
     }
 
-    /// Whether a server could not be had, and none of the links that are shared there is up.
-    pub(crate) fn is_away(&self, server: ServerId) -> bool {
-        self.first_link_is(server, |link| !link.is_up() && link.failures > 0)
-            && !self.is_reachable(server)
-    }
-
     /// Whether that could not be had, and is not tried just now.
     pub(crate) fn is_resting(&self, server: ServerId) -> bool {
         self.first_link_is(server, |link| matches!(link.state, State::Resting { .. }))

@@ -809,6 +809,14 @@ fn where_clients_bring_the_password_a_message_is_lost_on_nobody_and_the_nodes_ar
     }
     let asked = counter(&mut other, "topology_refreshes") - asked;
     assert!(asked < 8, "the nodes were asked {asked} times");
+    // So does a node where nobody has brought it yet.
+    for _ in 0..8 {
+        let mut client = Client::connect(proxy.address());
+        assert_eq!(client.call("AUTH secret"), Value::ok());
+        wait_until("all slots are served", SOON, || {
+            divided::text(&client.call("CLUSTER INFO")).contains("cluster_state:ok\r\n")
+        });
+    }
 }
 
 /// Nodes tell each other: who listens at another one than the first misses nothing.
