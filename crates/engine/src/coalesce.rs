@@ -31,8 +31,6 @@
 //!
 //! Who looks at the server itself can tell: MONITOR, SLOWLOG and INFO show what was sent.
 
-use std::hash::{DefaultHasher, Hasher};
-
 use respool_protocol::number;
 
 use crate::control::Levels;
@@ -44,7 +42,7 @@ use crate::replies::Delivery;
 use crate::session::{Flags, Session};
 use crate::slots::{Key, Slots};
 use crate::time::Time;
-use crate::twins::Twins;
+use crate::twins::{Twins, hash};
 
 /// Where a batch is put into its new order; kept for the next one.
 #[derive(Default)]
@@ -586,12 +584,6 @@ impl Asking {
     fn has_before(&self, request: &[u8]) -> bool {
         self.all || self.requests.contains(&hash(request))
     }
-}
-
-fn hash(request: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(request);
-    hasher.finish()
 }
 
 /// Replies to what leaves together.

@@ -106,7 +106,7 @@ impl Twins {
 }
 
 /// Words are mixed in by a multiplication whose halves are folded, as wyhash does it (Wang Yi).
-fn hash(string: &[u8]) -> u64 {
+pub(crate) fn hash(string: &[u8]) -> u64 {
     const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, word: u64| {
         let product = u128::from(hash ^ word) * u128::from(SEED);
