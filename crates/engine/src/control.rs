@@ -245,14 +245,11 @@ impl Engine {
             let text = format!("(possibly related to argument '{name}') - {why}");
             Err(format!("ERR CONFIG SET failed {text}"))
         };
-        let request_ms = self.settings.timeouts.request_ms;
-        if rule.hold
-            && request_ms != 0
-            && u64::from(rule.max_delay_us) >= 1_000 * u64::from(request_ms)
-        {
+        let timeouts = &self.settings.timeouts;
+        if rule.outwaits(timeouts) {
             let why = format!(
-                "what is held for max-delay-us = {} would time out before it is sent: request-timeout-ms is {request_ms}",
-                rule.max_delay_us
+                "what is held for max-delay-us = {} would time out before it is sent: request-timeout-ms is {}",
+                rule.max_delay_us, timeouts.request_ms
             );
             return failed("respool.max-delay-us", &why);
         }

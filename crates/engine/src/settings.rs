@@ -94,6 +94,12 @@ impl FlushRule {
     pub const FUSED_KEYS_MAX_MIN: u32 = 2;
     /// ... and the most: in so few bytes as one has at the most there is no room for more.
     pub const FUSED_KEYS_MAX_MAX: u32 = 1_000;
+
+    /// Whether what is held may time out before it is sent: such a rule is refused.
+    pub fn outwaits(&self, timeouts: &Timeouts) -> bool {
+        let request_us = u64::from(timeouts.request_ms) * 1_000;
+        self.hold && request_us != 0 && u64::from(self.max_delay_us) >= request_us
+    }
 }
 
 impl Default for FlushRule {

@@ -647,9 +647,8 @@ impl Resolved {
 
     /// A request must not wait longer than it may take, in any pool.
     fn check_waits(&self, problems: &mut Vec<Problem>) {
-        let request_us = u64::from(self.values.timeouts.request_ms) * 1_000;
         let mut check = |rule: &FlushRule, low: (String, &Place)| {
-            if rule.hold && request_us != 0 && u64::from(rule.max_delay_us) >= request_us {
+            if rule.outwaits(&self.values.timeouts) {
                 let why = "a held request would time out before it is sent";
                 problems.push(self.disordered(low, "request-timeout-ms", true, why));
             }
