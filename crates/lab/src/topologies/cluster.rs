@@ -445,15 +445,26 @@ impl Cluster {
         agreed.map(drop).ok_or_else(|| "no node answers".to_owned())
     }
 
-    /// Returns when all nodes that answer say that this one has the slot.
+    /// Returns when all nodes that answer say that this one has the slot, and know of its claim what it says itself.
+    ///
+    /// Who only was told the slot's new owner takes it back as soon as the old one's last words arrive, which are of a
+    /// later epoch than what it knows of the new one. And who takes a slot without knowing the epoch of the one who
+    /// took it before claims it with the same: of that the nodes may disagree for ever.
     fn wait_for_owner(&self, slot: u16, owner: usize) -> io::Result<()> {
         wait_until(FORM_LIMIT, || {
+            let id = self.id(owner);
+            let by_itself = self.seen_by(owner).map_err(|error| error.to_string())?;
+            let own = by_itself.iter().find(|seen| seen.id == id);
+            let own = own.ok_or_else(|| format!("{id} does not know itself"))?;
             for node in self.answering() {
                 let seen = self.seen_by(node).map_err(|error| error.to_string())?;
-                let has = |seen: &Seen| seen.id == self.ids[owner] && seen.has(slot);
+                let has = |seen: &Seen| seen.id == id && seen.has(slot) && seen.epoch == own.epoch;
                 if !seen.iter().any(has) {
                     let address = self.nodes[node].address();
-                    return Err(format!("{address} does not see that slot {slot} has moved"));
+                    return Err(format!(
+                        "{address} does not see that slot {slot} has moved to {}, epoch {}",
+                        own.address, own.epoch
+                    ));
                 }
             }
             Ok(())
