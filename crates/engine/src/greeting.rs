@@ -31,8 +31,47 @@ pub(crate) struct Identity {
     pub(crate) version: String,
     /// `master`, `replica`, `sentinel`.
     pub(crate) role: String,
+    /// `standalone`, `cluster`, `sentinel`.
+    pub(crate) mode: String,
     /// Its modules: of each, names and values of its fields.
     pub(crate) modules: Vec<Value>,
+}
+
+impl Identity {
+    /// Of the reply to HELLO.
+    fn read(hello: &Value) -> Identity {
+        let text = |name, default: &str| {
+            let said = hello.field(name).and_then(Value::text);
+            said.map_or_else(
+                || default.to_owned(),
+                |said| String::from_utf8_lossy(said).into_owned(),
+            )
+        };
+        Identity {
+            server: text("server", "redis"),
+            version: text("version", ""),
+            role: text("role", ""),
+            mode: text("mode", ""),
+            modules: match hello.field("modules") {
+                Some(Value::List(modules)) => modules.clone(),
+                _ => Vec::new(),
+            },
+        }
+    }
+
+    /// What the log says of a server; `is_known_node`: we take it for one of a Cluster.
+    pub(crate) fn description(&self, is_known_node: bool) -> String {
+        let Identity {
+            server, version, ..
+        } = self;
+        // Without a word about it, its redirections would surprise the clients.
+        let hint = if self.mode == "cluster" && !is_known_node {
+            " (a node of a Cluster: its MOVED and ASK reach the clients; redis-cluster:// would follow them)"
+        } else {
+            ""
+        };
+        format!("{server} {version}{hint}")
+    }
 }
 
 impl Greeting {
@@ -110,29 +149,15 @@ impl Greeting {
                     if let Some(Value::Integer(id)) = value.field("id") {
                         *client_id = *id;
                     }
-                    if let Some(version) = value.field("version").and_then(Value::text) {
-                        if self.to_node
-                            && value.field("mode").and_then(Value::text) == Some(b"standalone")
-                        {
+                    if value.field("version").and_then(Value::text).is_some() {
+                        let own = Identity::read(&value);
+                        if self.to_node && own.mode == "standalone" {
                             // It may be a proxy that says so, and speak for nodes.
                             encode::request(&mut self.unsent, &["CLUSTER", "INFO"]);
                             self.replies += 1;
                             self.asks_for_node = true;
                         }
-                        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                        let server = value
-                            .field("server")
-                            .and_then(Value::text)
-                            .unwrap_or(b"redis");
-                        *identity = Some(Identity {
-                            server: text(server),
-                            version: text(version),
-                            role: text(value.field("role").and_then(Value::text).unwrap_or(b"")),
-                            modules: match value.field("modules") {
-                                Some(Value::List(modules)) => modules.clone(),
-                                _ => Vec::new(),
-                            },
-                        });
+                        *identity = Some(own);
                     }
                 }
                 None => return Greeted::Broken(String::from("its greeting cannot be read")),
@@ -200,6 +225,7 @@ mod tests {
                 server: "valkey".into(),
                 version: "9.1.0".into(),
                 role: "".into(),
+                mode: "".into(),
                 modules: Vec::new(),
             };
             assert_eq!(identity, Some(expected));

@@ -90,9 +90,11 @@ impl Engine {
         let Some(link) = self.links.get(key) else {
             return;
         };
-        let identity = link.identity.as_ref().map_or(String::new(), |identity| {
-            format!("{} {}", identity.server, identity.version)
-        });
+        let is_node = self.pool_of(its_server).cluster().is_some();
+        let identity = link
+            .identity
+            .as_ref()
+            .map_or(String::new(), |identity| identity.description(is_node));
         if matches!(link.role, Role::Shared | Role::Hub(_) | Role::Sentinel) {
             let server = self.label(key).to_owned();
             let pool = self.pool_name(link.key.server).to_owned();

@@ -877,6 +877,24 @@ fn what_is_published_is_at_one_node_until_that_is_gone() {
 
 /// They would execute whatever they are asked, and know nothing of each other.
 #[test]
+fn a_node_that_is_called_a_server_is_used_as_one_and_the_log_says_how_to_follow_its_cluster() {
+    let served = Served::start(&any_server(), primaries(), &["--threads=1"]);
+    let node = served.cluster.node(0).address();
+    let what = "redis-cluster:// would follow them";
+    let backend = format!("--backend=redis://{node}");
+    let alone = Proxy::start(&respool(), &[backend.as_str(), "--threads=1"]);
+    let alone = alone.unwrap_or_else(|error| panic!("{error}"));
+    let mut client = Client::connect(alone.address());
+    let said: Vec<Value> = (0..20)
+        .map(|number| client.call(&format!("GET key:{number}")))
+        .collect();
+    let moved = |said: &&Value| said.error().is_some_and(|text| text.starts_with("MOVED "));
+    assert!((1..20).contains(&said.iter().filter(moved).count()));
+    wait_until("it is said", SOON, || alone.log().contains(what));
+    assert!(!served.proxy.log().contains(what));
+}
+
+#[test]
 fn plain_servers_that_are_called_a_cluster_are_used_for_nothing_and_it_is_said_what_to_do() {
     let binary = any_server();
     let start = |_| Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
