@@ -321,7 +321,9 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
                     None => return Err(ONLY_DB.into()),
                 }
             }
-            None => return Err(ONLY_DB.into()),
+            None => {
+                return Err("each parameter after `?` is NAME=VALUE, such as db=0".into());
+            }
         }
     }
     reads::check(&reads)?;
@@ -625,6 +627,7 @@ mod tests {
             ("redis://host/2147483648", "the database must be a number"),
             ("redis://host/1?db=1", "the database twice"),
             ("redis://host?SECRET=1", "only parameter"),
+            ("redis-cluster://host?SECRET", "NAME=VALUE"),
             ("unix://host/run/r.sock", "three slashes"),
             ("unix:", "needs the path"),
             ("redis-sharded://h:1", "two servers at least"),
