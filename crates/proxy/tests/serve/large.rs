@@ -1,5 +1,6 @@
 //! Values from nothing to the largest that Redis takes: cut through, whole, in order, in bounded memory.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -14,7 +15,10 @@ const RESIDENT_BYTES_MAX: u64 = 96 << 20;
 
 /// A block of a large value: its number, then a pattern that belongs to the number.
 fn block(number: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..MIB).map(|at| (at / 7 + number) as u8).collect();
+    // Made once: a client that makes what it compares with while it reads is a slow reader.
+    static PATTERN: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (0..2 * MIB).map(|at| (at / 7) as u8).collect());
+    let mut bytes = PATTERN[7 * number..][..MIB].to_vec();
     bytes[..8].copy_from_slice(&(number as u64).to_be_bytes());
     bytes
 }
@@ -70,7 +74,11 @@ impl Bystander {
 
 #[test]
 fn a_value_of_512_mib_is_cut_through_in_bounded_memory_while_others_go_on() {
-    let target = proxied(&Options::default());
+    // A busy machine reads half a gigabyte no faster than it does.
+    let target = proxied(&Options::with(&[
+        "--session-stall-ms=60s",
+        "--stranger-stall-ms=60s",
+    ]));
     let blocks = 512;
     let beside = Bystander::beside(&target, |bystander| {
         let mut client = target.client();
