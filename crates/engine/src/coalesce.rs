@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each part has an entry of its own, with its session and its place there. No client can tell, because of
-//! six rules:
+//! seven rules:
 //! - Requests of different sessions that were gathered at one moment may run in any order: none of them was
 //!   answered. Those of one session keep theirs: what is moved runs behind all others of the batch, first SETs, then
 //!   reads, then GETs; so it is moved only if its session has asked for nothing behind it that would run before.
@@ -26,12 +26,15 @@
 //! - An error to an MGET or MSET is of the whole: every part is asked again by itself, and has its own answer; of an MSET
 //!   only if the error says that nothing was executed. What one session sets is in one MSET: none of it is executed before
 //!   something of it that is refused.
+//! - A node of a Cluster takes keys of one slot together, and no others. So there what is in an MGET or MSET stood side by
+//!   side and is of one slot; where that is rare, nothing is joined.
 //! - Whoever may MGET need not have the right to GET, nor the server a GET. So GETs are fused only where one that stood
 //!   for itself was not refused a short while ago; and so with SETs.
 //!
 //! Who looks at the server itself can tell: MONITOR, SLOWLOG and INFO show what was sent.
 
 use respool_protocol::number;
+use respool_protocol::slot::hash_slot;
 
 use crate::control::Levels;
 use crate::engine::Engine;
@@ -171,8 +174,10 @@ impl Engine {
         let pool = self.servers[usize::from(link.key.server.0)].pool;
         let rule = &self.pools[usize::from(pool)].flush;
         let count = link.gathered() as u32;
-        let gets = rule.fuse && link.gets.pays(count);
-        let sets = rule.fuse && link.sets.pays(count);
+        let by_slot = self.pools[usize::from(pool)].cluster().is_some();
+        let fuse = rule.fuse && (!by_slot || link.by_slot.pays(count));
+        let gets = fuse && link.gets.pays(count);
+        let sets = fuse && link.sets.pays(count);
         let collapse = rule.collapse && link.collapsing.pays(count);
         let now = self.now;
         let seen = |at: Option<Time>, ms| at.is_some_and(|at| now.since_ms(at) < ms);
@@ -191,6 +196,7 @@ impl Engine {
         work.parts.iter_mut().for_each(Vec::clear);
         let keys_max = rule.fused_keys_max as usize;
         work.blocks.keys_max = keys_max;
+        work.blocks.by_slot = by_slot;
         link.copy_gathered(&mut work.entries);
         let bytes = link.gathered_bytes();
         let mut at = bytes.len();
@@ -254,7 +260,7 @@ impl Engine {
                         && may(Move::Set)
                         && is_plain(request, SET)
                         && (session.sets.is_empty() || set_of == of)
-                        && session.sets.takes(request.len(), keys_max) =>
+                        && session.sets.takes(request, &work.blocks) =>
                 {
                     set_of = of;
                     Move::Set
@@ -293,6 +299,7 @@ impl Engine {
         order.begin(stay, batch);
         blocks.last = 0;
         let (mut candidates, mut same, mut saved) = (0, 0, 0);
+        let (mut fusable, mut lone) = (0, 0);
         for (section, parts) in SECTIONS.iter().zip(moved).rev() {
             parts.reverse();
             let mut section = section.of(parts.len());
@@ -312,6 +319,14 @@ impl Engine {
                 candidates += parts.len();
                 same += parts.len() - twins.leaders().len();
             }
+            if section.whole.is_some() {
+                fusable += blocks.of_section.iter().sum::<usize>();
+                lone += blocks
+                    .of_section
+                    .iter()
+                    .filter(|count| **count == 1)
+                    .count();
+            }
             saved += parts.len() - blocks.of_section.len();
             let counters = &mut self.counters;
             counters.fused_batches += fused.wholes;
@@ -328,6 +343,10 @@ impl Engine {
             counters.reads_left_alone += u64::from(link.collapsing.note(candidates as u32));
             link.collapsing.waste((candidates - same) as u32);
         }
+        if blocks.by_slot {
+            counters.slots_left_alone += u64::from(link.by_slot.note(fusable as u32));
+            link.by_slot.waste(lone as u32);
+        }
         link.rearrange(&order.bytes, &order.entries);
     }
 }
@@ -338,6 +357,10 @@ struct Blocks {
     last: u32,
     /// The most parts in one.
     keys_max: usize,
+    /// Whether all parts of one are of one slot ...
+    by_slot: bool,
+    /// ... and of which those of the last one are.
+    slot: u16,
     /// Of each of a section: how many parts are sent with it.
     of_section: Vec<usize>,
     /// Bytes in the last one.
@@ -350,6 +373,8 @@ struct Blocks {
 pub(crate) struct Run {
     parts: u16,
     bytes: u16,
+    /// Of all of them, where slots count.
+    slot: u16,
 }
 
 const _: () = assert!(FUSED_BYTES_MAX <= u16::MAX as usize);
@@ -359,13 +384,16 @@ impl Run {
         self.parts == 0
     }
 
-    /// Takes one more in, if there is room in one MSET.
-    fn takes(&mut self, bytes: usize, keys_max: usize) -> bool {
-        let fits = usize::from(self.parts) < keys_max
-            && usize::from(self.bytes) + bytes <= FUSED_BYTES_MAX;
+    /// Takes one more in, if all of it may be in one MSET.
+    fn takes(&mut self, set: &[u8], blocks: &Blocks) -> bool {
+        let slot = blocks.slot_of(&set[SET.len()..]);
+        let fits = usize::from(self.parts) < blocks.keys_max
+            && usize::from(self.bytes) + set.len() <= FUSED_BYTES_MAX
+            && (self.is_empty() || slot == self.slot);
         if fits {
             self.parts += 1;
-            self.bytes += bytes as u16;
+            self.bytes += set.len() as u16;
+            self.slot = slot;
         }
         fits
     }
@@ -374,30 +402,36 @@ impl Run {
 impl Blocks {
     /// All of a run belongs into one block: into the last one, if it fits.
     fn begin_run(&mut self, run: Run) {
-        if !self.has_room_for(run.parts.into(), run.bytes.into()) {
-            self.begin();
+        if !self.has_room_for(run.parts.into(), run.bytes.into(), run.slot) {
+            self.begin(run.slot);
         }
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self, slot: u16) {
         self.of_section.push(0);
         self.bytes = 0;
+        self.slot = slot;
         self.last += 1;
     }
 
     /// Whether the last one does.
     #[inline]
-    fn has_room_for(&self, parts: usize, bytes: usize) -> bool {
+    fn has_room_for(&self, parts: usize, bytes: usize, slot: u16) -> bool {
         let last = self.of_section.last();
         last.is_some_and(|count| count + parts <= self.keys_max)
             && self.bytes + bytes <= FUSED_BYTES_MAX
+            && self.slot == slot
     }
 
-    /// The block of the next part that is sent, with so many bytes.
+    /// The block of the next part that is sent, with so many bytes on the wire; `args`: what follows the command's name.
     #[inline]
-    fn take(&mut self, section: &Section, bytes: usize) -> u32 {
-        if section.whole.is_none() || !self.has_room_for(1, bytes) {
-            self.begin();
+    fn take(&mut self, section: &Section, args: &[u8], bytes: usize) -> u32 {
+        let slot = match section.whole {
+            Some(_) => self.slot_of(args),
+            None => 0,
+        };
+        if section.whole.is_none() || !self.has_room_for(1, bytes, slot) {
+            self.begin(slot);
         }
         if let Some(count) = self.of_section.last_mut() {
             *count += 1;
@@ -405,6 +439,22 @@ impl Blocks {
         self.bytes += bytes;
         self.last
     }
+
+    /// The slot of the first argument; 0 where slots do not count.
+    #[inline]
+    fn slot_of(&self, args: &[u8]) -> u16 {
+        match self.by_slot {
+            true => hash_slot(first_of(args).unwrap_or_default()),
+            false => 0,
+        }
+    }
+}
+
+/// The first of arguments as they are on the wire.
+fn first_of(args: &[u8]) -> Option<&[u8]> {
+    let line = args.iter().position(|byte| *byte == b'\r')?;
+    let len = usize::try_from(number::parse(args.get(1..line)?)?).ok()?;
+    args.get(line + 2..)?.get(..len)
 }
 
 /// Decides which parts of a section are sent, and in which blocks; to the others the answer to an earlier one is theirs,
@@ -456,7 +506,7 @@ fn choose(
                 continue;
             }
         }
-        session.block = blocks.take(section, entry.len as usize);
+        session.block = blocks.take(section, batch.bytes(*part, from), entry.len as usize);
         if section.collapses {
             twins.lead(place, index as u32, session.block);
         }

@@ -253,10 +253,6 @@ impl Engine {
             );
             return failed("respool.max-delay-us", &why);
         }
-        if rule.fuse && of.cluster().is_some() {
-            let why = "the nodes of a Cluster get each GET and SET by itself: keys that come together are rarely of one slot";
-            return failed("respool.fuse", why);
-        }
         Ok(values)
     }
 

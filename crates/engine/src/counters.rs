@@ -162,6 +162,8 @@ counters! {
     gets_left_alone: u64,
     /// ... or SETs: the server refused it ...
     sets_left_alone: u64,
+    /// ... or both, to a node of a Cluster: too few came side by side with another of their slot ...
+    slots_left_alone: u64,
     /// ... or looking for equal reads: too few were, or copies were too large.
     reads_left_alone: u64,
     /// Replies from servers. What came in one for an MGET that was made of GETs counts by values.

@@ -31,7 +31,7 @@ use crate::settings::FlushRule;
 use crate::slots::Key;
 use crate::subscriptions::LineId;
 use crate::time::Time;
-use crate::trial::{COLLAPSING, FUSING, Trial};
+use crate::trial::{BY_SLOT, COLLAPSING, FUSING, Trial};
 
 /// Why a link is given up that brought a reply to nothing: nobody could be told whose the next one is.
 pub(crate) const UNASKED: &str = "it sent a reply that nobody asked for";
@@ -207,6 +207,8 @@ pub(crate) struct Link {
     pub(crate) gets: Trial,
     /// ... and SETs.
     pub(crate) sets: Trial,
+    /// Whether what comes side by side is of one slot often enough, where that counts.
+    pub(crate) by_slot: Trial,
     /// Whether it pays to look for what is the same.
     pub(crate) collapsing: Trial,
     /// Its server may say that another one is to be asked, or that one should ask later.
@@ -281,6 +283,7 @@ impl Link {
             may_set: None,
             gets: FUSING,
             sets: FUSING,
+            by_slot: BY_SLOT,
             collapsing: COLLAPSING,
             heeds: false,
             waits: false,
@@ -735,6 +738,7 @@ impl Link {
     pub(crate) fn try_again(&mut self) {
         self.gets = FUSING;
         self.sets = FUSING;
+        self.by_slot = BY_SLOT;
         self.collapsing = COLLAPSING;
     }
 

@@ -331,11 +331,7 @@ impl Pools {
         let parts: Vec<u16> = self.parts_of(pool).to_vec();
         for part in parts.into_iter().map(usize::from) {
             if part != pool {
-                let fuse = rule.fuse && self[part].cluster().is_none();
-                self[part].flush = FlushRule {
-                    fuse,
-                    ..rule.clone()
-                };
+                self[part].flush = rule.clone();
             }
         }
     }
@@ -430,7 +426,7 @@ impl Pool {
             servers.push(Server::new(index, settings));
             id
         };
-        let mut flush = flush.clone();
+        let flush = flush.clone();
         let mut watch = None;
         let topology = match kind {
             PoolKind::Single(server) => Topology::Single(add(server)),
@@ -461,8 +457,6 @@ impl Pool {
                 }
             }
             PoolKind::Cluster { seeds } => {
-                // Keys that come together are rarely of one slot.
-                flush.fuse = false;
                 let ids = seeds.iter().map(add).collect();
                 Topology::Cluster(Box::new(Cluster::new(seeds, ids, numbers.clone())))
             }

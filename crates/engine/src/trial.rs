@@ -78,6 +78,8 @@ impl Trial {
 
 /// A GET that has to be asked again costs two requests instead of one: it pays up to one in eight.
 pub(crate) const FUSING: Trial = Trial::new(4);
+/// To find no company costs little, but a session may have to wait: it pays from one in four on.
+pub(crate) const BY_SLOT: Trial = Trial::new(24);
 /// To look for what is the same costs little: it pays from one read in 32 on.
 pub(crate) const COLLAPSING: Trial = Trial::new(31);
 

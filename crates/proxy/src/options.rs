@@ -657,8 +657,10 @@ pub(crate) static OPTIONS: &[Opt] = &[
         brief: "Send the GETs of a batch as one MGET, and its SETs as one MSET",
         more: "Each client gets what its own command would have got. Only GET and SET without \
                options are fused, and only where their order does not matter. Who looks at the \
-               server itself sees the difference: in MONITOR, SLOWLOG and INFO commandstats. In front of a Cluster \
-               nothing is fused: keys that come together are rarely of one slot.",
+               server itself sees the difference: in MONITOR, SLOWLOG and INFO commandstats. In front of a Cluster what \
+               stands side by side is fused if it is of one slot (keys with a common hash tag); where that is rare, it is left alone for a while. \
+               Of what one client has asked in a batch, only the last of it is fused: GETs with nothing behind them, and SETs with nothing but \
+               GETs and other reads of single keys behind them, as many as fit one MSET.",
         example: "false",
         per_pool: true,
         ..OPTION

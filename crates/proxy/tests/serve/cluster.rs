@@ -188,9 +188,6 @@ fn one_client_gets_what_one_server_would_have_said_and_in_order() {
             let keys = divided::answers_like_one_server(binary, address);
             assert_eq!(client.call("DBSIZE"), keys);
             divided::many_clients_get_their_own_answers(address);
-            let fuse = client.call("CONFIG SET respool.fuse yes");
-            let error = fuse.error().unwrap_or_else(|| panic!("{fuse:?}"));
-            assert!(error.contains("nodes of a Cluster"), "{error}");
         }
         for node in served.cluster.nodes() {
             let held = Client::connect(node.address()).call("DBSIZE");

@@ -43,5 +43,6 @@ mod sessions;
 mod sharded;
 mod splits;
 mod stripped;
+mod tagged;
 mod transactions;
 mod waits;

@@ -1,0 +1,199 @@
+//! Keys with hash tags in front of a Cluster: what stands side by side and is of one slot leaves together.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use respool_protocol::slot::hash_slot;
+
+use super::client::{Client, Value};
+use super::cluster::{SOON, Served, move_slots, primaries, some_server, with_every_server};
+use super::coalescing::counter;
+use super::divided::pipelined;
+use super::target::{Random, seed, wait_until};
+
+/// As often as the nodes together have executed a command.
+fn calls(served: &Served, command: &str) -> u64 {
+    let name = format!("cmdstat_{command}:calls=");
+    let of_node = |node: &respool_lab::topologies::Node| {
+        let stats = Client::connect(node.address()).call("INFO commandstats");
+        let Value::Bulk(stats) = stats else {
+            panic!("INFO is a text: {stats:?}");
+        };
+        let stats = String::from_utf8(stats).expect("INFO is ASCII");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&name));
+        line.map_or(0, |line| {
+            let number = line.split(',').next().unwrap_or_default();
+            number.parse().expect("calls are a number")
+        })
+    };
+    served.cluster.nodes().iter().map(of_node).sum()
+}
+
+fn all(requests: impl Iterator<Item = String>) -> String {
+    requests.collect::<Vec<_>>().join(";")
+}
+
+/// The first of what comes together go by themselves, until they have shown that the user may do that.
+fn shown(client: &mut Client, tag: &str) {
+    for (command, value, counted) in [("SET", " first", "fused_sets"), ("GET", "", "fused_gets")] {
+        let before = counter(client, counted);
+        let requests = all((0..4).map(|number| format!("{command} {tag}:{number}{value}")));
+        wait_until("it is shown", SOON, || {
+            let replies = pipelined(client, &requests);
+            assert!(
+                replies.iter().all(|reply| reply.error().is_none()),
+                "{replies:?}"
+            );
+            counter(client, counted) > before
+        });
+    }
+}
+
+#[test]
+fn what_stands_side_by_side_and_is_of_one_slot_leaves_together() {
+    with_every_server(|binary| {
+        let served = Served::start(binary, primaries(), &["--threads=1"]);
+        let mut client = served.client();
+        shown(&mut client, "{a}");
+        assert_eq!(client.call("RPUSH {a}:list 1"), Value::Integer(1));
+        let before = ["get", "set", "mget", "mset"].map(|name| calls(&served, name));
+        let sets = all((0..50).map(|number| format!("SET {{a}}:{number} v{number}")));
+        assert!(
+            pipelined(&mut client, &sets)
+                .iter()
+                .all(|reply| *reply == Value::ok())
+        );
+        let gets =
+            all((0..50).map(|number| format!("GET {{a}}:{number}"))) + ";GET {a}:none;GET {a}:list";
+        let replies = pipelined(&mut client, &gets);
+        for (number, reply) in replies[..50].iter().enumerate() {
+            assert_eq!(*reply, Value::bulk(format!("v{number}")));
+        }
+        assert_eq!(replies[50], Value::Null);
+        let wrong = replies[51].error().unwrap_or_default();
+        assert!(wrong.starts_with("WRONGTYPE "), "{:?}", replies[51]);
+        let after = ["get", "set", "mget", "mset"].map(|name| calls(&served, name));
+        let [get, set, mget, mset] = [0, 1, 2, 3].map(|of| after[of] - before[of]);
+        // A pipeline may come in two pieces.
+        assert!(get <= 10 && set <= 10, "{get} GETs, {set} SETs");
+        assert!(
+            (1..5).contains(&mget) && (1..5).contains(&mset),
+            "{mget}, {mset}"
+        );
+        assert!(counter(&mut client, "fused_gets") >= 40);
+        assert!(counter(&mut client, "fused_sets") >= 40);
+        assert_eq!(counter(&mut client, "slots_left_alone"), 0);
+    });
+}
+
+#[test]
+fn what_is_rarely_of_one_slot_is_left_alone() {
+    let served = Served::start(&some_server(), primaries(), &["--threads=1"]);
+    let mut client = served.client();
+    for node in 0..3 {
+        // Each node's own GET and SET.
+        let key = super::cluster::key_in(|slot| served.cluster.share(node).contains(&slot), 0);
+        shown(&mut client, &format!("{{{key}}}"));
+    }
+    let before = [calls(&served, "mget"), calls(&served, "mset")];
+    for round in 0..60 {
+        let sets = all((0..100).map(|number| format!("SET {round}:{number} {number}")));
+        assert!(
+            pipelined(&mut client, &sets)
+                .iter()
+                .all(|reply| *reply == Value::ok())
+        );
+        let gets = all((0..100).map(|number| format!("GET {round}:{number}")));
+        for (number, reply) in pipelined(&mut client, &gets).iter().enumerate() {
+            assert_eq!(*reply, Value::bulk(number.to_string()));
+        }
+    }
+    assert!(counter(&mut client, "slots_left_alone") >= 1);
+    let after = [calls(&served, "mget"), calls(&served, "mset")];
+    let joined = after[0] + after[1] - before[0] - before[1];
+    assert!(joined < 120, "{joined} MGETs and MSETs of 12,000 requests");
+}
+
+/// Sessions whose keys are of a few slots, which move meanwhile: every answer is the one that its own order asks for.
+#[test]
+fn what_leaves_together_while_its_slot_moves_is_answered_as_if_it_did_not() {
+    const TAGS: u64 = 3;
+    with_every_server(|binary| {
+        let served = Served::start(binary, primaries(), &["--threads=2"]);
+        let over = AtomicBool::new(false);
+        let rounds = AtomicU64::new(0);
+        for tag in 0..TAGS {
+            let list = served.client().call(&format!("RPUSH {{t{tag}}}:list 1"));
+            assert_eq!(list, Value::Integer(1));
+        }
+        thread::scope(|scope| {
+            for session in 0..8_u64 {
+                let (served, over, rounds) = (&served, &over, &rounds);
+                scope.spawn(move || {
+                    let mut client = served.client();
+                    let mut random = Random::new(seed() ^ session);
+                    for round in 0.. {
+                        if over.load(Ordering::SeqCst) {
+                            break;
+                        }
+                        let tag = format!("{{t{}}}", random.below(TAGS));
+                        let count = 1 + random.below(12);
+                        let key = |number| format!("{tag}:{session}:{number}");
+                        let sets = (0..count).map(|number| format!("SET {} {round}", key(number)));
+                        let gets = (0..count).map(|number| format!("GET {}", key(number)));
+                        let requests = all(sets.chain(gets));
+                        let replies = pipelined(&mut client, &requests);
+                        let (set, got) = replies.split_at(count as usize);
+                        let said = |reply: &Value| *reply == Value::bulk(round.to_string());
+                        assert!(set.iter().all(|reply| *reply == Value::ok()), "{set:?}");
+                        assert!(got.iter().all(said), "{round}: {got:?}");
+                        // Seldom, or joining would be given up: what is asked again, and in one pipeline a write and a
+                        // read of one key by turns, of which none may overtake another.
+                        if random.below(20) == 0 {
+                            let gets = format!("GET {tag}:none;GET {};GET {tag}:list", key(0));
+                            let [none, got, list] = &pipelined(&mut client, &gets)[..] else {
+                                panic!("three replies");
+                            };
+                            assert_eq!((none, said(got)), (&Value::Null, true), "{got:?}");
+                            let wrong = list.error().unwrap_or_default();
+                            assert!(wrong.starts_with("WRONGTYPE "), "{list:?}");
+                            let key = key(0);
+                            let turns = format!("SET {key} a;GET {key};APPEND {key} b;GET {key}");
+                            let expected = [
+                                Value::ok(),
+                                Value::bulk("a"),
+                                Value::Integer(2),
+                                Value::bulk("ab"),
+                            ];
+                            assert_eq!(pipelined(&mut client, &turns), expected);
+                        }
+                        rounds.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            let mut random = Random::new(seed());
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                for _ in 0..4 {
+                    let slots = (0..TAGS).map(|tag| hash_slot(format!("t{tag}").as_bytes()));
+                    move_slots(&served.cluster, slots.collect(), &[0, 1, 2], &mut random);
+                }
+            }));
+            over.store(true, Ordering::SeqCst);
+            if let Err(panic) = result {
+                std::panic::resume_unwind(panic);
+            }
+        });
+        assert!(rounds.load(Ordering::SeqCst) > 100, "{rounds:?}");
+        wait_until("that slots move was met by what was joined", SOON, || {
+            let mut client = served.client();
+            [
+                "redirected_ask",
+                "redirected_moved",
+                "fused_gets",
+                "fused_sets",
+            ]
+            .iter()
+            .all(|name| counter(&mut client, name) > 0)
+        });
+    });
+}
