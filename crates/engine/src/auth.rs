@@ -261,9 +261,10 @@ impl Engine {
                     used[usize::from(login.user)] = true;
                 }
             }
-            for (known, used) in self.logins.known.iter_mut().zip(&used[1..]) {
-                if !used {
+            for (user, known) in (1..).zip(&mut self.logins.known) {
+                if !used[usize::from(user)] {
                     *known = None;
+                    self.learned.forget_user(user);
                 }
             }
         }
@@ -340,7 +341,7 @@ impl Engine {
         if link.role == (Role::Pinned { by: key }) {
             link.key.user = user;
         }
-        self.learned.doubt_user(link.key.server, user);
+        self.learned.doubt_user(user);
         if let Some(session) = self.sessions.get_mut(key) {
             session.user = user;
             session.flags.remove(Flags::UNAUTHENTICATED);

@@ -883,6 +883,7 @@ impl Engine {
     pub(crate) fn add_server(&mut self, server: Server) -> Option<ServerId> {
         if let Some(index) = self.free_server() {
             self.servers[usize::from(index.0)] = server;
+            self.learned.forget_server(index);
             return Some(index);
         }
         if self.servers.len() >= SERVERS_MAX {

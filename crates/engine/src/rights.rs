@@ -37,7 +37,7 @@ pub(crate) enum Refusal {
 }
 
 /// How long a right is believed in: a server does not tell when its rules change.
-const RIGHT_MS: u64 = 1_000;
+pub(crate) const RIGHT_MS: u64 = 1_000;
 /// As Redis says it to a command that could be queued and may not be executed (`execCommand`).
 const CHANGED: &[u8] = b"NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer allowed for the following reason: no permission to execute the command or subcommand";
 /// Nobody has said yet what may be asked by whom, and others could be harmed by it.
@@ -56,8 +56,14 @@ impl Rights {
         self.known.insert((whose, probe), Right { at, refusal });
     }
 
-    pub(crate) fn doubt(&mut self, whose: Whose) {
-        self.known.retain(|(of, _), _| *of != whose);
+    pub(crate) fn doubt(&mut self, is_such: impl Fn(Whose) -> bool) {
+        self.known.retain(|(of, _), _| !is_such(*of));
+    }
+
+    /// What is believed in no more is dropped.
+    pub(crate) fn tick(&mut self, now: Time) {
+        self.known
+            .retain(|_, right| now.since_ms(right.at) < RIGHT_MS);
     }
 }
 

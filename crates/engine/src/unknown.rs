@@ -16,7 +16,7 @@ use crate::limits::LEARNED_COMMANDS_MAX;
 use crate::link::LinkKey;
 use crate::pool::ServerId;
 use crate::requests::{Blocked, Placed, Request, allowed_in_subscription};
-use crate::rights::{Refusal, Rights};
+use crate::rights::{RIGHT_MS, Refusal, Rights};
 use crate::session::{Flags, Pins};
 use crate::slots::Key;
 use crate::time::Time;
@@ -32,8 +32,8 @@ pub(crate) struct Learned {
     /// been for a moment only.
     known: HashMap<ServerId, Known>,
     untold: HashMap<Whose, Option<Time>>,
-    /// Why a user may not open transactions, if it may not; as soon as it wants to.
-    unopened: HashMap<Whose, Option<Vec<u8>>>,
+    /// Why a user may not open transactions, if it may not, as of some moment; as soon as it wants to.
+    unopened: HashMap<Whose, (Option<Vec<u8>>, Time)>,
     /// What else it may ask.
     pub(crate) rights: Rights,
 }
@@ -80,10 +80,16 @@ pub(crate) enum Verdict {
 
 impl Learned {
     /// A user has said anew who it is, or its rights may have changed.
-    pub(crate) fn doubt_user(&mut self, server: ServerId, user: u16) {
-        self.untold.remove(&(server, user));
-        self.unopened.remove(&(server, user));
-        self.rights.doubt((server, user));
+    pub(crate) fn doubt_user(&mut self, user: u16) {
+        self.untold.retain(|(_, of), _| *of != user);
+        self.unopened.retain(|(_, of), _| *of != user);
+        self.rights.doubt(|(_, of)| of == user);
+    }
+
+    /// Its place may be another one's.
+    pub(crate) fn forget_user(&mut self, user: u16) {
+        self.doubt_user(user);
+        self.commands.retain(|((_, of), _), _| *of != user);
     }
 
     /// Which arguments of a command that the table does not have are keys, whichever server said it.
@@ -106,8 +112,16 @@ impl Learned {
         if let Some(known) = self.known.get_mut(&server) {
             known.doubted = true;
         }
+        self.commands.retain(|((of, _), _), _| *of != server);
         self.untold.retain(|(of, _), _| *of != server);
         self.unopened.retain(|(of, _), _| *of != server);
+    }
+
+    /// Its place is another one's.
+    pub(crate) fn forget_server(&mut self, server: ServerId) {
+        self.doubt_server(server);
+        self.known.remove(&server);
+        self.rights.doubt(|(of, _)| of == server);
     }
 }
 
@@ -345,9 +359,10 @@ impl Engine {
 
     /// The same for whether the session's user may open transactions. `opening` is MULTI as the client writes it.
     pub(crate) fn know_opening(&mut self, key: Key, opening: &[u8]) -> bool {
-        let known = self
-            .whose(key)
-            .is_none_or(|whose| self.learned.unopened.contains_key(&whose));
+        let known = self.whose(key).is_none_or(|whose| {
+            let said = self.learned.unopened.get(&whose);
+            said.is_some_and(|(refusal, at)| refusal.is_none() || self.now.since_ms(*at) < RIGHT_MS)
+        });
         known || !matches!(self.ask_to_open(key, opening), Err(Blocked::Wait))
     }
 
@@ -358,13 +373,13 @@ impl Engine {
 
     /// The server's error to a MULTI of this session's user, if that is what it says.
     pub(crate) fn refusal_to_open(&self, key: Key) -> Option<Vec<u8>> {
-        self.learned.unopened.get(&self.whose(key)?)?.clone()
+        self.learned.unopened.get(&self.whose(key)?)?.0.clone()
     }
 
     /// The rights of a user may have changed.
     pub(crate) fn doubt_rights(&mut self, link: Key) {
         if let Some(link) = self.links.get(link) {
-            self.learned.doubt_user(link.key.server, link.key.user);
+            self.learned.doubt_user(link.key.user);
         }
     }
 
@@ -393,7 +408,7 @@ impl Engine {
             self.lose_link(link, "it opens transactions and does not execute them");
         }
         // Behind that: a lost link puts in doubt what was known before.
-        self.learned.unopened.insert(whose, refusal);
+        self.learned.unopened.insert(whose, (refusal, self.now));
         self.wake_waiters(link);
     }
 
@@ -453,6 +468,7 @@ impl Engine {
 
     /// Lets those go on who have waited long enough.
     pub(crate) fn tick_lessons(&mut self) {
+        self.learned.rights.tick(self.now);
         let late = |(_, (_, since)): &(&(Whose, Subject), &(Key, Time))| {
             self.now.since_ms(*since) >= LESSON_MS
         };

@@ -1,7 +1,12 @@
 //! What a server does not know is not answered as if it did, whatever respool knows; nor in other words than its own.
 
+use std::thread;
+use std::time::Duration;
+
+use respool_lab::servers::{Proxy, Server};
+
 use super::client::{Client, Value, words};
-use super::target::{Options, Target, before_every_server, installed};
+use super::target::{Options, Target, before_every_server, installed, respool, wait_until};
 
 /// What respool answers itself, or may not pass on as it is, each rightly and wrongly. In Redis 6.2, SETINFO, NO-EVICT,
 /// NO-TOUCH and shard channels are not known, and subcommands have no number of arguments of their own; in 7.0, SETINFO
@@ -364,4 +369,43 @@ fn what_a_server_has_it_is_asked_once_whoever_needs_it() {
                 .all(|entry| entry.get("object") != Some(&command))
         );
     });
+}
+
+/// What a name means is a server's to say, and another one may be there after a lost connection.
+#[test]
+fn what_a_name_meant_is_asked_anew_when_the_server_was_another() {
+    for binary in installed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("names.conf");
+        let name = |command: &str| {
+            std::fs::write(&file, format!("rename-command {command} FOO\n")).expect("a file");
+        };
+        name("GET");
+        let included = file.to_str().expect("UTF-8");
+        let server = Server::start(&binary, &["--include", included]);
+        let mut server = server.unwrap_or_else(|error| panic!("{error}"));
+        let backend = format!("--backend=redis://{}", server.address());
+        let args = [backend.as_str(), "--threads=1", "--request-timeout-ms=3s"];
+        let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
+        let mut client = Client::connect(proxy.address());
+        assert_eq!(client.call("SET key value"), Value::ok());
+        assert_eq!(client.call("FOO key"), Value::bulk("value"));
+        name("BLPOP");
+        server.restart().unwrap_or_else(|error| panic!("{error}"));
+        wait_until("it is back", Duration::from_secs(10), || {
+            client.call("PING") == Value::Simple("PONG".into())
+        });
+        // As what it was it would go where everybody's requests do, and all would wait behind it.
+        client.send(&words("FOO list 0"));
+        let mut other = Client::connect(proxy.address());
+        for _ in 0..20 {
+            assert_eq!(other.call("PING"), Value::Simple("PONG".into()));
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(other.call("RPUSH list 1"), Value::Integer(1));
+        assert_eq!(
+            client.reply(),
+            Value::Array(vec![Value::bulk("list"), Value::bulk("1")])
+        );
+    }
 }

@@ -248,3 +248,23 @@ fn a_password_that_was_changed_disturbs_nobody_who_is_there() {
         }
     });
 }
+
+#[test]
+fn who_may_not_open_a_transaction_may_once_it_gets_the_right() {
+    before_every_server(&Options::default(), |target| {
+        let mut client = user(target, "+@all -multi");
+        let refused = client.call("MULTI");
+        let is_denied = |text: &str| text.starts_with("NOPERM");
+        assert!(refused.error().is_some_and(is_denied), "{refused:?}");
+        target.direct_client().call("ACL SETUSER app +multi");
+        // What the rules were is believed for a second.
+        super::target::wait_until("it may", std::time::Duration::from_secs(5), || {
+            client.call("MULTI") == Value::ok()
+        });
+        assert_eq!(client.call("PING"), Value::Simple("QUEUED".into()));
+        assert_eq!(
+            client.call("EXEC"),
+            Value::Array(vec![Value::Simple("PONG".into())])
+        );
+    });
+}
