@@ -445,8 +445,11 @@ impl Engine {
             let idle = |(key, session): (Key, &crate::session::Session)| {
                 // Who listens may listen for ever.
                 let over = session.is_caught_up()
+                    && session.out.is_empty()
                     && !session.listens()
                     && !session.flags.any(Flags::TUNNEL)
+                    // It is us whom these wait for.
+                    && !session.flags.any(Flags::HOLD | Flags::STEPS | Flags::RESUMING)
                     && self.now.since_ms(session.active_at) >= idle_ms;
                 over.then_some(key)
             };

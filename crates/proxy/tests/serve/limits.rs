@@ -376,3 +376,40 @@ fn a_client_that_breaks_the_protocol_harms_nobody_on_its_link() {
         }
     });
 }
+
+#[test]
+fn who_waits_for_us_is_not_idle() {
+    let idle = Duration::from_millis(300);
+    let target = proxied(&Options::with(&[
+        "--session-idle-ms=300",
+        "--pinned-links-max=1",
+    ]));
+    let mut first = target.client();
+    first.send(&words("BLPOP first 0"));
+    let mut blocked = false;
+    wait_until("the first one waits", Duration::from_secs(5), || {
+        let clients = target.direct_client().call("INFO clients");
+        if let Value::Bulk(text) = clients {
+            blocked = String::from_utf8_lossy(&text).contains("blocked_clients:1");
+        }
+        blocked
+    });
+    // There is no link for this one yet.
+    let mut second = target.client();
+    second.send(&words("BLPOP second 0"));
+    thread::sleep(4 * idle);
+    let mut direct = target.direct_client();
+    assert_eq!(direct.call("RPUSH first 1"), Value::Integer(1));
+    let taken = |key: &str| Value::Array(vec![Value::bulk(key), Value::bulk("1")]);
+    assert_eq!(first.reply(), taken("first"));
+    assert_eq!(direct.call("RPUSH second 1"), Value::Integer(1));
+    assert_eq!(second.reply(), taken("second"));
+
+    let mut paused = target.client();
+    assert_eq!(target.client().call("CLIENT PAUSE 1200 ALL"), Value::ok());
+    let begun = Instant::now();
+    assert_eq!(paused.call("SET key value"), Value::ok());
+    assert!(begun.elapsed() > 2 * idle, "it had to wait");
+    // Who asks nothing and waits for nothing is.
+    paused.expect_closed();
+}
