@@ -460,7 +460,7 @@ impl Worker {
             self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
             let _ = net::send(&fd, TOO_MANY, SendFlags::NOSIGNAL);
             return self.accept_failed(format!(
-                "sessions_max: {max} clients are connected; {peer} was refused"
+                "sessions-max: {max} clients are connected; {peer} was refused"
             ));
         }
         if matches!(peer, Peer::Tcp(_)) && sockets::prepare_tcp(&fd).is_err() {
@@ -516,7 +516,7 @@ impl Worker {
         }
         self.reserve = reserve();
         self.pause_accepting(
-            "no file descriptor is left; raise the limit (ulimit -n) or lower sessions_max",
+            "no file descriptor is left; raise the limit (ulimit -n) or lower sessions-max",
         );
     }
 

@@ -207,7 +207,7 @@ impl Engine {
     /// The shared link of a user, once it is up: then the server has agreed to the password already.
     fn login_link(&mut self, key: Key, kind: LinkKey) -> Result<Key, Blocked> {
         let Some(link) = self.shared_link(kind) else {
-            return Err(Blocked::Refused(bound_reply("links_max")));
+            return Err(Blocked::Refused(bound_reply("links-max")));
         };
         let now = self.now;
         let Some(session) = self.sessions.get_mut(key) else {

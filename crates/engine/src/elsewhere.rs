@@ -605,7 +605,7 @@ impl Engine {
         match self.kind_for(item) {
             Ok(kind) => {
                 let link = self.current_link(kind);
-                link.ok_or_else(|| bound_reply("links_max"))
+                link.ok_or_else(|| bound_reply("links-max"))
             }
             Err(NoReader) => Err(error_reply(NO_READER)),
         }
@@ -785,7 +785,7 @@ impl Engine {
             about: About::default(),
             due,
             waits: true,
-            refusal: bound_reply("pinned_links_max"),
+            refusal: bound_reply("pinned-links-max"),
         };
         self.put_off(link, item);
         self.leave_own_link(link, entry.session);

@@ -420,7 +420,7 @@ impl Engine {
         let kind = self.kind_at(session, server);
         match self.current_link(kind) {
             Some(link) => self.ready_link(key, link),
-            None => Err(Blocked::Refused(bound_reply("links_max"))),
+            None => Err(Blocked::Refused(bound_reply("links-max"))),
         }
     }
 
@@ -449,7 +449,7 @@ impl Engine {
                 None => {
                     links.into_iter().for_each(|link| self.close_link(link));
                     self.next_streaming();
-                    return Err(Blocked::Refused(bound_reply("links_max")));
+                    return Err(Blocked::Refused(bound_reply("links-max")));
                 }
             }
         }
@@ -495,7 +495,7 @@ impl Engine {
         };
         let parked = session.parked_bytes();
         if parked > limits.session_output_hard_bytes as usize {
-            let reason = "session_output_hard_bytes: replies of several servers";
+            let reason = "session-output-hard-bytes: replies of several servers";
             self.close_for(key, reason.to_owned());
         } else if parked > limits.session_output_soft_bytes as usize {
             self.early.push(key);

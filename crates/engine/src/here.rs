@@ -181,7 +181,7 @@ impl Engine {
             ..kind
         };
         let Some(link) = self.shared_link(kind) else {
-            return Moved::Failed(bound_reply("links_max"));
+            return Moved::Failed(bound_reply("links-max"));
         };
         let Some(state) = self.links.get_mut(link) else {
             return Moved::Wait;
@@ -310,7 +310,7 @@ impl Engine {
         };
         let link = session.link;
         let Some(state) = self.links.get_mut(link) else {
-            return self.answer_reply(key, &bound_reply("links_max"));
+            return self.answer_reply(key, &bound_reply("links-max"));
         };
         match state.state {
             State::Resting { .. } | State::Up => {

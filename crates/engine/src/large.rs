@@ -168,7 +168,7 @@ impl Engine {
         }
         self.wait_for_streaming(key, 1)?;
         let link = self.link_once(kind, key);
-        link.ok_or_else(|| Blocked::Refused(bound_reply("links_max")))
+        link.ok_or_else(|| Blocked::Refused(bound_reply("links-max")))
     }
 
     /// A link that serves one request of this session; `None`: there may be no more links.
@@ -186,7 +186,7 @@ impl Engine {
     pub(crate) fn wait_for_streaming(&mut self, key: Key, needed: usize) -> Result<(), Blocked> {
         let max = self.settings.limits.streaming_links_max as usize;
         if needed > max {
-            return Err(Blocked::Refused(bound_reply("streaming_links_max")));
+            return Err(Blocked::Refused(bound_reply("streaming-links-max")));
         }
         if self.streaming_links() + needed > max {
             self.streaming_waiters.push_back(key);

@@ -85,7 +85,7 @@ impl Engine {
             None => {
                 self.make_room_for_own_link();
                 let Some(link) = self.add_link(kind, role) else {
-                    return Err(Blocked::Refused(bound_reply("links_max")));
+                    return Err(Blocked::Refused(bound_reply("links-max")));
                 };
                 self.connect(link);
                 link
@@ -101,7 +101,7 @@ impl Engine {
             return Ok(());
         }
         if self.settings.pinned_links_full == WhenFull::Refuse {
-            return Err(Blocked::Refused(bound_reply("pinned_links_max")));
+            return Err(Blocked::Refused(bound_reply("pinned-links-max")));
         }
         self.pinned_waiters.push_back(key);
         self.hold(key, Flags::HOLD_ROOM);

@@ -190,10 +190,10 @@ impl Engine {
         let news = hub.news(subscriber, kind, request.args().skip(1));
         let have: usize = subscriber.counts().iter().sum();
         if have + news > of_session {
-            return Some(bound_reply("session_subscriptions_max"));
+            return Some(bound_reply("session-subscriptions-max"));
         }
         if self.subscriptions() + news > of_worker {
-            return Some(bound_reply("worker_subscriptions_max"));
+            return Some(bound_reply("worker-subscriptions-max"));
         }
         if self.kind_of(self.sessions.get(key)?).user != user {
             let text = b"ERR respool: to subscribe as another user, leave all channels first";
@@ -207,7 +207,7 @@ impl Engine {
         };
         match self.link_line(line) {
             true => None,
-            false => Some(bound_reply("links_max")),
+            false => Some(bound_reply("links-max")),
         }
     }
 
@@ -551,7 +551,7 @@ impl Engine {
             return;
         };
         for member in self.hub(hub).members(line, channel).to_vec() {
-            let reason = "session_output_hard_bytes: a message is larger";
+            let reason = "session-output-hard-bytes: a message is larger";
             self.close_for(member, reason.to_owned());
         }
     }

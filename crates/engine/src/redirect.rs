@@ -167,11 +167,11 @@ impl Engine {
                     .get(key)
                     .is_some_and(|own| !own.pins.is_empty());
                 if has_one && !self.has_room_for_own_link() {
-                    return Err(Blocked::Refused(bound_reply("pinned_links_max")));
+                    return Err(Blocked::Refused(bound_reply("pinned-links-max")));
                 }
                 self.wait_for_room(key)?;
                 let fresh = self.add_link(kind, Role::Redirect { to });
-                let link = fresh.ok_or_else(|| Blocked::Refused(bound_reply("links_max")))?;
+                let link = fresh.ok_or_else(|| Blocked::Refused(bound_reply("links-max")))?;
                 self.connect(link);
                 link
             }

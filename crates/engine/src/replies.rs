@@ -340,7 +340,7 @@ impl Engine {
             self.early.push(key);
         }
         if owed > hard {
-            let reason = "session_output_hard_bytes: replies before their turn";
+            let reason = "session-output-hard-bytes: replies before their turn";
             self.close_for(key, reason.to_owned());
         }
     }
@@ -459,7 +459,7 @@ impl Engine {
         };
         let limits = &self.settings.limits;
         if waiting > limits.session_output_hard_bytes as usize {
-            let reason = "session_output_hard_bytes: it took its messages too slowly";
+            let reason = "session-output-hard-bytes: it took its messages too slowly";
             self.close_for(key, reason.to_owned());
         } else if waiting > limits.session_output_soft_bytes as usize
             && !session.flags.any(Flags::HOLD_OUTPUT)
@@ -523,7 +523,7 @@ impl Engine {
                 }
                 link.partial = Vec::new();
                 link.cutting = true;
-                let reason = "session_output_hard_bytes: a reply that has to be held whole";
+                let reason = "session-output-hard-bytes: a reply that has to be held whole";
                 return self.close_for(entry.session, reason.to_owned());
             }
             if entry.silent {
@@ -562,7 +562,7 @@ impl Engine {
                 link.cutting = true;
                 self.close_for(
                     entry.session,
-                    "session_output_hard_bytes: a reply before its turn".to_owned(),
+                    "session-output-hard-bytes: a reply before its turn".to_owned(),
                 );
             }
             Some(_) => {
@@ -858,7 +858,7 @@ impl Engine {
                 .filter(|(_, session)| !session.rare.as_ref().is_some_and(|rare| rare.no_evict))
                 .max_by_key(|(_, session)| session.held_bytes())
         {
-            self.close_for(key, "worker_memory_bytes_max: it owed most".to_owned());
+            self.close_for(key, "worker-memory-bytes-max: it owed most".to_owned());
         }
         let most = self
             .sessions

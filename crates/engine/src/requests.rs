@@ -840,7 +840,7 @@ impl Engine {
         duty: Duty,
     ) -> Result<Key, Blocked> {
         let Some(link) = self.shared_link(kind) else {
-            return Err(Blocked::Refused(bound_reply("links_max")));
+            return Err(Blocked::Refused(bound_reply("links-max")));
         };
         match self.links.get(link).map(|link| &link.state) {
             Some(State::Resting { .. }) => {
@@ -908,7 +908,7 @@ impl Engine {
                 return Err(Blocked::Wait);
             }
             let Some(fresh) = self.shared_link(kind) else {
-                return Err(Blocked::Refused(bound_reply("links_max")));
+                return Err(Blocked::Refused(bound_reply("links-max")));
             };
             self.ride(key, fresh);
             return self.usable_link(key);

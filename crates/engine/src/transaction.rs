@@ -601,7 +601,7 @@ impl Engine {
         }
         // Who holds one of the links that have a bound must not wait for another: others may do the same.
         let full = !self.has_room_for_own_link();
-        (full && !needs_none && session.pins.is_empty()).then(|| bound_reply("pinned_links_max"))
+        (full && !needs_none && session.pins.is_empty()).then(|| bound_reply("pinned-links-max"))
     }
 
     /// What a session has queued, as it goes to the server; and what becomes of the result.

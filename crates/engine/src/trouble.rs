@@ -454,7 +454,7 @@ impl Engine {
                 over.then_some(key)
             };
             for key in self.sessions.iter().filter_map(idle).collect::<Vec<_>>() {
-                self.close_for(key, format!("session_idle_ms: idle for {idle_ms} ms"));
+                self.close_for(key, format!("session-idle-ms: idle for {idle_ms} ms"));
             }
         }
     }
@@ -640,13 +640,13 @@ impl Engine {
         });
         if strangers && paused_us >= u64::from(limits.stranger_stall_ms) * 1000 {
             let reason = format!(
-                "stranger_stall_ms: it took its replies too slowly, and others waited {} ms",
+                "stranger-stall-ms: it took its replies too slowly, and others waited {} ms",
                 limits.stranger_stall_ms
             );
             self.close_for(captor, reason);
         } else if stalled {
             let reason = format!(
-                "session_stall_ms: it took no reply for {} ms",
+                "session-stall-ms: it took no reply for {} ms",
                 limits.session_stall_ms
             );
             self.close_for(captor, reason);
@@ -685,7 +685,7 @@ impl Engine {
             && over(self.now, session.active_at, limit_ms)
         {
             let reason =
-                format!("session_stall_ms: it sent nothing of its request for {limit_ms} ms");
+                format!("session-stall-ms: it sent nothing of its request for {limit_ms} ms");
             self.close_for(by, reason);
         }
     }

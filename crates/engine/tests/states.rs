@@ -259,7 +259,7 @@ fn who_was_there_when_it_was_refused_to_redirect_to_it_may_not_be_the_next_time(
     let mut world = World::new(settings);
     let (told, reader) = (world.accept(), world.accept());
     world.asks(reader, &["CLIENT TRACKING ON REDIRECT 1"]);
-    assert!(world.got(reader).contains("pinned_links_max"));
+    assert!(world.got(reader).contains("pinned-links-max"));
     world.turn(|engine| engine.handle_session_lost(told));
     world.asks(reader, &["CLIENT TRACKING ON REDIRECT 1"]);
     assert_eq!(world.got(reader), NOBODY_TO_TELL);

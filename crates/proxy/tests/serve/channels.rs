@@ -447,13 +447,13 @@ fn sharded_channels_are_bounded_as_others_are() {
     }
     let refused = one.call("SSUBSCRIBE bound:6");
     let text = refused.error().unwrap_or_default();
-    assert!(text.contains("session_subscriptions_max"), "{refused:?}");
+    assert!(text.contains("session-subscriptions-max"), "{refused:?}");
     for count in 1..=3 {
         subscribe(&mut two, &format!("bound:{}", count + 5), count);
     }
     let refused = two.call("SSUBSCRIBE bound:9");
     let text = refused.error().unwrap_or_default();
-    assert!(text.contains("worker_subscriptions_max"), "{refused:?}");
+    assert!(text.contains("worker-subscriptions-max"), "{refused:?}");
     one.call("SUNSUBSCRIBE bound:1");
     subscribe(&mut two, "bound:9", 4);
     let slots: BTreeSet<u16> = (1..10)

@@ -270,7 +270,7 @@ fn two_hundred_clients_that_read_nothing_are_bounded_together() {
     let peak = target.proxy().rss_peak();
     assert!(peak < most, "respool held {} MiB", peak / MIB);
     let log = target.proxy().log();
-    assert!(log.contains("worker_memory_bytes_max"), "the bound was met");
+    assert!(log.contains("worker-memory-bytes-max"), "the bound was met");
     // Each of them either is closed or gets exactly what it asked for, once it reads.
     let expected = [b"$100000\r\n".as_slice(), &vec![b'v'; 100_000], b"\r\n"].concat();
     let mut whole = 0;

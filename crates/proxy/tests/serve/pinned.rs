@@ -300,7 +300,7 @@ fn at_the_bound_it_is_refused_if_so_configured() {
     let refused = second.call("BLPOP list 0");
     let text = refused.error().unwrap_or_default().to_owned();
     assert!(
-        text.starts_with("NOTSENT") && text.contains("pinned_links_max"),
+        text.starts_with("NOTSENT") && text.contains("pinned-links-max"),
         "{refused:?}"
     );
     assert_eq!(second.call("RPUSH list e"), Value::Integer(1));

@@ -634,7 +634,7 @@ fn a_subscriber_that_takes_nothing_is_closed_and_the_others_get_everything() {
     }
     let mut steady = reader.join().expect("it gets everything");
     assert_eq!(last, Value::Integer(1), "the slow one is gone");
-    assert!(target.proxy().log().contains("session_output_hard_bytes"));
+    assert!(target.proxy().log().contains("session-output-hard-bytes"));
     assert!(
         target.proxy().rss_peak() < 128 << 20,
         "what it did not take was not kept"
@@ -898,13 +898,13 @@ fn subscriptions_have_a_bound_for_each_session_and_for_all() {
             "{text}"
         );
     };
-    refused(one.call("SUBSCRIBE a b c d"), "session_subscriptions_max");
+    refused(one.call("SUBSCRIBE a b c d"), "session-subscriptions-max");
     one.send(&words("SUBSCRIBE a b c"));
     assert_eq!(one.replies(3).len(), 3);
     // What it has already is no new one.
     assert_eq!(word(&one.call("SUBSCRIBE a"), 0), "subscribe");
-    refused(one.call("PSUBSCRIBE d"), "session_subscriptions_max");
-    refused(two.call("SUBSCRIBE a b c"), "worker_subscriptions_max");
+    refused(one.call("PSUBSCRIBE d"), "session-subscriptions-max");
+    refused(two.call("SUBSCRIBE a b c"), "worker-subscriptions-max");
     two.send(&words("SUBSCRIBE a b"));
     assert_eq!(two.replies(2).len(), 2);
     one.call("UNSUBSCRIBE b");
