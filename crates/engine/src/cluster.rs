@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use respool_protocol::cluster::{self, Endpoint, Info, Role as NodeRole, View};
 use respool_protocol::encode;
+use respool_protocol::hashing::Hash;
 use respool_protocol::slot::{SLOTS, hash_slot};
 
 use crate::duty::Duty;
@@ -68,8 +69,6 @@ pub(crate) struct Cluster {
     scan_order: Vec<(u16, ServerId)>,
     /// The first of those, and the one behind the last.
     numbers: Range<u16>,
-    /// Owners whose numbers may still change: by a MOVED one learns that they own something, and not whose place they take.
-    unsettled: HashSet<ServerId>,
     /// All that the nodes spoke of, replicas too.
     members: Vec<ServerId>,
     seeds: Vec<ServerId>,
@@ -127,7 +126,6 @@ impl Cluster {
             home: first,
             names: HashMap::new(),
             primaries: HashMap::new(),
-            unsettled: HashSet::new(),
             scan_order: numbers.clone().zip(ids.iter().copied()).collect(),
             numbers,
             members: ids.clone(),
@@ -222,54 +220,35 @@ impl Cluster {
                 self.servers.push(*owner);
             }
         }
-        self.scan_order.retain(|(_, server)| seen.contains(server));
-        let mut news: Vec<(String, ServerId)> = Vec::new();
-        for server in &self.servers {
-            if self.scan_order.iter().all(|(_, other)| other != server) {
-                let label = || all[usize::from(server.0)].label.clone();
-                let name = self.names.get(server).cloned().unwrap_or_else(label);
-                news.push((name, *server));
-                self.unsettled.insert(*server);
-            }
-        }
-        self.number(news);
+        let name = |server: &ServerId| match self.names.get(server) {
+            Some(name) => name.clone(),
+            None => all[usize::from(server.0)].label.clone(),
+        };
+        let owners = self.servers.iter();
+        let owners = owners.map(|server| (name(server), *server)).collect();
+        self.number(owners);
     }
 
-    /// Gives owners numbers: the same wherever they are seen first together.
-    fn number(&mut self, mut news: Vec<(String, ServerId)>) {
-        news.sort_unstable();
-        for (name, server) in news {
-            let (from, count) = (self.numbers.start, self.numbers.len() as u16);
-            let first = hash_slot(name.as_bytes()) % count;
-            let mut numbers = (0..count).map(|more| from + (first + more) % count);
-            let is_free = |number: &u16| self.scan_order.iter().all(|(taken, _)| taken != number);
-            if let Some(number) = numbers.find(is_free) {
+    /// Gives the owners numbers, which say who they all are, and nothing of what they were before: a client may go on with a
+    /// cursor at another worker, or another process, that has seen the Cluster change in other steps. If one of them comes or
+    /// goes, all get other numbers. So a cursor from before means nobody, and its SCAN begins the Cluster anew: whose place in
+    /// the order the new one has is not known there, and behind the cursor there might be keys that nobody has met.
+    ///
+    /// A number from before that is somebody's again hides that: with `n` owners, in `n` of 32,768 cases.
+    fn number(&mut self, mut owners: Vec<(String, ServerId)>) {
+        owners.sort_unstable();
+        let names: Vec<&str> = owners.iter().map(|(name, _)| &name[..]).collect();
+        let all = Hash::Murmur.of(names.join(" ").as_bytes());
+        let (from, count) = (self.numbers.start, self.numbers.len() as u32);
+        let mut taken = HashSet::new();
+        self.scan_order.clear();
+        for (name, server) in owners {
+            let first = Hash::Murmur.of(format!("{all} {name}").as_bytes()) % count;
+            let mut numbers = (0..count).map(|more| from + ((first + more) % count) as u16);
+            if let Some(number) = numbers.find(|number| taken.insert(*number)) {
                 self.scan_order.push((number, server));
             }
         }
-        self.scan_order.sort_unstable();
-    }
-
-    /// Who has taken the place of an owner gets the number behind that one's: a SCAN that has not come so far finds it, and one
-    /// that was in the middle begins anew there, for its cursor means nothing to another node.
-    fn inherit(&mut self, from: ServerId, to: ServerId) {
-        let numbers = &self.scan_order;
-        let place = |server: ServerId| numbers.iter().position(|(_, other)| *other == server);
-        let (Some(old), new) = (place(from), place(to)) else {
-            return;
-        };
-        if new.is_some() && !self.unsettled.contains(&to) {
-            return;
-        }
-        let (number, _) = self.scan_order[old];
-        self.scan_order
-            .retain(|(_, server)| *server != from && *server != to);
-        let is_taken = |number: u16| self.scan_order.iter().any(|(taken, _)| *taken == number);
-        let next = match number + 1 {
-            next if self.numbers.contains(&next) && !is_taken(next) => next,
-            _ => number,
-        };
-        self.scan_order.push((next, to));
         self.scan_order.sort_unstable();
     }
 }
@@ -665,17 +644,7 @@ impl Engine {
         let named = nodes.filter(|(node, _)| !node.id.is_empty());
         let names = named.filter_map(|(node, id)| Some(((*id)?, node.id.clone())));
         cluster.names = names.collect();
-        if !was_known {
-            // The seeds had numbers by their places.
-            cluster.scan_order.clear();
-        }
-        for (from, to, _) in &moved {
-            if !cluster.owners.contains(from) {
-                cluster.inherit(*from, *to);
-            }
-        }
         cluster.list_owners(&self.servers);
-        cluster.unsettled.clear();
         let replaced: Vec<ServerId> = moved
             .iter()
             .filter(|(from, to, _)| {
@@ -956,9 +925,8 @@ pub(crate) fn owes_for(link: &Link, now: Time, ms: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Others have the numbers around them.
-    #[test]
-    fn scan_knows_nodes_by_the_numbers_that_are_left_to_their_cluster() {
+    /// Of so many nodes, none of which owns anything yet.
+    fn cluster_of(nodes: u16, numbers: Range<u16>) -> (Cluster, Vec<Server>, Vec<ServerId>) {
         let seed = |port| ServerSettings {
             address: Address::Tcp {
                 host: "node".to_owned(),
@@ -967,11 +935,17 @@ mod tests {
             credentials: None,
             db: 0,
         };
-        let seeds: Vec<ServerSettings> = (1..=12).map(seed).collect();
+        let seeds: Vec<ServerSettings> = (1..=nodes).map(seed).collect();
         let servers: Vec<Server> = seeds.iter().map(|seed| Server::new(0, seed)).collect();
-        let ids: Vec<ServerId> = (0..12).map(ServerId).collect();
-        let mut cluster = Cluster::new(&seeds, ids.clone(), 7..17);
-        cluster.scan_order.clear();
+        let ids: Vec<ServerId> = (0..nodes).map(ServerId).collect();
+        let cluster = Cluster::new(&seeds, ids.clone(), numbers);
+        (cluster, servers, ids)
+    }
+
+    /// Others have the numbers around them.
+    #[test]
+    fn scan_knows_nodes_by_the_numbers_that_are_left_to_their_cluster() {
+        let (mut cluster, servers, ids) = cluster_of(12, 7..17);
         // The last two own nothing yet.
         for (slot, owner) in cluster.owners.iter_mut().enumerate() {
             *owner = ids[slot % 10];
@@ -982,9 +956,33 @@ mod tests {
             numbered.map(|(number, _)| *number).collect()
         };
         assert_eq!(numbers(&cluster), (7..17).collect::<Vec<_>>());
-        let (_, last) = cluster.scan_order()[9];
-        cluster.inherit(last, ids[10]);
-        assert_eq!(numbers(&cluster), (7..17).collect::<Vec<_>>());
-        assert_eq!(cluster.scan_order()[9], (16, ids[10]));
+        cluster.owners.fill(ids[10]);
+        cluster.list_owners(&servers);
+        assert!((7..17).contains(&numbers(&cluster)[0]));
+    }
+
+    /// Whoever met them in other steps has the same numbers; and while an owner is another one, none that it had means anybody.
+    #[test]
+    fn scan_knows_nodes_by_numbers_that_say_nothing_of_what_was_before() {
+        let (mut cluster, servers, ids) = cluster_of(200, 0..u16::MAX);
+        let numbered = |cluster: &Cluster| cluster.scan_order().to_vec();
+        let own = |cluster: &mut Cluster, nodes: Range<usize>| {
+            for (slot, owner) in cluster.owners.iter_mut().enumerate() {
+                *owner = ids[nodes.start + slot % nodes.len()];
+            }
+            cluster.list_owners(&servers);
+            assert_eq!(cluster.scan_order().len(), nodes.len());
+        };
+        own(&mut cluster, 0..3);
+        let before = numbered(&cluster);
+        // A replica takes over.
+        own(&mut cluster, 1..4);
+        let after = numbered(&cluster);
+        let was_there = |(number, _): &(u16, ServerId)| before.iter().any(|(its, _)| its == number);
+        assert!(!after.iter().any(was_there));
+        own(&mut cluster, 0..200);
+        assert!(numbered(&cluster).windows(2).all(|two| two[0].0 < two[1].0));
+        own(&mut cluster, 0..3);
+        assert_eq!(numbered(&cluster), before);
     }
 }

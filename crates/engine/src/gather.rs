@@ -299,11 +299,12 @@ impl Engine {
             // Those that were left are gone.
             return self.answer_reply(key, b"*2\r\n$1\r\n0\r\n*0\r\n");
         };
-        let cursor = match number == cursor.server {
-            true => cursor.cursor,
-            // It was another one's that is gone.
-            false => 0,
-        };
+        let is_its = number == cursor.server;
+        if !is_its && cursor != Cursor::default() {
+            // It was another one's that is gone, or is one's that another worker knows already.
+            self.doubt_owners(server);
+        }
+        let cursor = if is_its { cursor.cursor } else { 0 };
         self.turn(key, server);
         let Scan {
             request: stripped,

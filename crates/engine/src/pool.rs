@@ -336,15 +336,22 @@ impl Pools {
         }
     }
 
-    /// The server of this number, by which SCAN knows it as long as it is there; if that is gone, the one behind it. And the
-    /// number of the next one.
+    /// The server of this number, by which SCAN knows it as long as it is there; if that is gone, the first of its Cluster, whose
+    /// nodes have new numbers. And the number of the next one.
     pub(crate) fn scanned_from(
         &self,
         pool: usize,
         number: u16,
     ) -> Option<((u16, ServerId), Option<u16>)> {
+        let was_its = |part: &&Pool| {
+            part.cluster().is_some()
+                && part.numbers.contains(&number)
+                && part.numbered().all(|(its, _)| its != number)
+        };
+        let begun_anew = self.each_of(pool).find(was_its);
+        let from = begun_anew.map_or(number, |part| part.numbers.start);
         let all = self.each_of(pool).flat_map(Pool::numbered);
-        let mut left = all.filter(|(its, _)| *its >= number);
+        let mut left = all.filter(|(its, _)| *its >= from);
         let first = left.next()?;
         Some((first, left.next().map(|(next, _)| next)))
     }
@@ -732,19 +739,25 @@ mod tests {
         }
     }
 
-    /// A Cluster of two thousand seeds has not as many numbers.
+    /// A Cluster of two thousand seeds has not as many numbers, if there are many others.
     #[test]
     fn a_scan_that_would_leave_servers_out_is_known_to() {
-        let part = |kind| Part {
-            prefix: Vec::new(),
+        let part = |number: u8, kind| Part {
+            prefix: vec![b'a'; usize::from(number)],
             strip: false,
             kind,
             reads: Reads::default(),
         };
-        let parts = vec![part(kind(0, 1)), part(kind(2, 2_000))];
-        let settings = [pool(PoolKind::ByPrefix { parts })];
-        let (pools, _) = Pools::build(&settings, &FlushRule::default());
-        assert!(!pools.numbers_all(0));
+        let mut parts = vec![part(0, kind(0, 1)), part(1, kind(2, 2_000))];
+        let knows_all = |parts: &[Part]| {
+            let parts = parts.to_vec();
+            let settings = [pool(PoolKind::ByPrefix { parts })];
+            let (pools, _) = Pools::build(&settings, &FlushRule::default());
+            pools.numbers_all(0)
+        };
+        assert!(knows_all(&parts));
+        parts.extend((2..20).map(|number| part(number, kind(2, 1))));
+        assert!(!knows_all(&parts));
     }
 
     proptest! {

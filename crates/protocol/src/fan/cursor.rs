@@ -7,16 +7,16 @@ use crate::{encode, number, reply};
 /// Where a SCAN over several servers stands. As one number it is below 2^53: many clients read cursors as doubles.
 ///
 /// ```text
-///    52                                          10 9          0
-///   +----------------------------------------------+------------+
-///   | the server's own cursor                      | the server |
-///   +----------------------------------------------+------------+
+///    52                                     15 14              0
+///   +-----------------------------------------+-----------------+
+///   | the server's own cursor                 | the server      |
+///   +-----------------------------------------+-----------------+
 /// ```
 ///
 /// A server's cursor is the number of a bucket of its table, its bits reversed, so it is below the number of buckets:
 /// one or two per key in Redis, fewer in Valkey. A server of a Cluster newer than Redis 7.0 has a table per slot and
-/// puts the slot into the lowest 14 bits. 43 bits are enough for 8,796,093,022,208 buckets, or on a Cluster for
-/// 536,870,912 in each slot. Seen with 300,000 keys: 18 or 19 bits (Redis 6.2, 7.0, 8.2), 16 bits (Valkey 9.1); with
+/// puts the slot into the lowest 14 bits. 38 bits are enough for 274,877,906,944 buckets, or on a Cluster for
+/// 16,777,216 in each slot. Seen with 300,000 keys: 18 or 19 bits (Redis 6.2, 7.0, 8.2), 16 bits (Valkey 9.1); with
 /// 200,000 more in one slot of a Cluster: 31 bits (Redis 8.2), 29 bits (Valkey 9.1).
 ///
 /// That no cursor is larger is no promise of any server. One that is gets no number ([`Cursor::code`]), and the
@@ -37,7 +37,7 @@ impl Cursor {
     pub const CURSOR_MAX: u64 = (1 << (Self::BITS - Self::SERVER_BITS)) - 1;
 
     const BITS: u32 = 53;
-    const SERVER_BITS: u32 = 10;
+    const SERVER_BITS: u32 = 15;
 
     /// The one number; `None` if it is too large for one. It is 0 at the beginning of the first server, and
     /// only there.
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_request_keeps_its_options() {
-        let request = b"*4\r\n$4\r\nscan\r\n$5\r\n12345\r\n$5\r\nCOUNT\r\n$2\r\n10\r\n";
+        let request = b"*4\r\n$4\r\nscan\r\n$6\r\n393273\r\n$5\r\nCOUNT\r\n$2\r\n10\r\n";
         let mut scanner = Scanner::default();
         let len = request.len();
         assert_eq!(scanner.scan(request, true), Ok(Found::Request { len }));
@@ -193,7 +193,7 @@ mod tests {
         let reply = b"*2\r\n$2\r\n12\r\n*1\r\n$1\r\na\r\n";
         assert_eq!(
             reply_to_client(reply, 57, 60),
-            whole("*2\r\n$5\r\n12345\r\n*1\r\n$1\r\na\r\n")
+            whole("*2\r\n$6\r\n393273\r\n*1\r\n$1\r\na\r\n")
         );
         let end = b"*2\r\n$1\r\n0\r\n*0\r\n";
         assert_eq!(reply_to_client(end, 0, 2), whole("*2\r\n$1\r\n1\r\n*0\r\n"));
@@ -209,7 +209,7 @@ mod tests {
             "-LOADING respool: 127.0.0.1:6381: Redis is loading\r\n"
         );
         for large in [
-            "8796093022208",
+            "274877906944",
             "9223372036854775807",
             "18446744073709551615",
         ] {

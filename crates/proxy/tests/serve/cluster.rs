@@ -2,6 +2,7 @@
 //!
 //! What is asked meanwhile is counted ([`counted`]): each session has keys of its own, and knows of each what it must be.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ use respool_protocol::slot::hash_slot;
 use super::client::{Client, Value, request, words};
 use super::coalescing::counter;
 use super::counting::{Allowed, SESSIONS, TOGETHER, counted, number};
-use super::divided::{self, pipelined};
+use super::divided::{self, pipelined, text, texts};
 use super::target::{Random, any_server, installed, respool, seed, wait_until};
 
 /// Within which what must come comes, on a machine that has other things to do.
@@ -728,6 +729,75 @@ fn a_user_who_may_not_ask_who_owns_what_is_told_so_by_what_is_for_all_nodes() {
         wait_until("they are all known", SOON, || {
             client.call("DBSIZE") == Value::Integer(10)
         });
+    });
+}
+
+/// What a SCAN finds whose calls go to these in turn, after `between` each, which is told how many there were.
+fn scanned(clients: &mut [Client], mut between: impl FnMut(usize)) -> HashSet<String> {
+    let mut found = HashSet::new();
+    let mut cursor = "0".to_owned();
+    let end = Instant::now() + SOON;
+    let mut call = 0;
+    loop {
+        assert!(Instant::now() < end, "it does not end");
+        let place = call % clients.len();
+        let Value::Array(reply) = clients[place].call(&format!("SCAN {cursor} COUNT 20")) else {
+            panic!("SCAN answers an array")
+        };
+        found.extend(texts(&reply[1]));
+        cursor = text(&reply[0]);
+        if cursor == "0" {
+            return found;
+        }
+        between(call);
+        call += 1;
+    }
+}
+
+/// Of two workers one sees a node lose its slots and get them back, the other one only how it is then; and so does who starts later.
+#[test]
+fn a_scan_finds_every_key_whoever_goes_on_with_it_and_whatever_that_one_has_seen() {
+    with_every_server(|binary| {
+        let served = Served::start(binary, ClusterSettings::default(), &["--threads=2"]);
+        let mut clients = Vec::new();
+        for worker in [0, 1] {
+            wait_until("a session of that worker", SOON, || {
+                let mut client = served.client();
+                let is_its = counter(&mut client, "worker") == worker;
+                clients.extend(is_its.then_some(client));
+                is_its
+            });
+        }
+        let every: HashSet<String> = (0..1_000).map(|key| format!("key:{key}")).collect();
+        for key in &every {
+            assert_eq!(clients[0].call(&format!("SET {key} 1")), Value::ok());
+        }
+        let key = served.key_of(0, 0);
+        for (primary, replica) in [(0, 3), (3, 0)] {
+            fail_over(&served.cluster, primary, replica);
+            let took_over = format!("to {}", served.cluster.node(replica).address());
+            wait_until("the one worker has seen it", SOON, || {
+                assert_eq!(clients[0].call(&format!("GET {key}")), Value::bulk("1"));
+                let log = served.proxy.log();
+                let last = log
+                    .lines()
+                    .rfind(|line| line.contains(" slots moved from "));
+                last.is_some_and(|line| line.contains(&took_over))
+            });
+        }
+        assert_eq!(scanned(&mut clients, |_| {}), every);
+        let seed = served.cluster.node(1).address().to_string();
+        let restarted = proxy(&seed, &["--threads=1"]);
+        clients.push(Client::connect(restarted.address()));
+        assert_eq!(scanned(&mut clients, |_| {}), every);
+        // Some of it is behind them, and some is not.
+        let failed_over = scanned(&mut clients, |call| {
+            if call == 20 {
+                fail_over(&served.cluster, 1, 4);
+            }
+        });
+        assert_eq!(failed_over, every);
+        served.whole();
     });
 }
 
