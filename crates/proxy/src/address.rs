@@ -298,7 +298,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
     };
     let has_replicas = matches!(scheme, "redis-cluster" | "redis-sentinel");
     let mut reads = Reads::default();
-    let mut others = Vec::new();
+    let (mut given, mut others) = (Vec::new(), Vec::new());
     for parameter in parameters
         .split('&')
         .filter(|parameter| !parameter.is_empty())
@@ -307,6 +307,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
             Some(("db", _)) if db.is_some() => return Err("names the database twice".into()),
             Some(("db", number)) => db = Some(parse_db(number)?),
             Some((name, value)) => {
+                given.push(name);
                 let value = percent_decode(value)?;
                 let taken = match has_replicas {
                     true => reads::take(&mut reads, name, &value),
@@ -335,6 +336,11 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         }
         None => Named::Sharded(Shards::parse(host, others.into_iter())?),
     };
+    // By now all are known names, and so nobody's secret.
+    given.sort_unstable();
+    if let Some(two) = given.windows(2).find(|two| two[0] == two[1]) {
+        return Err(format!("the parameter {} is given twice", two[0]));
+    }
     Ok(BackendUrl {
         servers,
         user,
@@ -705,6 +711,24 @@ mod tests {
                 "redis-sharded://h:1,h:2?reads=replica",
                 "the parameters after",
             ),
+            (
+                "redis-cluster://h:1?reads=nearest&own-writes=all&reads=replica",
+                "the parameter reads is given twice",
+            ),
+            (
+                "redis-sharded://h:1,h:2?names=a,b&names=c,d",
+                "the parameter names is given twice",
+            ),
+            (
+                "redis-sentinel://h:1/m?sentinel-password=SECRET&sentinel-user=u&sentinel-password=SECRET",
+                "the parameter sentinel-password is given twice",
+            ),
+            (
+                "redis-sentinel://h:1/m?SECRET=1&SECRET=1",
+                "the parameters after",
+            ),
+            ("redis://h:1?db=1&db=1", "the database twice"),
+            ("unix:///s?db=1&db=1", "the database twice"),
             ("redis://h:1?reads=replica", "only parameter"),
             ("redis-cluster://h:1/SECRET", "the database must be"),
             ("redis-sentinel://:SECRET@", "needs a host"),
