@@ -429,6 +429,31 @@ impl Engine {
         said.or_else(|| watch.watchers.iter().find_map(unreached))
     }
 
+    /// The same when no Sentinel is left that might say it: each refuses or cannot be reached, and the first one that refuses is
+    /// told. While none can be reached it is no answer, and one may come.
+    pub(crate) fn why_refused(&self, server: ServerId) -> Option<String> {
+        let state = self.server(server);
+        let watch = self.pools[usize::from(state.pool)].watch.as_ref();
+        let watch = watch.filter(|_| state.unknown)?;
+        let mut names = watch.primaries.iter();
+        let primary = names.position(|(_, its)| *its == server)?;
+        let mut first = None;
+        for watcher in &watch.watchers {
+            let link = self.links.get(watcher.link)?;
+            let says = match (link.is_up(), &link.refusal) {
+                (true, _) => Some(watcher.wrong[primary].clone()?),
+                (false, Some(_)) => {
+                    let sentinel = self.label(watcher.link);
+                    Some(format!("Sentinel {sentinel}: {}", link.reason))
+                }
+                (false, None) if link.failures > 0 => None,
+                (false, None) => return None,
+            };
+            first = first.or(says);
+        }
+        first
+    }
+
     fn sentinel_at(&self, pool: usize, index: usize) -> ServerId {
         let watch = self.pools[pool].watch.as_ref();
         let watcher = watch.and_then(|watch| watch.watchers.get(index));

@@ -471,6 +471,10 @@ impl Engine {
         let Some(link) = self.links.get(key) else {
             return;
         };
+        let is_connecting = matches!(link.state, State::Connecting { .. });
+        if is_connecting && let Some(reason) = self.why_refused(link.key.server) {
+            return self.lose_link(key, &reason);
+        }
         match link.state {
             // A server that executes something long answers nobody, and is there: what is asked of it aside waits as long as what
             // is asked of it at all.

@@ -464,7 +464,12 @@ fn what_a_sentinel_refuses_or_does_not_know_is_told_in_its_words_with_the_name()
     let name = sentinels.watched(0).name();
     let unknown = right.replace(name, &format!("{name},nosuch"));
     let (without, _) = right.split_once('?').expect("it has a password");
-    let args = ["--threads=1", "--connect-timeout-ms=500"];
+    // No time has to pass before it is known.
+    let args = [
+        "--threads=1",
+        "--connect-timeout-ms=60000",
+        "--request-timeout-ms=20000",
+    ];
     let keys: Vec<String> = (0..20).map(|key| format!("GET key:{key}")).collect();
     for (url, named, said) in [
         (
@@ -476,6 +481,11 @@ fn what_a_sentinel_refuses_or_does_not_know_is_told_in_its_words_with_the_name()
             without,
             &format!("no connection to {name}: Sentinel 127.0.0.1:")[..],
             "NOAUTH ",
+        ),
+        (
+            &right.replace("=of-sentinels", "=of-servers"),
+            &format!("no connection to {name}: Sentinel 127.0.0.1:")[..],
+            "WRONGPASS ",
         ),
     ] {
         let proxy = proxy(url, &args);
