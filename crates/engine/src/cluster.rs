@@ -507,6 +507,13 @@ impl Engine {
             && cluster.is_some_and(|cluster| !cluster.servers.contains(&server))
     }
 
+    /// Who took over from a node: if that owns nothing any more, whom it follows, as the nodes say it.
+    pub(crate) fn heir_of(&self, server: ServerId) -> Option<ServerId> {
+        let cluster = self.pool_of(server).cluster()?;
+        let follows = cluster.primaries.get(&server).copied();
+        follows.filter(|_| self.owns_nothing(server))
+    }
+
     /// Whether it is just being found out who took over from a link's server, which was lost a moment ago, or who else can be read.
     pub(crate) fn awaits_owners(&self, link: &Link) -> bool {
         let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;

@@ -166,6 +166,11 @@ impl About {
         about
     }
 
+    /// Whether it changes something, and may change anything: it names no keys.
+    fn may_change_all(&self) -> bool {
+        self.keys.is_empty() && !self.reads
+    }
+
     /// Whether a refusal can be believed. What a script returns as its error is its own text, after it has run.
     fn believes(&self, said: &[u8], refusal: Refusal) -> bool {
         match refusal {
@@ -191,10 +196,13 @@ fn runs_code(id: CommandId) -> bool {
 struct Touched {
     any: HashSet<u64>,
     written: HashSet<u64>,
+    /// Something that may change any of them.
+    all: bool,
 }
 
 impl Touched {
     fn add(&mut self, about: &About) {
+        self.all |= about.may_change_all();
         self.any.extend(&about.keys);
         if !about.reads {
             self.written.extend(&about.keys);
@@ -203,6 +211,9 @@ impl Touched {
 
     /// Whether it matters in which order that is executed.
     fn conflicts_with(&self, about: &About) -> bool {
+        if self.all || about.may_change_all() && !self.any.is_empty() {
+            return true;
+        }
         let keys = match about.reads {
             true => &self.written,
             false => &self.any,
@@ -525,6 +536,10 @@ impl Engine {
                 stay.push_back(item);
                 continue;
             }
+            let item = match self.settle_by_heir(item) {
+                Some(item) => item,
+                None => continue,
+            };
             let link = match item.waits {
                 true => match self.own_link_for(key, &item) {
                     Some(link) => link,
@@ -581,6 +596,36 @@ impl Engine {
         self.now_ms.wrapping_sub(at_ms) >= limit_ms
     }
 
+    /// A part of a request whose server owns nothing any more, and follows one that was asked for another part of it. That one's answer
+    /// counts for both where something is to be the same at all servers. What FLUSHALL deletes may have come there after it was
+    /// deleted there: it is asked once more, unless its session has asked for something behind it. And nothing is counted twice.
+    /// `None`: the part is settled.
+    fn settle_by_heir(&mut self, item: PutOff) -> Option<PutOff> {
+        let Some(Duty::Part { index, .. }) = item.duty else {
+            return Some(item);
+        };
+        let heir = match (item.to, item.about.slot) {
+            (To::Owner, None) => self.heir_of(item.asked.server),
+            _ => None,
+        };
+        let Some(answer) = heir.and_then(|heir| self.answer_of(item.entry, heir)) else {
+            return Some(item);
+        };
+        let deletes = matches!(id_of(&item.request), Some(id::FLUSHALL | id::FLUSHDB));
+        let is_last = |session: &Session| session.next_seq == item.entry.seq.wrapping_add(1);
+        let session = self.sessions.get(item.entry.session);
+        if deletes && session.is_some_and(is_last) {
+            return Some(item);
+        }
+        if deletes || item.about.reads {
+            self.give_back_refusal(item);
+        } else {
+            self.held_bytes -= item.request.len();
+            self.take_part_of(item.entry, index, &answer);
+        }
+        None
+    }
+
     /// The kind of link on which a request is asked next.
     fn kind_for(&mut self, item: &PutOff) -> Result<LinkKey, NoReader> {
         let asked = item.asked.server;
@@ -588,7 +633,10 @@ impl Engine {
         let owner = match (item.to, item.about.slot, self.pools[pool].cluster()) {
             (To::Importer(server) | To::Named(server), ..) => server,
             (To::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
-            (To::Owner, ..) => self.owner_behind(asked),
+            (To::Owner, ..) => {
+                let owner = self.owner_behind(asked);
+                self.heir_of(owner).unwrap_or(owner)
+            }
         };
         let server = match id_of(&item.request).filter(|_| item.to == To::Owner) {
             Some(id) => self.server_at_last(item.entry.session, owner, id.get(), item.asked)?,
@@ -632,6 +680,11 @@ impl Engine {
     /// Sends it again.
     fn ask_at_last(&mut self, link: Key, item: PutOff) {
         self.held_bytes -= item.request.len();
+        if let Some(Duty::Part { index, .. }) = item.duty
+            && let Some(server) = self.links.get(link).map(|link| link.key.server)
+        {
+            self.ask_part_of(item.entry, index, server);
+        }
         match self.links.get(link).map(|link| &link.state) {
             Some(State::Resting { .. }) => {
                 self.counters.failed_not_sent += 1;

@@ -457,6 +457,22 @@ impl Engine {
         Ok(links)
     }
 
+    /// A part is asked of another server now.
+    pub(crate) fn ask_part_of(&mut self, entry: Entry, index: u16, server: ServerId) {
+        let gather = self.gather_of(entry);
+        let part = gather.and_then(|gather| gather.parts.get_mut(usize::from(index)));
+        if let Some(part) = part {
+            part.server = server;
+        }
+    }
+
+    /// What a server has answered to its part of a request, if it was asked for one and has.
+    pub(crate) fn answer_of(&mut self, entry: Entry, server: ServerId) -> Option<Vec<u8>> {
+        let mut parts = self.gather_of(entry)?.parts.iter();
+        let part = parts.find(|part| part.server == server && !part.reply.is_empty())?;
+        Some(part.reply.clone())
+    }
+
     /// A server has answered its part.
     pub(crate) fn take_part_of(&mut self, entry: Entry, index: u16, reply: &[u8]) {
         let named = self.part_named(entry, index, reply);

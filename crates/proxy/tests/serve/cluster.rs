@@ -45,6 +45,16 @@ impl Drop for Served {
 
 impl Served {
     pub(crate) fn start(binary: &Path, settings: ClusterSettings, args: &[&str]) -> Served {
+        Served::start_with(binary, settings, args, "")
+    }
+
+    /// `query`: what stands behind the nodes in the URL.
+    pub(crate) fn start_with(
+        binary: &Path,
+        settings: ClusterSettings,
+        args: &[&str],
+        query: &str,
+    ) -> Served {
         let password = settings.password.clone();
         let cluster = Cluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"));
         let seeds: Vec<String> = cluster
@@ -58,7 +68,8 @@ impl Served {
             args.push(option);
         }
         let user = secret.as_ref().map(|(_, password)| format!(":{password}@"));
-        let seeds = format!("{}{}", user.unwrap_or_default(), seeds.join(","));
+        let user = user.unwrap_or_default();
+        let seeds = format!("{user}{}{query}", seeds.join(","));
         let proxy = proxy(&seeds, &args);
         Served { cluster, proxy }
     }

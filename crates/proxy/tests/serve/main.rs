@@ -23,6 +23,7 @@ mod drain;
 mod failures;
 mod golden;
 mod hearsay;
+mod heirs;
 mod known;
 mod large;
 mod limits;

@@ -1,0 +1,167 @@
+//! What is for all nodes of a Cluster, while some of them give their places to others.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use respool_lab::servers::Proxy;
+use respool_lab::topologies::ClusterSettings;
+
+use super::client::{Client, Value, request, words};
+use super::cluster::{Served, fail_over, some_server};
+use super::fake::{Asked, Fakes, info, range, shares};
+use super::target::{respool, wait_until};
+
+const SOON: Duration = Duration::from_secs(10);
+const LIBRARY: &str = "#!lua name=lib\nredis.register_function('f', function() return 1 end)";
+
+#[test]
+fn what_is_for_all_nodes_goes_to_who_has_taken_over() {
+    for reads in ["", "?reads=prefer-replica"] {
+        let served = Served::start_with(&some_server(), ClusterSettings::default(), &[], reads);
+        let mut client = served.client();
+        let load = request(&["FUNCTION", "LOAD", LIBRARY]);
+        // Redis 6.2 has no functions.
+        let has_functions = client.exchange(load.clone(), 1) == [Value::bulk("lib")];
+        let asked = [
+            (words("FLUSHALL"), Value::ok()),
+            (words("FUNCTION DELETE lib"), Value::ok()),
+            (load, Value::bulk("lib")),
+            (words("FUNCTION FLUSH"), Value::ok()),
+            (words("FLUSHDB"), Value::ok()),
+        ];
+        // Each time another owner is a replica now, or again.
+        for (number, (asked, answer)) in asked.into_iter().enumerate() {
+            let asked_for = asked.escape_ascii().to_string();
+            if asked_for.contains("FUNCTION") && !has_functions {
+                continue;
+            }
+            for key in 0..60 {
+                assert_eq!(client.call(&format!("SET key:{key} x")), Value::ok());
+            }
+            let slot = *served.cluster.share(number % 3).start();
+            let owner = served.cluster.owner(slot);
+            let primary = owner.unwrap_or_else(|error| panic!("{error}"));
+            let replica = (primary + 3) % 6;
+            fail_over(&served.cluster, primary, replica);
+            let began = Instant::now();
+            assert_eq!(client.exchange(asked, 1), [answer], "{asked_for}");
+            assert!(began.elapsed() < Duration::from_secs(5), "{asked_for}");
+            if asked_for.contains("FLUSHALL") || asked_for.contains("FLUSHDB") {
+                for key in 0..60 {
+                    assert_eq!(client.call(&format!("GET key:{key}")), Value::Null);
+                }
+            }
+            served.whole();
+        }
+    }
+}
+
+/// Two owners, of which the first refuses something and is the follower of another node from then on.
+struct Refusing {
+    fakes: Fakes,
+    proxy: Proxy,
+}
+
+impl Refusing {
+    /// `heir`: whose its slots are then; the third node owns nothing before.
+    fn start(heir: usize) -> Refusing {
+        let is_replica = Arc::new(AtomicBool::new(false));
+        let answer = move |asked: &Asked<'_>| {
+            let changed = is_replica.load(Ordering::SeqCst);
+            let is_asked = matches!(asked.name(), "FLUSHALL" | "FUNCTION");
+            match asked.name() {
+                _ if is_asked && asked.node == 0 => {
+                    is_replica.store(true, Ordering::SeqCst);
+                    let text = "-READONLY You can't write against a read only replica.\r\n";
+                    Some(text.to_owned())
+                }
+                "FUNCTION" => Some("$3\r\nlib\r\n".to_owned()),
+                "CLUSTER" if asked.is("CLUSTER SLOTS") && changed => {
+                    Some(owned(asked.all, [heir, 1], heir))
+                }
+                "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(&asked.all[..2])),
+                "CLUSTER" if asked.is("CLUSTER INFO") && changed => Some(info(3, 2)),
+                _ => None,
+            }
+        };
+        let fakes = Fakes::start(3, answer);
+        let backend = format!("--backend=redis-cluster://{}", fakes.addresses()[1]);
+        let args = [&backend, "--threads=1"];
+        let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
+        wait_until("the owners are known", SOON, || {
+            proxy.log().contains("2 nodes own its slots")
+        });
+        Refusing { fakes, proxy }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.proxy.address())
+    }
+}
+
+/// CLUSTER SLOTS: who owns the halves, and that the first node follows one of them.
+fn owned(all: &[SocketAddr], owners: [usize; 2], followed: usize) -> String {
+    let half = |place: usize| {
+        let owner = owners[place];
+        let entry = range(8_192 * place, 8_192 * place + 8_191, all[owner]);
+        if owner != followed {
+            return entry;
+        }
+        let replica = range(0, 0, all[0]);
+        let node = replica.find("*3\r\n$").map(|at| &replica[at..]);
+        format!(
+            "{}{}",
+            entry.replacen("*3", "*4", 1),
+            node.unwrap_or_default()
+        )
+    };
+    format!("*2\r\n{}{}", half(0), half(1))
+}
+
+#[test]
+fn a_part_that_an_old_owner_refuses_is_done_by_its_heir_once() {
+    for (asked, answer) in [
+        ("FLUSHALL", Value::ok()),
+        ("FUNCTION LOAD code", Value::bulk("lib")),
+    ] {
+        let refusing = Refusing::start(2);
+        assert_eq!(refusing.client().call(asked), answer);
+        let asked_of = |node| refusing.fakes.asked_of(node);
+        let count = |node| asked_of(node).iter().filter(|its| *its == asked).count();
+        assert_eq!((count(1), count(2)), (1, 1), "{asked}");
+    }
+}
+
+/// What it had may have come to the one that was asked after that one had deleted all.
+#[test]
+fn an_old_owners_part_counts_as_done_where_its_heir_was_asked_before() {
+    for (asked, behind, times) in [
+        ("FUNCTION LOAD code", "", 1),
+        ("FUNCTION LOAD code", "GET x", 1),
+        ("FLUSHALL", "", 2),
+        ("FLUSHALL", "GET x", 1),
+    ] {
+        let refusing = Refusing::start(1);
+        let mut client = refusing.client();
+        let all = [asked, behind].into_iter().filter(|one| !one.is_empty());
+        client.send(&all.flat_map(words).collect::<Vec<u8>>());
+        let reply = client.reply();
+        match (asked, behind) {
+            ("FLUSHALL", "GET x") => {
+                let error = reply.error().unwrap_or_default();
+                assert!(error.starts_with("UNKNOWN respool: "), "{reply:?}");
+                assert!(error.contains("READONLY "), "{reply:?}");
+            }
+            ("FLUSHALL", _) => assert_eq!(reply, Value::ok()),
+            _ => assert_eq!(reply, Value::bulk("lib"), "{behind}"),
+        }
+        if !behind.is_empty() {
+            assert_eq!(client.reply(), Value::bulk("x"));
+        }
+        let all = refusing.fakes.asked_of(1);
+        let count = all.iter().filter(|its| *its == asked).count();
+        assert_eq!(count, times, "{asked} {behind}");
+    }
+}
