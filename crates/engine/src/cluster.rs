@@ -9,7 +9,8 @@
 //!                                                             until what they asked there is answered
 //! ```
 //!
-//! Until the nodes have said anything, the seeds own everything: they say MOVED.
+//! Until the nodes have said anything, the seeds own everything: they say MOVED. What is for all nodes meets no MOVED: it waits for a
+//! refresh where the last one was too long ago.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -49,6 +50,9 @@ pub(crate) const TAKEN_OVER_MS: u64 = 300;
 /// How long it is waited, in all, for nodes that have not said yet which there are, milliseconds. They do so at once, or are not
 /// there.
 const NODES_MS: u64 = 1_000;
+/// What is for all owners goes by what the nodes were asked so long ago at the most, milliseconds. So late they may be asked again: a
+/// refresh and the time to the next one are over.
+const CONFIRMED_MS: u64 = REFRESH_MS as u64 + ANSWERS_MS;
 /// SCAN tells so many servers apart.
 const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
 
@@ -86,6 +90,11 @@ pub(crate) struct Cluster {
     /// Sessions that ask for something of all nodes, before it is known which there are; and since when the first one has.
     awaiting: Vec<Key>,
     awaited_since: Option<Time>,
+    /// When the last refresh that is over began.
+    asked_at: Option<Time>,
+    /// Sessions that wait for the next one, since what they ask is for all owners; and since when the first one has.
+    unsure: Vec<Key>,
+    unsure_since: Option<Time>,
 }
 
 /// When the nodes are asked, and what they have answered.
@@ -141,6 +150,9 @@ impl Cluster {
             wrong: None,
             awaiting: Vec::new(),
             awaited_since: None,
+            asked_at: None,
+            unsure: Vec::new(),
+            unsure_since: None,
         }
     }
 
@@ -330,7 +342,9 @@ impl Engine {
         if links.is_empty() {
             // Of those that owned slots none may be left.
             cluster.refresh.not_before = again;
-            for other in [&cluster.seeds[..], &cluster.members].concat() {
+            let all = [&cluster.seeds[..], &cluster.members].concat();
+            self.wake_unsure(pool, now);
+            for other in all {
                 self.reach(other);
             }
             return;
@@ -426,6 +440,10 @@ impl Engine {
             }
             self.wake_at_rest(pool);
             self.wake_for_nodes(pool);
+            let since = self.pools[pool].cluster().and_then(|its| its.unsure_since);
+            if since.is_some_and(|since| now.since_ms(since) >= NODES_MS) {
+                self.wake_unsure(pool, now);
+            }
             self.choose_home(pool);
         }
     }
@@ -480,6 +498,41 @@ impl Engine {
             for session in std::mem::take(&mut cluster.awaiting) {
                 self.release(session, Flags::HOLD_LINK);
             }
+        }
+    }
+
+    /// Whether a session that asks for something of all owners waits until the nodes have said once more who those are.
+    pub(crate) fn waits_for_owners(&mut self, key: Key, pool: usize) -> bool {
+        let parts = self.pools.parts_of(pool).to_vec();
+        let mut parts = parts.into_iter().map(usize::from);
+        parts.any(|part| self.waits_for_owners_of(key, part))
+    }
+
+    fn waits_for_owners_of(&mut self, key: Key, part: usize) -> bool {
+        let now = self.now;
+        let Some(cluster) = self.pools[part].cluster_mut() else {
+            return false;
+        };
+        let is_fresh = |at| now.since_ms(at) < CONFIRMED_MS;
+        if cluster.asked_at.is_some_and(is_fresh) {
+            return false;
+        }
+        cluster.unsure_since.get_or_insert(now);
+        cluster.unsure.push(key);
+        cluster.want(cluster.refresh.not_before);
+        self.hold(key, Flags::HOLD_LINK);
+        true
+    }
+
+    /// The nodes were asked then, and have said something or not: who has waited for that goes by what is known.
+    fn wake_unsure(&mut self, pool: usize, asked_at: Time) {
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return;
+        };
+        cluster.asked_at = Some(asked_at);
+        cluster.unsure_since = None;
+        for session in std::mem::take(&mut cluster.unsure) {
+            self.release(session, Flags::HOLD_LINK);
         }
     }
 
@@ -545,7 +598,7 @@ impl Engine {
             return;
         };
         let refresh = &mut cluster.refresh;
-        refresh.since = None;
+        let asked_at = refresh.since.take().unwrap_or(now);
         let answers = std::mem::take(&mut refresh.answers);
         let wrong = refresh.wrong.take();
         let all = refresh.missing == 0;
@@ -581,6 +634,7 @@ impl Engine {
         }
         self.wake_at_rest(pool);
         self.wake_for_nodes(pool);
+        self.wake_unsure(pool, asked_at);
     }
 
     fn all_owners_are_up(&self, pool: usize) -> bool {

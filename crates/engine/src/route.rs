@@ -286,6 +286,9 @@ impl Engine {
                 Spread::All | Spread::Turns if is_bound || in_multi => {
                     Some(self.refuse_here(key, request.command))
                 }
+                Spread::All | Spread::Turns if self.waits_for_owners(key, pool) => {
+                    Some(Placed::Wait)
+                }
                 // The server says in its own words what is wrong with it.
                 Spread::Turns if !request.command.arity_ok(request.spans.len()) => None,
                 Spread::Turns => Some(self.scan(key, request)),

@@ -1,19 +1,24 @@
 //! What is for all nodes of a Cluster, while some of them give their places to others.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_lab::servers::Proxy;
 use respool_lab::topologies::ClusterSettings;
 
 use super::client::{Client, Value, request, words};
-use super::cluster::{Served, fail_over, some_server};
+use super::cluster::{Served, fail_over, primaries, some_server};
+use super::coalescing::counter;
 use super::fake::{Asked, Fakes, info, range, shares};
 use super::target::{respool, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
+/// What was known before is not gone by then.
+const CONFIRMED: Duration = Duration::from_millis(1_300);
 const LIBRARY: &str = "#!lua name=lib\nredis.register_function('f', function() return 1 end)";
 
 #[test]
@@ -61,7 +66,8 @@ fn what_is_for_all_nodes_goes_to_who_has_taken_over() {
 /// Two owners, of which the first refuses something and is the follower of another node from then on.
 struct Refusing {
     fakes: Fakes,
-    proxy: Proxy,
+    client: Client,
+    _proxy: Proxy,
 }
 
 impl Refusing {
@@ -87,17 +93,12 @@ impl Refusing {
             }
         };
         let fakes = Fakes::start(3, answer);
-        let backend = format!("--backend=redis-cluster://{}", fakes.addresses()[1]);
-        let args = [&backend, "--threads=1"];
-        let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
-        wait_until("the owners are known", SOON, || {
-            proxy.log().contains("2 nodes own its slots")
-        });
-        Refusing { fakes, proxy }
-    }
-
-    fn client(&self) -> Client {
-        Client::connect(self.proxy.address())
+        let (proxy, client) = before(&fakes);
+        Refusing {
+            fakes,
+            client,
+            _proxy: proxy,
+        }
     }
 }
 
@@ -126,8 +127,8 @@ fn a_part_that_an_old_owner_refuses_is_done_by_its_heir_once() {
         ("FLUSHALL", Value::ok()),
         ("FUNCTION LOAD code", Value::bulk("lib")),
     ] {
-        let refusing = Refusing::start(2);
-        assert_eq!(refusing.client().call(asked), answer);
+        let mut refusing = Refusing::start(2);
+        assert_eq!(refusing.client.call(asked), answer);
         let asked_of = |node| refusing.fakes.asked_of(node);
         let count = |node| asked_of(node).iter().filter(|its| *its == asked).count();
         assert_eq!((count(1), count(2)), (1, 1), "{asked}");
@@ -143,8 +144,8 @@ fn an_old_owners_part_counts_as_done_where_its_heir_was_asked_before() {
         ("FLUSHALL", "", 2),
         ("FLUSHALL", "GET x", 1),
     ] {
-        let refusing = Refusing::start(1);
-        let mut client = refusing.client();
+        let mut refusing = Refusing::start(1);
+        let client = &mut refusing.client;
         let all = [asked, behind].into_iter().filter(|one| !one.is_empty());
         client.send(&all.flat_map(words).collect::<Vec<u8>>());
         let reply = client.reply();
@@ -164,4 +165,122 @@ fn an_old_owners_part_counts_as_done_where_its_heir_was_asked_before() {
         let count = all.iter().filter(|its| *its == asked).count();
         assert_eq!(count, times, "{asked} {behind}");
     }
+}
+
+/// Nobody has asked for what was moved: no node has had a reason to say MOVED.
+#[test]
+fn what_is_for_all_nodes_is_asked_of_who_owns_something_now() {
+    let mut served = Served::start(&some_server(), primaries(), &["--threads=2"]);
+    let joined = served.cluster.add_node();
+    let joined = joined.unwrap_or_else(|error| panic!("{error}"));
+    let mut clients: Vec<Client> = (0..6).map(|_| served.client()).collect();
+    let keys: Vec<String> = (0..60).map(|key| format!("key:{key}")).collect();
+    for key in &keys {
+        assert_eq!(clients[0].call(&format!("SET {key} x")), Value::ok());
+    }
+    let all = Value::Integer(60);
+    for client in &mut clients {
+        assert_eq!(client.call("DBSIZE"), all);
+    }
+    for from in 0..2 {
+        let its = |key: &&String| served.owner(key) == from;
+        let moved: Vec<&String> = keys.iter().filter(its).take(8).collect();
+        moved
+            .into_iter()
+            .for_each(|key| served.move_key(key, joined));
+    }
+    thread::sleep(CONFIRMED);
+    for (number, client) in clients.iter_mut().enumerate() {
+        let reply = match number % 3 {
+            0 => client.call("DBSIZE"),
+            1 => match client.call("KEYS key:*") {
+                Value::Array(keys) => Value::Integer(keys.len() as i64),
+                other => other,
+            },
+            _ => Value::Integer(scanned(client)),
+        };
+        assert_eq!(reply, all, "{number}");
+    }
+    // What is left, so that there is nothing where they were.
+    for key in &keys {
+        if served.owner(key) != joined {
+            served.move_key(key, joined);
+        }
+    }
+    thread::sleep(CONFIRMED);
+    assert_eq!(clients[5].call("FLUSHALL"), Value::ok());
+    for node in 0..=joined {
+        let mut direct = Client::connect(served.cluster.node(node).address());
+        assert_eq!(direct.call("DBSIZE"), Value::Integer(0), "{node}");
+    }
+}
+
+/// How many different keys SCAN finds.
+fn scanned(client: &mut Client) -> i64 {
+    let (mut cursor, mut found) = ("0".to_owned(), HashSet::new());
+    loop {
+        let Value::Array(reply) = client.call(&format!("SCAN {cursor} COUNT 100")) else {
+            panic!("no answer to SCAN");
+        };
+        let [Value::Bulk(next), Value::Array(keys)] = &reply[..] else {
+            panic!("{reply:?}");
+        };
+        found.extend(keys.iter().map(|key| format!("{key:?}")));
+        cursor = String::from_utf8_lossy(next).into_owned();
+        if cursor == "0" {
+            return found.len() as i64;
+        }
+    }
+}
+
+#[test]
+fn who_asks_all_nodes_often_has_them_asked_who_owns_what_once_a_second() {
+    let fakes = Fakes::start(2, |asked| match asked.name() {
+        "DBSIZE" => Some(":1\r\n".to_owned()),
+        _ => None,
+    });
+    let (proxy, mut client) = before(&fakes);
+    let refreshes = counter(&mut client, "topology_refreshes");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(3) {
+        let asked: Vec<u8> = (0..100).flat_map(|_| words("DBSIZE")).collect();
+        let replies = client.exchange(asked, 100);
+        assert!(replies.iter().all(|reply| *reply == Value::Integer(2)));
+    }
+    let seconds = began.elapsed().as_secs();
+    let asked = counter(&mut client, "topology_refreshes") - refreshes;
+    assert!(
+        (2..=2 + seconds).contains(&asked),
+        "{asked}: {}",
+        proxy.log()
+    );
+}
+
+#[test]
+fn where_no_node_says_who_owns_what_all_that_are_known_are_asked() {
+    let says_nothing = Arc::new(AtomicBool::new(false));
+    let nothing = Arc::clone(&says_nothing);
+    let fakes = Fakes::start(2, move |asked| match asked.name() {
+        "CLUSTER" if nothing.load(Ordering::SeqCst) => Some("-NOPERM no\r\n".to_owned()),
+        "DBSIZE" => Some(":1\r\n".to_owned()),
+        _ => None,
+    });
+    let (_proxy, mut client) = before(&fakes);
+    says_nothing.store(true, Ordering::SeqCst);
+    thread::sleep(CONFIRMED);
+    let asked = fakes.count("CLUSTER SLOTS");
+    assert_eq!(client.call("DBSIZE"), Value::Integer(2));
+    assert!(fakes.count("CLUSTER SLOTS") > asked);
+}
+
+/// A respool with one worker that knows these nodes, and a client.
+fn before(fakes: &Fakes) -> (Proxy, Client) {
+    let backend = format!("--backend=redis-cluster://{}", fakes.addresses()[1]);
+    let proxy = Proxy::start(&respool(), &[&backend, "--threads=1"]);
+    let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
+    wait_until("the owners are known", SOON, || {
+        proxy.log().contains("2 nodes own its slots")
+    });
+    let client = Client::connect(proxy.address());
+    (proxy, client)
 }
