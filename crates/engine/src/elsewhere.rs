@@ -3,6 +3,7 @@
 //! ```text
 //!   MOVED, ASK                                       ─► to the node that was named
 //!   TRYAGAIN, CLUSTERDOWN, LOADING, ... READONLY     ─► to the slot's owner, a little later
+//!   UNBLOCKED, if a server does that itself          ─► the same
 //! ```
 //!
 //! Such a request is put off: it is the session's until it is sent again, and the session is not read meanwhile. What it asked
@@ -175,6 +176,8 @@ impl About {
     fn believes(&self, said: &[u8], refusal: Refusal) -> bool {
         match refusal {
             _ if !self.runs_code => true,
+            // No code waits.
+            Refusal::Unblocked => false,
             Refusal::Moved | Refusal::Ask => {
                 let slot = Redirect::read(said).map(|redirect| redirect.slot);
                 slot.is_some() && slot == self.slot
@@ -342,7 +345,7 @@ impl Engine {
                 self.counters.refused_for_now += 1;
                 self.note_refused_read(server);
             }
-            Refusal::ReadOnly | Refusal::ClusterDown | Refusal::MasterDown => {
+            Refusal::ReadOnly | Refusal::Unblocked | Refusal::ClusterDown | Refusal::MasterDown => {
                 self.counters.refused_for_now += 1;
                 self.doubt_primary(server);
                 self.doubt_lost_owner(server);

@@ -311,7 +311,7 @@ fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
 
 /// Whether a server says that it has become a replica, or is one: its place is another one's.
 fn is_of_replica(said: &[u8]) -> bool {
-    said.starts_with(b"UNBLOCKED ")
+    Refusal::of(said) == Some(Refusal::Unblocked)
         || said.starts_with(b"ERR WAIT") && said.windows(7).any(|word| word == b"replica")
 }
 

@@ -6,7 +6,7 @@ use super::{HOST_BYTES_MAX, split_address};
 use crate::number;
 use crate::slot::SLOTS;
 
-/// Why a node executed nothing, by the first word of its error.
+/// Why a node executed nothing, by the first word of its error; of one by all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// `MOVED`: the slot belongs to another node, as [`Redirect`] says.
@@ -23,7 +23,14 @@ pub enum Refusal {
     MasterDown,
     /// `READONLY`: a write came to a replica.
     ReadOnly,
+    /// `UNBLOCKED` in the words of [`UNBLOCKED`]: what was waited for cannot come there any more. Whoever was unblocked by another
+    /// client is told so by other words, which are no refusal.
+    Unblocked,
 }
+
+/// To who waits at a primary that becomes a replica.
+const UNBLOCKED: &[u8] =
+    b"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
 
 impl Refusal {
     /// What an error means, or `None` if it is about the request itself.
@@ -40,6 +47,7 @@ impl Refusal {
             [b'L', ..] => (b"LOADING", Refusal::Loading),
             [b'M', b'A', ..] => (b"MASTERDOWN", Refusal::MasterDown),
             [b'R', ..] => (b"READONLY", Refusal::ReadOnly),
+            [b'U', ..] => (UNBLOCKED, Refusal::Unblocked),
             _ => return None,
         };
         match error.strip_prefix(word)? {
@@ -71,6 +79,7 @@ impl Refusal {
                 b"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
             ],
             Refusal::ReadOnly => &[b"READONLY You can't write against a read only replica."],
+            Refusal::Unblocked => &[UNBLOCKED],
         };
         words.contains(&line)
     }
@@ -172,6 +181,18 @@ mod tests {
             "MISCONF x",
         ] {
             assert_eq!(Refusal::of(other.as_bytes()), None, "{other}");
+        }
+        // Who was waiting may have been sent away by somebody else.
+        assert_eq!(Refusal::of(UNBLOCKED), Some(Refusal::Unblocked));
+        let line = [UNBLOCKED, b"\r\n"].concat();
+        assert_eq!(Refusal::of(&line), Some(Refusal::Unblocked));
+        assert!(Refusal::Unblocked.is_in_a_nodes_words(&line));
+        for other in [
+            &b"UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"[..],
+            b"UNBLOCKED\r\n",
+            b"UNBLOCKED the stream key no longer exists",
+        ] {
+            assert_eq!(Refusal::of(other), None);
         }
     }
 

@@ -549,6 +549,40 @@ fn what_a_primary_refuses_that_is_none_any_more_is_asked_of_the_next_one() {
     assert!(sentinel.surveys() < 60, "{} surveys", sentinel.surveys());
 }
 
+/// The old one says so itself, before any Sentinel has.
+#[test]
+fn who_waits_at_a_primary_that_is_none_any_more_is_not_told_in_its_words() {
+    let mut scene = Scene::new();
+    let (old, new) = (scene.address(0), scene.address(1));
+    let sentinel = Sentinel::start(old, 1);
+    scene.serve(&[sentinel.address()], &["--threads=1"]);
+    scene.leads_to(0);
+    let mut client = scene.client();
+    client.send(&super::client::words("BLPOP list 0"));
+    let waits_at = |server| {
+        wait_until("it waits", SOON, || {
+            let info = Client::connect(server).call("INFO clients");
+            matches!(info, Value::Bulk(info) if info.windows(17).any(|some| some == b"blocked_clients:1"))
+        });
+    };
+    waits_at(old);
+    follow_silently(old, nobody());
+    if !client.is_quiet(A_WHILE) {
+        // It waits on a connection of its own, and a new one is not used once its server has said that it is a replica.
+        let reply = client.reply();
+        let error = reply.error().unwrap_or_default();
+        assert!(error.starts_with("NOTSENT respool: "), "{reply:?}");
+        sentinel.will_say(|says| (says.primary, says.epoch) = (Some(new), 2));
+        scene.leads_to(1);
+        client.send(&super::client::words("BLPOP list 0"));
+    }
+    sentinel.will_say(|says| (says.primary, says.epoch) = (Some(new), 2));
+    waits_at(new);
+    assert_eq!(Client::connect(new).call("RPUSH list x"), Value::Integer(1));
+    let element = Value::Array(vec![Value::bulk("list"), Value::bulk("x")]);
+    assert_eq!(client.reply(), element);
+}
+
 fn follow(replica: SocketAddr, primary: SocketAddr) {
     follow_silently(replica, primary);
     wait_until("it follows", SOON, || {

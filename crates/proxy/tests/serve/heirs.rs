@@ -11,7 +11,7 @@ use respool_lab::servers::Proxy;
 use respool_lab::topologies::ClusterSettings;
 
 use super::client::{Client, Value, request, words};
-use super::cluster::{Served, fail_over, primaries, some_server};
+use super::cluster::{Served, fail_over, key_in, primaries, some_server, with_every_server};
 use super::coalescing::counter;
 use super::fake::{Asked, Fakes, info, range, shares};
 use super::target::{respool, wait_until};
@@ -283,4 +283,59 @@ fn before(fakes: &Fakes) -> (Proxy, Client) {
     });
     let client = Client::connect(proxy.address());
     (proxy, client)
+}
+
+#[test]
+fn who_waits_at_an_owner_gets_it_from_who_takes_over() {
+    with_every_server(|binary| {
+        // Some say MOVED then, and the others by themselves that it is over.
+        let settings = ClusterSettings::default();
+        let served = Served::start(binary, settings, &["--threads=2"]);
+        let mut other = served.client();
+        let key = key_in(|slot| served.cluster.share(0).contains(&slot), 0);
+        let asked = [
+            format!("BLPOP {{{key}}}list 0"),
+            format!("BLMOVE {{{key}}}from {{{key}}}to LEFT RIGHT 0"),
+            format!("BZPOPMIN {{{key}}}sorted 0"),
+            format!("XREAD BLOCK 0 STREAMS {{{key}}}stream $"),
+            // Who is sent away by somebody else is told so.
+            format!("BLPOP {{{key}}}nobody 0"),
+        ];
+        let mut waiting: Vec<Client> = asked.iter().map(|_| served.client()).collect();
+        let Value::Integer(last) = waiting[4].call("CLIENT ID") else {
+            panic!("no id");
+        };
+        for (client, asked) in waiting.iter_mut().zip(&asked) {
+            client.send(&words(asked));
+        }
+        let all_wait = |node: usize| {
+            wait_until("all wait", SOON, || {
+                let blocked = served.cluster.node(node).info("clients", "blocked_clients");
+                blocked.is_ok_and(|blocked| blocked == "5")
+            });
+        };
+        all_wait(0);
+        fail_over(&served.cluster, 0, 3);
+        all_wait(3);
+        let unblocked = other.call(&format!("CLIENT UNBLOCK {last} ERROR"));
+        assert_eq!(unblocked, Value::Integer(1));
+        for asked in [
+            format!("RPUSH {{{key}}}list x"),
+            format!("RPUSH {{{key}}}from x"),
+            format!("ZADD {{{key}}}sorted 1 x"),
+            format!("XADD {{{key}}}stream 1-1 field x"),
+        ] {
+            assert!(other.call(&asked).error().is_none(), "{asked}");
+        }
+        for (number, client) in waiting.iter_mut().enumerate() {
+            let reply = client.reply();
+            let text = format!("{reply:?}");
+            match number {
+                4 => assert!(text.contains("UNBLOCKED client unblocked via"), "{text}"),
+                _ => assert!(reply.error().is_none(), "{}: {text}", asked[number]),
+            }
+        }
+        let moved = other.call(&format!("LRANGE {{{key}}}to 0 -1"));
+        assert_eq!(moved, Value::Array(vec![Value::bulk("x")]));
+    });
 }
