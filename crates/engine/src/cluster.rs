@@ -45,6 +45,10 @@ const FAILOVER_MS: u64 = 60_000;
 const REFRESH_QUIET_MS: u32 = 10_000;
 /// A node that owes replies and sends nothing for so long may have been replaced, milliseconds.
 pub(crate) const SILENT_MS: u64 = 200;
+/// A node whose replica has taken over, and of whom nobody speaks, is heard for so long before what it owes is given up,
+/// milliseconds. One that runs has kept its clients waiting for its replica, and answers them as soon as it knows that
+/// its place is taken; that nobody speaks of it ends when it has told the others that it is a replica now.
+const REPLACED_MS: u64 = 500;
 /// Whoever took over from a node that was lost is looked for so long, before its requests fail, milliseconds.
 pub(crate) const TAKEN_OVER_MS: u64 = 300;
 /// How long it is waited, in all, for nodes that have not said yet which there are, milliseconds. They do so at once, or are not
@@ -69,6 +73,8 @@ pub(crate) struct Cluster {
     names: HashMap<ServerId, String>,
     /// Whose replicas the others are.
     primaries: HashMap<ServerId, ServerId>,
+    /// Those that were replaced by one that followed them and of whom nobody has spoken since: since when.
+    replaced: Vec<(ServerId, Time)>,
     /// The owners by the numbers that SCAN knows them by.
     scan_order: Vec<(u16, ServerId)>,
     /// The first of those, and the one behind the last.
@@ -135,6 +141,7 @@ impl Cluster {
             home: first,
             names: HashMap::new(),
             primaries: HashMap::new(),
+            replaced: Vec::new(),
             scan_order: numbers.clone().zip(ids.iter().copied()).collect(),
             numbers,
             members: ids.clone(),
@@ -438,6 +445,7 @@ impl Engine {
                 }
                 _ => {}
             }
+            self.lose_replaced(pool);
             self.wake_at_rest(pool);
             self.wake_for_nodes(pool);
             let since = self.pools[pool].cluster().and_then(|its| its.unsure_since);
@@ -672,6 +680,7 @@ impl Engine {
 impl Engine {
     /// From now on this is who owns what.
     fn believe(&mut self, pool: usize, view: &View, was_known: bool) {
+        let now = self.now;
         let ids: Vec<Option<ServerId>> = view
             .nodes()
             .iter()
@@ -706,14 +715,16 @@ impl Engine {
         let names = named.filter_map(|(node, id)| Some(((*id)?, node.id.clone())));
         cluster.names = names.collect();
         cluster.list_owners(&self.servers);
-        let replaced: Vec<ServerId> = moved
-            .iter()
-            .filter(|(from, to, _)| {
-                // By one that followed it, and it does not follow that one now.
-                cluster.primaries.get(to) == Some(from) && !ids.contains(&Some(*from))
-            })
-            .map(|(from, ..)| *from)
-            .collect();
+        // Who is spoken of follows another one now, or owns something again.
+        cluster.replaced.retain(|(id, _)| !ids.contains(&Some(*id)));
+        for (from, to, _) in &moved {
+            // By one that followed it, and it does not follow that one now.
+            let is_replaced =
+                cluster.primaries.get(to) == Some(from) && !ids.contains(&Some(*from));
+            if is_replaced && !cluster.replaced.iter().any(|(id, _)| id == from) {
+                cluster.replaced.push((*from, now));
+            }
+        }
         let followers = view.nodes().iter().zip(&ids).filter_map(|(node, id)| {
             let NodeRole::Replica { of: Some(of) } = node.role else {
                 return None;
@@ -755,9 +766,6 @@ impl Engine {
         }
         for server in kept {
             self.servers[usize::from(server.0)].gone = false;
-        }
-        for server in replaced {
-            self.lose_silent_links(server);
         }
         for server in owners {
             self.reach(server);
@@ -875,7 +883,19 @@ impl Engine {
         }
     }
 
-    /// A node was replaced by one that followed it, and owes replies that do not come: they will not.
+    /// Nodes were replaced by those that followed them, were heard for long enough, and owe replies that do not come: they will not.
+    fn lose_replaced(&mut self, pool: usize) {
+        let now = self.now;
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return;
+        };
+        let is_over = |(_, since): &mut (ServerId, Time)| now.since_ms(*since) >= REPLACED_MS;
+        let over: Vec<_> = cluster.replaced.extract_if(.., is_over).collect();
+        for (server, _) in over {
+            self.lose_silent_links(server);
+        }
+    }
+
     fn lose_silent_links(&mut self, server: ServerId) {
         for key in self.links.keys() {
             let link = self.links.get(key).filter(|link| link.key.server == server);

@@ -511,6 +511,57 @@ fn who_waits_for_an_answer_of_a_slots_old_owner_asks_the_new_one_after_it() {
     assert!(set.is_some() && set < get, "{asked:?}");
 }
 
+/// By command a primary keeps its clients waiting until its replica has got everything. The others know first that this one
+/// has taken over, and for a moment they speak of the old one neither as a primary nor as a replica.
+#[test]
+fn who_waits_for_a_primary_that_gives_its_place_away_and_is_not_spoken_of_is_answered() {
+    let may_answer = Arc::new(AtomicBool::new(false));
+    let (waits_for, asked_at) = (Arc::clone(&may_answer), Mutex::new(None::<Instant>));
+    let key = key_of(0, 2);
+    let moved = key.clone();
+    let served = Astray::start(3, &[], move |asked| {
+        // It owes its answer for longer than one that is in order.
+        let has_moved = || {
+            let at = *asked_at.lock().expect("no holder panics");
+            at.is_some_and(|at: Instant| at.elapsed() > Duration::from_millis(300))
+        };
+        let [first, replica, other] = [asked.all[0], asked.all[1], asked.all[2]];
+        match asked.name() {
+            "SET" if asked.node == 0 => {
+                *asked_at.lock().expect("no holder panics") = Some(Instant::now());
+                wait_until("it may answer", SOON, || waits_for.load(Ordering::SeqCst));
+                Some(redirect("MOVED", &moved, replica))
+            }
+            "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(match has_moved() {
+                false => followed(&[first, other], replica),
+                true => shares(&[replica, other]),
+            }),
+            "CLUSTER" if asked.is("CLUSTER INFO") => Some(info(3, 1 + u64::from(has_moved()))),
+            _ => None,
+        }
+    });
+    let mut client = served.client();
+    client.send(&words(&format!("SET {key} x")));
+    wait_until("its replica has taken over", SOON, || {
+        served.proxy.log().contains("8192 slots moved")
+    });
+    may_answer.store(true, Ordering::SeqCst);
+    assert_eq!(client.reply(), Value::ok());
+    let asked = served.fakes.asked_of(1);
+    assert!(asked.contains(&format!("SET {key} x")), "{asked:?}");
+}
+
+/// CLUSTER SLOTS: each of these nodes has an equal share, and the first one a replica.
+fn followed(primaries: &[SocketAddr], replica: SocketAddr) -> String {
+    let (host, port) = (bulk(&replica.ip().to_string()), replica.port());
+    let replica = format!("*3\r\n{host}:{port}\r\n{}", bulk(&format!("{port:040}")));
+    let all = shares(primaries);
+    // Behind the first primary, in an entry that is longer by it.
+    let first = range(0, 16_384 / primaries.len() - 1, primaries[0]);
+    let with_it = format!("*4{}{replica}", first.strip_prefix("*3").expect("of three"));
+    all.replacen(&first, &with_it, 1)
+}
+
 /// What it asks is for all of them, and nobody has said yet who that is.
 #[test]
 fn who_asks_all_nodes_before_they_are_known_waits_for_that_and_not_for_ever() {
