@@ -232,6 +232,9 @@ impl Settings {
                     .to_owned(),
             );
         }
+        if self.is_partial && self.kind != Kind::Cluster {
+            return Err("only a Cluster has slots that nobody may have: --kind cluster".to_owned());
+        }
         let is_told = self.reads != READS[0];
         if is_told && (self.kind == Kind::Sharded || self.through == Through::Envoy) {
             return Err("only respool reads from replicas, and plain servers have none".to_owned());

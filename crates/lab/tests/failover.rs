@@ -264,6 +264,14 @@ fn what_cannot_be_is_refused_at_once() {
             "Envoy knows no Sentinel",
         ),
         (&["--server", "redis-5"], "redis-6.2"),
+        (
+            &["--kind", "sentinel", "--partial"],
+            "only a Cluster has slots",
+        ),
+        (
+            &["--partial", "--kind", "sharded"],
+            "only a Cluster has slots",
+        ),
     ] {
         let mut lab = Command::new(LAB);
         let output = lab
