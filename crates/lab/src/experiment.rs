@@ -150,6 +150,9 @@ beside both and neither.",
 pub struct Options {
     /// Commands.
     pub verbs: Vec<Verb>,
+    /// The option that they were given by, where they were: of two, one would be left out.
+    #[serde(skip)]
+    pub verbs_by: Option<&'static str>,
     /// Requests at once on a connection.
     pub pipelines: Vec<usize>,
     /// Connections.
@@ -219,6 +222,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             verbs: Verb::ALL.to_vec(),
+            verbs_by: None,
             pipelines: vec![1, 20],
             connections: vec![50],
             threads: vec![1, 3],
@@ -443,6 +447,7 @@ pub const FLAGS: [&Flag<Options>; 24] = [
         value: Some("LIST"),
         help: "Of set, get and multi (a transaction of both).",
         set: |options, value| {
+            take_verbs(options, "verbs")?;
             options.verbs.clear();
             for word in value.split(',') {
                 options
@@ -462,6 +467,7 @@ pub const FLAGS: [&Flag<Options>; 24] = [
         value: Some("LIST"),
         help: "Instead of --verbs: MGET of so many different keys, several numbers with commas.",
         set: |options, value| {
+            take_verbs(options, "mget")?;
             let counts: Vec<u32> = list(value)?;
             options.verbs = counts.into_iter().map(Verb::Mget).collect();
             Ok(())
@@ -646,6 +652,13 @@ pub const FLAGS: [&Flag<Options>; 24] = [
         },
     },
 ];
+
+fn take_verbs(options: &mut Options, by: &'static str) -> Result<(), String> {
+    match options.verbs_by.replace(by) {
+        Some(other) if other != by => Err("of --verbs and --mget, one can be given".to_owned()),
+        _ => Ok(()),
+    }
+}
 
 /// An exponent of Zipf's law.
 ///

@@ -437,6 +437,14 @@ fn what_the_floor_redis_benchmark_and_the_keys_cannot_do_is_refused_at_once() {
         (&["mget", "--keys", "500"], "an MGET of 1000 different keys"),
         (&["mget", "--zipf", "0.99"], "none by Zipf"),
         (
+            &["eight", "--mget", "10", "--verbs", "get"],
+            "of --verbs and --mget, one",
+        ),
+        (
+            &["mget", "--verbs", "get", "--mget", "10"],
+            "of --verbs and --mget, one",
+        ),
+        (
             &["load", "--target", "127.0.0.1:1", "--mget", "3001"],
             "an MGET of 3001",
         ),
