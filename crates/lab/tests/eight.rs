@@ -565,6 +565,7 @@ fn what_is_missing_stops_the_run_at_once_with_a_line_that_helps() {
         ),
         (&["load"], "--target"),
         (&["window", "--loads", "0"], "--loads"),
+        (&["window", "--loads", "60,101"], "from 1 to 100"),
         (&["window", "--open-loop", "5"], "no option"),
         (&["eigth"], "no command"),
         (&["idle", "--no-respool"], "nothing to measure"),

@@ -47,8 +47,10 @@ const OWN: [&Flag<Options>; 6] = [
                 options.loads_percent.clear();
                 return Ok(());
             }
-            let numbers: Vec<u8> = list(value)?;
-            options.loads_percent = numbers;
+            let numbers: Vec<u32> = list(value)?;
+            let percent = |n: u32| u8::try_from(n).ok().filter(|&n| n <= 100);
+            let numbers: Option<Vec<u8>> = numbers.into_iter().map(percent).collect();
+            options.loads_percent = numbers.ok_or("percent from 1 to 100 are expected")?;
             Ok(())
         },
     },
