@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::against;
 use crate::case::{Behind, Case, Target, Verb, Way, Workload};
 use crate::cores::Cores;
-use crate::flags::{Flag, list, positive, seconds};
+use crate::flags::{Flag, list, positive, seconds, value_bytes};
 use crate::load::{self, clock_ns};
 use crate::machine::{self, Machine};
 use crate::measure::{self, Generator, Manner, STOPPED};
@@ -515,7 +515,7 @@ pub const FLAGS: [&Flag<Options>; 24] = [
         name: "value-bytes",
         value: Some("N"),
         help: "Size of each value [2; mget and skew: 4].",
-        set: |options, value| positive(value).map(|n| options.value_bytes = n),
+        set: |options, value| value_bytes(value).map(|n| options.value_bytes = n),
     },
     &Flag {
         name: "open-loop",

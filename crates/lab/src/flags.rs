@@ -107,6 +107,23 @@ pub fn positive<N: FromStr + PartialOrd + From<u8>>(value: &str) -> Result<N, St
     }
 }
 
+/// The largest value that a server takes by default (`proto-max-bulk-len`).
+pub const VALUE_BYTES_MAX: usize = 512 << 20;
+
+/// The size of a value.
+///
+/// # Errors
+/// When no server would take it.
+pub fn value_bytes(value: &str) -> Result<usize, String> {
+    // Wide enough for whatever is typed to be told what is wrong with it.
+    match positive::<u128>(value)? {
+        bytes if bytes <= VALUE_BYTES_MAX as u128 => Ok(bytes as usize),
+        _ => Err(format!(
+            "servers take values of {VALUE_BYTES_MAX} bytes at most"
+        )),
+    }
+}
+
 /// A number of seconds above zero, fractions allowed.
 ///
 /// # Errors

@@ -566,6 +566,22 @@ fn what_is_missing_stops_the_run_at_once_with_a_line_that_helps() {
         (&["load"], "--target"),
         (&["window", "--loads", "0"], "--loads"),
         (&["window", "--loads", "60,101"], "from 1 to 100"),
+        (
+            &["eight", "--value-bytes", "99999999999"],
+            "536870912 bytes at most",
+        ),
+        (
+            &["window", "--value-bytes", "536870913"],
+            "536870912 bytes at most",
+        ),
+        (
+            &["floor", "--value-bytes", "99999999999999999999"],
+            "536870912 bytes at most",
+        ),
+        (
+            &["load", "--value-bytes", "536870913"],
+            "536870912 bytes at most",
+        ),
         (&["window", "--open-loop", "5"], "no option"),
         (&["eigth"], "no command"),
         (&["idle", "--no-respool"], "nothing to measure"),

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 
 use super::{end_with_parent, fail, read};
-use crate::flags::{Flag, positive};
+use crate::flags::{Flag, value_bytes};
 use crate::floor;
 
 const NAME: &str = "floor";
@@ -39,7 +39,7 @@ const FLAGS: [&Flag<Settings>; 3] = [
         name: "value-bytes",
         value: Some("N"),
         help: "Size of the value in a reply to GET [2].",
-        set: |settings, value| positive(value).map(|n| settings.value_bytes = n),
+        set: |settings, value| value_bytes(value).map(|n| settings.value_bytes = n),
     },
     &Flag {
         name: "child",

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use super::{end_with_parent, fail, read};
 use crate::case::Verb;
 use crate::experiment::theta;
-use crate::flags::{Flag, positive, seconds};
+use crate::flags::{Flag, positive, seconds, value_bytes};
 use crate::load::{self, Event, Load};
 use crate::tape::{Recipe, Values};
 
@@ -120,7 +120,7 @@ const FLAGS: [&Flag<Settings>; 21] = [
         name: "value-bytes",
         value: Some("N"),
         help: "Size of each value [2].",
-        set: |settings, value| positive(value).map(|n| settings.load.recipe.value_bytes = n),
+        set: |settings, value| value_bytes(value).map(|n| settings.load.recipe.value_bytes = n),
     },
     &Flag {
         name: "values",
