@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ use crate::measure::{self, Generator, Manner, STOPPED};
 use crate::progress::Progress;
 use crate::report::{CaseReport, Report, Round};
 use crate::servers;
-use crate::targets::{Backends, Programs, Running, ServerChoice, first_line};
+use crate::targets::{Backend, Backends, Programs, Running, ServerChoice, first_line};
 use crate::window;
 use crate::zipf::Zipf;
 
@@ -872,15 +872,31 @@ pub fn run(
                 repeated += 1;
             }
         });
-        match measured {
+        let problems = match measured {
             Ok(round) => {
-                failures.extend(complaints(&round, case, number));
+                let found = complaints(&round, case, number);
                 rounds[place].push(Round { number, ..round });
+                found
             }
             Err(problem) if problem == STOPPED => return Err(problem),
-            Err(problem) => failures.push(format!("{case}, round {number}: {problem}")),
-        }
+            Err(problem) => vec![format!("{case}, round {number}: {problem}")],
+        };
         progress.end_step();
+        if problems.is_empty() {
+            continue;
+        }
+        // A signal for the whole group ends the children, too: that they failed then is no finding.
+        if stop.load(Ordering::Relaxed) {
+            return Err(STOPPED.to_owned());
+        }
+        let gone = gone(target, backend);
+        let is_over = gone.is_some();
+        failures.extend(gone.map(|who| format!("{who} has ended, and the run with it")));
+        failures.extend(problems);
+        // Whatever else is measured would say so again.
+        if is_over {
+            break;
+        }
     }
     drop(progress);
     let took_s = (clock_ns() - manner.origin_ns) as f64 / 1e9;
@@ -943,6 +959,18 @@ fn order(cases: &[Case], round: u32) -> Vec<usize> {
         order.extend(same);
     }
     order
+}
+
+/// Who takes part in a measurement and is there no more.
+fn gone(target: &Running, backend: &Backend) -> Option<String> {
+    let proxy = target
+        .pid
+        .map(|pid| (target.target.to_string(), target.address, pid));
+    let servers = backend.servers.iter();
+    let servers = servers.map(|one| (backend.facts.name.clone(), one.address, one.pid));
+    let mut all = proxy.into_iter().chain(servers);
+    let gone = all.find(|(.., pid)| !servers::is_running(*pid));
+    gone.map(|(name, address, _)| format!("{name} at {address}"))
 }
 
 fn complaints(round: &Round, case: &Case, number: u32) -> Vec<String> {

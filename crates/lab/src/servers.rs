@@ -344,8 +344,7 @@ impl Process {
 
     /// Whether it has not ended.
     pub fn is_running(&self) -> bool {
-        // A child that has ended and is not reaped yet is a zombie; one that is reaped is not there.
-        proc_stat(self.pid()).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
+        is_running(self.pid())
     }
 
     /// Whether it is there and does nothing, as after [`Process::stop`].
@@ -635,6 +634,12 @@ fn reserve(port: u16) -> io::Result<Option<UnixListener>> {
     // Free of everybody outside our agreement, too.
     let is_free = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     Ok(is_free.then_some(name))
+}
+
+/// Whether a process has not ended.
+pub(crate) fn is_running(pid: u32) -> bool {
+    // A child that has ended and is not reaped yet is a zombie; one that is reaped is not there.
+    proc_stat(pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 fn in_path(name: &str) -> Option<PathBuf> {

@@ -4,11 +4,12 @@
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use respool_lab::case::{Verb, Workload};
 use respool_lab::cluster;
@@ -681,6 +682,85 @@ fn a_lab_that_is_told_to_stop_takes_its_children_with_it() {
         .filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
         .collect();
     assert_eq!(left, Vec::<&String>::new());
+}
+
+/// A lab that measures for longer than any test may take, as its own group, and its children: the server, the floor and
+/// the generator. Of each, its process and how it was started.
+fn long_run(out: &Path) -> (Child, Vec<(i32, String)>) {
+    let lab = Command::new(LAB)
+        .args(["lone", "--no-respool", "--floor", "--rounds", "1000"])
+        .arg("--out")
+        .arg(out)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .expect("the lab starts");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while children(lab.id()).len() < 3 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let children = children(lab.id()).into_iter().map(|pid| {
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        (pid, text(&command).replace('\0', " "))
+    });
+    let children: Vec<_> = children.collect();
+    assert_eq!(children.len(), 3, "{children:?}");
+    (lab, children)
+}
+
+/// The children of all threads of a process.
+fn children(of: u32) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{of}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let children = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")));
+    let children: Vec<String> = children.flatten().collect();
+    let children = children.iter().flat_map(|line| line.split_whitespace());
+    children.filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// How it ended and what it said, soon.
+fn ended(mut lab: Child) -> (Option<i32>, String) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while lab.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = lab.wait_with_output().unwrap();
+    (output.status.code(), text(&output.stderr))
+}
+
+#[test]
+fn a_run_ends_with_its_server_and_says_that_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (lab, children) = long_run(folder.path());
+    let (server, _) = children
+        .iter()
+        .find(|(_, command)| command.contains("-server "))
+        .expect("a server");
+    kill_process(Pid::from_raw(*server).unwrap(), Signal::KILL).unwrap();
+    let (code, said) = ended(lab);
+    assert_eq!(code, Some(1), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(
+        last.contains("the run failed: server at 127.0.0.1:")
+            && last.contains(" has ended, and the run with it; and "),
+        "{said}"
+    );
+    assert!(last.len() < 200, "{said}");
+    let report = Report::read(folder.path()).unwrap();
+    assert!(report.failures.len() <= 3, "{:?}", report.failures);
+}
+
+#[test]
+fn a_lab_whose_whole_group_is_told_to_stop_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let (lab, _) = long_run(folder.path());
+    kill_process_group(Pid::from_child(&lab), Signal::TERM).unwrap();
+    let (code, said) = ended(lab);
+    assert_eq!(code, Some(1), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert_eq!(last, "respool-lab lone: stopped", "{said}");
 }
 
 #[test]

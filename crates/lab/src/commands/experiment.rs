@@ -45,10 +45,19 @@ pub fn measured(experiment: &Experiment, options: &Options) -> Result<Report, St
         &folder,
         report.write(&folder),
     )?;
-    if report.is_good() {
-        return Ok(report);
+    match failed(&report.failures) {
+        None => Ok(report),
+        Some(problem) => Err(problem),
     }
-    Err(format!("the run failed: {}", report.failures.join("; ")))
+}
+
+/// Why a run failed: the first cause in one line; all are in its report.
+pub(super) fn failed(failures: &[String]) -> Option<String> {
+    let (first, others) = failures.split_first()?;
+    Some(match others.len() {
+        0 => format!("the run failed: {first}"),
+        more => format!("the run failed: {first}; and {more} more"),
+    })
 }
 
 /// Set by a signal that asks the lab to end.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::experiment::{new_folder, show, stop_flag, style};
+use super::experiment::{failed, new_folder, show, stop_flag, style};
 use super::{fail, read};
 use crate::differ;
 use crate::experiment::command_line;
@@ -206,10 +206,7 @@ fn measured(arguments: &Arguments) -> Result<(), String> {
     let folder = arguments.out.clone();
     let folder = folder.unwrap_or_else(|| new_folder(NAME, &report.started));
     show(page::text(&report, style()), &folder, report.write(&folder))?;
-    match &report.failures[..] {
-        [] => Ok(()),
-        failures => Err(format!("the run failed: {}", failures.join("; "))),
-    }
+    failed(&report.failures).map_or(Ok(()), Err)
 }
 
 fn about() -> String {
