@@ -19,6 +19,7 @@
 pub mod against;
 pub mod case;
 pub mod chart;
+mod children;
 pub mod cluster;
 pub mod command_table;
 pub mod commands;

@@ -9,6 +9,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Target, Verb, Workload};
+use crate::children;
 use crate::counters::Counters;
 use crate::cpu::{self, MachineReading, Reading, Usage};
 use crate::load::{Event, Latency, LoadResult, clock_ns};
@@ -237,11 +238,8 @@ fn by_own(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let before = watched.tally();
-    let mut child = Reaped(
-        command
-            .spawn()
-            .map_err(|error| format!("the generator: {error}"))?,
-    );
+    let child = children::spawn(command).map_err(|error| format!("the generator: {error}"))?;
+    let mut child = Reaped(child);
     let stdout = child.0.stdout.take().ok_or("the generator has no output")?;
     let mut sampler = Sampler::new(&watched, child.0.id(), manner.origin_ns);
     let mut commands = (None, None);
@@ -492,7 +490,7 @@ fn run_benchmark(
     let counters = watched.counters();
     let machine = look_at_machine();
     let start_ns = clock_ns();
-    let mut child = Reaped(command.spawn().map_err(broken)?);
+    let mut child = Reaped(children::spawn(command).map_err(broken)?);
     let pid = child.0.id();
     let mut sampler = Sampler::new(watched, pid, manner.origin_ns);
     sampler.start(start_ns);

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::children;
+
 /// A server that the same test body runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flavour {
@@ -542,18 +544,18 @@ fn spawn(program: &OsStr, args: &[OsString], dir: &Path) -> io::Result<Child> {
     // A file, not a pipe: nobody has to read it for the process to go on. Truncated at each start, so
     // that what a restarted process says is not mistaken for what the one before it said.
     let log = File::create(dir.join(LOG))?;
-    Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(args)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!("{}: {error}", program.to_string_lossy()),
-            )
-        })
+        .stderr(log);
+    children::spawn(command).map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("{}: {error}", program.to_string_lossy()),
+        )
+    })
 }
 
 /// A port that nobody who asks here is given, for as long as this lives.

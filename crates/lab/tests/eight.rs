@@ -653,37 +653,6 @@ fn a_peer_that_is_not_installed_is_named_with_how_to_install_it() {
     );
 }
 
-#[test]
-fn a_lab_that_is_told_to_stop_takes_its_children_with_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().to_str().unwrap();
-    let mut lab = Command::new(LAB)
-        .args(["eight", "--no-respool", "--floor", "--out", out])
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("the lab starts");
-    let children = || -> Vec<String> {
-        let path = format!("/proc/{0}/task/{0}/children", lab.id());
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        text.split_whitespace().map(str::to_owned).collect()
-    };
-    // The server, the floor and the generator.
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while children().len() < 3 && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let children = children();
-    assert_eq!(children.len(), 3);
-    kill_process(Pid::from_child(&lab), Signal::TERM).unwrap();
-    let status = lab.wait().unwrap();
-    assert_eq!(status.code(), Some(1));
-    let left: Vec<&String> = children
-        .iter()
-        .filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
-        .collect();
-    assert_eq!(left, Vec::<&String>::new());
-}
-
 /// A lab that measures for longer than any test may take, as its own group, and its children: the server, the floor and
 /// the generator. Of each, its process and how it was started.
 fn long_run(out: &Path) -> (Child, Vec<(i32, String)>) {
@@ -750,6 +719,37 @@ fn a_run_ends_with_its_server_and_says_that_once() {
     assert!(last.len() < 200, "{said}");
     let report = Report::read(folder.path()).unwrap();
     assert!(report.failures.len() <= 3, "{:?}", report.failures);
+}
+
+#[test]
+fn a_lab_that_ends_takes_its_children_with_it_however_it_ends() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let folder = tempfile::tempdir().unwrap();
+        let (lab, children) = long_run(folder.path());
+        kill_process(Pid::from_child(&lab), signal).unwrap();
+        let (code, said) = ended(lab);
+        assert_eq!(code, (signal == Signal::TERM).then_some(1), "{said}");
+        let left = || -> Vec<&(i32, String)> {
+            let there = |(pid, _): &&(i32, String)| is_running(*pid);
+            children.iter().filter(there).collect()
+        };
+        // Of one that could say so it is known at once. The kernel kills those of the other, which takes a moment.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while signal == Signal::KILL && !left().is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(left().is_empty(), "{signal:?}: {:?}", left());
+    }
+}
+
+/// Whether a process is there and not a zombie that somebody else should have reaped.
+fn is_running(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().next());
+    !matches!(state, None | Some("Z" | "X"))
 }
 
 #[test]
