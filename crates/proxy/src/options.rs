@@ -741,7 +741,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
         }),
         value: "TIME",
         brief: "The first pause between two attempts to connect",
-        more: "It doubles from attempt to attempt, with jitter, and starts anew after a success.",
+        more: "It doubles from attempt to attempt, with jitter, and starts anew after a connection that lasted \
+               a second. One that is lost sooner counts here as an attempt that failed.",
         example: "10",
         ..OPTION
     },
