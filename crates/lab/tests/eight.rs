@@ -691,11 +691,11 @@ fn children(of: u32) -> Vec<i32> {
 /// How it ended and what it said, soon.
 fn ended(mut lab: Child) -> (Option<i32>, String) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    while lab.try_wait().unwrap().is_none() {
+    while lab.try_wait().expect("it can be waited for").is_none() {
         assert!(Instant::now() < deadline, "it goes on");
         std::thread::sleep(Duration::from_millis(10));
     }
-    let output = lab.wait_with_output().unwrap();
+    let output = lab.wait_with_output().expect("its output can be read");
     (output.status.code(), text(&output.stderr))
 }
 
