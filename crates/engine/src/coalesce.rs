@@ -166,16 +166,27 @@ impl Section {
 
 impl Engine {
     /// A batch is about to leave: what can leave together does.
-    #[inline(never)]
     pub(crate) fn coalesce(&mut self, key: Key) {
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        // Asked once for all of them: whoever has no Cluster has no use for the answer.
+        match self.pool_of(link.key.server).cluster() {
+            Some(_) => self.coalesce_as::<true>(key),
+            None => self.coalesce_as::<false>(key),
+        }
+    }
+
+    /// `BY_SLOT`: the parts of one request have to be of one slot.
+    #[inline(never)]
+    fn coalesce_as<const BY_SLOT: bool>(&mut self, key: Key) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
         let pool = self.servers[usize::from(link.key.server.0)].pool;
         let rule = &self.pools[usize::from(pool)].flush;
         let count = link.gathered() as u32;
-        let by_slot = self.pools[usize::from(pool)].cluster().is_some();
-        let fuse = rule.fuse && (!by_slot || link.by_slot.pays(count));
+        let fuse = rule.fuse && (!BY_SLOT || link.by_slot.pays(count));
         let gets = fuse && link.gets.pays(count);
         let sets = fuse && link.sets.pays(count);
         let collapse = rule.collapse && link.collapsing.pays(count);
@@ -196,7 +207,6 @@ impl Engine {
         work.parts.iter_mut().for_each(Vec::clear);
         let keys_max = rule.fused_keys_max as usize;
         work.blocks.keys_max = keys_max;
-        work.blocks.by_slot = by_slot;
         link.copy_gathered(&mut work.entries);
         let bytes = link.gathered_bytes();
         let mut at = bytes.len();
@@ -260,7 +270,7 @@ impl Engine {
                         && may(Move::Set)
                         && is_plain(request, SET)
                         && (session.sets.is_empty() || set_of == of)
-                        && session.sets.takes(request, &work.blocks) =>
+                        && session.sets.takes::<BY_SLOT>(request, keys_max) =>
                 {
                     set_of = of;
                     Move::Set
@@ -275,7 +285,7 @@ impl Engine {
         }
         let moved = &work.parts[..Move::Not as usize];
         if moved.iter().any(|parts| parts.len() > 1) {
-            self.rearrange(key, &mut work, collapse);
+            self.rearrange::<BY_SLOT>(key, &mut work, collapse);
         }
         self.coalescing = work;
     }
@@ -283,7 +293,7 @@ impl Engine {
     /// Puts the batch into its new order.
     // Not inlined, nor is what it calls: registers are few.
     #[inline(never)]
-    fn rearrange(&mut self, key: Key, work: &mut Coalescing, collapse: bool) {
+    fn rearrange<const BY_SLOT: bool>(&mut self, key: Key, work: &mut Coalescing, collapse: bool) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -305,7 +315,7 @@ impl Engine {
             let mut section = section.of(parts.len());
             section.collapses &= collapse;
             let sessions = &mut self.sessions;
-            choose(
+            choose::<BY_SLOT>(
                 &section,
                 parts,
                 batch,
@@ -319,7 +329,7 @@ impl Engine {
                 candidates += parts.len();
                 same += parts.len() - twins.leaders().len();
             }
-            if section.whole.is_some() {
+            if BY_SLOT && section.whole.is_some() {
                 fusable += blocks.of_section.iter().sum::<usize>();
                 lone += blocks
                     .of_section
@@ -343,7 +353,7 @@ impl Engine {
             counters.reads_left_alone += u64::from(link.collapsing.note(candidates as u32));
             link.collapsing.waste((candidates - same) as u32);
         }
-        if blocks.by_slot {
+        if BY_SLOT {
             counters.slots_left_alone += u64::from(link.by_slot.note(fusable as u32));
             link.by_slot.waste(lone as u32);
         }
@@ -357,9 +367,7 @@ struct Blocks {
     last: u32,
     /// The most parts in one.
     keys_max: usize,
-    /// Whether all parts of one are of one slot ...
-    by_slot: bool,
-    /// ... and of which those of the last one are.
+    /// Of all parts of the last one, where slots count.
     slot: u16,
     /// Of each of a section: how many parts are sent with it.
     of_section: Vec<usize>,
@@ -385,15 +393,18 @@ impl Run {
     }
 
     /// Takes one more in, if all of it may be in one MSET.
-    fn takes(&mut self, set: &[u8], blocks: &Blocks) -> bool {
-        let slot = blocks.slot_of(&set[SET.len()..]);
-        let fits = usize::from(self.parts) < blocks.keys_max
-            && usize::from(self.bytes) + set.len() <= FUSED_BYTES_MAX
-            && (self.is_empty() || slot == self.slot);
+    #[inline]
+    fn takes<const BY_SLOT: bool>(&mut self, set: &[u8], keys_max: usize) -> bool {
+        let mut fits = usize::from(self.parts) < keys_max
+            && usize::from(self.bytes) + set.len() <= FUSED_BYTES_MAX;
+        if BY_SLOT && fits {
+            let slot = slot_of(&set[SET.len()..]);
+            fits = self.is_empty() || slot == self.slot;
+            self.slot = slot;
+        }
         if fits {
             self.parts += 1;
             self.bytes += set.len() as u16;
-            self.slot = slot;
         }
         fits
     }
@@ -401,8 +412,9 @@ impl Run {
 
 impl Blocks {
     /// All of a run belongs into one block: into the last one, if it fits.
-    fn begin_run(&mut self, run: Run) {
-        if !self.has_room_for(run.parts.into(), run.bytes.into(), run.slot) {
+    fn begin_run<const BY_SLOT: bool>(&mut self, run: Run) {
+        let is_other = BY_SLOT && run.slot != self.slot;
+        if is_other || !self.has_room_for(run.parts.into(), run.bytes.into()) {
             self.begin(run.slot);
         }
     }
@@ -416,22 +428,23 @@ impl Blocks {
 
     /// Whether the last one does.
     #[inline]
-    fn has_room_for(&self, parts: usize, bytes: usize, slot: u16) -> bool {
+    fn has_room_for(&self, parts: usize, bytes: usize) -> bool {
         let last = self.of_section.last();
         last.is_some_and(|count| count + parts <= self.keys_max)
             && self.bytes + bytes <= FUSED_BYTES_MAX
-            && self.slot == slot
     }
 
-    /// The block of the next part that is sent, with so many bytes on the wire; `args`: what follows the command's name.
+    /// The block of the next part that is sent, with so many bytes.
     #[inline]
-    fn take(&mut self, section: &Section, args: &[u8], bytes: usize) -> u32 {
-        let slot = match section.whole {
-            Some(_) => self.slot_of(args),
-            None => 0,
-        };
-        if section.whole.is_none() || !self.has_room_for(1, bytes, slot) {
-            self.begin(slot);
+    fn take(&mut self, section: &Section, bytes: usize, slot: impl Fn() -> u16) -> u32 {
+        match section.whole {
+            None => self.begin(0),
+            Some(_) => {
+                let slot = slot();
+                if slot != self.slot || !self.has_room_for(1, bytes) {
+                    self.begin(slot);
+                }
+            }
         }
         if let Some(count) = self.of_section.last_mut() {
             *count += 1;
@@ -439,28 +452,22 @@ impl Blocks {
         self.bytes += bytes;
         self.last
     }
-
-    /// The slot of the first argument; 0 where slots do not count.
-    #[inline]
-    fn slot_of(&self, args: &[u8]) -> u16 {
-        match self.by_slot {
-            true => hash_slot(first_of(args).unwrap_or_default()),
-            false => 0,
-        }
-    }
 }
 
-/// The first of arguments as they are on the wire.
-fn first_of(args: &[u8]) -> Option<&[u8]> {
-    let line = args.iter().position(|byte| *byte == b'\r')?;
-    let len = usize::try_from(number::parse(args.get(1..line)?)?).ok()?;
-    args.get(line + 2..)?.get(..len)
+/// The slot of the first of arguments as they are on the wire.
+fn slot_of(args: &[u8]) -> u16 {
+    let first = || {
+        let line = args.iter().position(|byte| *byte == b'\r')?;
+        let len = usize::try_from(number::parse(args.get(1..line)?)?).ok()?;
+        args.get(line + 2..)?.get(..len)
+    };
+    hash_slot(first().unwrap_or_default())
 }
 
 /// Decides which parts of a section are sent, and in which blocks; to the others the answer to an earlier one is theirs,
 /// too.
 #[inline(never)]
-fn choose(
+fn choose<const BY_SLOT: bool>(
     section: &Section,
     parts: &[Part],
     batch: Gathered<'_>,
@@ -486,7 +493,7 @@ fn choose(
                     session.flags |= Flags::FUSED;
                 }
                 if section.part == Class::OfSets {
-                    blocks.begin_run(session.sets);
+                    blocks.begin_run::<BY_SLOT>(session.sets);
                 }
             }
         }
@@ -506,7 +513,10 @@ fn choose(
                 continue;
             }
         }
-        session.block = blocks.take(section, batch.bytes(*part, from), entry.len as usize);
+        session.block = blocks.take(section, entry.len as usize, || match BY_SLOT {
+            true => slot_of(batch.bytes(*part, from)),
+            false => 0,
+        });
         if section.collapses {
             twins.lead(place, index as u32, session.block);
         }
