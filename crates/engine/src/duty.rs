@@ -2,7 +2,7 @@
 //!
 //! Nearly every entry of a ledger is just passed on. One that is not carries a mark, and its duty lies
 //! in a second queue of its link, in the same order: so the hot path asks one bit, and the ledger stays
-//! small. A duty gets its reply whole.
+//! small. A duty gets its reply whole, unless [`Duty::needs_whole`] says that it can do without.
 
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::Names;

@@ -163,7 +163,7 @@ impl Topic {
             }
             Topic::Deadlines => {
                 "Numbers are in the unit of the name; us, ms, s, min and h may be written behind \
-                 them."
+                 them. Whether time is over is looked at every 50 ms."
             }
             Topic::Limits => {
                 "Everything that can grow has a maximum. Numbers of bytes may be written with KiB, \

@@ -23,8 +23,8 @@ pub enum Refusal {
     MasterDown,
     /// `READONLY`: a write came to a replica.
     ReadOnly,
-    /// `UNBLOCKED` in the words of [`UNBLOCKED`]: what was waited for cannot come there any more. Whoever was unblocked by another
-    /// client is told so by other words, which are no refusal.
+    /// `UNBLOCKED`, with the words for a primary that becomes a replica: what was waited for cannot come there any more. Whoever was
+    /// unblocked by another client is told so by other words, which are no refusal.
     Unblocked,
 }
 
