@@ -47,8 +47,9 @@ const REFRESH_QUIET_MS: u32 = 10_000;
 pub(crate) const SILENT_MS: u64 = 200;
 /// A node whose replica has taken over, and of whom nobody speaks, is heard for so long before what it owes is given up,
 /// milliseconds. One that runs has kept its clients waiting for its replica, and answers them as soon as it knows that
-/// its place is taken; that nobody speaks of it ends when it has told the others that it is a replica now.
-const REPLACED_MS: u64 = 500;
+/// its place is taken; that nobody speaks of it ends when it has told the others that it is a replica now. Whoever asked one that
+/// is gone waits so much longer.
+const REPLACED_MS: u64 = 200;
 /// Whoever took over from a node that was lost is looked for so long, before its requests fail, milliseconds.
 pub(crate) const TAKEN_OVER_MS: u64 = 300;
 /// How long it is waited, in all, for nodes that have not said yet which there are, milliseconds. They do so at once, or are not
