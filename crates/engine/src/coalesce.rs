@@ -395,16 +395,17 @@ impl Run {
     /// Takes one more in, if all of it may be in one MSET.
     #[inline]
     fn takes<const BY_SLOT: bool>(&mut self, set: &[u8], keys_max: usize) -> bool {
-        let mut fits = usize::from(self.parts) < keys_max
+        let has_room = usize::from(self.parts) < keys_max
             && usize::from(self.bytes) + set.len() <= FUSED_BYTES_MAX;
-        if BY_SLOT && fits {
-            let slot = slot_of(&set[SET.len()..]);
-            fits = self.is_empty() || slot == self.slot;
-            self.slot = slot;
-        }
+        let slot = match BY_SLOT && has_room {
+            true => slot_of(&set[SET.len()..]),
+            false => self.slot,
+        };
+        let fits = has_room && (self.is_empty() || slot == self.slot);
         if fits {
             self.parts += 1;
             self.bytes += set.len() as u16;
+            self.slot = slot;
         }
         fits
     }

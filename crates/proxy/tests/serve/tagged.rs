@@ -114,6 +114,41 @@ fn what_is_rarely_of_one_slot_is_left_alone() {
     assert!(joined < 120, "{joined} MGETs and MSETs of 12,000 requests");
 }
 
+/// Of one node are many slots, and what a client sets of one may come behind what it sets of another.
+#[test]
+fn what_one_client_asks_of_several_slots_is_answered_in_order() {
+    let served = Served::start(&some_server(), primaries(), &["--threads=1"]);
+    let in_first = |slot| served.cluster.share(0).contains(&slot);
+    let tags = [0, 1, 2].map(|number| format!("{{{}}}", super::cluster::key_in(in_first, number)));
+    let mut client = served.client();
+    shown(&mut client, &tags[0]);
+    let mut random = Random::new(seed());
+    for round in 0..300 {
+        let turns: Vec<u64> = (0..1 + random.below(12)).map(|_| random.below(3)).collect();
+        let ask = |command: &str, value: &str| {
+            let keys = turns.iter().enumerate();
+            let ask = |(number, tag): (usize, &u64)| {
+                format!("{command} {}{number}{value}", tags[*tag as usize])
+            };
+            all(keys.map(ask))
+        };
+        let requests = [ask("SET", &format!(" {round}")), ask("GET", "")].join(";");
+        let replies = pipelined(&mut client, &requests);
+        let (set, got) = replies.split_at(turns.len());
+        assert!(
+            set.iter().all(|reply| *reply == Value::ok()),
+            "{requests}: {set:?}"
+        );
+        let value = Value::bulk(round.to_string());
+        assert!(
+            got.iter().all(|reply| *reply == value),
+            "{requests}: {got:?}"
+        );
+    }
+    let log = served.proxy.log();
+    assert!(!log.contains("panicked at"), "{log}");
+}
+
 /// Sessions whose keys are of a few slots, which move meanwhile: every answer is the one that its own order asks for.
 #[test]
 fn what_leaves_together_while_its_slot_moves_is_answered_as_if_it_did_not() {
