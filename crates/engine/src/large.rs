@@ -144,7 +144,7 @@ impl Engine {
         }
         if flags.any(Flags::IN_MULTI) {
             return Err(
-                b"ERR respool: the transaction is larger than transaction_bytes_max".to_vec(),
+                b"ERR respool: the transaction is larger than transaction-bytes-max".to_vec(),
             );
         }
         Ok(())

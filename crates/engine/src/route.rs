@@ -431,7 +431,7 @@ impl Engine {
         };
         let not_in_time = |name: &str| {
             format!(
-                "ERR respool: '{name}' is larger than request_held_bytes_max, and it is not known in time \
+                "ERR respool: '{name}' is larger than request-held-bytes-max, and it is not known in time \
                 whose all its keys are: ask for less at once"
             )
             .into_bytes()
@@ -474,7 +474,7 @@ impl Engine {
                 Ok(())
             }
             Owner::Nobody => Err(format!(
-                "ERR respool: '{}' is larger than request_held_bytes_max, and is for all servers: raise that",
+                "ERR respool: '{}' is larger than request-held-bytes-max, and is for all servers: raise that",
                 command.name.replace('|', " ")
             )
             .into_bytes()),

@@ -466,7 +466,7 @@ impl Engine {
         };
         let before = transaction.held_bytes();
         if before + bytes.len() > max {
-            let text = b"ERR respool: the transaction is larger than transaction_bytes_max";
+            let text = b"ERR respool: the transaction is larger than transaction-bytes-max";
             return self.refuse_queued(key, text);
         }
         if transaction.aborted {

@@ -348,7 +348,7 @@ fn a_large_request_whose_keys_have_not_all_come_goes_nowhere() {
     let of_nobody = world.owner_of("");
     let session = world.accept();
     world.sends(session, &large(&["MSET", &keys[of_nobody]], 3, 300_000));
-    let refused = "-ERR respool: 'mset' is larger than request_held_bytes_max";
+    let refused = "-ERR respool: 'mset' is larger than request-held-bytes-max";
     assert!(world.got(session).starts_with(refused));
     assert_eq!(world.connecting(), []);
     for link in links {

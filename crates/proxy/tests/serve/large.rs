@@ -242,7 +242,7 @@ fn who_reads_more_than_can_be_held_slowly_holds_up_nobody() {
     let proxy = target.proxy();
     if let Err(error) = result {
         // Strangers behind it had waited long enough: it was closed, and the operator is told why.
-        assert!(proxy.log().contains("stall_ms"), "{error}: {}", proxy.log());
+        assert!(proxy.log().contains("stall-ms"), "{error}: {}", proxy.log());
     }
     let peak = proxy.rss_peak();
     assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);

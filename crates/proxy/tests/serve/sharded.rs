@@ -420,7 +420,7 @@ fn a_value_of_any_size_goes_to_its_server() {
     assert!(
         refused
             .error()
-            .is_some_and(|error| error.contains("request_held_bytes_max")),
+            .is_some_and(|error| error.contains("request-held-bytes-max")),
         "{refused:?}"
     );
     assert_eq!(

@@ -731,7 +731,7 @@ fn what_is_too_large_to_be_held_goes_to_the_short_key() {
         .remove(0);
     is_refused(
         &late,
-        "ERR respool: 'mset' is larger than request_held_bytes_max",
+        "ERR respool: 'mset' is larger than request-held-bytes-max",
     );
     assert_eq!(client.call("EXISTS u:m3 u:m4"), Value::Integer(0));
     // What comes back with its key is held whole.
@@ -801,7 +801,7 @@ fn what_cannot_be_done_without_the_prefix_is_refused_and_not_done_to_another_key
     let large = format!("w_*{}", "x".repeat(2 << 20));
     is_refused(
         &client.call(&format!("SORT u:k BY {large}")),
-        "ERR respool: 'sort' is larger than request_held_bytes_max",
+        "ERR respool: 'sort' is larger than request-held-bytes-max",
     );
     // The server's own words where there is nothing that could be a key.
     is_refused(

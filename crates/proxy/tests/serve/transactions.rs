@@ -452,7 +452,7 @@ fn a_transaction_has_a_bound_and_what_is_larger_than_a_held_request_fits_below_i
         assert!(
             refused
                 .error()
-                .is_some_and(|text| text.contains("transaction_bytes_max")),
+                .is_some_and(|text| text.contains("transaction-bytes-max")),
             "{refused:?}"
         );
         let aborted = client.call("EXEC");
