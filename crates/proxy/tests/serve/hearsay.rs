@@ -210,6 +210,15 @@ impl Scene {
         self.client().call("GET who")
     }
 
+    /// By one Sentinel, which names the first server.
+    fn led_to_the_first() -> (Scene, Sentinel) {
+        let mut scene = Scene::new();
+        let sentinel = Sentinel::start(scene.address(0), 1);
+        scene.serve(&[sentinel.address()], &["--threads=1"]);
+        scene.leads_to(0);
+        (scene, sentinel)
+    }
+
     #[track_caller]
     fn leads_to(&self, server: usize) {
         let claim = format!("server {server} is asked");
@@ -531,11 +540,8 @@ fn a_server_that_says_that_it_is_a_replica_is_not_used() {
 
 #[test]
 fn what_a_primary_refuses_that_is_none_any_more_is_asked_of_the_next_one() {
-    let mut scene = Scene::new();
+    let (scene, sentinel) = Scene::led_to_the_first();
     let (old, new) = (scene.address(0), scene.address(1));
-    let sentinel = Sentinel::start(old, 1);
-    scene.serve(&[sentinel.address()], &["--threads=1"]);
-    scene.leads_to(0);
     let mut client = scene.client();
     assert_eq!(client.call("SET key 1"), Value::ok());
     let slow = Client::connect(new).call("SET key 5");
@@ -552,11 +558,8 @@ fn what_a_primary_refuses_that_is_none_any_more_is_asked_of_the_next_one() {
 /// The old one says so itself, before any Sentinel has.
 #[test]
 fn who_waits_at_a_primary_that_is_none_any_more_is_not_told_in_its_words() {
-    let mut scene = Scene::new();
+    let (scene, sentinel) = Scene::led_to_the_first();
     let (old, new) = (scene.address(0), scene.address(1));
-    let sentinel = Sentinel::start(old, 1);
-    scene.serve(&[sentinel.address()], &["--threads=1"]);
-    scene.leads_to(0);
     let mut client = scene.client();
     client.send(&super::client::words("BLPOP list 0"));
     let waits_at = |server| {

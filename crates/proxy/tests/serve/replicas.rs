@@ -69,7 +69,7 @@ pub(crate) fn calls(server: SocketAddr, command: &str) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-fn all_calls(servers: &[SocketAddr], command: &str) -> u64 {
+pub(crate) fn all_calls(servers: &[SocketAddr], command: &str) -> u64 {
     servers.iter().map(|server| calls(*server, command)).sum()
 }
 

@@ -9,24 +9,12 @@ use super::client::{Client, Value};
 use super::cluster::{SOON, Served, move_slots, primaries, some_server, with_every_server};
 use super::coalescing::counter;
 use super::divided::pipelined;
+use super::replicas::all_calls;
 use super::target::{Random, seed, wait_until};
 
 /// As often as the nodes together have executed a command.
 fn calls(served: &Served, command: &str) -> u64 {
-    let name = format!("cmdstat_{command}:calls=");
-    let of_node = |node: &respool_lab::topologies::Node| {
-        let stats = Client::connect(node.address()).call("INFO commandstats");
-        let Value::Bulk(stats) = stats else {
-            panic!("INFO is a text: {stats:?}");
-        };
-        let stats = String::from_utf8(stats).expect("INFO is ASCII");
-        let line = stats.lines().find_map(|line| line.strip_prefix(&name));
-        line.map_or(0, |line| {
-            let number = line.split(',').next().unwrap_or_default();
-            number.parse().expect("calls are a number")
-        })
-    };
-    served.cluster.nodes().iter().map(of_node).sum()
+    all_calls(&served.cluster.addresses(), command)
 }
 
 fn all(requests: impl Iterator<Item = String>) -> String {
