@@ -410,14 +410,20 @@ impl Engine {
         self.know_replicas(pool, replicas, |owner| owner == primary);
     }
 
-    /// Why nobody has said yet where a primary is, if that is so: in the words of a Sentinel that was asked, or of the
-    /// connection to one that could not be.
-    pub(crate) fn why_unknown(&self, server: ServerId) -> Option<String> {
+    /// A primary of which nobody has said yet where it is: who watches it, and its place among those that they watch.
+    fn sought(&self, server: ServerId) -> Option<(&Watch, usize)> {
         let state = self.server(server);
         let watch = self.pools[usize::from(state.pool)].watch.as_ref();
         let watch = watch.filter(|_| state.unknown)?;
         let mut names = watch.primaries.iter();
         let primary = names.position(|(_, its)| *its == server)?;
+        Some((watch, primary))
+    }
+
+    /// Why nobody has said yet where a primary is, if that is so: in the words of a Sentinel that was asked, or of the
+    /// connection to one that could not be.
+    pub(crate) fn why_unknown(&self, server: ServerId) -> Option<String> {
+        let (watch, primary) = self.sought(server)?;
         let mut watchers = watch.watchers.iter();
         let said = watchers.find_map(|watcher| watcher.wrong[primary].clone());
         let unreached = |watcher: &Watcher| {
@@ -432,11 +438,7 @@ impl Engine {
     /// The same when no Sentinel is left that might say it: each refuses or cannot be reached, and the first one that refuses is
     /// told. While none can be reached it is no answer, and one may come.
     pub(crate) fn why_refused(&self, server: ServerId) -> Option<String> {
-        let state = self.server(server);
-        let watch = self.pools[usize::from(state.pool)].watch.as_ref();
-        let watch = watch.filter(|_| state.unknown)?;
-        let mut names = watch.primaries.iter();
-        let primary = names.position(|(_, its)| *its == server)?;
+        let (watch, primary) = self.sought(server)?;
         let mut first = None;
         for watcher in &watch.watchers {
             let link = self.links.get(watcher.link)?;
