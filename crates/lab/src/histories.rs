@@ -9,7 +9,8 @@
 pub mod register;
 pub mod trouble;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,10 +67,14 @@ impl Default for Settings {
 const ROUND: u64 = 250_000;
 /// Contradictions that are told.
 const TOLD_MAX: usize = 10;
+/// Lines that tell what was done with the values of a contradiction.
+const OF_STORY: usize = 40;
 /// How long a client waits for a reply.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long clients ask before the trouble begins and when it is over.
 const AROUND: Duration = Duration::from_millis(500);
+/// Requests that each client was answered when the trouble is over, however slow the machine.
+const ANSWERED_EACH: u64 = 320;
 /// How long a client thinks while there is trouble: what it asks meanwhile is held in memory, and who causes the trouble
 /// needs the cores, too.
 const THOUGHT: Duration = Duration::from_millis(2);
@@ -221,8 +226,10 @@ fn judge(settings: &Settings, round: u64, asked: Vec<Asked>, inherited: &[Inheri
     let mut report = Report::default();
     // Of each key what each client did to it, in the order in which it asked.
     let mut by_key: HashMap<usize, Vec<Vec<Operation>>> = HashMap::new();
+    let mut unsent = Vec::new();
     for (client, asked) in asked.into_iter().enumerate() {
         report.add(asked.report);
+        unsent.extend(asked.unsent.into_iter().map(|one| (client, one)));
         for (key, operation) in asked.operations {
             let of_key = by_key.entry(key).or_default();
             of_key.resize(settings.clients, Vec::new());
@@ -240,12 +247,52 @@ fn judge(settings: &Settings, round: u64, asked: Vec<Asked>, inherited: &[Inheri
             }
         };
         if let Err(why) = checked {
-            let why = format!("round {round}, key {key}: {why}");
+            let story = story(&clients, &unsent, why.values(), heir);
+            let why = format!("round {round}, key {key}: {why}{story}");
             report.contradictions.push(why);
         }
     }
     report.contradictions.truncate(TOLD_MAX);
     report
+}
+
+/// Who wrote and read these values, and when: a line each, in milliseconds since the first of them.
+fn story(
+    clients: &[Vec<Operation>],
+    unsent: &[(usize, Operation)],
+    values: Vec<u64>,
+    heir: Option<(u64, u64)>,
+) -> String {
+    let answered = clients.iter().enumerate();
+    let answered = answered.flat_map(|(client, all)| all.iter().map(move |one| (client, *one, "")));
+    let unsent = unsent
+        .iter()
+        .map(|(client, one)| (*client, *one, " NOTSENT"));
+    let is_told = |(_, one, _): &(usize, Operation, &str)| {
+        values.contains(&one.value) && one.value != UNWRITTEN
+    };
+    let mut told: Vec<_> = answered.chain(unsent).filter(is_told).collect();
+    told.sort_by_key(|(_, one, _)| one.start);
+    let first = told.first().map_or(0, |(_, one, _)| one.start);
+    let ms = |time: u64| (time as f64 - first as f64) / 1e6;
+    let mut story = String::new();
+    if let Some((at, value)) = heir {
+        let _ = write!(story, "\n  the heir had {value} at {:.3} ms", ms(at));
+    }
+    for (client, one, fate) in told.iter().take(OF_STORY) {
+        let did = if one.writes { "wrote" } else { "read" };
+        let end = match one.end {
+            u64::MAX => "UNKNOWN".to_owned(),
+            end => format!("{:.3} ms{fate}", ms(end)),
+        };
+        let _ = write!(
+            story,
+            "\n  client {client} {did} {} from {:.3} to {end}",
+            one.value,
+            ms(one.start)
+        );
+    }
+    story
 }
 
 fn check_whole(clients: &[Vec<Operation>]) -> Result<(), Contradiction> {
@@ -256,19 +303,16 @@ fn check_whole(clients: &[Vec<Operation>]) -> Result<(), Contradiction> {
 /// Two histories, one behind the other: that of the server that is gone, and that of its heir, which begins with what it had.
 /// What was acknowledged and not handed on is missing in the second one, and nothing else may be.
 fn check_handed_on(clients: &[Vec<Operation>], at: u64, value: u64) -> Result<(), Contradiction> {
-    let of = |is_part: &dyn Fn(&Operation) -> bool| -> Vec<Vec<Operation>> {
-        let part = |client: &Vec<Operation>| client.iter().copied().filter(is_part).collect();
-        clients.iter().map(part).collect()
-    };
-    let is_open = |one: &Operation| one.end == u64::MAX;
-    let before = of(&|one| one.end <= at || is_open(one) && one.start <= at);
+    let [before, mut behind] = divide(clients, at, value);
     check_whole(&before)?;
     // What the heir has, somebody had begun to write.
-    let writes = before.iter().flatten().filter(|one| one.writes);
-    if value != UNWRITTEN && !writes.into_iter().any(|one| one.value == value) {
+    let mut begun = clients
+        .iter()
+        .flatten()
+        .filter(|one| one.writes && one.start <= at);
+    if value != UNWRITTEN && !begun.any(|one| one.value == value) {
         return Err(Contradiction::FromNowhere(value));
     }
-    let mut behind = of(&|one| one.end > at && !(is_open(one) && one.value == value));
     if value != UNWRITTEN {
         let (start, end, writes) = (at, at, true);
         behind.push(vec![Operation {
@@ -281,14 +325,45 @@ fn check_handed_on(clients: &[Vec<Operation>], at: u64, value: u64) -> Result<()
     check_whole(&behind)
 }
 
+/// What was done on the server that is gone, and what on its heir, which had `value` at this moment.
+///
+/// An answer that came behind that moment may be of the first all the same: it waited for one to an earlier request of
+/// its client. Such a write was the first's if somebody had read it by then or the heir has it, such a read if the
+/// second could not have answered so.
+fn divide(clients: &[Vec<Operation>], at: u64, value: u64) -> [Vec<Vec<Operation>>; 2] {
+    let all = || clients.iter().flatten();
+    let read = all().filter(|one| !one.writes && one.end <= at);
+    let mut seen: HashSet<u64> = read.map(|one| one.value).collect();
+    seen.insert(value);
+    let is_firsts_write =
+        |one: &Operation| one.end <= at || one.start <= at && seen.contains(&one.value);
+    let seconds = all().filter(|one| one.writes && !is_firsts_write(one));
+    let mut answers: HashSet<u64> = seconds.map(|one| one.value).collect();
+    answers.insert(value);
+    let is_firsts = |one: &Operation| match one.writes {
+        true => is_firsts_write(one),
+        false => one.end <= at || one.start <= at && !answers.contains(&one.value),
+    };
+    let of = |first: bool| {
+        let part = |client: &Vec<Operation>| {
+            let its = client.iter().filter(|one| is_firsts(one) == first);
+            let latest = if first { at } else { u64::MAX };
+            let done = |one: &Operation| Operation {
+                end: one.end.min(latest),
+                ..*one
+            };
+            its.map(done).collect()
+        };
+        clients.iter().map(part).collect()
+    };
+    [of(true), of(false)]
+}
+
 /// Whether the heir lacks something that was acknowledged: with what it had read at that moment, there is no order.
 fn is_lost(clients: &[Vec<Operation>], at: u64, value: u64) -> bool {
+    let [before, _] = divide(clients, at, value);
+    let mut before = before.concat();
     let (start, end, writes) = (at, at, false);
-    let before = clients
-        .iter()
-        .flatten()
-        .filter(|one| one.end <= at || one.end == u64::MAX);
-    let mut before: Vec<Operation> = before.copied().collect();
     before.push(Operation {
         start,
         end,
@@ -317,6 +392,8 @@ fn cut(every: Option<Duration>, direct: &mut Connection, over: &AtomicBool) -> R
 #[derive(Default)]
 struct Asked {
     operations: Vec<(usize, Operation)>,
+    /// Writes that, so it was said, were not executed.
+    unsent: Vec<Operation>,
     report: Report,
 }
 
@@ -370,7 +447,7 @@ struct Client<'a> {
 enum Until<'a> {
     /// Until it has asked so much.
     Asked(u64),
-    /// Until this is set.
+    /// Until this is set, and it was answered often enough to show something.
     Over(&'a AtomicBool),
 }
 
@@ -402,7 +479,12 @@ impl<'a> Client<'a> {
         loop {
             match until {
                 Until::Asked(requests) if done >= requests => break,
-                Until::Over(over) if over.load(Ordering::Relaxed) => break,
+                Until::Over(over)
+                    if over.load(Ordering::Relaxed)
+                        && self.asked.report.requests() >= ANSWERED_EACH =>
+                {
+                    break;
+                }
                 Until::Asked(_) => {}
                 Until::Over(_) => thread::sleep(THOUGHT),
             }
@@ -477,17 +559,18 @@ impl<'a> Client<'a> {
             && (reply.starts_with(b"-NOTSENT ") || reply.starts_with(b"-UNKNOWN "));
         if lost {
             self.asked.report.failed += 1;
-            if let (Ask::Write { key, value, .. }, false) = (ask, reply.starts_with(b"-NOTSENT ")) {
-                let end = u64::MAX;
-                self.note(
-                    key,
-                    Operation {
-                        start,
-                        end,
-                        value,
-                        writes: true,
-                    },
-                );
+            if let Ask::Write { key, value, .. } = ask {
+                let is_unsent = reply.starts_with(b"-NOTSENT ");
+                let write = Operation {
+                    start,
+                    end: if is_unsent { end } else { u64::MAX },
+                    value,
+                    writes: true,
+                };
+                match is_unsent {
+                    true => self.asked.unsent.push(write),
+                    false => self.note(key, write),
+                }
             }
             return;
         }
@@ -695,6 +778,30 @@ mod tests {
         let behind = [did(true, 5, 110, 120), did(false, 2, 130, 140)];
         assert!(found(2, &behind));
         assert!(!found(2, &behind[..1]));
+    }
+
+    #[test]
+    fn an_answer_that_had_to_wait_for_an_earlier_one_may_be_of_the_server_that_is_gone() {
+        let before = [did(true, 1, 10, 20), did(true, 2, 30, 40)];
+        let found = |held: &[Operation]| {
+            check_handed_on(&[before.to_vec(), held.to_vec()], 100, 1).is_err()
+        };
+        // What was read there, and what was written there and read by others.
+        assert!(!found(&[did(false, 2, 35, 150)]));
+        assert!(!found(&[did(true, 3, 35, 150), did(false, 3, 35, 150)]));
+        let other = [
+            before.to_vec(),
+            vec![did(true, 3, 45, 150)],
+            vec![did(false, 3, 50, 60)],
+        ];
+        assert_eq!(check_handed_on(&other, 100, 1), Ok(()));
+        // It was overwritten before they asked, or asked of the heir.
+        assert!(found(&[did(true, 3, 50, 60), did(false, 2, 70, 150)]));
+        assert!(found(&[did(false, 2, 101, 150)]));
+        // What the heir had not got does not come back.
+        let mut again = other.to_vec();
+        again.push(vec![did(false, 3, 110, 120)]);
+        assert!(check_handed_on(&again, 100, 1).is_err());
     }
 
     #[test]

@@ -45,6 +45,16 @@ pub enum Contradiction {
     Back(u64, u64),
 }
 
+impl Contradiction {
+    /// The values that contradict each other.
+    pub fn values(self) -> Vec<u64> {
+        match self {
+            Contradiction::FromNowhere(value) => vec![value],
+            Contradiction::Both(one, other) | Contradiction::Back(one, other) => vec![one, other],
+        }
+    }
+}
+
 impl fmt::Display for Contradiction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
