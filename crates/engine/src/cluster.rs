@@ -845,7 +845,7 @@ impl Engine {
     fn settle_before_leaving(&mut self, server: ServerId) {
         let mut asked = HashSet::new();
         for (_, link) in self.links.iter() {
-            let shared = matches!(link.role, Role::Shared | Role::Captured { .. });
+            let shared = link.role.is_manys();
             if link.key.server == server && shared {
                 asked.extend(link.ledger.iter().map(|entry| entry.session));
             }

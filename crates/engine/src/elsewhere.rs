@@ -928,8 +928,7 @@ impl Engine {
     /// An owner owes replies and sends nothing for long: its reads that can be had at another server go there. Here they keep their
     /// places, so that their late replies are known for what they are.
     pub(crate) fn move_reads(&mut self, key: Key) {
-        let is_shared =
-            |link: &&mut Link| matches!(link.role, Role::Shared | Role::Captured { .. });
+        let is_shared = |link: &&mut Link| link.role.is_manys();
         let Some(link) = self.links.get_mut(key).filter(is_shared) else {
             return;
         };

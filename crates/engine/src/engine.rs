@@ -1170,7 +1170,7 @@ impl Engine {
                         Why::Full => counters.flushed_full += 1,
                         Why::Late => counters.flushed_late += 1,
                     }
-                    let link = if link.movable > 1 && link.role == Role::Shared {
+                    let link = if link.movable > 1 && link.role.is_manys() {
                         self.coalesce(key);
                         self.links.get_mut(key)
                     } else {

@@ -59,7 +59,8 @@ impl LinkKey {
 pub(crate) enum Role {
     /// Everybody's.
     Shared,
-    /// Nobody's any more: `by` takes its replies too slowly, and the link serves what it owes.
+    /// Nobody's any more: `by` takes its replies too slowly, and the link serves what it owes. Or it is for what others had asked
+    /// behind such a session, of whom `by` may be the next.
     Captured { by: Key },
     /// One large request of `by`.
     Streaming { by: Key },
@@ -90,6 +91,11 @@ impl Role {
     /// of their own.
     pub(crate) fn is_one_sessions(self) -> bool {
         matches!(self, Role::Pinned { .. } | Role::Redirect { .. })
+    }
+
+    /// Whether requests of many sessions may stand on it.
+    pub(crate) fn is_manys(self) -> bool {
+        matches!(self, Role::Shared | Role::Captured { .. })
     }
 
     /// Whether requests are appended to its open batch.
@@ -871,7 +877,7 @@ pub(crate) struct Left {
     pub(crate) duty: Option<Duty>,
 }
 
-/// Reads of one session that are asked again elsewhere when a slow session captures the link. Where two hundred sessions are slow,
+/// Reads of one session that are asked again elsewhere when its link is not read any more. Where two hundred sessions are slow,
 /// one after the other, each of them has what the others wait for asked again: with 128 a server had nothing else to do.
 const ASKED_AGAIN_MAX: usize = 16;
 

@@ -611,16 +611,20 @@ impl Engine {
         if !self.is_early(link, key) {
             return;
         }
-        let is_shared = |link: &Link| link.role == Role::Shared && link.is_up();
-        if self.links.get(link).is_some_and(is_shared) && self.has_room_for_link() {
-            self.capture(link, key);
+        match self.links.get(link) {
+            Some(state) if state.role == Role::Shared && state.is_up() => {
+                if self.has_room_for_link() {
+                    self.capture(link, key);
+                }
+            }
+            Some(state) if state.paused.is_none() => self.hand_over(link, key),
+            _ => {}
         }
         let waits_for_itself = self.waits_for_itself(link, key);
-        let its_own = |link: &&mut Link| link.role.captor() == key && link.paused.is_none();
-        if let Some(state) = self.links.get_mut(link).filter(its_own) {
+        let its_own = |link: &Link| link.role.captor() == key && link.paused.is_none();
+        if self.links.get(link).is_some_and(its_own) {
             if !waits_for_itself {
-                state.paused = Some(self.now);
-                self.act(Action::ReadLink(LinkId(link), false));
+                self.pause(link);
             }
             self.hold(key, Flags::HOLD_OUTPUT);
         }
@@ -685,9 +689,7 @@ impl Engine {
         };
         let output = session.out.len();
         // Of a link that was captured its reads have moved to another one.
-        let brings = |link: &Link| {
-            matches!(link.role, Role::Shared | Role::Captured { .. }) && link.owes(key)
-        };
+        let brings = |link: &Link| link.role.is_manys() && link.owes(key);
         let link = match self.links.get(link) {
             Some(state) if state.owes(key) => link,
             // What other servers owe it they may bring in good time.
@@ -697,7 +699,7 @@ impl Engine {
                 None => return,
             },
         };
-        let Some(state) = self.links.get_mut(link) else {
+        let Some(state) = self.links.get(link) else {
             return;
         };
         match state.role {
@@ -706,7 +708,7 @@ impl Engine {
                     self.capture(link, key);
                 } else if output >= self.settings.limits.session_output_hard_bytes as usize {
                     return self
-                        .close_for(key, "session_output_hard_bytes, and links_max".to_owned());
+                        .close_for(key, "session-output-hard-bytes, and links-max".to_owned());
                 } else {
                     return;
                 }
@@ -715,30 +717,25 @@ impl Engine {
                 if output < self.settings.limits.session_output_hard_bytes as usize {
                     return;
                 }
-                // The link is read, so it does not wait for who captured it: from now on it waits for this one.
-                state.role = Role::Captured { by: key };
-                state.paused_us = 0;
+                self.hand_over(link, key);
             }
             Role::Captured { .. } | Role::Streaming { .. } | Role::Pinned { .. } => {}
             Role::Shared | Role::Hub(_) | Role::Sentinel | Role::Redirect { .. } | Role::Spare => {
                 return;
             }
         }
-        let Some(state) = self.links.get_mut(link) else {
-            return;
-        };
+        let is_paused = |state: &Link| state.paused.is_some();
         if output >= self.settings.limits.session_output_hard_bytes as usize
-            && state.paused.is_none()
+            && !self.links.get(link).is_some_and(is_paused)
         {
-            state.paused = Some(self.now);
-            self.act(Action::ReadLink(LinkId(link), false));
+            self.pause(link);
         }
     }
 
-    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it. Reads of
-    /// others that wait behind the slow session's replies are asked again on another link.
+    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it. It is read as before: what
+    /// others have asked there comes no later than it would have. To ask it again already here costs a server with many slow
+    /// sessions all that they have asked for, once for each of them.
     fn capture(&mut self, link: Key, by: Key) {
-        self.ask_again(link);
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
@@ -747,7 +744,6 @@ impl Engine {
         let kind = state.key;
         // What is asked there comes when its captor likes: who waits for it asks again.
         self.learned.asking.retain(|_, (on, _)| *on != link);
-        let reads = state.take_reads_of_others(by);
         let waiters = std::mem::take(&mut state.waiters);
         let stay: HashSet<Key> = state.ledger.iter().map(|entry| entry.session).collect();
         for waiter in waiters {
@@ -761,7 +757,43 @@ impl Engine {
         }
         self.shared.remove(&kind);
         self.counters.captured_links += 1;
-        let Some(other) = self.shared_link(kind) else {
+        if let Some(other) = self.shared_link(kind) {
+            self.connect(other);
+        }
+    }
+
+    /// A captured link is read, so it does not wait for who captured it: from now on it waits for this one.
+    fn hand_over(&mut self, link: Key, to: Key) {
+        let is_others = |link: &&mut Link| matches!(link.role, Role::Captured { by } if by != to);
+        if let Some(state) = self.links.get_mut(link).filter(is_others) {
+            state.role = Role::Captured { by: to };
+            state.paused_us = 0;
+        }
+    }
+
+    /// A link is not read until its captor takes some output. Reads of others that wait there are asked again, on a link of
+    /// their own: who comes now need not wait for what they ask, which may be as large.
+    fn pause(&mut self, link: Key) {
+        self.ask_again(link);
+        let Some(state) = self.links.get_mut(link) else {
+            return;
+        };
+        state.paused = Some(self.now);
+        let (role, kind) = (state.role, state.key);
+        self.act(Action::ReadLink(LinkId(link), false));
+        let Role::Captured { by } = role else {
+            return;
+        };
+        let has_room = self.has_room_for_link();
+        let Some(state) = self.links.get_mut(link).filter(|_| has_room) else {
+            return;
+        };
+        let reads = state.take_reads_of_others(by);
+        let Some((first, _)) = reads.first() else {
+            return;
+        };
+        let by = first.session;
+        let Some(other) = self.add_link(kind, Role::Captured { by }) else {
             return;
         };
         self.connect(other);

@@ -133,7 +133,7 @@ impl Engine {
             // Who has left is told nothing of it.
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
-        let shared = matches!(role, Role::Shared | Role::Captured { .. });
+        let shared = role.is_manys();
         let moves = is_read_elsewhere && shared;
         let gone = link.disconnect(moves || stable && role == Role::Shared);
         link.state = State::Down;

@@ -285,6 +285,7 @@ fn a_reply_that_has_begun_is_not_late() {
 fn a_reply_that_has_begun_ends_where_it_began_though_its_link_is_captured() {
     let mut settings = settings();
     settings.limits.session_output_soft_bytes = 70_000;
+    settings.limits.session_output_hard_bytes = 75_000;
     let mut world = World::new(settings);
     let [slow, other] = [world.accept(), world.accept()];
     world.slow.insert(slow);
@@ -296,7 +297,7 @@ fn a_reply_that_has_begun_ends_where_it_began_though_its_link_is_captured() {
     let much = format!("$80000\r\n{}\r\n", "x".repeat(80_000));
     let large = format!("$69000\r\n{}\r\n", "y".repeat(69_000));
     let (beginning, rest) = large.split_at(66_000);
-    // With this the slow one has too much, and is still owed more.
+    // With this the slow one has too much, and is still owed more: its link is not read on.
     world.says(world.shared, [&much, beginning].concat());
     let next = world.connect();
     world.says(world.shared, [rest, "$1\r\n1\r\n"].concat());
@@ -377,6 +378,40 @@ fn replies_that_wait_for_their_turn_count_against_the_bound_of_their_session() {
     assert_eq!(world.engine.counters().sessions_closed_by_us, 1);
 }
 
+/// Each of them would have all that the others wait for asked again.
+#[test]
+fn as_long_as_the_link_of_a_slow_session_is_read_nothing_there_is_asked_again() {
+    let mut settings = settings();
+    settings.limits.session_output_soft_bytes = 20_000;
+    settings.limits.session_output_hard_bytes = 60_000;
+    let mut world = World::new(settings);
+    let [first, second, third, newcomer] = [(); 4].map(|()| world.accept());
+    let old = world.shared;
+    let value = format!("$30000\r\n{}\r\n", "x".repeat(30_000));
+    for session in [first, second, third] {
+        world.asks(session, &["GET large", "GET k"]);
+    }
+    world.wait_ms(1);
+    world.slow.extend([first, second]);
+    world.says(old, &value);
+    let fresh = world.connect();
+    world.asks(newcomer, &["GET k"]);
+    world.wait_ms(1);
+    assert_eq!(world.sent(fresh).as_bytes(), requests(&["GET k"]));
+    world.says(fresh, "$1\r\nv\r\n");
+    assert_eq!(world.got(newcomer), "$1\r\nv\r\n");
+    let behind = ["$1\r\nv\r\n", &value].concat().repeat(2);
+    world.says(old, [&behind, "$1\r\nv\r\n"].concat());
+    assert_eq!(world.got(third), [&value, "$1\r\nv\r\n"].concat());
+    let counters = world.engine.counters();
+    assert_eq!((counters.reads_sent_again, counters.captured_links), (0, 1));
+    world.takes(first);
+    world.takes(second);
+    for session in [first, second] {
+        assert_eq!(world.got(session), [&value, "$1\r\nv\r\n"].concat());
+    }
+}
+
 /// Not the link that it has left because of another slow one.
 #[test]
 fn the_link_that_brings_a_slow_session_too_much_is_the_one_that_is_not_read() {
@@ -387,26 +422,29 @@ fn the_link_that_brings_a_slow_session_too_much_is_the_one_that_is_not_read() {
     let [first, second] = [world.accept(), world.accept()];
     let old = world.shared;
     let value = format!("$30000\r\n{}\r\n", "x".repeat(30_000));
-    world.asks(first, &["GET large", "GET large"]);
+    world.asks(first, &["GET large"; 3]);
     world.asks(second, &["GET other"; 10]);
     world.wait_ms(1);
     world.slow.extend([first, second]);
-    world.says(old, &value);
-    let fresh = world.connect();
+    world.says(old, value.repeat(2));
+    let [_, own] = world.connecting()[..] else {
+        panic!("one for everybody, and one for what is asked again");
+    };
+    world.up(own);
     assert_eq!(
-        world.asked(fresh).len(),
+        world.asked(own).len(),
         10,
         "it leaves the link of the first"
     );
     world.takes(first);
     world.actions.clear();
     for _ in 0..3 {
-        world.says(fresh, &value);
+        world.says(own, &value);
     }
     let is_stop = |action: &&Action| matches!(action, Action::ReadLink(_, false));
     let stopped: Vec<_> = world.actions.iter().filter(is_stop).collect();
     assert!(
-        matches!(stopped[..], [Action::ReadLink(link, false)] if *link == fresh),
+        matches!(stopped[..], [Action::ReadLink(link, false)] if *link == own),
         "{stopped:?}"
     );
 }

@@ -3,7 +3,7 @@
 mod world;
 
 use respool_engine::limits::FUSED_BYTES_MAX;
-use respool_engine::{Origin, SessionId};
+use respool_engine::{LinkId, Origin, SessionId};
 use world::{World, request, requests, take_requests};
 
 /// It was not seen yet that anybody may GET and SET.
@@ -621,6 +621,7 @@ fn who_reads_slowly_takes_no_answer_from_others() {
     settings.flush.fuse = true;
     settings.flush.collapse = true;
     settings.limits.session_output_soft_bytes = 100;
+    settings.limits.session_output_hard_bytes = 110;
     let mut world = World::new(settings);
     world.see_rights();
     let [slow, other, third] = [world.accept(), world.accept(), world.accept()];
@@ -635,27 +636,34 @@ fn who_reads_slowly_takes_no_answer_from_others() {
     );
     let sent = requests(&["MGET a b c"]);
     assert_eq!(world.sent(world.shared).as_bytes(), sent);
-    // With this the slow one has too much, and is still owed more: everybody else leaves the link.
+    // With this the slow one has too much, and is still owed more: the link is not read, and everybody else leaves it.
     world.says(
         world.shared,
         "*3\r\n$9\r\nvalue of a\r\n".replace("$9", "$10"),
     );
     assert_eq!(world.got(other), "$10\r\nvalue of a\r\n");
-    let next = world.connect();
+    let [next, own] = world.connecting()[..] else {
+        panic!("one for everybody, and one for what is asked again");
+    };
+    world.up(next);
+    world.up(own);
     world.asks(third, &["GET z"]);
     world.turn(|_| {});
-    let sent = world.sent(next);
-    assert_eq!(sent.as_bytes(), requests(&["GET c", "GET z"]), "{sent}");
-    world.says(next, "$1\r\nc\r\n$1\r\nz\r\n");
+    assert_eq!(world.sent(own).as_bytes(), requests(&["GET c"]));
+    assert_eq!(world.sent(next).as_bytes(), requests(&["GET z"]));
+    world.says(own, "$1\r\nc\r\n");
+    assert_eq!(world.closed_links(), [own], "it has done its duty");
+    world.says(next, "$1\r\nz\r\n");
     assert_eq!(world.got(other), "$1\r\nc\r\n");
     assert_eq!(world.got(third), "$1\r\nz\r\n");
 }
 
-/// A slow session has captured the link, and what another one reads is to go to the next one.
-fn captured() -> (World, SessionId) {
+/// The link of a slow session is not read, and what another one reads is to go to one of its own.
+fn captured() -> (World, SessionId, LinkId) {
     let mut settings = world::settings();
     settings.flush.fuse = true;
     settings.limits.session_output_soft_bytes = 100;
+    settings.limits.session_output_hard_bytes = 110;
     let mut world = World::new(settings);
     world.see_rights();
     let [slow, other] = [world.accept(), world.accept()];
@@ -673,28 +681,28 @@ fn captured() -> (World, SessionId) {
     assert_eq!(world.sent(world.shared).as_bytes(), sent);
     let long = format!("$120\r\n{}\r\n", "x".repeat(120));
     world.says(world.shared, format!("*4\r\n$-1\r\n{long}"));
-    (world, other)
+    let [_, own] = world.connecting()[..] else {
+        panic!("one for everybody, and one for what is asked again");
+    };
+    (world, other, own)
 }
 
 /// Or of what it reads of one key, it would see the newer first.
 #[test]
 fn what_leaves_the_link_of_a_slow_session_is_asked_in_its_order() {
-    let (mut world, other) = captured();
-    let next = world.connect();
+    let (mut world, other, own) = captured();
+    world.up(own);
     world.turn(|_| {});
     let sent = requests(&["GET nil", "GET y"]);
-    assert_eq!(world.sent(next).as_bytes(), sent);
-    world.says(next, "$-1\r\n".repeat(2));
+    assert_eq!(world.sent(own).as_bytes(), sent);
+    world.says(own, "$-1\r\n".repeat(2));
     assert_eq!(world.got(other), "$-1\r\n".repeat(2));
 }
 
 #[test]
 fn what_leaves_the_link_of_a_slow_session_may_have_been_executed() {
-    let (mut world, other) = captured();
-    let [next] = world.connecting()[..] else {
-        panic!("one link is to be connected");
-    };
-    world.lose(next);
+    let (mut world, other, own) = captured();
+    world.lose(own);
     let got = world.got(other);
     assert_eq!(got.matches("-UNKNOWN ").count(), 2, "{got}");
 }
