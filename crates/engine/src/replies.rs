@@ -892,14 +892,15 @@ impl Engine {
         {
             self.close_for(key, "worker-memory-bytes-max: it owed most".to_owned());
         }
+        // Who takes nothing is held already, or has nothing to take: the next one may have.
+        let may_help =
+            |session: &Session| !session.out.is_empty() && !session.flags.any(Flags::HOLD_MEMORY);
         let most = self
             .sessions
             .iter()
+            .filter(|(_, session)| may_help(session))
             .max_by_key(|(_, session)| session.held_bytes());
-        if let Some((key, session)) = most
-            && !session.out.is_empty()
-            && !session.flags.any(Flags::HOLD_MEMORY)
-        {
+        if let Some((key, _)) = most {
             self.hold(key, Flags::HOLD_MEMORY);
         }
     }

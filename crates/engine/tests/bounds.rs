@@ -50,6 +50,33 @@ fn nobody_is_closed_for_what_a_session_that_is_gone_once_held() {
     assert_eq!(world.got(innocent), ANSWERED_HERE);
 }
 
+/// As long as there is too much: the one that is owed most may have stopped asking long ago.
+#[test]
+fn when_too_much_is_held_one_after_the_other_asks_for_no_more_until_it_takes_something() {
+    let mut settings = settings();
+    settings.limits.worker_memory_bytes_max = 100_000;
+    let mut world = World::new(settings);
+    let [most, more, quick] = [(); 3].map(|()| world.accept());
+    world.slow.extend([most, more]);
+    for (session, len) in [(most, 70_000), (more, 35_000)] {
+        world.asks(session, &["GET k"]);
+        let reply = format!("${len}\r\n{}\r\n", "v".repeat(len));
+        world.says(world.shared, reply);
+    }
+    world.wait_ms(1);
+    world.sent(world.shared);
+    for session in [most, more, quick] {
+        world.asks(session, &["GET k"]);
+    }
+    let one = requests(&["GET k"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), one, "the quick one's");
+    world.says(world.shared, "$1\r\nv\r\n");
+    assert_eq!(world.got(quick), "$1\r\nv\r\n");
+    world.takes(more);
+    assert_eq!(world.sent(world.shared).as_bytes(), one, "and who took it");
+    assert_eq!(world.closed_sessions(), []);
+}
+
 #[test]
 fn who_sends_no_more_gets_all_replies_though_it_was_held_in_between() {
     let mut settings = settings();
