@@ -1104,6 +1104,11 @@ impl Engine {
         self.actions.push_back(action);
     }
 
+    /// Whether the driver has not closed the connection yet that we have given up.
+    pub(crate) fn is_to_close(&self, link: LinkId) -> bool {
+        self.actions.contains(&Action::CloseLink(link))
+    }
+
     pub(crate) fn tell(&mut self, event: Event) {
         self.events.push_back(event);
     }

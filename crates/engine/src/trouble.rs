@@ -25,7 +25,10 @@ const STABLE_MS: u64 = 1_000;
 impl Engine {
     /// A link's socket failed, or could not be connected.
     pub fn handle_link_lost(&mut self, link: LinkId, reason: &str) {
-        self.link_down(link.0, reason, None);
+        // It was given up in this very turn: what is lost is not its next connection.
+        if !self.is_to_close(link) {
+            self.link_down(link.0, reason, None);
+        }
     }
 
     /// We give a link up.

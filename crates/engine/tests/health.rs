@@ -244,3 +244,23 @@ fn of_very_many_servers_info_shows_a_bounded_number_and_those_in_trouble() {
     assert_eq!(lines.len(), respool_engine::limits::SERVERS_SHOWN_MAX);
     assert!(lines[0].contains("address=server:300"), "{}", lines[0]);
 }
+
+/// Its old connection ends in the turn in which it is given up: that says nothing of the next one.
+#[test]
+fn a_link_that_was_given_up_is_not_lost_once_more_with_its_old_connection() {
+    let mut world = World::new(settings());
+    let (link, session) = (world.shared, world.accept());
+    world.wait_ms(1_100);
+    world.asks(session, &["INCR k"]);
+    world.turn(|engine| {
+        engine.handle_link_bytes(link, b"?\r\n");
+        engine.handle_link_lost(link, "reset");
+    });
+    assert!(world.got(session).starts_with("-UNKNOWN "));
+    assert_eq!(world.engine.counters().link_downs, 1);
+    assert_eq!(world.connecting(), [link], "at once");
+    world.up(link);
+    world.asks(session, &["INCR k"]);
+    world.says(link, ":1\r\n");
+    assert_eq!(world.got(session), ":1\r\n");
+}
