@@ -107,15 +107,21 @@ impl Kind {
 pub enum By {
     /// SIGKILL.
     Kill,
+    /// SIGSTOP: its connections stay, and nobody answers on them.
+    Freeze,
     /// CLUSTER FAILOVER or SENTINEL FAILOVER, while it runs.
     Command,
 }
 
 impl By {
+    /// All of them.
+    pub const ALL: [By; 3] = [By::Kill, By::Freeze, By::Command];
+
     /// A word for options and tables.
     pub fn name(self) -> &'static str {
         match self {
             By::Kill => "kill",
+            By::Freeze => "freeze",
             By::Command => "command",
         }
     }
@@ -240,7 +246,7 @@ impl Settings {
             return Err("only respool reads from replicas, and plain servers have none".to_owned());
         }
         match (self.kind, self.by) {
-            (Kind::Sharded, By::Command) => {
+            (Kind::Sharded, By::Freeze | By::Command) => {
                 Err("plain servers have nobody who takes over: --by kill".to_owned())
             }
             (Kind::Sharded, By::Kill) if self.down_s >= self.after_s => {

@@ -131,9 +131,9 @@ fn a_server_that_is_killed_and_comes_back_fails_its_own_keys_and_loses_what_it_h
 }
 
 #[test]
-fn a_cluster_has_an_heir_whether_its_primary_is_killed_or_told_to_hand_over() {
+fn a_cluster_has_an_heir_however_its_primary_goes() {
     let url = "redis-cluster://127.0.0.1:7000,127.0.0.1:7001";
-    for (by, after) in [("command", "3"), ("kill", "8")] {
+    for (by, after) in [("command", "3"), ("kill", "8"), ("freeze", "8")] {
         let folder = tempfile::tempdir().unwrap();
         let mut args = vec!["--kind", "cluster", "--by", by, "--after", after];
         args.extend(["--silence", "1000", "--partial", "--threads", "2"]);
@@ -176,9 +176,9 @@ fn another_proxy_is_measured_in_the_same_way() {
 }
 
 #[test]
-fn what_sentinels_watch_has_an_heir_whether_it_is_killed_or_told_to_hand_over() {
+fn what_sentinels_watch_has_an_heir_however_it_goes() {
     let url = "redis-sentinel://127.0.0.1:7000,127.0.0.1:7001/m0";
-    for (by, after) in [("command", "5"), ("kill", "8")] {
+    for (by, after) in [("command", "5"), ("kill", "8"), ("freeze", "8")] {
         let folder = tempfile::tempdir().unwrap();
         let args = ["--kind", "sentinel", "--by", by, "--after", after];
         let Some(output) = failover(folder.path(), url, &args) else {
@@ -199,7 +199,7 @@ fn an_heir_takes_the_place(kind: Kind) {
         Ok(binary) => binary,
         Err(reason) => return eprintln!("skipped: {reason}"),
     };
-    for by in [By::Command, By::Kill] {
+    for by in By::ALL {
         let settings = Settings {
             kind,
             by,

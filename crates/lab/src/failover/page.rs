@@ -160,8 +160,10 @@ fn manner(report: &FailoverReport) -> String {
     let settings = &report.settings;
     let how = match (settings.kind, settings.by) {
         (Kind::Cluster, By::Kill) => "a primary of a Cluster is killed".to_owned(),
+        (Kind::Cluster, By::Freeze) => "a primary of a Cluster freezes".to_owned(),
         (Kind::Cluster, By::Command) => "CLUSTER FAILOVER".to_owned(),
         (Kind::Sentinel, By::Kill) => "a primary that Sentinels watch is killed".to_owned(),
+        (Kind::Sentinel, By::Freeze) => "a primary that Sentinels watch freezes".to_owned(),
         (Kind::Sentinel, By::Command) => "SENTINEL FAILOVER".to_owned(),
         (Kind::Sharded, _) => format!(
             "a plain server is killed and comes back after {} s without what was written to it",
@@ -169,7 +171,7 @@ fn manner(report: &FailoverReport) -> String {
         ),
     };
     let silence = match (settings.kind, settings.by) {
-        (Kind::Cluster | Kind::Sentinel, By::Kill) => {
+        (Kind::Cluster | Kind::Sentinel, By::Kill | By::Freeze) => {
             format!(", missed after {} ms", settings.silence.as_millis())
         }
         _ => String::new(),

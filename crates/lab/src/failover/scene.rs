@@ -181,9 +181,15 @@ impl Scene {
                     false => Ok(()),
                 }
             }
+            (Scene::Cluster(_) | Scene::Sentinel(_), By::Freeze) => {
+                failing.stop();
+                Ok(())
+            }
             (Scene::Cluster(cluster), By::Command) => cluster.begin_failover(GROUPS),
             (Scene::Sentinel(sentinels), By::Command) => sentinels.begin_failover(0, 0),
-            (Scene::Sharded(_), By::Command) => Err(io::Error::other("nobody takes over")),
+            (Scene::Sharded(_), By::Freeze | By::Command) => {
+                Err(io::Error::other("nobody takes over"))
+            }
         }
     }
 
