@@ -45,11 +45,11 @@ const FAILOVER_MS: u64 = 60_000;
 const REFRESH_QUIET_MS: u32 = 10_000;
 /// A node that owes replies and sends nothing for so long may have been replaced, milliseconds.
 pub(crate) const SILENT_MS: u64 = 200;
-/// A node whose replica has taken over, and of whom nobody speaks, is heard for so long before what it owes is given up,
-/// milliseconds. One that runs has kept its clients waiting for its replica, and answers them as soon as it knows that
-/// its place is taken; that nobody speaks of it ends when it has told the others that it is a replica now. Whoever asked one that
-/// is gone waits so much longer.
-const REPLACED_MS: u64 = 200;
+/// What a node owes whose replica has taken over, and of whom nobody speaks, is given up when it was silent for so long,
+/// milliseconds. One that runs has kept its clients waiting for its replica, and answers them as soon as it knows that its place
+/// is taken; that nobody speaks of it ends when it has told the others that it is a replica now. One that is gone was silent
+/// for longer before the others gave its place away: nobody waits for it any more.
+const REPLACED_MS: u64 = 500;
 /// Whoever took over from a node that was lost is looked for so long, before its requests fail, milliseconds.
 pub(crate) const TAKEN_OVER_MS: u64 = 300;
 /// How long it is waited, in all, for nodes that have not said yet which there are, milliseconds. They do so at once, or are not
@@ -884,24 +884,22 @@ impl Engine {
         }
     }
 
-    /// Nodes were replaced by those that followed them, were heard for long enough, and owe replies that do not come: they will not.
+    /// Nodes were replaced by those that followed them, and have been silent for so long that what they owe will not come.
     fn lose_replaced(&mut self, pool: usize) {
         let now = self.now;
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };
-        let is_over = |(_, since): &mut (ServerId, Time)| now.since_ms(*since) >= REPLACED_MS;
-        let over: Vec<_> = cluster.replaced.extract_if(.., is_over).collect();
-        for (server, _) in over {
-            self.lose_silent_links(server);
-        }
-    }
-
-    fn lose_silent_links(&mut self, server: ServerId) {
-        for key in self.links.keys() {
-            let link = self.links.get(key).filter(|link| link.key.server == server);
-            if link.is_some_and(|link| self.is_silent(link, SILENT_MS)) {
-                self.lose_link(key, "it was replaced while it owed replies");
+        let replaced: Vec<_> = cluster.replaced.iter().map(|(id, _)| *id).collect();
+        cluster
+            .replaced
+            .retain(|(_, since)| now.since_ms(*since) < REPLACED_MS);
+        for server in replaced {
+            for key in self.links.keys() {
+                let link = self.links.get(key).filter(|link| link.key.server == server);
+                if link.is_some_and(|link| self.is_silent(link, REPLACED_MS)) {
+                    self.lose_link(key, "it was replaced while it owed replies");
+                }
             }
         }
     }
