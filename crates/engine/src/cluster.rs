@@ -55,8 +55,8 @@ pub(crate) const TAKEN_OVER_MS: u64 = 300;
 /// How long it is waited, in all, for nodes that have not said yet which there are, milliseconds. They do so at once, or are not
 /// there.
 const NODES_MS: u64 = 1_000;
-/// What is for all owners goes by what the nodes were asked so long ago at the most, milliseconds. So late they may be asked again: a
-/// refresh and the time to the next one are over.
+/// What is for all owners, and that a slot has none, goes by what the nodes were asked so long ago at the most, milliseconds. So late
+/// they may be asked again: a refresh and the time to the next one are over.
 const CONFIRMED_MS: u64 = REFRESH_MS as u64 + ANSWERS_MS;
 /// SCAN tells so many servers apart.
 const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
@@ -89,6 +89,15 @@ pub(crate) struct Cluster {
     epoch: u64,
     /// Slots that a node has spoken of since the refresh under way began: it knows better.
     healed: HashSet<u16>,
+    /// Slots that nobody owns, in order. Their last owners stand in the table still: these are asked, and refuse, or name the next
+    /// one.
+    unserved: Vec<u16>,
+    /// When the refresh began that has said so.
+    weighed_at: Time,
+    /// It said last that a slot is not served. What it says of its own is worth more than what others say, so it is asked.
+    denied_by: Option<ServerId>,
+    /// Whether a node said then that it is in order as it is.
+    is_ok: bool,
     /// A slot has another owner than when the channels were looked through last.
     pub(crate) has_moved: bool,
     refresh: Refresh,
@@ -119,9 +128,14 @@ struct Refresh {
     /// Nodes that have not answered.
     missing: usize,
     answers: Vec<(View, Info)>,
+    /// Of each of these, who gave it.
+    said_by: Vec<ServerId>,
     /// Why the last one that was no answer was none.
     wrong: Option<String>,
 }
+
+/// A node's words on a slot that nobody owns.
+const NOT_SERVED: &[u8] = b"CLUSTERDOWN Hash slot not served";
 
 /// To what goes to all nodes.
 const NOT_KNOWN_YET: &str =
@@ -150,6 +164,10 @@ impl Cluster {
             template: seeds[0].clone(),
             epoch: 0,
             healed: HashSet::new(),
+            unserved: Vec::new(),
+            weighed_at: Time::default(),
+            denied_by: None,
+            is_ok: false,
             has_moved: false,
             refresh: Refresh {
                 wanted: true,
@@ -211,7 +229,22 @@ impl Cluster {
         for run in self.owners.chunk_by(|one, next| one == next) {
             *counts.entry(run[0]).or_default() += run.len() as u32;
         }
+        for slot in &self.unserved {
+            if let Some(count) = counts.get_mut(&self.owner_of_slot(*slot)) {
+                *count -= 1;
+            }
+        }
         counts
+    }
+
+    /// The slots that nobody owns, as far as it is known, in order.
+    pub(crate) fn unserved(&self) -> &[u16] {
+        &self.unserved
+    }
+
+    /// Whether its nodes are in order without an owner of every slot.
+    pub(crate) fn is_ok(&self) -> bool {
+        self.is_ok
     }
 
     pub(crate) fn scan_order(&self) -> &[(u16, ServerId)] {
@@ -249,6 +282,49 @@ impl Cluster {
         self.number(owners);
     }
 
+    /// Finds the slots that nobody owns: no node names an owner, or that one itself names none, for its own word counts for what is its
+    /// own. If it was not asked, it is as it was.
+    fn weigh(&mut self, answers: &[(View, Info)], said_at: &[Address]) {
+        let weigh_one = |slot: u16| {
+            let owners = answers.iter().map(|(view, _)| view.owner_of(slot));
+            let mut named = owners.flatten().map(|node| node.endpoint.as_ref());
+            let Some(owner) = named.next() else {
+                return Named::Nobody;
+            };
+            let is_its = |at: &Address| match (at, owner) {
+                (Address::Tcp { host, port }, Some(its)) => *host == its.host && *port == its.port,
+                _ => false,
+            };
+            let place = said_at.iter().position(is_its);
+            match place.map(|place| answers[place].0.owner(slot)) {
+                _ if named.any(|other| other != owner) => Named::Somebody,
+                Some(None) => Named::Nobody,
+                Some(Some(_)) => Named::Somebody,
+                None => Named::Unasked,
+            }
+        };
+        let was_unserved = std::mem::take(&mut self.unserved);
+        let mut named = Named::Somebody;
+        for slot in 0..SLOTS {
+            // Neighbours mostly have the same ones.
+            let is_as_before = |(view, _): &(View, Info)| {
+                let before = slot.checked_sub(1);
+                before.is_some_and(|before| view.owner(before) == view.owner(slot))
+            };
+            if !answers.iter().all(is_as_before) {
+                named = weigh_one(slot);
+            }
+            let is_unserved = match named {
+                Named::Nobody => !self.healed.contains(&slot),
+                Named::Unasked => was_unserved.binary_search(&slot).is_ok(),
+                Named::Somebody => false,
+            };
+            if is_unserved {
+                self.unserved.push(slot);
+            }
+        }
+    }
+
     /// Gives the owners numbers, which say who they all are, and nothing of what they were before: a client may go on with a
     /// cursor at another worker, or another process, that has seen the Cluster change in other steps. If one of them comes or
     /// goes, all get other numbers. So a cursor from before means nobody, and its SCAN begins the Cluster anew: whose place in
@@ -271,6 +347,15 @@ impl Cluster {
         }
         self.scan_order.sort_unstable();
     }
+}
+
+/// Whom nodes name as a slot's owner.
+#[derive(Clone, Copy)]
+enum Named {
+    Nobody,
+    Somebody,
+    /// One that was not asked itself.
+    Unasked,
 }
 
 const NOBODY_SAYS: &str = "no node says who owns what";
@@ -338,6 +423,11 @@ impl Engine {
         );
         let first = start % candidates.len();
         candidates.rotate_left(first);
+        if let Some(denier) = cluster.denied_by
+            && let Some(place) = candidates.iter().position(|id| *id == denier)
+        {
+            candidates.swap(0, place);
+        }
         let mut links = Vec::new();
         for server in candidates {
             links.extend(self.link_that_answers(server));
@@ -358,6 +448,7 @@ impl Engine {
             return;
         }
         cluster.healed.clear();
+        cluster.denied_by = None;
         let ticket = cluster.refresh.ticket.wrapping_add(1);
         cluster.refresh = Refresh {
             down_since: cluster.refresh.down_since,
@@ -423,7 +514,10 @@ impl Engine {
         }
         refresh.missing -= 1;
         match answer {
-            Ok(answer) => refresh.answers.push(answer),
+            Ok(answer) => {
+                refresh.answers.push(answer);
+                refresh.said_by.push(server);
+            }
             Err(error) => refresh.wrong = Some(error.to_string()),
         }
         if refresh.missing == 0 {
@@ -609,6 +703,7 @@ impl Engine {
         let refresh = &mut cluster.refresh;
         let asked_at = refresh.since.take().unwrap_or(now);
         let answers = std::mem::take(&mut refresh.answers);
+        let said_by = std::mem::take(&mut refresh.said_by);
         let wrong = refresh.wrong.take();
         let all = refresh.missing == 0;
         let epoch = answers.iter().map(|(_, info)| info.current_epoch).max();
@@ -619,6 +714,11 @@ impl Engine {
             // A Cluster that was never changed has the epoch 0.
             cluster.epoch = epoch.unwrap_or_default().max(1);
             cluster.wrong = None;
+            let place_of = |id: &ServerId| self.servers[usize::from(id.0)].settings.address.clone();
+            let said_at: Vec<Address> = said_by.iter().map(place_of).collect();
+            cluster.weigh(&answers, &said_at);
+            cluster.weighed_at = asked_at;
+            cluster.is_ok = answers.iter().any(|(_, info)| info.ok);
             self.believe(pool, &view, was_known);
         } else if let Some(wrong) = wrong {
             cluster.wrong = Some(wrong.clone());
@@ -774,6 +874,28 @@ impl Engine {
         self.know_replicas(pool, replicas, |_| true);
     }
 
+    /// Whether a refusal is the last word on a slot: nobody serves it, says the node, and the others know of no other owner. A
+    /// failover leaves no slot without one, whoever is asked, nor does a move, but where one node is told to give a slot up
+    /// before the other is told to take it. So it is not waited for, and whoever asked gets these words as from the node itself.
+    /// They come from the node each time: as soon as that has heard of an owner it says MOVED.
+    pub(crate) fn is_nobodys(&mut self, server: ServerId, said: &[u8], slot: Option<u16>) -> bool {
+        let Some(slot) = slot.filter(|_| said.trim_ascii_end() == NOT_SERVED) else {
+            return false;
+        };
+        let (now, pool) = (self.now, usize::from(self.server(server).pool));
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return false;
+        };
+        let is_nobodys = now.since_ms(cluster.weighed_at) < CONFIRMED_MS
+            && cluster.unserved.binary_search(&slot).is_ok();
+        cluster.denied_by = Some(server);
+        if is_nobodys {
+            // Somebody may take it at any time.
+            self.doubt_owners(server);
+        }
+        is_nobodys
+    }
+
     /// Whose a slot is, in a Cluster.
     pub(crate) fn owner_of_slot(&self, pool: usize, slot: u16) -> Option<ServerId> {
         let cluster = self.pools[pool].cluster();
@@ -786,6 +908,7 @@ impl Engine {
             return false;
         };
         cluster.healed.insert(slot);
+        cluster.unserved.retain(|its| *its != slot);
         let at = &mut cluster.owners[usize::from(slot)];
         let old = std::mem::replace(at, owner);
         if old == owner {
@@ -1020,6 +1143,49 @@ mod tests {
         let ids: Vec<ServerId> = (0..nodes).map(ServerId).collect();
         let cluster = Cluster::new(&seeds, ids.clone(), numbers);
         (cluster, servers, ids)
+    }
+
+    /// What a node says of its own slots counts more than what others say of them.
+    #[test]
+    fn a_slot_is_nobodys_if_no_node_names_an_owner_or_that_one_does_not_name_itself() {
+        let (mut cluster, servers, _) = cluster_of(3, 0..NUMBERS);
+        let at = |node: usize| servers[node].settings.address.clone();
+        // Whom a node names as the owner of each of the first slots; the others are the first node's.
+        let answer = |owners: [Option<u16>; 4]| {
+            let node = |port| {
+                let host = "node".to_owned();
+                cluster::Node::primary("", Endpoint { host, port })
+            };
+            let own = |(slot, owner): (u16, Option<u16>)| Some((slot..=slot, owner?));
+            let ranges = (0..)
+                .zip(owners)
+                .filter_map(own)
+                .chain([(4..=SLOTS - 1, 0)]);
+            let view = View::new((1..=3).map(node).collect(), ranges).expect("a view");
+            let info = Info {
+                ok: true,
+                current_epoch: 1,
+                my_epoch: 1,
+                slots_assigned: SLOTS,
+            };
+            (view, info)
+        };
+        // The third slot is that of a node that is not asked, and of the fourth they name different ones.
+        let first = || answer([None, None, Some(2), None]);
+        let second = || answer([None, Some(0), Some(2), Some(2)]);
+        let third = || answer([None, None, None, Some(1)]);
+        cluster.weigh(&[first(), second()], &[at(0), at(1)]);
+        assert_eq!(cluster.unserved, [0, 1]);
+        cluster.weigh(&[first(), second(), third()], &[at(0), at(1), at(2)]);
+        assert_eq!(cluster.unserved, [0, 1, 2]);
+        // It was not asked again.
+        cluster.weigh(&[first(), second()], &[at(0), at(1)]);
+        assert_eq!(cluster.unserved, [0, 1, 2]);
+        // A node has said since who has it.
+        cluster.healed.insert(0);
+        let itself = answer([None, Some(0), Some(2), None]);
+        cluster.weigh(&[itself], &[at(2)]);
+        assert_eq!(cluster.unserved, [1, 3]);
     }
 
     /// Others have the numbers around them.

@@ -6,6 +6,8 @@
 //!   UNBLOCKED, if a server does that itself          ─► the same
 //! ```
 //!
+//! Not so a slot that nobody owns: then its client gets the node's words ([`Engine::is_nobodys`]).
+//!
 //! Such a request is put off: it is the session's until it is sent again, and the session is not read meanwhile. What it asked
 //! besides is on its way already, and is waited for. When nothing of the session is in flight any more, what was put off is
 //! sent in the order in which it was asked. Some of what was asked behind it may have been executed: if that was about the same
@@ -287,6 +289,13 @@ impl Engine {
         };
         if !believes {
             return false;
+        }
+        if self.is_nobodys(server, said, about.slot) {
+            if is_block {
+                // EXEC says less.
+                self.answer_front(key, front, reply);
+            }
+            return is_block;
         }
         let to = self.follow(server, said, refusal);
         if front.len == 0 {

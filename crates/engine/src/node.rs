@@ -1,5 +1,5 @@
 //! What clients that speak to a Cluster are told where a Cluster is behind us: that there is one node, and that it owns all
-//! slots. It is us, at the address where they have reached us, or at the one that is announced.
+//! slots that anybody owns. It is us, at the address where they have reached us, or at the one that is announced.
 
 #[cfg(doc)]
 use respool_protocol::commands::Spread;
@@ -9,6 +9,7 @@ use respool_protocol::number;
 use respool_protocol::slot::{SLOTS, hash_slot};
 use sha1::{Digest, Sha1};
 
+use crate::cluster::Cluster;
 use crate::engine::Engine;
 use crate::here::OK;
 use crate::pool::Group;
@@ -35,19 +36,25 @@ impl Engine {
             return Some(placed);
         }
         let node = self.node_seen_by(self.sessions.get(key)?);
+        let pool = usize::from(self.sessions.get(key)?.pool);
         let mut out = Vec::new();
         match request.id {
             id::READONLY | id::READWRITE | id::ASKING => out.extend_from_slice(OK),
-            id::CLUSTER_SLOTS => node.append_slots(&mut out),
-            id::CLUSTER_SHARDS => node.append_shards(&mut out),
+            id::CLUSTER_SLOTS => node.append_slots(&self.ranges_served(pool), &mut out),
+            id::CLUSTER_SHARDS => node.append_shards(&self.ranges_served(pool), &mut out),
             id::CLUSTER_NODES => {
-                let line = format!("{}\n", node.line());
+                let line = format!("{}\n", node.line(&self.ranges_served(pool)));
                 encode::verbatim(&mut out, node.version, &line);
             }
             id::CLUSTER_INFO => {
-                let pool = usize::from(self.sessions.get(key)?.pool);
-                let (assigned, ok) = (self.slots_assigned(pool), self.slots_reached(pool));
-                encode::verbatim(&mut out, node.version, &info(assigned, ok));
+                let (assigned, reached) = (self.slots_assigned(pool), self.slots_reached(pool));
+                let all = match self.pools[pool].cluster() {
+                    // With what nobody owns they are in order, or not, as they are set to be.
+                    Some(cluster) if cluster.is_ok() => assigned,
+                    _ => SLOTS.into(),
+                };
+                let text = info(reached == all && assigned > 0, assigned, reached);
+                encode::verbatim(&mut out, node.version, &text);
             }
             id::CLUSTER_MYID | id::CLUSTER_MYSHARDID => encode::bulk(&mut out, node.id.as_bytes()),
             id::CLUSTER_KEYSLOT => encode::integer(&mut out, hash_slot(request.arg(2)).into()),
@@ -60,8 +67,11 @@ impl Engine {
             id::CLUSTER_COUNTKEYSINSLOT | id::CLUSTER_GETKEYSINSLOT => {
                 match slot_of(request.arg(2)) {
                     Some(slot) => {
-                        let pool = self.sessions.get(key)?.pool;
-                        let server = self.pools.server_of(Group { pool, number: slot });
+                        let group = Group {
+                            pool: pool as u16,
+                            number: slot,
+                        };
+                        let server = self.pools.server_of(group);
                         if self.sessions.get(key)?.pins.is_empty() {
                             self.turn(key, server);
                         }
@@ -78,8 +88,23 @@ impl Engine {
     /// How many slots have an owner, as far as it is known.
     fn slots_assigned(&self, pool: usize) -> u32 {
         let cluster = self.pools[pool].cluster();
-        let is_known = cluster.is_some_and(|cluster| cluster.is_known());
-        if is_known { SLOTS.into() } else { 0 }
+        let known = cluster.filter(|cluster| cluster.is_known());
+        let assigned = |cluster: &Cluster| u32::from(SLOTS) - cluster.unserved().len() as u32;
+        known.map_or(0, assigned)
+    }
+
+    /// All slots but those that nobody owns, as the first and the last of each range.
+    fn ranges_served(&self, pool: usize) -> Vec<(u16, u16)> {
+        let cluster = self.pools[pool].cluster();
+        let unserved = cluster.map_or(&[][..], |cluster| cluster.unserved());
+        let (mut ranges, mut first) = (Vec::new(), 0);
+        for behind in unserved.iter().copied().chain([SLOTS]) {
+            if first < behind {
+                ranges.push((first, behind - 1));
+            }
+            first = behind + 1;
+        }
+        ranges
     }
 
     /// How many of them have one that is not away.
@@ -120,26 +145,30 @@ impl Engine {
 
 impl Node {
     /// CLUSTER SLOTS.
-    fn append_slots(&self, out: &mut Vec<u8>) {
-        encode::array(out, 1);
-        encode::array(out, 3);
-        encode::integer(out, 0);
-        encode::integer(out, i64::from(SLOTS) - 1);
-        encode::array(out, 4);
-        encode::bulk(out, self.host.as_bytes());
-        encode::integer(out, self.port.into());
-        encode::bulk(out, self.id.as_bytes());
-        encode::array(out, 0);
+    fn append_slots(&self, ranges: &[(u16, u16)], out: &mut Vec<u8>) {
+        encode::array(out, ranges.len());
+        for (first, last) in ranges {
+            encode::array(out, 3);
+            encode::integer(out, (*first).into());
+            encode::integer(out, (*last).into());
+            encode::array(out, 4);
+            encode::bulk(out, self.host.as_bytes());
+            encode::integer(out, self.port.into());
+            encode::bulk(out, self.id.as_bytes());
+            encode::array(out, 0);
+        }
     }
 
     /// CLUSTER SHARDS.
-    fn append_shards(&self, out: &mut Vec<u8>) {
+    fn append_shards(&self, ranges: &[(u16, u16)], out: &mut Vec<u8>) {
         encode::array(out, 1);
         encode::map(out, self.version, 2);
         encode::bulk(out, b"slots");
-        encode::array(out, 2);
-        encode::integer(out, 0);
-        encode::integer(out, i64::from(SLOTS) - 1);
+        encode::array(out, 2 * ranges.len());
+        for (first, last) in ranges {
+            encode::integer(out, (*first).into());
+            encode::integer(out, (*last).into());
+        }
         encode::bulk(out, b"nodes");
         encode::array(out, 1);
         encode::map(out, self.version, 7);
@@ -161,15 +190,22 @@ impl Node {
     }
 
     /// Of CLUSTER NODES. There is no bus, and so no port of one.
-    fn line(&self) -> String {
-        let (id, host, port, last) = (&self.id, &self.host, self.port, SLOTS - 1);
-        format!("{id} {host}:{port}@0 myself,master - 0 0 1 connected 0-{last}")
+    fn line(&self, ranges: &[(u16, u16)]) -> String {
+        let (id, host, port) = (&self.id, &self.host, self.port);
+        let mut line = format!("{id} {host}:{port}@0 myself,master - 0 0 1 connected");
+        for (first, last) in ranges {
+            line += &match first == last {
+                true => format!(" {first}"),
+                false => format!(" {first}-{last}"),
+            };
+        }
+        line
     }
 }
 
 /// CLUSTER INFO. The state is that of all slots: some of them may be served.
-fn info(assigned: u32, ok: u32) -> String {
-    let state = match ok == u32::from(SLOTS) {
+fn info(is_ok: bool, assigned: u32, ok: u32) -> String {
+    let state = match is_ok {
         true => "ok",
         false => "fail",
     };

@@ -411,8 +411,14 @@ impl Engine {
         let settled = match (said, refusal) {
             (Some(said), Some(refusal)) => {
                 let server = self.line(id).server;
-                self.follow(server, said, refusal);
-                self.hub(hub).handle_put_off(line).map(|()| Vec::new())
+                let slot = self.hub(hub).asked_slot(line);
+                let is_nobodys = self.is_nobodys(server, said, slot);
+                if !is_nobodys {
+                    self.follow(server, said, refusal);
+                }
+                let told = is_nobodys.then_some(reply);
+                let put_off = self.hub(hub).handle_put_off(line, told);
+                put_off.map(|()| Vec::new())
             }
             (Some(_), None) => self.hub(hub).handle_refused(line, reply),
             (None, _) => self.hub(hub).handle_pong(line).map(|()| Vec::new()),

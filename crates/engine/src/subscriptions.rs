@@ -705,8 +705,9 @@ impl Hub {
         Ok(left_behind)
     }
 
-    /// The server sends us elsewhere, or puts us off: the channel is asked for again.
-    pub(crate) fn handle_put_off(&mut self, line: u16) -> Result<(), Unasked> {
+    /// The server sends us elsewhere, or puts us off: the channel is asked for again. `told`: nobody serves it, and whoever wants to
+    /// join is told that; who has joined stays, and gets what is published when somebody serves it again.
+    pub(crate) fn handle_put_off(&mut self, line: u16, told: Option<&[u8]>) -> Result<(), Unasked> {
         let Some(((key, moves), _)) = self.take_answered(line)? else {
             return Ok(());
         };
@@ -715,7 +716,7 @@ impl Hub {
         };
         channel.in_flight -= 1;
         channel.confirmed = false;
-        channel.refused = None;
+        channel.refused = told.map(Into::into);
         if channel.in_flight == 0 {
             channel.wanted = false;
             channel.refusals += 1;
@@ -743,6 +744,17 @@ impl Hub {
             _ => return Err(Unasked),
         }
         Ok(())
+    }
+
+    /// The slot of the sharded channel that the server was asked about first.
+    pub(crate) fn asked_slot(&self, line: u16) -> Option<u16> {
+        match self.lines[usize::from(line)].in_flight.front()? {
+            Ask::Subscribe { channel, .. } => {
+                let channel = self.channels.get(*channel);
+                channel.map(|channel| hash_slot(&channel.name))
+            }
+            Ask::Abandon(_) | Ask::Ping => None,
+        }
     }
 
     /// The channel of which the server has answered what it was asked first, and whether that was to send it. `None`: it was

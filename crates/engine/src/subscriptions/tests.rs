@@ -795,9 +795,9 @@ impl Nodes {
             Said::Dropped(name) => self.hub.handle_dropped(line, SHARDED[name].as_bytes()),
             Said::Moved(name, to) => {
                 self.has_moved |= std::mem::replace(&mut self.table[name], to) != to;
-                self.hub.handle_put_off(line).expect("it was asked");
+                self.hub.handle_put_off(line, None).expect("it was asked");
             }
-            Said::TryAgain => self.hub.handle_put_off(line).expect("it was asked"),
+            Said::TryAgain => self.hub.handle_put_off(line, None).expect("it was asked"),
             Said::Pong => self.hub.handle_pong(line).expect("it was asked"),
             Said::Message(name) => {
                 let channel = self.hub.channel(Kind::Shard, SHARDED[name].as_bytes());

@@ -46,4 +46,5 @@ mod splits;
 mod stripped;
 mod tagged;
 mod transactions;
+mod unserved;
 mod waits;
