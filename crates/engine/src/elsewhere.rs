@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 
 use respool_protocol::cluster::{Endpoint, Redirect, Refusal};
-use respool_protocol::commands::{self, CommandId, id};
+use respool_protocol::commands::{self, CommandId, Flags as CommandFlags, Spread, id};
 use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner};
 use respool_protocol::slot::hash_slot;
@@ -125,6 +125,8 @@ struct About {
     slot: Option<u16>,
     /// Its keys, hashed: to take two for the same that are not does no harm.
     keys: Vec<u64>,
+    /// It is about all keys (FLUSHALL, DBSIZE).
+    all_keys: bool,
     reads: bool,
     /// It has the server execute code, which may say anything.
     runs_code: bool,
@@ -157,6 +159,7 @@ impl About {
                     // Where its keys are cannot be said: then its server refuses it.
                     let _ = id.get().keys(spans.len(), arg, |index, _| note(index));
                     about.runs_code |= runs_code(id);
+                    about.all_keys |= is_about_all_keys(id);
                 }
                 None => {
                     let keys = learned.keys_of(arg(0));
@@ -189,6 +192,13 @@ impl About {
     }
 }
 
+/// As what is for all servers where there are several: what changes or reads keys of it.
+fn is_about_all_keys(id: CommandId) -> bool {
+    let command = id.get();
+    matches!(command.fan_out.spread, Spread::All | Spread::Turns)
+        && (command.flags.has(CommandFlags::WRITE) || command.flags.has(CommandFlags::READONLY))
+}
+
 fn runs_code(id: CommandId) -> bool {
     matches!(
         id,
@@ -201,13 +211,16 @@ fn runs_code(id: CommandId) -> bool {
 struct Touched {
     any: HashSet<u64>,
     written: HashSet<u64>,
-    /// Something that may change any of them.
+    /// Something that may change any of them ...
     all: bool,
+    /// ... or reads all.
+    all_read: bool,
 }
 
 impl Touched {
     fn add(&mut self, about: &About) {
         self.all |= about.may_change_all();
+        self.all_read |= about.all_keys;
         self.any.extend(&about.keys);
         if !about.reads {
             self.written.extend(&about.keys);
@@ -216,7 +229,11 @@ impl Touched {
 
     /// Whether it matters in which order that is executed.
     fn conflicts_with(&self, about: &About) -> bool {
-        if self.all || about.may_change_all() && !self.any.is_empty() {
+        let all = match about.all_keys {
+            true => !self.written.is_empty(),
+            false => self.all_read && !about.reads && !about.keys.is_empty(),
+        };
+        if self.all || all || about.may_change_all() && !self.any.is_empty() {
             return true;
         }
         let keys = match about.reads {
@@ -520,16 +537,12 @@ impl Engine {
         let is_alone = session.in_flight() == 0;
         let delayed = &mut session.rare().delayed;
         let (items, waits_since_ms) = (std::mem::take(&mut delayed.items), delayed.waits_since_ms);
-        let mut executed: HashMap<u64, Executed> = HashMap::new();
+        let mut executed = AllExecuted::default();
         if is_alone {
-            for other in delayed.others.drain(..).filter(|other| !other.is_put_off) {
-                for key in other.about.keys {
-                    executed
-                        .entry(key)
-                        .or_default()
-                        .note(other.seq, other.about.reads);
-                }
-            }
+            let others = delayed.others.drain(..);
+            others
+                .filter(|other| !other.is_put_off)
+                .for_each(|other| executed.note(&other));
             delayed.looked_through.clear();
         }
         let (mut stay, mut staying) = (VecDeque::new(), Touched::default());
@@ -610,12 +623,15 @@ impl Engine {
 
     /// A part of a request whose server owns nothing any more, and follows one that was asked for another part of it. That one's answer
     /// counts for both where something is to be the same at all servers. What FLUSHALL deletes may have come there after it was
-    /// deleted there: it is asked once more, unless its session has asked for something behind it. And nothing is counted twice.
-    /// `None`: the part is settled.
+    /// deleted there: it is asked once more, for its session has asked for nothing behind it. And nothing is counted twice. `None`: the part
+    /// is settled.
     fn settle_by_heir(&mut self, item: PutOff) -> Option<PutOff> {
         let Some(Duty::Part { index, .. }) = item.duty else {
             return Some(item);
         };
+        if matches!(id_of(&item.request), Some(id::FLUSHALL | id::FLUSHDB)) {
+            return Some(item);
+        }
         let heir = match (item.to, item.about.slot) {
             (To::Owner, None) => self.heir_of(item.asked.server),
             _ => None,
@@ -623,13 +639,7 @@ impl Engine {
         let Some(answer) = heir.and_then(|heir| self.answer_of(item.entry, heir)) else {
             return Some(item);
         };
-        let deletes = matches!(id_of(&item.request), Some(id::FLUSHALL | id::FLUSHDB));
-        let is_last = |session: &Session| session.next_seq == item.entry.seq.wrapping_add(1);
-        let session = self.sessions.get(item.entry.session);
-        if deletes && session.is_some_and(is_last) {
-            return Some(item);
-        }
-        if deletes || item.about.reads {
+        if item.about.reads {
             self.give_back_refusal(item);
         } else {
             self.held_bytes -= item.request.len();
@@ -745,15 +755,45 @@ impl PutOff {
     }
 
     /// Whether something that was asked behind it, and about its keys, was executed.
-    fn is_overtaken(&self, executed: &HashMap<u64, Executed>) -> bool {
+    fn is_overtaken(&self, executed: &AllExecuted) -> bool {
         let seq = self.entry.seq;
         let is_behind =
             |place: Option<u32>| place.is_some_and(|place| place.wrapping_sub(seq) as i32 > 0);
-        let mut keys = self.about.keys.iter().filter_map(|key| executed.get(key));
-        keys.any(|last| match self.about.reads {
+        let about = &self.about;
+        let by = |last: &Executed| match about.reads {
             true => is_behind(last.write),
             false => is_behind(last.any),
-        })
+        };
+        let mut keys = about.keys.iter();
+        keys.any(|key| executed.keys.get(key).is_some_and(by))
+            || !about.keys.is_empty() && by(&executed.all)
+            || about.all_keys && by(&executed.each)
+    }
+}
+
+/// What else a session had asked, and was executed.
+#[derive(Default)]
+struct AllExecuted {
+    keys: HashMap<u64, Executed>,
+    /// About whichever keys.
+    each: Executed,
+    /// About all keys.
+    all: Executed,
+}
+
+impl AllExecuted {
+    fn note(&mut self, other: &Other) {
+        let Other { seq, about, .. } = other;
+        for key in &about.keys {
+            let of_key = self.keys.entry(*key).or_default();
+            of_key.note(*seq, about.reads);
+        }
+        if about.all_keys {
+            self.all.note(*seq, about.reads);
+        }
+        if about.all_keys || !about.keys.is_empty() {
+            self.each.note(*seq, about.reads);
+        }
     }
 }
 
@@ -766,9 +806,13 @@ struct Executed {
 
 impl Executed {
     fn note(&mut self, seq: u32, reads: bool) {
-        // They come in the order in which they were asked.
-        self.any = Some(seq);
-        if !reads {
+        // In the order in which they were asked they come of each link alone.
+        let is_later =
+            |last: &Option<u32>| last.is_none_or(|last| seq.wrapping_sub(last) as i32 > 0);
+        if is_later(&self.any) {
+            self.any = Some(seq);
+        }
+        if !reads && is_later(&self.write) {
             self.write = Some(seq);
         }
     }

@@ -217,6 +217,12 @@ impl Pools {
         self.each_of(pool).any(|part| part.cluster().is_some())
     }
 
+    /// Whether what some of its servers refuse for a while, or for good, is asked again or elsewhere.
+    pub(crate) fn refuse_for_now(&self, pool: usize) -> bool {
+        self.each_of(pool)
+            .any(|part| part.cluster().is_some() || part.watch.is_some())
+    }
+
     /// Where Clusters are among others: a node of the first of them.
     pub(crate) fn node_among(&self, pool: usize) -> Option<ServerId> {
         let mut parts = self.each_of(pool).filter(|part| part.index != part.whole);

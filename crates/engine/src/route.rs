@@ -18,7 +18,9 @@
 
 use std::cell::Cell;
 
-use respool_protocol::commands::{Answer, Command, CommandId, KeyFlags, Spread, id, is_word};
+use respool_protocol::commands::{
+    self, Answer, Command, CommandId, KeyFlags, Retry, Spread, id, is_word,
+};
 use respool_protocol::encode::Version;
 
 use crate::cluster::{SILENT_MS, owes_for};
@@ -286,12 +288,22 @@ impl Engine {
                 Spread::All | Spread::Turns if is_bound || in_multi => {
                     Some(self.refuse_here(key, request.command))
                 }
+                Spread::All | Spread::Turns
+                    if self.keeps_place(pool, request.command)
+                        && self.hold_until_caught_up(key) =>
+                {
+                    Some(Placed::Wait)
+                }
                 Spread::All | Spread::Turns if self.waits_for_owners(key, pool) => {
                     Some(Placed::Wait)
                 }
                 // The server says in its own words what is wrong with it.
                 Spread::Turns if !request.command.arity_ok(request.spans.len()) => None,
-                Spread::Turns => Some(self.scan(key, request)),
+                Spread::Turns => {
+                    let placed = self.scan(key, request);
+                    self.keep_place(key, pool, request.command);
+                    Some(placed)
+                }
                 Spread::All if is_wait(request.id) => {
                     Some(match request.command.arity_ok(request.spans.len()) {
                         true => self.place_wait_at_all(key, request),
@@ -299,8 +311,27 @@ impl Engine {
                     })
                 }
                 Spread::All if request.id == id::INFO => Some(self.ask_info(key, request)),
-                Spread::All => Some(self.ask_all(key, request)),
+                Spread::All => {
+                    let placed = self.ask_all(key, request);
+                    self.keep_place(key, pool, request.command);
+                    Some(placed)
+                }
             },
+        }
+    }
+
+    /// Whether it matters what a request is in front of and behind that is for all servers, because what those refuse for a while is
+    /// asked again: it changes something at all of them, or sees all keys. Then it is asked when all that its session asked before
+    /// is answered, and nothing is asked behind it until it is.
+    fn keeps_place(&self, pool: usize, command: &Command) -> bool {
+        let matters = command.retry == Retry::Write || command.flags.has(commands::Flags::READONLY);
+        matters && command.answer != Answer::Alone && self.pools.refuse_for_now(pool)
+    }
+
+    /// Such a request was asked.
+    fn keep_place(&mut self, key: Key, pool: usize, command: &Command) {
+        if self.keeps_place(pool, command) {
+            self.hold_until_caught_up(key);
         }
     }
 

@@ -599,3 +599,90 @@ fn who_asks_all_nodes_before_they_are_known_waits_for_that_and_not_for_ever() {
         assert_eq!(said.count(), 1, "{log}");
     }
 }
+
+/// What is for all nodes, and what each of them answers.
+const FOR_ALL: [(&str, &str); 7] = [
+    ("FLUSHALL", "+OK\r\n"),
+    ("FUNCTION FLUSH", "+OK\r\n"),
+    ("SCRIPT FLUSH", "+OK\r\n"),
+    ("DBSIZE", ":1\r\n"),
+    ("KEYS *", "*0\r\n"),
+    ("RANDOMKEY", "$-1\r\n"),
+    ("SCAN 0", "*2\r\n$1\r\n0\r\n*0\r\n"),
+];
+
+const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
+
+/// Where the last request that begins like this stands among those of a node, and where the first.
+fn places(fakes: &Fakes, node: usize, words: &str) -> Option<(usize, usize)> {
+    let asked = fakes.asked_of(node);
+    let is_it = |asked: &String| asked.starts_with(words);
+    let first = asked.iter().position(is_it)?;
+    asked.iter().rposition(is_it).map(|last| (first, last))
+}
+
+#[test]
+fn what_is_for_all_nodes_overtakes_nothing_that_is_asked_again() {
+    for (asked_of_all, answer) in FOR_ALL {
+        for sent_on in [false, true] {
+            let key = key_of(0, 2);
+            let (refused, refusals) = (key.clone(), AtomicUsize::new(0));
+            let name = asked_of_all.split(' ').next().unwrap_or_default();
+            let served = Astray::start(2, &[], move |asked| match asked.name() {
+                "SET" if asked.node == 0 => match refusals.fetch_add(1, Ordering::SeqCst) {
+                    _ if sent_on => Some(redirect("ASK", &refused, asked.all[1])),
+                    0..4 => Some(TRY_AGAIN.to_owned()),
+                    _ => None,
+                },
+                asked if asked == name => Some(answer.to_owned()),
+                _ => None,
+            });
+            let mut client = served.client();
+            let asked = format!("SET {key} x;{asked_of_all}");
+            let replies = pipelined(&mut client, &asked);
+            assert_eq!(replies[0], Value::ok(), "{asked}");
+            assert!(replies[1].error().is_none(), "{asked}: {replies:?}");
+            let executed_at = usize::from(sent_on);
+            let set = places(&served.fakes, executed_at, "SET ").expect("it is asked");
+            if let Some(all) = places(&served.fakes, executed_at, name) {
+                assert!(
+                    set.1 < all.0,
+                    "{asked}: {:?}",
+                    served.fakes.asked_of(executed_at)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn nor_is_it_overtaken_where_a_node_refuses_its_part_for_a_while() {
+    // A refused SCAN is not asked again: its cursor is one node's.
+    let parts = FOR_ALL.iter().filter(|(asked, _)| *asked != "SCAN 0");
+    for &(asked_of_all, answer) in parts {
+        let [own, other] = [key_of(0, 2), key_of(1, 2)];
+        let name = asked_of_all.split(' ').next().unwrap_or_default();
+        let refusals = AtomicUsize::new(0);
+        let served = Astray::start(2, &[], move |asked| {
+            let is_refused = || asked.node == 0 && refusals.fetch_add(1, Ordering::SeqCst) < 4;
+            match asked.name() {
+                asked if asked != name => None,
+                _ if is_refused() => Some(TRY_AGAIN.to_owned()),
+                _ => Some(answer.to_owned()),
+            }
+        });
+        let mut client = served.client();
+        let asked = format!("{asked_of_all};SET {own} x;SET {other} x;GET {own}");
+        let replies = pipelined(&mut client, &asked);
+        assert!(replies[0].error().is_none(), "{asked}: {replies:?}");
+        assert_eq!(replies[1..3], [Value::ok(), Value::ok()], "{asked}");
+        assert_eq!(replies[3], Value::bulk(&own), "{asked}");
+        for node in [0, 1] {
+            let set = places(&served.fakes, node, "SET ").expect("it is asked");
+            if let Some(all) = places(&served.fakes, node, name) {
+                let asked_of = served.fakes.asked_of(node);
+                assert!(all.1 < set.0, "{asked}: {asked_of:?}");
+            }
+        }
+    }
+}

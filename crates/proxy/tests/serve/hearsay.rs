@@ -3,6 +3,7 @@
 //! They are fakes, which say what a test has them say; the servers are real.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use respool_lab::servers::{Proxy, ReservedPort, Server};
 
 use super::client::{Client, Value};
+use super::divided::pipelined;
 use super::fake::{Asked, Fakes, bulk};
 use super::target::{any_server, respool, wait_until};
 
@@ -584,6 +586,35 @@ fn who_waits_at_a_primary_that_is_none_any_more_is_not_told_in_its_words() {
     assert_eq!(Client::connect(new).call("RPUSH list x"), Value::Integer(1));
     let element = Value::Array(vec![Value::bulk("list"), Value::bulk("x")]);
     assert_eq!(client.reply(), element);
+}
+
+/// It refuses the first of these for a moment, and what is behind it not any more.
+#[test]
+fn what_a_primary_refused_is_not_executed_behind_what_was_asked_later_for_all_keys() {
+    for [first, behind] in [
+        ["SET key 1", "FLUSHALL"],
+        ["SET key 1", "DBSIZE"],
+        ["FLUSHALL", "SET key 1"],
+        ["DBSIZE", "SET key 1"],
+    ] {
+        const LOADING: &str = "LOADING Redis is loading the dataset in memory";
+        let refuses = AtomicBool::new(true);
+        let primary = Fakes::start(1, move |asked| match asked.is(first) {
+            true if refuses.swap(false, Ordering::SeqCst) => Some(format!("-{LOADING}\r\n")),
+            _ => None,
+        });
+        let sentinel = Sentinel::start(primary.addresses()[0], 1);
+        let mut scene = Scene::new();
+        scene.serve(&[sentinel.address()], &["--threads=1"]);
+        let mut client = scene.client();
+        wait_until("it is asked", SOON, || {
+            client.call("GET it") == Value::bulk("it")
+        });
+        let replies = pipelined(&mut client, &format!("{first};{behind}"));
+        assert_eq!(replies[0].error(), Some(LOADING), "{first}, {behind}");
+        assert!(replies[1].error().is_none(), "{replies:?}");
+        assert_eq!(primary.count(first), 1, "{first}");
+    }
 }
 
 fn follow(replica: SocketAddr, primary: SocketAddr) {
