@@ -127,12 +127,14 @@ fn strangers(node: &Node) -> Vec<String> {
     });
     let listed = listed.expect("it answers");
     let listed = text(&listed);
-    // A Sentinel that has only just connected has not said its name yet. We would have said HELLO.
+    // A Sentinel that has only just connected has not said its name yet, and who asked for the role before this may be seen still. A respool
+    // would have said HELLO, and asks no INFO of a primary.
     let known = [
         "name=sentinel-",
         "flags=S",
         "flags=M",
         "cmd=client",
+        "cmd=info",
         "cmd=NULL",
     ];
     let is_stranger = |line: &&str| !known.iter().any(|known| line.contains(known));
