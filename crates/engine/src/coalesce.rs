@@ -401,7 +401,7 @@ impl Run {
             true => slot_of(&set[SET.len()..]),
             false => self.slot,
         };
-        let fits = has_room && (self.is_empty() || slot == self.slot);
+        let fits = has_room && (!BY_SLOT || self.is_empty() || slot == self.slot);
         if fits {
             self.parts += 1;
             self.bytes += set.len() as u16;
