@@ -1,6 +1,8 @@
 //! Any bytes are a whole view of a Cluster or an error, and what is made of a view is whole again.
 #![no_main]
 
+use std::collections::BTreeSet;
+
 use libfuzzer_sys::fuzz_target;
 use respool_protocol::cluster::{Info, Redirect, Refusal, Role, View, choose, diff};
 use respool_protocol::slot::SLOTS;
@@ -38,7 +40,8 @@ fuzz_target!(|input: &[u8]| {
         my_epoch: 0,
         slots_assigned: 0,
     };
-    let chosen = choose(&[(view.clone(), info)]).expect("there is one");
+    let chosen = choose(&BTreeSet::new(), &[(view.clone(), info)]);
+    let chosen = chosen.view.expect("there is one");
     check(&chosen);
     assert!(chosen == view.usable() && diff(&view, &view).is_empty());
     let lost: usize = diff(&view, &chosen)

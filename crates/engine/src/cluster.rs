@@ -12,7 +12,7 @@
 //! Until the nodes have said anything, the seeds own everything: they say MOVED. What is for all nodes meets no MOVED: it waits for a
 //! refresh where the last one was too long ago.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use respool_protocol::cluster::{self, Endpoint, Info, Role as NodeRole, View};
@@ -85,8 +85,11 @@ pub(crate) struct Cluster {
     seeds: Vec<ServerId>,
     /// How to reach any of them, but for its address.
     template: ServerSettings,
-    /// The epoch of what is believed.
+    /// The epoch of what is believed, and the ids of the nodes in it.
     epoch: u64,
+    known: BTreeSet<String>,
+    /// Those that answered last for another Cluster.
+    strangers: Vec<ServerId>,
     /// Slots that a node has spoken of since the refresh under way began: it knows better.
     healed: HashSet<u16>,
     /// Slots that nobody owns, in order. Their last owners stand in the table still: these are asked, and refuse, or name the next
@@ -163,6 +166,8 @@ impl Cluster {
             seeds: ids,
             template: seeds[0].clone(),
             epoch: 0,
+            known: BTreeSet::new(),
+            strangers: Vec::new(),
             healed: HashSet::new(),
             unserved: Vec::new(),
             weighed_at: Time::default(),
@@ -284,9 +289,9 @@ impl Cluster {
 
     /// Finds the slots that nobody owns: no node names an owner, or that one itself names none, for its own word counts for what is its
     /// own. If it was not asked, it is as it was.
-    fn weigh(&mut self, answers: &[(View, Info)], said_at: &[Address]) {
+    fn weigh(&mut self, answers: &[(&Address, (View, Info))]) {
         let weigh_one = |slot: u16| {
-            let owners = answers.iter().map(|(view, _)| view.owner_of(slot));
+            let owners = answers.iter().map(|(_, (view, _))| view.owner_of(slot));
             let mut named = owners.flatten().map(|node| node.endpoint.as_ref());
             let Some(owner) = named.next() else {
                 return Named::Nobody;
@@ -295,9 +300,11 @@ impl Cluster {
                 (Address::Tcp { host, port }, Some(its)) => *host == its.host && *port == its.port,
                 _ => false,
             };
-            let place = said_at.iter().position(is_its);
-            match place.map(|place| answers[place].0.owner(slot)) {
+            let its_own = answers.iter().find(|(at, _)| is_its(at));
+            match its_own.map(|(_, (view, _))| view.owner(slot)) {
                 _ if named.any(|other| other != owner) => Named::Somebody,
+                // Nobody knows where it is: it cannot be asked.
+                _ if owner.is_none() => Named::Nobody,
                 Some(None) => Named::Nobody,
                 Some(Some(_)) => Named::Somebody,
                 None => Named::Unasked,
@@ -307,7 +314,7 @@ impl Cluster {
         let mut named = Named::Somebody;
         for slot in 0..SLOTS {
             // Neighbours mostly have the same ones.
-            let is_as_before = |(view, _): &(View, Info)| {
+            let is_as_before = |(_, (view, _)): &(&Address, (View, Info))| {
                 let before = slot.checked_sub(1);
                 before.is_some_and(|before| view.owner(before) == view.owner(slot))
             };
@@ -706,19 +713,28 @@ impl Engine {
         let said_by = std::mem::take(&mut refresh.said_by);
         let wrong = refresh.wrong.take();
         let all = refresh.missing == 0;
-        let epoch = answers.iter().map(|(_, info)| info.current_epoch).max();
+        let choice = cluster::choose(&cluster.known, &answers);
+        let is_stranger = |place: &usize| choice.strangers.contains(place);
+        let strangers = (0..said_by.len())
+            .filter(is_stranger)
+            .map(|place| said_by[place]);
+        let strangers: Vec<ServerId> = strangers.collect();
         // Who has not heard of the last failover is not believed, unless that is all that there is.
-        let is_news = epoch.is_some_and(|epoch| epoch >= cluster.epoch || all);
-        if let Some(view) = cluster::choose(&answers).filter(|_| is_news) {
+        let is_news = choice.epoch >= cluster.epoch || all || !choice.is_known;
+        if let Some(view) = choice.view.filter(|_| is_news) {
             let was_known = cluster.is_known();
             // A Cluster that was never changed has the epoch 0.
-            cluster.epoch = epoch.unwrap_or_default().max(1);
+            cluster.epoch = choice.epoch.max(1);
+            cluster.known = view.ids().map(str::to_owned).collect();
             cluster.wrong = None;
-            let place_of = |id: &ServerId| self.servers[usize::from(id.0)].settings.address.clone();
-            let said_at: Vec<Address> = said_by.iter().map(place_of).collect();
-            cluster.weigh(&answers, &said_at);
+            let ours = said_by.iter().zip(answers);
+            let ours = ours.filter(|(id, _)| !strangers.contains(id));
+            let ours: Vec<_> = ours
+                .map(|(id, answer)| (&self.servers[usize::from(id.0)].settings.address, answer))
+                .collect();
+            cluster.weigh(&ours);
             cluster.weighed_at = asked_at;
-            cluster.is_ok = answers.iter().any(|(_, info)| info.ok);
+            cluster.is_ok = ours.iter().any(|(_, (_, info))| info.ok);
             self.believe(pool, &view, was_known);
         } else if let Some(wrong) = wrong {
             cluster.wrong = Some(wrong.clone());
@@ -728,6 +744,7 @@ impl Engine {
                 self.tell_topology(pool, format!("{NOBODY_SAYS}: {wrong}"));
             }
         }
+        self.note_strangers(pool, strangers);
         let all_there = self.all_owners_are_up(pool);
         if let Some(cluster) = self.pools[pool].cluster_mut() {
             // Who the owners are may still have to be said.
@@ -746,6 +763,21 @@ impl Engine {
         self.wake_unsure(pool, asked_at);
     }
 
+    /// Tells once of whoever answers for another Cluster.
+    fn note_strangers(&mut self, pool: usize, strangers: Vec<ServerId>) {
+        let Some(cluster) = self.pools[pool].cluster_mut() else {
+            return;
+        };
+        let before = std::mem::replace(&mut cluster.strangers, strangers.clone());
+        for server in strangers.iter().filter(|id| !before.contains(id)) {
+            let text = format!(
+                "{} answers for another Cluster and is not heeded: was it named by mistake, or has it the address of a node that is gone?",
+                self.server(*server).label
+            );
+            self.say_topology(pool, text);
+        }
+    }
+
     fn all_owners_are_up(&self, pool: usize) -> bool {
         let mut servers = self.pools[pool].servers().iter();
         servers.all(|server| self.standing(*server) >= Standing::Refuses)
@@ -754,14 +786,18 @@ impl Engine {
     pub(crate) fn tell_topology(&mut self, pool: usize, text: String) {
         let told = self.told_of_topology.insert(pool, text.clone());
         if told.as_ref() != Some(&text) {
-            let of = &self.settings.pools[usize::from(self.pools[pool].whole)];
-            let text = match self.prefix_of(pool) {
-                Some(prefix) => format!("behind `{prefix}`: {text}"),
-                None => text,
-            };
-            let pool = of.name.clone();
-            self.tell(Event::Topology { pool, text });
+            self.say_topology(pool, text);
         }
+    }
+
+    fn say_topology(&mut self, pool: usize, text: String) {
+        let of = &self.settings.pools[usize::from(self.pools[pool].whole)];
+        let text = match self.prefix_of(pool) {
+            Some(prefix) => format!("behind `{prefix}`: {text}"),
+            None => text,
+        };
+        let pool = of.name.clone();
+        self.tell(Event::Topology { pool, text });
     }
 
     /// How the keys of a part begin. `None`: as they like.
@@ -1149,7 +1185,7 @@ mod tests {
     #[test]
     fn a_slot_is_nobodys_if_no_node_names_an_owner_or_that_one_does_not_name_itself() {
         let (mut cluster, servers, _) = cluster_of(3, 0..NUMBERS);
-        let at = |node: usize| servers[node].settings.address.clone();
+        let at = |node: usize| &servers[node].settings.address;
         // Whom a node names as the owner of each of the first slots; the others are the first node's.
         let answer = |owners: [Option<u16>; 4]| {
             let node = |port| {
@@ -1174,17 +1210,17 @@ mod tests {
         let first = || answer([None, None, Some(2), None]);
         let second = || answer([None, Some(0), Some(2), Some(2)]);
         let third = || answer([None, None, None, Some(1)]);
-        cluster.weigh(&[first(), second()], &[at(0), at(1)]);
+        cluster.weigh(&[(at(0), first()), (at(1), second())]);
         assert_eq!(cluster.unserved, [0, 1]);
-        cluster.weigh(&[first(), second(), third()], &[at(0), at(1), at(2)]);
+        cluster.weigh(&[(at(0), first()), (at(1), second()), (at(2), third())]);
         assert_eq!(cluster.unserved, [0, 1, 2]);
         // It was not asked again.
-        cluster.weigh(&[first(), second()], &[at(0), at(1)]);
+        cluster.weigh(&[(at(0), first()), (at(1), second())]);
         assert_eq!(cluster.unserved, [0, 1, 2]);
         // A node has said since who has it.
         cluster.healed.insert(0);
         let itself = answer([None, Some(0), Some(2), None]);
-        cluster.weigh(&[itself], &[at(2)]);
+        cluster.weigh(&[(at(2), itself)]);
         assert_eq!(cluster.unserved, [1, 3]);
     }
 

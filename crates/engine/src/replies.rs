@@ -612,13 +612,13 @@ impl Engine {
             return;
         }
         match self.links.get(link) {
-            Some(state) if state.role == Role::Shared && state.is_up() => {
+            Some(state) if !state.is_up() || state.paused.is_some() => {}
+            Some(state) if state.role == Role::Shared => {
                 if self.has_room_for_link() {
                     self.capture(link, key);
                 }
             }
-            Some(state) if state.paused.is_none() => self.hand_over(link, key),
-            _ => {}
+            _ => self.hand_over(link, key),
         }
         let waits_for_itself = self.waits_for_itself(link, key);
         let its_own = |link: &Link| link.role.captor() == key && link.paused.is_none();
@@ -713,6 +713,8 @@ impl Engine {
                     return;
                 }
             }
+            // What comes is what another link has brought, and this one is still being connected.
+            Role::Captured { .. } if !state.is_up() => return,
             Role::Captured { by } if by != key => {
                 if output < self.settings.limits.session_output_hard_bytes as usize {
                     return;
@@ -784,19 +786,32 @@ impl Engine {
         let Role::Captured { by } = role else {
             return;
         };
-        let has_room = self.has_room_for_link();
-        let Some(state) = self.links.get_mut(link).filter(|_| has_room) else {
+        // Where there is no room for that, on the one that all share.
+        let own = self.has_room_for_link();
+        let shared = self.shared.get(&kind).copied();
+        let rests = |link: &Link| matches!(link.state, State::Down | State::Resting { .. });
+        let shared = shared.filter(|key| !self.links.get(*key).is_none_or(rests));
+        let Some(state) = self.links.get_mut(link) else {
             return;
         };
+        if !own && shared.is_none() {
+            return;
+        }
         let reads = state.take_reads_of_others(by);
         let Some((first, _)) = reads.first() else {
             return;
         };
         let by = first.session;
-        let Some(other) = self.add_link(kind, Role::Captured { by }) else {
+        let other = match own {
+            true => self.add_link(kind, Role::Captured { by }),
+            false => shared,
+        };
+        let Some(other) = other else {
             return;
         };
-        self.connect(other);
+        if own {
+            self.connect(other);
+        }
         self.counters.reads_sent_again += reads.len() as u64;
         if let Some(state) = self.links.get_mut(other) {
             for (entry, request) in &reads {

@@ -476,6 +476,27 @@ fn the_link_that_brings_a_slow_session_too_much_is_the_one_that_is_not_read() {
     );
 }
 
+/// One of its own would be one too many.
+#[test]
+fn at_the_bound_of_links_what_is_asked_again_goes_on_the_link_that_all_share() {
+    let mut settings = settings();
+    settings.limits.session_output_soft_bytes = 20_000;
+    settings.limits.session_output_hard_bytes = 60_000;
+    settings.limits.links_max = 2;
+    let mut world = World::new(settings);
+    let [first, second] = [world.accept(), world.accept()];
+    let value = format!("$30000\r\n{}\r\n", "x".repeat(30_000));
+    world.asks(first, &["GET large"; 3]);
+    world.asks(second, &["GET other"]);
+    world.wait_ms(1);
+    world.slow.insert(first);
+    world.says(world.shared, value.repeat(2));
+    let fresh = world.connect();
+    assert_eq!(world.sent(fresh).as_bytes(), requests(&["GET other"]));
+    world.says(fresh, "$1\r\nv\r\n");
+    assert_eq!(world.got(second), "$1\r\nv\r\n");
+}
+
 /// They are as innocent as those of whom nothing is fused.
 #[test]
 fn who_pipelines_what_is_fused_before_a_silent_server_is_not_closed_for_what_it_sends() {

@@ -26,7 +26,7 @@ mod answers;
 mod refusal;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -258,6 +258,12 @@ impl View {
         nodes.filter_map(move |(index, node)| (node.role == of).then_some(index))
     }
 
+    /// The ids of all nodes that have one.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        let ids = self.nodes.iter().map(|node| node.id.as_str());
+        ids.filter(|id| !id.is_empty())
+    }
+
     /// The index of the node with this id.
     pub fn find(&self, id: &str) -> Option<u16> {
         let named = |node: &Node| !id.is_empty() && node.id == id;
@@ -310,7 +316,7 @@ impl View {
     }
 
     /// Who owns what, in a form that is the same for any order of the nodes.
-    fn shares(&self) -> Vec<(u16, u16, Name<'_>)> {
+    fn shares(&self) -> Shares<'_> {
         let ranges = self.ranges().map(|(range, owner)| {
             let name = self.nodes[usize::from(owner)].name();
             (*range.start(), *range.end(), name)
@@ -330,40 +336,132 @@ impl fmt::Debug for View {
     }
 }
 
-/// The view to believe, of what several nodes answered about at the same time; `None` if there is none.
+/// First and last slot of each range, and its owner.
+type Shares<'a> = Vec<(u16, u16, Name<'a>)>;
+
+/// What to believe of what several nodes answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// The view to believe; `None` if there is none.
+    pub view: Option<View>,
+    /// The current epoch of those who share it.
+    pub epoch: u64,
+    /// Whether it is of the Cluster that is known: then its epoch says whether it is later than what was believed before.
+    pub is_known: bool,
+    /// The places of the answers that are of other Clusters.
+    pub strangers: Vec<usize>,
+}
+
+/// Whom to believe of several nodes that answered at the same time. `known`: the ids of the nodes that are believed in.
 ///
-/// 1. The nodes that are not [usable](Node::is_usable) are left out of every view.
-/// 2. Only answers with the highest current epoch count. Every failover begins with a higher one, which
+/// 1. Answers are of one Cluster if their views share the id of a node, or each shares one with a third.
+///    Epochs and majorities of different Clusters say nothing of each other.
+/// 2. The Cluster counts of which there are most answers; of as many, the one that has most of the known ids; then the one that
+///    comes first by what follows.
+/// 3. The nodes that are not [usable](Node::is_usable) are left out of every view.
+/// 4. Only answers with the highest current epoch count. Every failover begins with a higher one, which
 ///    spreads to whoever can still be reached: who has a lower one has not heard of the last failover.
-/// 3. Of these, the view that most nodes share counts: in which each slot has the same owner. A slot that moves to
+/// 5. Of these, the view that most nodes share counts: in which each slot has the same owner. A slot that moves to
 ///    the node whose epoch is the highest already raises none, so answers of one epoch may differ for a moment.
-/// 4. If as many share another one: that of more nodes whose own state is ok, then the one in which more slots have
+/// 6. If as many share another one: that of more nodes whose own state is ok, then the one in which more slots have
 ///    an owner, then any, but the same in whatever order the answers stand.
-/// 5. Of those who share it, one whose state is ok and who sees the most usable nodes is taken as it is: replicas and
+/// 7. Of those who share it, one whose state is ok and who sees the most usable nodes is taken as it is: replicas and
 ///    zones of several are not mixed.
 ///
+/// Which Cluster an answer without any id is of cannot be said: such answers count, as those of one, where no other has
+/// an id.
+///
 /// All answers should be read from the same command: one that has ids and one that has none never agree.
-pub fn choose(answers: &[(View, Info)]) -> Option<View> {
-    let epoch = answers.iter().map(|(_, info)| info.current_epoch).max()?;
-    let latest: Vec<(View, &Info)> = answers
-        .iter()
-        .filter(|(_, info)| info.current_epoch == epoch)
-        .map(|(view, info)| (view.usable(), info))
-        .collect();
-    let mut parties: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-    for (index, (view, _)) in latest.iter().enumerate() {
-        parties.entry(view.shares()).or_default().push(index);
+pub fn choose(known: &BTreeSet<String>, answers: &[(View, Info)]) -> Choice {
+    let all = answers.iter().map(|(view, info)| (view.usable(), info));
+    let all: Vec<(View, &Info)> = all.collect();
+    let clusters = clusters_of(answers);
+    let mut named: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let mut nameless = Vec::new();
+    for (place, cluster) in clusters.iter().enumerate() {
+        match *cluster {
+            Some(cluster) => named.entry(cluster).or_default().push(place),
+            None => nameless.push(place),
+        }
     }
-    let (_, party) = parties.iter().max_by_key(|(shares, party)| {
-        let ok = party.iter().filter(|&&index| latest[index].1.ok).count();
-        let owned = latest[party[0]].0.slots_owned();
-        (party.len(), ok, owned, Reverse(*shares))
-    })?;
-    let best = party.iter().max_by_key(|&&index| {
-        let (view, info) = &latest[index];
-        (info.ok, view.nodes.len(), Reverse(index))
-    })?;
-    Some(latest[*best].0.clone())
+    let of_each = named.iter().filter_map(|(cluster, places)| {
+        let ids = places.iter().flat_map(|place| answers[*place].0.ids());
+        let ids: BTreeSet<&str> = ids.collect();
+        let shared = ids.iter().filter(|id| known.contains(**id)).count();
+        let verdict = Verdict::of(&all, places)?;
+        // Nodes without slots may be all that they have; two Clusters have no id in common.
+        let last = Reverse(ids.first().copied());
+        let rank = (places.len(), shared, verdict.rank, last);
+        Some((rank, verdict.view, Some(*cluster)))
+    });
+    let of_nobody = Verdict::of(&all, &nameless).filter(|_| named.is_empty());
+    let of_nobody = of_nobody.map(|verdict| {
+        let rank = (nameless.len(), 0, verdict.rank, Reverse(None));
+        (rank, verdict.view, None)
+    });
+    let best = of_each.chain(of_nobody);
+    let best = best.max_by(|(rank, ..), (other, ..)| rank.cmp(other));
+    let chosen = best.as_ref().and_then(|(.., cluster)| *cluster);
+    let is_other = |place: &usize| clusters[*place].is_some_and(|its| Some(its) != chosen);
+    let shared = best.as_ref().map_or(0, |((_, shared, ..), ..)| *shared);
+    Choice {
+        is_known: shared > 0 || known.is_empty() || chosen.is_none(),
+        strangers: (0..answers.len()).filter(is_other).collect(),
+        epoch: best.as_ref().map_or(0, |((_, _, rank, _), ..)| rank.0),
+        view: best.map(|(_, view, _)| view.clone()),
+    }
+}
+
+/// Of each answer, which Cluster it is of: the first place of one that is; `None` without an id.
+fn clusters_of(answers: &[(View, Info)]) -> Vec<Option<usize>> {
+    let mut clusters: Vec<Option<usize>> = vec![None; answers.len()];
+    let mut first_with: BTreeMap<&str, usize> = BTreeMap::new();
+    for (place, (view, _)) in answers.iter().enumerate() {
+        for id in view.ids() {
+            let own = *clusters[place].get_or_insert(place);
+            let with = *first_with.entry(id).or_insert(place);
+            let other = clusters[with].unwrap_or(own);
+            // Those that could be told apart until now.
+            let (first, later) = (own.min(other), own.max(other));
+            for cluster in clusters.iter_mut().filter(|its| **its == Some(later)) {
+                *cluster = Some(first);
+            }
+        }
+    }
+    clusters
+}
+
+/// What the answers of one Cluster come to.
+struct Verdict<'a> {
+    /// Of several Clusters the one with the highest counts: the epoch; how many share the view, and how many of these are ok;
+    /// how many slots have an owner, and which.
+    rank: (u64, usize, usize, usize, Reverse<Shares<'a>>),
+    view: &'a View,
+}
+
+impl<'a> Verdict<'a> {
+    /// `places`: which of the answers they are.
+    fn of(answers: &'a [(View, &Info)], places: &[usize]) -> Option<Verdict<'a>> {
+        let epoch_at = |place: &usize| answers[*place].1.current_epoch;
+        let epoch = places.iter().map(epoch_at).max()?;
+        let mut parties: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for place in places.iter().filter(|place| epoch_at(place) == epoch) {
+            let shares = answers[*place].0.shares();
+            parties.entry(shares).or_default().push(*place);
+        }
+        let ranked = parties.into_iter().map(|(shares, party)| {
+            let ok = party.iter().filter(|&&place| answers[place].1.ok).count();
+            let owned = answers[party[0]].0.slots_owned();
+            ((epoch, party.len(), ok, owned, Reverse(shares)), party)
+        });
+        let (rank, party) = ranked.max()?;
+        let best = party.iter().max_by_key(|&&place| {
+            let (view, info) = &answers[place];
+            (info.ok, view.nodes.len(), Reverse(place))
+        })?;
+        let view = &answers[*best].0;
+        Some(Verdict { rank, view })
+    }
 }
 
 /// Slots whose owner is another one than before.
@@ -797,6 +895,7 @@ mod tests {
         let ours = || view(&["a", "b"], &[(0..=99, 0), (100..=199, 1)]);
         let same = || view(&["b", "a"], &[(0..=99, 1), (100..=199, 0)]);
         let theirs = || view(&["a", "b"], &[(0..=199, 0)]);
+        let choose = |answers: &[(View, Info)]| choose(&BTreeSet::new(), answers).view;
         let believed = |answers: &[(View, Info)]| {
             let view = choose(answers)?;
             Some(owner_ids(&view)[150]? == "b")
@@ -853,6 +952,89 @@ mod tests {
         new.nodes[1].id.clear();
         assert_eq!(diff(&old, &new), [change(20..=20, None, Some(0))]);
         assert_eq!(diff(&new, &old), [change(20..=20, Some(0), None)]);
+    }
+
+    /// Whoever is of another Cluster is not compared with ours, whatever its epoch and how many it has; and it is said who that is.
+    #[test]
+    fn another_cluster_does_not_count() {
+        let ours = |owner| (view(&["a", "b"], &[(0..=99, owner)]), info(7, true));
+        let theirs = |epoch| {
+            let view = view(&["x", "y"], &[(0..=16_383, 0)]);
+            (view, info(epoch, true))
+        };
+        let empty = |epoch| (view(&[], &[]), info(epoch, false));
+        let chosen = |known: &[&str], answers: &[(View, Info)]| {
+            let known = known.iter().map(|id| String::from(*id)).collect();
+            let choice = choose(&known, answers);
+            let first = choice
+                .view
+                .and_then(|view| Some(owner_ids(&view)[0]?.to_owned()));
+            (first.unwrap_or_default(), choice.epoch, choice.strangers)
+        };
+        let is =
+            |first: &str, epoch, strangers: &[usize]| (first.to_owned(), epoch, strangers.to_vec());
+        // Most answers count; of as many, who is known.
+        let answers = [theirs(9), ours(0), ours(1)];
+        assert_eq!(chosen(&[], &answers), is("a", 7, &[0]));
+        assert_eq!(chosen(&["b", "gone"], &answers), is("a", 7, &[0]));
+        assert_eq!(chosen(&["y"], &answers), is("a", 7, &[0]));
+        let answers = [theirs(9), ours(1)];
+        assert_eq!(chosen(&["a"], &answers), is("b", 7, &[0]));
+        assert_eq!(chosen(&["y"], &answers), is("x", 9, &[1]));
+        // A node that has gone over has taken its id along.
+        assert_eq!(chosen(&["a", "b", "x"], &answers), is("b", 7, &[0]));
+        // Of as many, those with the higher epoch.
+        assert_eq!(chosen(&[], &[ours(0), theirs(6)]), is("a", 7, &[1]));
+        assert_eq!(chosen(&["gone"], &[theirs(8), ours(0)]), is("x", 8, &[1]));
+
+        // Who follows whom shows that two are of one Cluster, though neither speaks of the other.
+        let one = || (view(&["a", "b"], &[(0..=99, 0)]), info(7, true));
+        let other = || (view(&["d", "c"], &[(0..=99, 0)]), info(8, true));
+        let both = || (view(&["c", "b"], &[(0..=99, 0)]), info(6, true));
+        for answers in [
+            [one(), other(), both()],
+            [both(), one(), other()],
+            [other(), one(), both()],
+        ] {
+            assert_eq!(chosen(&["a"], &answers), is("d", 8, &[]));
+        }
+        let apart = chosen(&["a"], &[one(), other(), theirs(9)]);
+        assert_eq!(apart, is("a", 7, &[1, 2]));
+
+        // Before they meet, nodes are Clusters of their own, and without slots they say nothing of themselves.
+        assert_eq!(chosen(&["a"], &[empty(9), ours(0)]), is("a", 7, &[]));
+        let most = [empty(9), ours(0), empty(9)];
+        assert_eq!(chosen(&[], &most), is("a", 7, &[]));
+        let choice = choose(&BTreeSet::new(), &[empty(9), empty(8)]);
+        assert_eq!((choice.view, choice.epoch), (Some(empty(9).0), 9));
+    }
+
+    /// The epochs of two Clusters cannot be compared.
+    #[test]
+    fn it_is_said_whether_the_chosen_cluster_is_the_known_one() {
+        let answers = [(view(&["a", "b"], &[(0..=99, 0)]), info(7, true))];
+        let is_known = |known: &[&str]| {
+            let known = known.iter().map(|id| String::from(*id)).collect();
+            choose(&known, &answers).is_known
+        };
+        assert!(is_known(&["b", "gone"]) && is_known(&[]));
+        assert!(!is_known(&["gone"]));
+    }
+
+    /// As servers answered before nodes had ids.
+    #[test]
+    fn answers_without_ids_are_of_one_cluster() {
+        let without = |owner, epoch| {
+            let mut view = view(&["a", "b"], &[(0..=99, owner)]);
+            view.nodes.iter_mut().for_each(|node| node.id.clear());
+            (view, info(epoch, true))
+        };
+        let answers = [without(0, 7), without(0, 7), without(1, 8)];
+        for known in [BTreeSet::new(), BTreeSet::from(["x".to_owned()])] {
+            let choice = choose(&known, &answers);
+            assert_eq!(choice.view.as_ref(), Some(&answers[2].0));
+            assert_eq!((choice.epoch, choice.strangers), (8, Vec::new()));
+        }
     }
 
     /// Where the owner changes, and to which of the primaries.
@@ -1130,6 +1312,7 @@ mod tests {
                 .iter()
                 .map(|(which, epoch, ok, by)| (rotated(which.get(&views), *by), info(*epoch, *ok)))
                 .collect();
+            let choose = |answers: &[(View, Info)]| choose(&BTreeSet::new(), answers).view;
             let chosen = choose(&answers).expect("there are answers");
             prop_assert!(chosen.nodes.iter().all(Node::is_usable));
 
@@ -1146,6 +1329,35 @@ mod tests {
             turned.reverse();
             let again = choose(&turned).expect("there are answers");
             prop_assert_eq!(owner_ids(&again), owner_ids(&chosen));
+        }
+
+        /// Nor does it matter what fewer nodes of another Cluster say, how late their epochs are, and where they stand among ours; nor
+        /// what as many say, once ours is known.
+        #[test]
+        fn what_is_believed_is_the_same_without_strangers(
+            nodes in any_nodes(),
+            cuts in prop::collection::vec((any_cuts(), 0..3_u64, any::<bool>()), 1..5),
+            theirs in prop::collection::vec((any_cuts(), 0..9_u64, any::<prop::sample::Index>()), 0..5),
+            is_known: bool,
+        ) {
+            let known = nodes.iter().map(|node| node.id.clone()).filter(|_| is_known);
+            let known: BTreeSet<String> = known.collect();
+            let of = |cuts: &Cuts, nodes: &[Node], epoch, ok| (cut(nodes, cuts), info(epoch, ok));
+            let ours: Vec<_> = cuts.iter().map(|(cuts, epoch, ok)| of(cuts, &nodes, *epoch, *ok)).collect();
+            let alone = choose(&known, &ours);
+            prop_assert!(alone.strangers.is_empty() && alone.is_known);
+            let mut others = nodes.clone();
+            others.iter_mut().for_each(|node| node.id.insert(0, 'x'));
+            let fewer = ours.len() - usize::from(!is_known);
+            let mut all = ours.clone();
+            for (cuts, epoch, at) in theirs.iter().take(fewer) {
+                all.insert(at.index(all.len() + 1), of(cuts, &others, *epoch, true));
+            }
+            let choice = choose(&known, &all);
+            prop_assert_eq!((&choice.view, choice.epoch), (&alone.view, alone.epoch));
+            let is_theirs = |place: &usize| all[*place].0.ids().all(|id| id.starts_with('x'));
+            let strangers: Vec<usize> = (0..all.len()).filter(is_theirs).collect();
+            prop_assert_eq!(choice.strangers, strangers);
         }
 
         #[test]

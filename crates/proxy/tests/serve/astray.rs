@@ -12,7 +12,7 @@ use respool_protocol::slot::{SLOTS, hash_slot};
 use super::client::{Client, Value, words};
 use super::coalescing::counter;
 use super::divided::pipelined;
-use super::fake::{Answer, Asked, Fakes, bulk, in_order, info, range, shares};
+use super::fake::{Answer, Asked, Fakes, bulk, followed, in_order, info, range, shares};
 use super::target::{respool, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -69,7 +69,7 @@ fn redirect(word: &str, key: &str, place: impl std::fmt::Display) -> String {
 }
 
 /// A key of the node's share, of so many nodes.
-fn key_of(node: usize, nodes: usize) -> String {
+pub(crate) fn key_of(node: usize, nodes: usize) -> String {
     let share = |key: &str| usize::from(hash_slot(key.as_bytes())) * nodes / usize::from(SLOTS);
     let mut keys = (0..).map(|key| format!("key:{key}"));
     keys.find(|key| share(key) == node)
@@ -120,12 +120,12 @@ fn a_node_that_has_lost_all_its_slots_is_settled_with_once() {
     ];
     let served = Astray::start(2, &args, move |asked| {
         let mut waiting = waiting.lock().expect("no holder panics");
-        let owners = match waiting.len() == SESSIONS * EACH {
-            true => &asked.all[1..],
-            false => &asked.all[..1],
+        let (owner, replica) = match waiting.len() == SESSIONS * EACH {
+            true => (asked.all[1], asked.all[0]),
+            false => (asked.all[0], asked.all[1]),
         };
         match asked.name() {
-            "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(owners)),
+            "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(followed(&[owner], &[replica])),
             "INCR" if asked.node == 0 => {
                 waiting.push(asked.words[1].clone());
                 let is_last = waiting.len() == SESSIONS * EACH;
@@ -418,8 +418,11 @@ fn who_has_heard_of_the_latest_failover_is_believed_and_not_the_many() {
     let served = Astray::start(3, &[], |asked| match asked.name() {
         "CLUSTER" if asked.is("CLUSTER INFO") => Some(info(3, if asked.node == 2 { 7 } else { 6 })),
         "CLUSTER" => {
-            let owner = if asked.node == 2 { 2 } else { 0 };
-            Some(shares(&asked.all[owner..=owner]))
+            let [first, second, third] = [asked.all[0], asked.all[1], asked.all[2]];
+            Some(match asked.node {
+                2 => followed(&[third], &[first, second]),
+                _ => followed(&[first], &[second, third]),
+            })
         }
         "GET" => Some(bulk(&asked.node.to_string())),
         _ => Some(in_order(asked)),
@@ -440,7 +443,10 @@ fn who_has_heard_of_the_latest_failover_is_believed_and_not_the_many() {
 fn nodes_that_contradict_each_other_for_ever_are_not_asked_all_the_time() {
     // Each says that all is its own, and at the same epoch; what is asked of the second belongs to the first.
     let served = Astray::start(2, &[], |asked| match asked.name() {
-        "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(&asked.all[asked.node..=asked.node])),
+        "CLUSTER" if asked.is("CLUSTER SLOTS") => {
+            let [own, other] = [asked.node, 1 - asked.node].map(|node| asked.all[node]);
+            Some(followed(&[own], &[other]))
+        }
         "GET" if asked.node == 1 => Some(redirect("MOVED", &asked.words[1], asked.all[0])),
         _ => None,
     });
@@ -533,7 +539,7 @@ fn who_waits_for_a_primary_that_gives_its_place_away_and_is_not_spoken_of_is_ans
                 Some(redirect("MOVED", &moved, replica))
             }
             "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(match has_moved() {
-                false => followed(&[first, other], replica),
+                false => followed(&[first, other], &[replica]),
                 true => shares(&[replica, other]),
             }),
             "CLUSTER" if asked.is("CLUSTER INFO") => Some(info(3, 1 + u64::from(has_moved()))),
@@ -549,17 +555,6 @@ fn who_waits_for_a_primary_that_gives_its_place_away_and_is_not_spoken_of_is_ans
     assert_eq!(client.reply(), Value::ok());
     let asked = served.fakes.asked_of(1);
     assert!(asked.contains(&format!("SET {key} x")), "{asked:?}");
-}
-
-/// CLUSTER SLOTS: each of these nodes has an equal share, and the first one a replica.
-fn followed(primaries: &[SocketAddr], replica: SocketAddr) -> String {
-    let (host, port) = (bulk(&replica.ip().to_string()), replica.port());
-    let replica = format!("*3\r\n{host}:{port}\r\n{}", bulk(&format!("{port:040}")));
-    let all = shares(primaries);
-    // Behind the first primary, in an entry that is longer by it.
-    let first = range(0, 16_384 / primaries.len() - 1, primaries[0]);
-    let with_it = format!("*4{}{replica}", first.strip_prefix("*3").expect("of three"));
-    all.replacen(&first, &with_it, 1)
 }
 
 /// What it asks is for all of them, and nobody has said yet who that is.

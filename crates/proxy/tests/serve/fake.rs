@@ -193,6 +193,21 @@ pub(crate) fn range(first: usize, last: usize, node: SocketAddr) -> String {
     )
 }
 
+/// CLUSTER SLOTS: each of these nodes has an equal share, and the first one these replicas.
+pub(crate) fn followed(primaries: &[SocketAddr], replicas: &[SocketAddr]) -> String {
+    let place = |node: &SocketAddr| {
+        let (host, port) = (bulk(&node.ip().to_string()), node.port());
+        format!("*3\r\n{host}:{port}\r\n{}", bulk(&format!("{port:040}")))
+    };
+    let all = shares(primaries);
+    // Behind the first primary, in an entry that is longer by them.
+    let first = range(0, 16_384 / primaries.len() - 1, primaries[0]);
+    let rest = first.strip_prefix("*3").expect("of three");
+    let replicas: Vec<String> = replicas.iter().map(place).collect();
+    let with_them = format!("*{}{rest}{}", 3 + replicas.len(), replicas.concat());
+    all.replacen(&first, &with_them, 1)
+}
+
 /// CLUSTER INFO of a Cluster with so many nodes.
 pub(crate) fn info(nodes: usize, epoch: u64) -> String {
     let lines = [

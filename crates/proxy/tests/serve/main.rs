@@ -43,6 +43,7 @@ mod sentinel;
 mod sessions;
 mod sharded;
 mod splits;
+mod strangers;
 mod stripped;
 mod tagged;
 mod transactions;

@@ -1,0 +1,155 @@
+//! Nodes of another Cluster among those of ours: what they say of who owns what is not ours.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use respool_lab::servers::Proxy;
+use respool_lab::topologies::{Cluster, ClusterSettings, Node};
+use respool_protocol::slot::SLOTS;
+
+use super::client::{Client, Value};
+use super::cluster::{SOON, Served, some_server};
+use super::fake::{Fakes, range, shares};
+use super::target::{respool, wait_until};
+
+/// The log says so once for each worker, and for each address.
+const TOLD: &str = "answers for another Cluster";
+
+fn nodes(primaries: usize) -> ClusterSettings {
+    ClusterSettings {
+        primaries,
+        replicas: 0,
+        args: [
+            // One that is gone takes its own slots along and no more.
+            ["--cluster-require-full-coverage", "no"],
+            // Nobody tells one that is alone where it is.
+            ["--cluster-announce-ip", "127.0.0.1"],
+        ]
+        .concat()
+        .into_iter()
+        .map(str::to_owned)
+        .collect(),
+        ..ClusterSettings::default()
+    }
+}
+
+/// What listens at a node's address is a Cluster of its own from now on, of one node, with a later epoch than any.
+fn replace(node: &mut Node) {
+    node.kill9();
+    let _ = std::fs::remove_file(node.dir().join("nodes.conf"));
+    node.restart().unwrap_or_else(|error| panic!("{error}"));
+    let mut slots = vec!["CLUSTER".to_owned(), "ADDSLOTS".to_owned()];
+    slots.extend((0..SLOTS).map(|slot| slot.to_string()));
+    let epoch = ["CLUSTER", "SET-CONFIG-EPOCH", "100"].map(str::to_owned);
+    for asked in [epoch.to_vec(), slots] {
+        node.order(&asked).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+fn keys_at(node: &Node) -> i64 {
+    match node.order(&["DBSIZE"]) {
+        Ok(respool_protocol::value::Value::Integer(count)) => count,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn started(seeds: &[SocketAddr], threads: usize) -> Proxy {
+    let seeds: Vec<String> = seeds.iter().map(SocketAddr::to_string).collect();
+    let args = [
+        format!("--backend=redis-cluster://{}", seeds.join(",")),
+        format!("--threads={threads}"),
+    ];
+    Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn a_named_node_of_another_cluster_does_not_take_the_pool_over_though_its_epoch_is_later() {
+    let binary = some_server();
+    let start = |primaries| Cluster::start(&binary, nodes(primaries));
+    let [ours, mut theirs] = [2, 1].map(|primaries| start(primaries).expect("a Cluster"));
+    replace(theirs.node_mut(0));
+    let strange = theirs.node(0).address();
+    for (threads, at) in [(1, 0), (3, 2)] {
+        let mut seeds = ours.addresses();
+        seeds.insert(at, strange);
+        let proxy = started(&seeds, threads);
+        let told = || {
+            let log = proxy.log();
+            let lines = log.lines().filter(|line| line.contains(TOLD));
+            lines
+                .filter(|line| line.contains(&strange.to_string()))
+                .count()
+        };
+        wait_until("every worker has said it", SOON, || told() == threads);
+        let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(proxy.address())).collect();
+        for round in 0..3 {
+            for (number, client) in clients.iter_mut().enumerate() {
+                for key in 0..30 {
+                    let set = format!("SET {number}:{key} {round}");
+                    assert_eq!(client.call(&set), Value::ok(), "{}", proxy.log());
+                }
+            }
+        }
+        assert_eq!(keys_at(theirs.node(0)), 0, "{}", proxy.log());
+        assert_eq!(keys_at(ours.node(0)) + keys_at(ours.node(1)), 180);
+        // As the nodes are asked again it is not said again.
+        thread::sleep(Duration::from_millis(1_500));
+        assert_eq!(clients[0].call("DBSIZE"), Value::Integer(180));
+        assert_eq!(told(), threads, "{}", proxy.log());
+    }
+}
+
+#[test]
+fn a_cluster_of_which_every_node_was_replaced_is_served_as_the_new_one() {
+    let mut served = Served::start(&some_server(), nodes(1), &["--threads=2"]);
+    let mut client = served.client();
+    assert_eq!(client.call("SET key x"), Value::ok());
+    replace(served.cluster.node_mut(0));
+    wait_until("the new one is asked", SOON, || {
+        client.call("GET key") == Value::Null
+    });
+}
+
+/// Until they have met, each of them is a Cluster of its own.
+#[test]
+fn nodes_that_have_not_met_yet_are_one_cluster_when_they_have() {
+    let have_met = Arc::new(AtomicBool::new(false));
+    let meet = Arc::clone(&have_met);
+    let fakes = Fakes::start(3, move |asked| {
+        let is_asked = asked.is("CLUSTER SLOTS") && !meet.load(Ordering::SeqCst);
+        let first = |node: usize| 16_384 * node / 3;
+        let (node, own) = (asked.node, asked.all[asked.node]);
+        match asked.name() {
+            _ if is_asked => Some(range(first(node), first(node + 1) - 1, own)),
+            "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(asked.all)),
+            _ => None,
+        }
+        .map(|said| {
+            if is_asked {
+                format!("*1\r\n{said}")
+            } else {
+                said
+            }
+        })
+    });
+    let proxy = started(fakes.addresses(), 1);
+    wait_until("one of them is believed", SOON, || {
+        proxy.log().contains("own its slots")
+    });
+    have_met.store(true, Ordering::SeqCst);
+    let mut client = Client::connect(proxy.address());
+    wait_until("all are asked", SOON, || {
+        let got = (0..30)
+            .map(|key| client.call(&format!("GET key:{key}")) == Value::bulk(format!("key:{key}")));
+        let all = got.collect::<Vec<bool>>().into_iter().all(|got| got);
+        all && (0..3).all(|node| {
+            fakes
+                .asked_of(node)
+                .iter()
+                .any(|asked| asked.starts_with("GET"))
+        })
+    });
+}
