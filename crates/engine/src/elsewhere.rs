@@ -485,15 +485,17 @@ impl Engine {
         };
         let pool = self.server(link.key.server).pool;
         let mut found = Vec::new();
-        let (mut at, mut sent_at) = (0, 0..0);
+        let (mut at, mut sent_at): (usize, (&[u8], _)) = (0, (b"", 0..0));
         for entry in &link.ledger {
             let end = at + entry.len as usize;
             if entry.class != Class::Same {
-                sent_at = at..end;
+                sent_at = (entry.class.beginning(), at..end);
             }
             at = end;
             if entry.session == key {
-                let request = as_asked(&link.out.bytes()[sent_at.clone()]);
+                let (beginning, sent_at) = sent_at.clone();
+                let request = [beginning, &link.out.bytes()[sent_at]].concat();
+                let request = as_asked(&request);
                 found.push(Other {
                     seq: entry.seq,
                     about: About::of(&self.learned, request, pool, entry.class.reads()),

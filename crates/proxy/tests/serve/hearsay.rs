@@ -617,6 +617,43 @@ fn what_a_primary_refused_is_not_executed_behind_what_was_asked_later_for_all_ke
     }
 }
 
+/// Of what leaves as a part of an MGET or MSET, the arguments alone stand on the link.
+#[test]
+fn what_a_primary_refused_is_not_executed_behind_what_left_together() {
+    const LOADING: &str = "LOADING Redis is loading the dataset in memory";
+    for (first, behind, whole) in [
+        ("INCR key", ["GET key", "GET other"], "MGET"),
+        ("INCR key", ["SET key 1", "SET other 2"], "MSET"),
+        ("GET key", ["SET key 1", "SET other 2"], "MSET"),
+    ] {
+        let refuses = AtomicBool::new(true);
+        let primary = Fakes::start(1, move |asked| match asked.name() {
+            _ if asked.is(first) && refuses.swap(false, Ordering::SeqCst) => {
+                Some(format!("-{LOADING}\r\n"))
+            }
+            "MGET" => Some("*2\r\n$3\r\nkey\r\n$5\r\nother\r\n".to_owned()),
+            "MSET" => Some("+OK\r\n".to_owned()),
+            _ => None,
+        });
+        let sentinel = Sentinel::start(primary.addresses()[0], 1);
+        let mut scene = Scene::new();
+        scene.serve(&[sentinel.address()], &["--threads=1"]);
+        let mut client = scene.client();
+        wait_until("they leave together", SOON, || {
+            pipelined(&mut client, "SET it 1;SET this 2;GET it;GET this");
+            primary.count("MGET it this") > 0 && primary.count("MSET it 1 this 2") > 0
+        });
+        let replies = pipelined(&mut client, &format!("{first};{}", behind.join(";")));
+        assert!(
+            primary.count(&format!("{whole} key")) > 0,
+            "{first}, {whole}"
+        );
+        assert_eq!(replies[0].error(), Some(LOADING), "{first}, {whole}");
+        assert!(replies[1].error().is_none(), "{replies:?}");
+        assert_eq!(primary.count(first), 1, "{first}, {whole}");
+    }
+}
+
 fn follow(replica: SocketAddr, primary: SocketAddr) {
     follow_silently(replica, primary);
     wait_until("it follows", SOON, || {
