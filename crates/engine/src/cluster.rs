@@ -131,7 +131,7 @@ struct Refresh {
     /// Nodes that have not answered.
     missing: usize,
     answers: Vec<(View, Info)>,
-    /// Of each of these, who gave it.
+    /// Of each of these, in their order, who gave it.
     said_by: Vec<ServerId>,
     /// Why the last one that was no answer was none.
     wrong: Option<String>,
@@ -714,11 +714,7 @@ impl Engine {
         let wrong = refresh.wrong.take();
         let all = refresh.missing == 0;
         let choice = cluster::choose(&cluster.known, &answers);
-        let is_stranger = |place: &usize| choice.strangers.contains(place);
-        let strangers = (0..said_by.len())
-            .filter(is_stranger)
-            .map(|place| said_by[place]);
-        let strangers: Vec<ServerId> = strangers.collect();
+        let strangers: Vec<ServerId> = choice.strangers.iter().map(|at| said_by[*at]).collect();
         // Who has not heard of the last failover is not believed, unless that is all that there is.
         let is_news = choice.epoch >= cluster.epoch || all || !choice.is_known;
         if let Some(view) = choice.view.filter(|_| is_news) {

@@ -688,7 +688,6 @@ impl Engine {
             return;
         };
         let output = session.out.len();
-        // Of a link that was captured its reads have moved to another one.
         let brings = |link: &Link| link.role.is_manys() && link.owes(key);
         let link = match self.links.get(link) {
             Some(state) if state.owes(key) => link,
@@ -773,45 +772,48 @@ impl Engine {
         }
     }
 
-    /// A link is not read until its captor takes some output. Reads of others that wait there are asked again, on a link of
-    /// their own: who comes now need not wait for what they ask, which may be as large.
+    /// A link is not read until its captor takes some output.
     fn pause(&mut self, link: Key) {
         self.ask_again(link);
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
         state.paused = Some(self.now);
-        let (role, kind) = (state.role, state.key);
+        let role = state.role;
         self.act(Action::ReadLink(LinkId(link), false));
-        let Role::Captured { by } = role else {
+        if let Role::Captured { by } = role {
+            self.move_reads_of_others(link, by);
+        }
+    }
+
+    /// Reads of others that wait on a link that is not read are asked again, on a link of their own: who comes now need not wait
+    /// for what they ask, which may be as large. Where there is no room for one, on the one that all share.
+    fn move_reads_of_others(&mut self, link: Key, captor: Key) {
+        let Some(kind) = self.links.get(link).map(|state| state.key) else {
             return;
         };
-        // Where there is no room for that, on the one that all share.
-        let own = self.has_room_for_link();
-        let shared = self.shared.get(&kind).copied();
+        let has_room = self.has_room_for_link();
         let rests = |link: &Link| matches!(link.state, State::Down | State::Resting { .. });
+        let shared = self.shared.get(&kind).copied();
         let shared = shared.filter(|key| !self.links.get(*key).is_none_or(rests));
+        if !has_room && shared.is_none() {
+            return;
+        }
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
-        if !own && shared.is_none() {
-            return;
-        }
-        let reads = state.take_reads_of_others(by);
+        let reads = state.take_reads_of_others(captor);
         let Some((first, _)) = reads.first() else {
             return;
         };
         let by = first.session;
-        let other = match own {
-            true => self.add_link(kind, Role::Captured { by }),
-            false => shared,
-        };
-        let Some(other) = other else {
+        let own = has_room.then(|| self.add_link(kind, Role::Captured { by }));
+        if let Some(own) = own.flatten() {
+            self.connect(own);
+        }
+        let Some(other) = own.unwrap_or(shared) else {
             return;
         };
-        if own {
-            self.connect(other);
-        }
         self.counters.reads_sent_again += reads.len() as u64;
         if let Some(state) = self.links.get_mut(other) {
             for (entry, request) in &reads {

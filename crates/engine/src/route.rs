@@ -299,11 +299,6 @@ impl Engine {
                 }
                 // The server says in its own words what is wrong with it.
                 Spread::Turns if !request.command.arity_ok(request.spans.len()) => None,
-                Spread::Turns => {
-                    let placed = self.scan(key, request);
-                    self.keep_place(key, pool, request.command);
-                    Some(placed)
-                }
                 Spread::All if is_wait(request.id) => {
                     Some(match request.command.arity_ok(request.spans.len()) {
                         true => self.place_wait_at_all(key, request),
@@ -311,9 +306,14 @@ impl Engine {
                     })
                 }
                 Spread::All if request.id == id::INFO => Some(self.ask_info(key, request)),
-                Spread::All => {
-                    let placed = self.ask_all(key, request);
-                    self.keep_place(key, pool, request.command);
+                Spread::All | Spread::Turns => {
+                    let placed = match spread {
+                        Spread::Turns => self.scan(key, request),
+                        _ => self.ask_all(key, request),
+                    };
+                    if self.keeps_place(pool, request.command) {
+                        self.hold_until_caught_up(key);
+                    }
                     Some(placed)
                 }
             },
@@ -326,13 +326,6 @@ impl Engine {
     fn keeps_place(&self, pool: usize, command: &Command) -> bool {
         let matters = command.retry == Retry::Write || command.flags.has(commands::Flags::READONLY);
         matters && command.answer != Answer::Alone && self.pools.refuse_for_now(pool)
-    }
-
-    /// Such a request was asked.
-    fn keep_place(&mut self, key: Key, pool: usize, command: &Command) {
-        if self.keeps_place(pool, command) {
-            self.hold_until_caught_up(key);
-        }
     }
 
     /// The same where one server owns everything, and has replicas that may be read.

@@ -5,6 +5,7 @@ mod world;
 use std::collections::HashSet;
 
 use respool_engine::limits::LINK_UNUSED_MS;
+use respool_engine::settings::Settings;
 use respool_engine::{Action, LinkId, SessionId};
 use world::{HELLO, World, request, requests, settings, worker};
 
@@ -405,16 +406,25 @@ fn replies_that_wait_for_their_turn_count_against_the_bound_of_their_session() {
     assert_eq!(world.engine.counters().sessions_closed_by_us, 1);
 }
 
-/// Each of them would have all that the others wait for asked again.
-#[test]
-fn as_long_as_the_link_of_a_slow_session_is_read_nothing_there_is_asked_again() {
+/// With one [`value`] a session is slow, with two it has all that it gets.
+fn two_values_at_most() -> Settings {
     let mut settings = settings();
     settings.limits.session_output_soft_bytes = 20_000;
     settings.limits.session_output_hard_bytes = 60_000;
-    let mut world = World::new(settings);
+    settings
+}
+
+fn value() -> String {
+    format!("$30000\r\n{}\r\n", "x".repeat(30_000))
+}
+
+/// Each of them would have all that the others wait for asked again.
+#[test]
+fn as_long_as_the_link_of_a_slow_session_is_read_nothing_there_is_asked_again() {
+    let mut world = World::new(two_values_at_most());
     let [first, second, third, newcomer] = [(); 4].map(|()| world.accept());
     let old = world.shared;
-    let value = format!("$30000\r\n{}\r\n", "x".repeat(30_000));
+    let value = value();
     for session in [first, second, third] {
         world.asks(session, &["GET large", "GET k"]);
     }
@@ -442,21 +452,16 @@ fn as_long_as_the_link_of_a_slow_session_is_read_nothing_there_is_asked_again() 
 /// Not the link that it has left because of another slow one.
 #[test]
 fn the_link_that_brings_a_slow_session_too_much_is_the_one_that_is_not_read() {
-    let mut settings = settings();
-    settings.limits.session_output_soft_bytes = 20_000;
-    settings.limits.session_output_hard_bytes = 60_000;
-    let mut world = World::new(settings);
+    let mut world = World::new(two_values_at_most());
     let [first, second] = [world.accept(), world.accept()];
     let old = world.shared;
-    let value = format!("$30000\r\n{}\r\n", "x".repeat(30_000));
+    let value = value();
     world.asks(first, &["GET large"; 3]);
     world.asks(second, &["GET other"; 10]);
     world.wait_ms(1);
     world.slow.extend([first, second]);
     world.says(old, value.repeat(2));
-    let [_, own] = world.connecting()[..] else {
-        panic!("one for everybody, and one for what is asked again");
-    };
+    let [_, own] = world.replacing();
     world.up(own);
     assert_eq!(
         world.asked(own).len(),
@@ -479,13 +484,11 @@ fn the_link_that_brings_a_slow_session_too_much_is_the_one_that_is_not_read() {
 /// One of its own would be one too many.
 #[test]
 fn at_the_bound_of_links_what_is_asked_again_goes_on_the_link_that_all_share() {
-    let mut settings = settings();
-    settings.limits.session_output_soft_bytes = 20_000;
-    settings.limits.session_output_hard_bytes = 60_000;
+    let mut settings = two_values_at_most();
     settings.limits.links_max = 2;
     let mut world = World::new(settings);
     let [first, second] = [world.accept(), world.accept()];
-    let value = format!("$30000\r\n{}\r\n", "x".repeat(30_000));
+    let value = value();
     world.asks(first, &["GET large"; 3]);
     world.asks(second, &["GET other"]);
     world.wait_ms(1);

@@ -642,9 +642,7 @@ fn who_reads_slowly_takes_no_answer_from_others() {
         "*3\r\n$9\r\nvalue of a\r\n".replace("$9", "$10"),
     );
     assert_eq!(world.got(other), "$10\r\nvalue of a\r\n");
-    let [next, own] = world.connecting()[..] else {
-        panic!("one for everybody, and one for what is asked again");
-    };
+    let [next, own] = world.replacing();
     world.up(next);
     world.up(own);
     world.asks(third, &["GET z"]);
@@ -681,9 +679,7 @@ fn captured() -> (World, SessionId, LinkId) {
     assert_eq!(world.sent(world.shared).as_bytes(), sent);
     let long = format!("$120\r\n{}\r\n", "x".repeat(120));
     world.says(world.shared, format!("*4\r\n$-1\r\n{long}"));
-    let [_, own] = world.connecting()[..] else {
-        panic!("one for everybody, and one for what is asked again");
-    };
+    let [_, own] = world.replacing();
     (world, other, own)
 }
 

@@ -954,7 +954,7 @@ mod tests {
         assert_eq!(diff(&new, &old), [change(20..=20, Some(0), None)]);
     }
 
-    /// Whoever is of another Cluster is not compared with ours, whatever its epoch and how many it has; and it is said who that is.
+    /// The answers of several Clusters are not compared by their epochs; and it is said which of them do not count.
     #[test]
     fn another_cluster_does_not_count() {
         let ours = |owner| (view(&["a", "b"], &[(0..=99, owner)]), info(7, true));

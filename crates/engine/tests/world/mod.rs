@@ -393,6 +393,14 @@ impl World {
         link
     }
 
+    /// What stands for a link that is not read any more: one for everybody, and one for what is asked again.
+    pub(crate) fn replacing(&mut self) -> [LinkId; 2] {
+        let [everybodys, own] = self.connecting()[..] else {
+            panic!("two links are to be connected");
+        };
+        [everybodys, own]
+    }
+
     /// It was seen just now that GETs and SETs may be fused, by every server.
     pub(crate) fn see_rights(&mut self) {
         let session = self.accept();

@@ -33,7 +33,8 @@ const FLAGS: [&Flag<Arguments>; 19] = [
     &Flag {
         name: "by",
         value: Some("kill|freeze|command"),
-        help: "How the server goes [kill]: SIGKILL; SIGSTOP, its connections stay and nobody answers; or CLUSTER FAILOVER or SENTINEL FAILOVER, while it runs.",
+        help: "How the server goes [kill]: SIGKILL; SIGSTOP, its connections stay and nobody answers; or CLUSTER FAILOVER or \
+               SENTINEL FAILOVER, while it runs.",
         set: |arguments, value| {
             let by = By::ALL.into_iter().find(|by| by.name() == value);
             arguments.settings.by = by.ok_or("kill, freeze or command is expected")?;

@@ -69,7 +69,7 @@ fn redirect(word: &str, key: &str, place: impl std::fmt::Display) -> String {
 }
 
 /// A key of the node's share, of so many nodes.
-pub(crate) fn key_of(node: usize, nodes: usize) -> String {
+fn key_of(node: usize, nodes: usize) -> String {
     let share = |key: &str| usize::from(hash_slot(key.as_bytes())) * nodes / usize::from(SLOTS);
     let mut keys = (0..).map(|key| format!("key:{key}"));
     keys.find(|key| share(key) == node)

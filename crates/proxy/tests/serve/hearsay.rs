@@ -588,6 +588,18 @@ fn who_waits_at_a_primary_that_is_none_any_more_is_not_told_in_its_words() {
     assert_eq!(client.reply(), element);
 }
 
+/// One that comes up.
+const LOADING: &str = "LOADING Redis is loading the dataset in memory";
+
+/// A client of that primary, and what stands between them.
+fn before(primary: &Fakes) -> ((Sentinel, Scene), Client) {
+    let sentinel = Sentinel::start(primary.addresses()[0], 1);
+    let mut scene = Scene::new();
+    scene.serve(&[sentinel.address()], &["--threads=1"]);
+    let client = scene.client();
+    ((sentinel, scene), client)
+}
+
 /// It refuses the first of these for a moment, and what is behind it not any more.
 #[test]
 fn what_a_primary_refused_is_not_executed_behind_what_was_asked_later_for_all_keys() {
@@ -597,16 +609,12 @@ fn what_a_primary_refused_is_not_executed_behind_what_was_asked_later_for_all_ke
         ["FLUSHALL", "SET key 1"],
         ["DBSIZE", "SET key 1"],
     ] {
-        const LOADING: &str = "LOADING Redis is loading the dataset in memory";
         let refuses = AtomicBool::new(true);
         let primary = Fakes::start(1, move |asked| match asked.is(first) {
             true if refuses.swap(false, Ordering::SeqCst) => Some(format!("-{LOADING}\r\n")),
             _ => None,
         });
-        let sentinel = Sentinel::start(primary.addresses()[0], 1);
-        let mut scene = Scene::new();
-        scene.serve(&[sentinel.address()], &["--threads=1"]);
-        let mut client = scene.client();
+        let (_between, mut client) = before(&primary);
         wait_until("it is asked", SOON, || {
             client.call("GET it") == Value::bulk("it")
         });
@@ -620,7 +628,6 @@ fn what_a_primary_refused_is_not_executed_behind_what_was_asked_later_for_all_ke
 /// Of what leaves as a part of an MGET or MSET, the arguments alone stand on the link.
 #[test]
 fn what_a_primary_refused_is_not_executed_behind_what_left_together() {
-    const LOADING: &str = "LOADING Redis is loading the dataset in memory";
     for (first, behind, whole) in [
         ("INCR key", ["GET key", "GET other"], "MGET"),
         ("INCR key", ["SET key 1", "SET other 2"], "MSET"),
@@ -635,10 +642,7 @@ fn what_a_primary_refused_is_not_executed_behind_what_left_together() {
             "MSET" => Some("+OK\r\n".to_owned()),
             _ => None,
         });
-        let sentinel = Sentinel::start(primary.addresses()[0], 1);
-        let mut scene = Scene::new();
-        scene.serve(&[sentinel.address()], &["--threads=1"]);
-        let mut client = scene.client();
+        let (_between, mut client) = before(&primary);
         wait_until("they leave together", SOON, || {
             pipelined(&mut client, "SET it 1;SET this 2;GET it;GET this");
             primary.count("MGET it this") > 0 && primary.count("MSET it 1 this 2") > 0

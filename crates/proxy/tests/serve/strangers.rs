@@ -119,21 +119,15 @@ fn nodes_that_have_not_met_yet_are_one_cluster_when_they_have() {
     let have_met = Arc::new(AtomicBool::new(false));
     let meet = Arc::clone(&have_met);
     let fakes = Fakes::start(3, move |asked| {
-        let is_asked = asked.is("CLUSTER SLOTS") && !meet.load(Ordering::SeqCst);
         let first = |node: usize| 16_384 * node / 3;
         let (node, own) = (asked.node, asked.all[asked.node]);
-        match asked.name() {
-            _ if is_asked => Some(range(first(node), first(node + 1) - 1, own)),
-            "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(asked.all)),
-            _ => None,
-        }
-        .map(|said| {
-            if is_asked {
-                format!("*1\r\n{said}")
-            } else {
-                said
-            }
-        })
+        let its_own = range(first(node), first(node + 1) - 1, own);
+        asked
+            .is("CLUSTER SLOTS")
+            .then(|| match meet.load(Ordering::SeqCst) {
+                true => shares(asked.all),
+                false => format!("*1\r\n{its_own}"),
+            })
     });
     let proxy = started(fakes.addresses(), 1);
     wait_until("one of them is believed", SOON, || {
