@@ -1,18 +1,22 @@
 //! Whatever leaves together: every client sees one server that executed its requests one by one, in the order in
 //! which it asked them, each at some moment between asking and answer. Where reads that are the same are sent once,
 //! a client sees what it reads of one key in that order, and every read behind all that it wrote before. Of several servers
-//! all that is true of each: what a client asked of it, be it a part of a request, is executed in that order.
+//! all that is true of each: what a client asked of it, be it a part of a request, is executed in that order. Where servers refuse
+//! for a while, and are asked again, it is true of each key, but for two reads of it.
 
 mod world;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
 
 use proptest::prelude::*;
-use respool_engine::SessionId;
+use respool_engine::settings::Settings;
+use respool_engine::{SessionId, TICK_MS};
 use respool_protocol::encode::{self, Version};
 use respool_protocol::reply::{Scanned, Scanner};
-use world::{World, requests};
+use respool_protocol::slot::hash_slot;
+use world::{Owners, World, requests};
 
 /// What a key holds. `None`: nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,13 +34,47 @@ struct Server {
     /// Of writes, by their unique values: what they were executed as.
     writes: HashMap<String, usize>,
     says: Vec<u8>,
-    /// Answers an MGET or MSET by an error now and then.
-    refuses: bool,
+    refuses: Refuses,
+    /// How often it was asked something.
+    asked: usize,
     /// Somebody else writes there, too.
     has_strangers: bool,
 }
 
-const REFUSED: &[u8] = b"-OOM no\r\n";
+/// What a server answers by an error now and then.
+#[derive(Clone, Debug, Default)]
+enum Refuses {
+    #[default]
+    Nothing,
+    /// MGET and MSET.
+    Joined,
+    /// Whatever it is, for a while: so many of ten that come.
+    ForAWhile { seed: u64, of_ten: u64 },
+}
+
+impl Refuses {
+    fn by(&self) -> &'static [u8] {
+        match self {
+            Refuses::ForAWhile { .. } => b"-LOADING not yet\r\n",
+            _ => b"-OOM no\r\n",
+        }
+    }
+
+    /// Whether an answer to this command says so, whatever else it says.
+    fn is_told(&self, command: &str, answer: &[u8]) -> bool {
+        let may = match self {
+            Refuses::Nothing => false,
+            Refuses::Joined => matches!(command, "MGET" | "MSET"),
+            Refuses::ForAWhile { .. } => true,
+        };
+        let word = match self {
+            Refuses::ForAWhile { .. } => "LOADING ",
+            _ => "OOM ",
+        };
+        may && answer[0] == b'-' && String::from_utf8_lossy(answer).contains(word)
+    }
+}
+
 const WRONGTYPE: &[u8] = b"-WRONGTYPE no\r\n";
 
 /// What a server says to a read.
@@ -54,8 +92,12 @@ fn answer(keys: &HashMap<String, Option<Held>>, command: &str, key: &str) -> Vec
 }
 
 impl Server {
-    fn take(&mut self, requests: &[Vec<String>]) {
+    fn take(&mut self, requests: &[Vec<String>], owners: &Owners) {
         for args in requests {
+            if let Some(said) = owners.said(args) {
+                self.says.extend_from_slice(said.as_bytes());
+                continue;
+            }
             self.execute(&args.iter().map(String::as_str).collect::<Vec<_>>());
             self.past.push(self.keys.clone());
             if self.has_strangers {
@@ -68,10 +110,17 @@ impl Server {
     }
 
     fn execute(&mut self, args: &[&str]) {
-        let refused = self.refuses && self.past.len().is_multiple_of(3);
         let now = self.past.len();
+        let is_joined = matches!(args[0], "MGET" | "MSET");
+        let refused = match &self.refuses {
+            Refuses::Nothing => false,
+            Refuses::Joined => is_joined && now.is_multiple_of(3),
+            // Not in turn: what is asked again in a rhythm might meet the same for ever.
+            Refuses::ForAWhile { seed, of_ten } => hash(&(seed, self.asked)) % 10 < *of_ten,
+        };
+        self.asked += 1;
         match args {
-            ["MGET" | "MSET", ..] if refused => self.says.extend_from_slice(REFUSED),
+            _ if refused => self.says.extend_from_slice(self.refuses.by()),
             ["MGET", keys @ ..] => {
                 encode::array(&mut self.says, keys.len());
                 for key in keys {
@@ -200,50 +249,71 @@ impl Client {
         let mut known = vec![Known::default(); servers.len()];
         let mut from = 0;
         let mut of_key: HashMap<&str, usize> = HashMap::new();
-        for ((request, asked), (to, answered)) in self.asked.iter().zip(&self.answers) {
+        let mut write_of_key: HashMap<&str, usize> = HashMap::new();
+        for (place, ((request, asked), (to, answered))) in
+            self.asked.iter().zip(&self.answers).enumerate()
+        {
             let answer_got = &self.got[from..*to];
             from = *to;
             for (at, server) in servers.iter().enumerate() {
-                let its: Vec<usize> = (0..request.keys.len())
-                    .filter(|nth| world.owner_of(&request.keys[*nth]) == at)
-                    .collect();
-                if its.is_empty() {
-                    continue;
-                }
+                let parts = parts(world, &request.keys, at);
                 let known = &mut known[at];
                 let reads = request.uniques.is_empty();
-                let read = its
-                    .iter()
-                    .filter_map(|nth| of_key.get(request.keys[*nth].as_str()));
-                let earliest = match reads && collapse {
-                    true => read.copied().fold(known.wrote, usize::max),
-                    false => known.before,
-                };
-                let span = earliest.max(asked[at])..=answered[at];
-                let found = match self.find(request, &its, answer_got, server, span.clone()) {
-                    Ok(Some(found)) => found,
-                    // It was refused.
-                    Ok(None) => continue,
-                    Err(why) => {
-                        let got = String::from_utf8_lossy(answer_got);
-                        let text = request.text();
-                        prop_assert!(false, "{text} got {got:?}, between {span:?}: {why}");
-                        continue;
+                let before = known.clone();
+                for its in parts {
+                    let keys = its.iter().map(|nth| request.keys[*nth].as_str());
+                    let same = keys.clone().filter_map(|key| of_key.get(key)).copied();
+                    let written = keys
+                        .clone()
+                        .filter_map(|key| write_of_key.get(key))
+                        .copied();
+                    let earliest = match server.refuses {
+                        Refuses::ForAWhile { .. } if reads => written.fold(0, usize::max),
+                        Refuses::ForAWhile { .. } => same.fold(0, usize::max),
+                        _ if reads && collapse => same.fold(before.wrote, usize::max),
+                        _ => before.before,
+                    };
+                    let span = earliest.max(asked[at])..=answered[at];
+                    let found = match self.find(request, &its, answer_got, server, span.clone()) {
+                        Ok(Some(found)) => found,
+                        // It was refused, for a while only where it would have overtaken something.
+                        Ok(None) => {
+                            let may = !matches!(server.refuses, Refuses::ForAWhile { .. })
+                                || self.is_overtaken(place);
+                            prop_assert!(may, "{} was refused", request.text());
+                            continue;
+                        }
+                        Err(why) => {
+                            let got = String::from_utf8_lossy(answer_got);
+                            let text = request.text();
+                            prop_assert!(false, "{text} got {got:?}, between {span:?}: {why}");
+                            continue;
+                        }
+                    };
+                    known.before = known.before.max(found);
+                    if !reads {
+                        known.wrote = known.wrote.max(found);
                     }
-                };
-                known.before = known.before.max(found);
-                for nth in its {
-                    of_key.insert(&request.keys[nth], found);
-                }
-                if !reads {
-                    known.wrote = found;
+                    of_key.extend(keys.clone().map(|key| (key, found)));
+                    if !reads {
+                        write_of_key.extend(keys.map(|key| (key, found)));
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// When a server executed its part, those of the keys that are its own. `None`: not at all.
+    /// Whether what it asked behind a request may not be executed before: about one of its keys, if not both only read.
+    fn is_overtaken(&self, place: usize) -> bool {
+        let (request, behind) = (&self.asked[place].0, &self.asked[place + 1..]);
+        behind.iter().any(|(other, _)| {
+            let both_read = request.uniques.is_empty() && other.uniques.is_empty();
+            !both_read && other.keys.iter().any(|key| request.keys.contains(key))
+        })
+    }
+
+    /// When a server executed a part, these of the keys. `None`: not at all.
     fn find(
         &self,
         request: &Asked,
@@ -252,8 +322,7 @@ impl Client {
         server: &Server,
         mut span: RangeInclusive<usize>,
     ) -> Result<Option<usize>, String> {
-        let several = matches!(request.command, "MGET" | "MSET");
-        let refused = several && server.refuses && names_refusal(answer_got);
+        let refused = server.refuses.is_told(request.command, answer_got);
         if !request.uniques.is_empty() {
             let uniques = its.iter().map(|nth| &request.uniques[*nth]);
             let ran: Vec<_> = uniques.map(|unique| server.writes.get(unique)).collect();
@@ -303,9 +372,26 @@ impl Client {
     }
 }
 
-/// Whether an error says that a server refused something, whatever else it says.
-fn names_refusal(answer: &[u8]) -> bool {
-    answer[0] == b'-' && String::from_utf8_lossy(answer).contains("OOM ")
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The keys of each part of a request that a server gets, by their places.
+fn parts(world: &World, keys: &[String], server: usize) -> Vec<Vec<usize>> {
+    let mut parts: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+    for (nth, key) in keys.iter().enumerate() {
+        if world.owner_of(key) == server {
+            let slot = if world.owners.has_slots() {
+                hash_slot(key.as_bytes())
+            } else {
+                0
+            };
+            parts.entry(slot).or_default().push(nth);
+        }
+    }
+    parts.into_values().collect()
 }
 
 /// What is asked of which keys, by numbers.
@@ -318,15 +404,33 @@ enum Step {
     Ask(Vec<(usize, Vec<What>)>),
     /// So many bytes come from a server.
     Say(usize, usize),
+    Wait,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let keys = prop::collection::vec(0..4_u8, 1..5);
     let asked = prop::collection::vec((0..15_u8, keys), 1..6);
     prop_oneof![
-        2 => prop::collection::vec((0..6_usize, asked), 1..6).prop_map(Step::Ask),
-        1 => (0..3_usize, 1..200_usize).prop_map(|(server, count)| Step::Say(server, count)),
+        4 => prop::collection::vec((0..6_usize, asked), 1..6).prop_map(Step::Ask),
+        2 => (0..3_usize, 1..200_usize).prop_map(|(server, count)| Step::Say(server, count)),
+        1 => Just(Step::Wait),
     ]
+}
+
+fn refuses() -> impl Strategy<Value = Refuses> {
+    prop_oneof![Just(Refuses::Nothing), Just(Refuses::Joined)]
+}
+
+fn refuses_for_a_while() -> impl Strategy<Value = Refuses> {
+    (any::<u64>(), 1..6_u64).prop_map(|(seed, of_ten)| Refuses::ForAWhile { seed, of_ten })
+}
+
+/// Four of them, of which two have one slot each where there are slots.
+fn key(world: &World, number: u8) -> String {
+    match world.owners.has_slots() {
+        true => format!("{{k{}}}{number}", number / 2),
+        false => format!("k{number}"),
+    }
 }
 
 /// What a step means here. Of every key it has, `uniques` counts what is written.
@@ -342,13 +446,14 @@ fn asked(world: &World, what: u8, keys: &[u8], uniques: &mut usize) -> Asked {
         _ => "MSET",
     };
     let count = if what < 11 { 1 } else { keys.len() };
-    let keys: Vec<String> = keys[..count].iter().map(|key| format!("k{key}")).collect();
+    let keys: Vec<String> = keys[..count].iter().map(|nth| key(world, *nth)).collect();
     let writes = matches!(command, "SET" | "LPUSH" | "DEL" | "MSET");
     let written = keys.iter().filter(|_| writes).map(|key| {
         *uniques += 1;
         let unique = format!("{uniques:0>width$}", width = 1 + *uniques % 5);
         match command {
             // It goes where the key goes, and is not there.
+            "DEL" if world.owners.has_slots() => format!("{}{unique}.", &key[..4]),
             "DEL" => world.key_at(world.owner_of(key), &format!("{unique}.")),
             _ => unique,
         }
@@ -361,76 +466,148 @@ fn asked(world: &World, what: u8, keys: &[u8], uniques: &mut usize) -> Asked {
     }
 }
 
+/// What the servers are like, and what is done with what leaves together.
+#[derive(Clone, Debug)]
+struct Setting {
+    servers: u16,
+    refuses: Refuses,
+    has_strangers: bool,
+    fuse: bool,
+    fused_keys_max: u32,
+    collapse: bool,
+}
+
+fn setting(refuses: impl Strategy<Value = Refuses>) -> impl Strategy<Value = Setting> {
+    let joins = (any::<bool>(), 2..8_u32, any::<bool>());
+    (1..=3_u16, refuses, any::<bool>(), joins).prop_map(
+        |(servers, refuses, has_strangers, (fuse, fused_keys_max, collapse))| Setting {
+            servers,
+            refuses,
+            has_strangers,
+            fuse,
+            fused_keys_max,
+            collapse,
+        },
+    )
+}
+
+/// Six clients ask that, and all get right answers.
+fn run(setting: &Setting, mut settings: Settings, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    settings.flush.fuse = setting.fuse;
+    settings.flush.fused_keys_max = setting.fused_keys_max;
+    settings.flush.collapse = setting.collapse;
+    // Nobody is refused because of its deadline.
+    settings.timeouts.request_ms = 3_600_000;
+    let mut world = World::new(settings);
+    let links = world.all_shared.clone();
+    let mut servers: Vec<Server> = (0..setting.servers)
+        .map(|_| Server {
+            refuses: setting.refuses.clone(),
+            has_strangers: setting.has_strangers,
+            ..Server::default()
+        })
+        .collect();
+    // A Cluster's nodes are asked first which there are.
+    for (server, link) in servers.iter_mut().zip(&links) {
+        server.take(&world.asked(*link), &world.owners);
+        world.says(*link, std::mem::take(&mut server.says));
+    }
+    if setting.fuse {
+        world.see_rights();
+    }
+    let mut clients: Vec<Client> = (0..6)
+        .map(|_| Client {
+            session: world.accept(),
+            asked: Vec::new(),
+            got: Vec::new(),
+            answers: Vec::new(),
+        })
+        .collect();
+    for link in &links {
+        world.sent(*link);
+    }
+    let mut uniques = 0;
+    // What is refused is asked again a little later.
+    let (rounds, pause) = match setting.refuses {
+        Refuses::ForAWhile { .. } => (600, Some(Step::Wait)),
+        _ => (60, None),
+    };
+    let rest = (0..rounds).flat_map(|_| {
+        let say = (0..links.len()).map(|server| Step::Say(server, usize::MAX));
+        say.chain(pause.clone())
+    });
+    let count = steps.len();
+    for (number, step) in steps.into_iter().chain(rest).enumerate() {
+        let is_over = number >= count;
+        let executed: Vec<usize> = servers.iter().map(|server| server.past.len()).collect();
+        match step {
+            Step::Ask(all) => {
+                let mut sent = Vec::new();
+                for (client, all) in all {
+                    let client = &mut clients[client];
+                    for (what, keys) in all {
+                        let asked = asked(&world, what, &keys, &mut uniques);
+                        sent.push((client.session, requests(&[&asked.text()])));
+                        client.asked.push((asked, executed.clone()));
+                    }
+                }
+                world.turn(|engine| {
+                    for (session, bytes) in &sent {
+                        engine.handle_session_bytes(*session, bytes);
+                    }
+                });
+            }
+            Step::Say(server, count) => {
+                let server = server % links.len();
+                let says = &mut servers[server].says;
+                let count = count.min(says.len());
+                let bytes: Vec<u8> = says.drain(..count).collect();
+                world.says(links[server], bytes);
+            }
+            Step::Wait => world.wait_ms(TICK_MS),
+        }
+        for client in &mut clients {
+            let got = world.got(client.session);
+            client.take(&got, &executed);
+        }
+        for (server, link) in servers.iter_mut().zip(&links) {
+            server.take(&world.asked(*link), &world.owners);
+        }
+        prop_assert_eq!(world.connecting(), []);
+        let is_answered = |client: &Client| client.answers.len() == client.asked.len();
+        if is_over && clients.iter().all(is_answered) {
+            break;
+        }
+    }
+    for client in &clients {
+        client.check(&world, &servers, setting.collapse)?;
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn all_see_one_server_that_executes_one_request_after_the_other(
-        steps in prop::collection::vec(step(), 1..40), count in 1..=3_u16, fuse: bool, collapse: bool, refuses: bool,
-        has_strangers: bool, keys_max in 2..8_u32, has_parts: bool,
+        steps in prop::collection::vec(step(), 1..40), setting in setting(refuses()), has_parts: bool,
     ) {
-        let mut settings = match has_parts && count > 1 {
-            true => world::parted(count - 1),
-            false => world::pool_of(count),
+        let settings = match has_parts && setting.servers > 1 {
+            true => world::parted(setting.servers - 1),
+            false => world::pool_of(setting.servers),
         };
-        settings.flush.fuse = fuse;
-        settings.flush.fused_keys_max = keys_max;
-        settings.flush.collapse = collapse;
-        let mut world = World::new(settings);
-        if fuse {
-            world.see_rights();
-        }
-        let server = || Server { refuses, has_strangers, ..Server::default() };
-        let mut servers: Vec<Server> = (0..count).map(|_| server()).collect();
-        let links = world.all_shared.clone();
-        let mut clients: Vec<Client> = (0..6)
-            .map(|_| Client {
-                session: world.accept(),
-                asked: Vec::new(),
-                got: Vec::new(),
-                answers: Vec::new(),
-            })
-            .collect();
-        for link in &links {
-            world.sent(*link);
-        }
-        let mut uniques = 0;
-        let rest = (0..60 * links.len()).map(|nth| Step::Say(nth, usize::MAX));
-        for step in steps.into_iter().chain(rest) {
-            let executed: Vec<usize> = servers.iter().map(|server| server.past.len()).collect();
-            match step {
-                Step::Ask(all) => {
-                    let mut sent = Vec::new();
-                    for (client, all) in all {
-                        let client = &mut clients[client];
-                        for (what, keys) in all {
-                            let asked = asked(&world, what, &keys, &mut uniques);
-                            sent.push((client.session, requests(&[&asked.text()])));
-                            client.asked.push((asked, executed.clone()));
-                        }
-                    }
-                    world.turn(|engine| {
-                        for (session, bytes) in &sent {
-                            engine.handle_session_bytes(*session, bytes);
-                        }
-                    });
-                }
-                Step::Say(server, count) => {
-                    let server = server % links.len();
-                    let says = &mut servers[server].says;
-                    let count = count.min(says.len());
-                    let bytes: Vec<u8> = says.drain(..count).collect();
-                    world.says(links[server], bytes);
-                }
-            }
-            for client in &mut clients {
-                let got = world.got(client.session);
-                client.take(&got, &executed);
-            }
-            for (server, link) in servers.iter_mut().zip(&links) {
-                server.take(&world.asked(*link));
-            }
-        }
-        for client in &clients {
-            client.check(&world, &servers, collapse)?;
-        }
+        run(&setting, settings, steps)?;
+    }
+
+    /// Whatever leaves together there is of one slot.
+    #[test]
+    fn all_see_one_cluster(steps in prop::collection::vec(step(), 1..40), setting in setting(refuses())) {
+        run(&setting, world::cluster(setting.servers), steps)?;
+    }
+
+    /// The nodes of a Cluster, for only of those is it said that somebody else may not.
+    #[test]
+    fn of_one_key_all_see_that_though_requests_are_refused_for_a_while(
+        steps in prop::collection::vec(step(), 1..40), setting in setting(refuses_for_a_while()),
+    ) {
+        run(&setting, world::cluster(setting.servers), steps)?;
     }
 }

@@ -13,6 +13,7 @@ use respool_engine::{Action, Engine, LinkId, Peer, SessionId, TICK_MS, Time, Wor
 use respool_protocol::encode;
 use respool_protocol::hashing::{Placement, PredixyHash};
 use respool_protocol::request::{Found, Scanner, Span};
+use respool_protocol::slot::{SLOTS, hash_slot};
 
 /// How a server answers a link's HELLO.
 pub(crate) const HELLO: &str = "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n";
@@ -58,6 +59,23 @@ pub(crate) fn sharded(servers: u16) -> Settings {
     settings.pools[0].kind = PoolKind::Sharded {
         shards: shards.collect(),
         placement: placement.expect("there are servers"),
+    };
+    settings
+}
+
+/// The same with the nodes of a Cluster, each with its share of the slots ([`Owners::said`]).
+pub(crate) fn cluster(nodes: u16) -> Settings {
+    let mut settings = settings();
+    let seeds = (1..=nodes).map(|port| ServerSettings {
+        address: Address::Tcp {
+            host: "server".to_owned(),
+            port,
+        },
+        credentials: None,
+        db: 0,
+    });
+    settings.pools[0].kind = PoolKind::Cluster {
+        seeds: seeds.collect(),
     };
     settings
 }
@@ -148,10 +166,16 @@ pub(crate) fn take_requests(sent: &mut Vec<u8>) -> Vec<Vec<String>> {
 
 /// Which server owns which keys, by its place in the pool.
 pub(crate) struct Owners {
-    /// `None`: there is one.
-    placement: Option<Placement>,
+    by: By,
     /// The one that has what begins in its own way, if there is such a one.
     last: Option<usize>,
+}
+
+enum By {
+    One,
+    Placement(Placement),
+    /// They are so many nodes of a Cluster.
+    Slots(u16),
 }
 
 impl Owners {
@@ -160,21 +184,54 @@ impl Owners {
             PoolKind::ByPrefix { parts } => (&parts[0].kind, true),
             kind => (kind, false),
         };
-        let (placement, count) = match kind {
-            PoolKind::Sharded { placement, shards } => (Some(placement.clone()), shards.len()),
-            PoolKind::Single(_) => (None, 1),
+        let (by, count) = match kind {
+            PoolKind::Sharded { placement, shards } => {
+                (By::Placement(placement.clone()), shards.len())
+            }
+            PoolKind::Single(_) => (By::One, 1),
+            PoolKind::Cluster { seeds } => (By::Slots(seeds.len() as u16), seeds.len()),
             other => unreachable!("these tests have no {other:?}"),
         };
         let last = has_last.then_some(count);
-        Owners { placement, last }
+        Owners { by, last }
+    }
+
+    /// Whether a request is divided by slots, not by servers.
+    pub(crate) fn has_slots(&self) -> bool {
+        matches!(self.by, By::Slots(_))
+    }
+
+    /// What a Cluster's nodes say when they are asked who owns what.
+    pub(crate) fn said(&self, args: &[String]) -> Option<String> {
+        let By::Slots(nodes) = self.by else {
+            return None;
+        };
+        let slots = (0..nodes).map(|node| {
+            let (first, last) = (SLOTS * node / nodes, SLOTS * (node + 1) / nodes - 1);
+            let (port, id) = (node + 1, format!("{node:040}"));
+            format!("*3\r\n:{first}\r\n:{last}\r\n*3\r\n$6\r\nserver\r\n:{port}\r\n$40\r\n{id}\r\n")
+        });
+        let info = "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_current_epoch:1\r\ncluster_my_epoch:1\r\n";
+        match &args.join(" ")[..] {
+            "CLUSTER SLOTS" => Some(format!("*{nodes}\r\n{}", slots.collect::<String>())),
+            "CLUSTER INFO" => Some(format!("${}\r\n{info}\r\n", info.len())),
+            _ => None,
+        }
     }
 
     pub(crate) fn owner_of(&self, key: &str) -> usize {
         if let Some(last) = self.last.filter(|_| key.starts_with(OF_THE_LAST)) {
             return last;
         }
-        let placement = self.placement.as_ref();
-        placement.map_or(0, |placement| placement.server_of(key.as_bytes(), || 0))
+        match &self.by {
+            By::One => 0,
+            By::Placement(placement) => placement.server_of(key.as_bytes(), || 0),
+            By::Slots(nodes) => {
+                let ends = (1..*nodes).map(|node| SLOTS * node / nodes);
+                let slot = hash_slot(key.as_bytes());
+                ends.filter(|end| *end <= slot).count()
+            }
+        }
     }
 
     /// A key with this beginning, but for what leads to a server, that this one owns.
@@ -206,7 +263,7 @@ pub(crate) struct World {
     /// How many bytes more the sockets of some links take, until the connection is lost.
     pub(crate) room: HashMap<LinkId, usize>,
     alone: bool,
-    owners: Owners,
+    pub(crate) owners: Owners,
     /// The server that each link goes to, by its place in the pool.
     servers: HashMap<LinkId, usize>,
     connecting: Vec<LinkId>,
