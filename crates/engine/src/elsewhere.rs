@@ -86,6 +86,8 @@ pub(crate) struct Delayed {
     looked_through: Vec<Key>,
     /// Since when a request is put off that may have to wait.
     waits_since_ms: u32,
+    /// What has come behind it is more than may wait for it.
+    is_too_much: bool,
 }
 
 /// A request that was in flight when one in front of it was put off.
@@ -99,6 +101,16 @@ struct Other {
 impl Delayed {
     pub(crate) fn held_bytes(&self) -> usize {
         self.items.iter().map(|item| item.request.len()).sum()
+    }
+
+    /// More has come behind it than may wait: it is not asked again.
+    pub(crate) fn give_up(&mut self) {
+        self.is_too_much = true;
+    }
+
+    /// Whether what has this place is put off.
+    pub(crate) fn holds(&self, seq: u32) -> bool {
+        self.items.front().is_some_and(|item| item.entry.seq == seq)
     }
 
     /// How many there are.
@@ -288,7 +300,8 @@ impl Engine {
             return false;
         };
         let is_of_request = match link.duties.front().filter(|_| front.duty) {
-            None => front.session != Key::NOBODY,
+            // Others may have asked the same as who does not want it any more.
+            None => front.session != Key::NOBODY || link.shares_next(),
             Some(duty) => duty.is_of_request(),
         };
         if !is_of_request || matches!(link.role, Role::Hub(_) | Role::Sentinel) {
@@ -475,7 +488,12 @@ impl Engine {
         let in_front = |other: &PutOff| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
         let place = delayed.items.partition_point(in_front);
         delayed.items.insert(place, item);
+        let is_head = session.head_is_put_off();
         self.hold_until_caught_up(key);
+        if is_head {
+            // It waits for what was not to come before it.
+            self.unpause_captured(key);
+        }
     }
 
     /// What a session has on a link.
@@ -539,6 +557,7 @@ impl Engine {
         let is_alone = session.in_flight() == 0;
         let delayed = &mut session.rare().delayed;
         let (items, waits_since_ms) = (std::mem::take(&mut delayed.items), delayed.waits_since_ms);
+        let is_too_much = std::mem::take(&mut delayed.is_too_much);
         let mut executed = AllExecuted::default();
         if is_alone {
             let others = delayed.others.drain(..);
@@ -554,7 +573,7 @@ impl Engine {
                 true => waits_since_ms,
                 false => item.entry.at_ms,
             };
-            if self.is_over(at_ms) || item.is_overtaken(&executed) {
+            if is_too_much || self.is_over(at_ms) || item.is_overtaken(&executed) {
                 self.give_back_refusal(item);
                 continue;
             }
@@ -612,6 +631,10 @@ impl Engine {
             let delayed = &mut session.rare().delayed;
             stay.append(&mut delayed.items);
             delayed.items = stay;
+        } else {
+            // It was closed meanwhile, and what it had put off with it.
+            let left = stay.iter().map(|item| item.request.len());
+            self.held_bytes -= left.sum::<usize>();
         }
     }
 

@@ -339,7 +339,12 @@ impl Engine {
         if parked > limits.session_output_soft_bytes as usize {
             self.early.push(key);
         }
-        if owed > hard {
+        let Some(session) = self.sessions.get_mut(key).filter(|_| owed > hard) else {
+            return;
+        };
+        if session.head_is_put_off() {
+            session.rare().delayed.give_up();
+        } else {
             let reason = "session-output-hard-bytes: replies before their turn";
             self.close_for(key, reason.to_owned());
         }
@@ -678,6 +683,8 @@ impl Engine {
             && link.owes(key)
             && session.parked_bytes() + begun > soft
             && !link.brings(key, session.head_seq)
+            // That is asked again when all that is in flight has come.
+            && !session.head_is_put_off()
     }
 
     /// A link brings a session more than it takes. First everybody else leaves the link; at the hard
@@ -811,7 +818,7 @@ impl Engine {
         if let Some(own) = own.flatten() {
             self.connect(own);
         }
-        let Some(other) = own.unwrap_or(shared) else {
+        let Some(other) = own.flatten().or(shared) else {
             return;
         };
         self.counters.reads_sent_again += reads.len() as u64;

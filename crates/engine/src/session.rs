@@ -452,6 +452,12 @@ impl Session {
         rare.map_or(0, |rare| rare.parking.held_bytes() + rare.gathered_bytes)
     }
 
+    /// Whether the request whose reply is next is to be asked again.
+    pub(crate) fn head_is_put_off(&self) -> bool {
+        let rare = self.rare.as_deref();
+        rare.is_some_and(|rare| rare.delayed.holds(self.head_seq))
+    }
+
     /// What is parked and has its turn goes to its output. Returns how many bytes are not parked any more that are not there.
     pub(crate) fn unpark(&mut self, spare: &mut Spare) -> usize {
         let Some(rare) = &mut self.rare else {

@@ -1,0 +1,124 @@
+//! Requests that a server refuses for a while, each rule in a history of its own.
+
+mod world;
+
+use respool_engine::settings::Settings;
+use respool_engine::{Action, SessionId, Time};
+use world::{World, requests};
+
+const LOADING: &str = "-LOADING not yet\r\n";
+
+/// Nodes of a Cluster that have said which there are.
+fn nodes_of(settings: Settings) -> World {
+    let mut world = World::new(settings);
+    for link in world.all_shared.clone() {
+        for args in world.asked(link) {
+            let said = world.owners.said(&args).expect("who owns what");
+            world.says(link, said);
+        }
+    }
+    world
+}
+
+/// Its request stands for both; nobody waits for its answer any more.
+#[test]
+fn what_two_asked_is_asked_again_for_the_second_though_the_first_has_been_told_of_its_deadline() {
+    let mut settings = world::cluster(1);
+    settings.timeouts.request_ms = 500;
+    settings.flush.collapse = true;
+    settings.flush.max_delay_us = 1_000_000;
+    let mut world = nodes_of(settings);
+    let link = world.shared;
+    let [busy, first, second] = [(); 3].map(|()| world.accept());
+    world.asks(busy, &["GET other"]);
+    world.sent(link);
+    let asked = requests(&["GET k"]);
+    let asks = |session| {
+        let asked = asked.clone();
+        move |engine: &mut respool_engine::Engine| engine.handle_session_bytes(session, &asked)
+    };
+    world.turn_at(Time(0).plus_ms(100), asks(first));
+    world.turn_at(Time(0).plus_ms(300), asks(second));
+    world.says(link, "$-1\r\n");
+    assert_eq!(world.sent(link).as_bytes(), asked, "one for both");
+    world.turn_at(Time(0).plus_ms(610), |_| {});
+    assert!(world.got(first).starts_with("-UNKNOWN "));
+    world.says(link, LOADING);
+    world.turn_at(Time(0).plus_ms(700), |_| {});
+    assert_eq!(world.got(second), "");
+    assert_eq!(world.sent(link).as_bytes(), asked);
+    world.says(link, "$1\r\nv\r\n");
+    assert_eq!(world.got(second), "$1\r\nv\r\n");
+}
+
+const LARGE: usize = 30_000;
+
+fn large() -> String {
+    format!("${LARGE}\r\n{}\r\n", "x".repeat(LARGE))
+}
+
+/// Two nodes, and sessions that are brought two large replies at the most before their turn.
+fn two_nodes() -> World {
+    let mut settings = world::cluster(2);
+    settings.limits.session_output_soft_bytes = 20_000;
+    settings.limits.session_output_hard_bytes = 70_000;
+    nodes_of(settings)
+}
+
+/// A session asks for something small of the first node, and behind it for so many large values of that or the other one. Returns the
+/// first request.
+fn asks_for_large(world: &mut World, of: usize, count: usize) -> (SessionId, String) {
+    let session = world.accept();
+    let small = format!("GET {}", world.key_at(0, "small"));
+    world.asks(session, &[&small]);
+    for number in 0..count {
+        let key = world.key_at(of, &format!("large{number}:"));
+        world.asks(session, &[&format!("GET {key}")]);
+    }
+    for link in world.all_shared.clone() {
+        world.sent(link);
+    }
+    (session, small)
+}
+
+/// Before it is refused, a link that brings too much too early is not read; behind that it is.
+#[test]
+fn what_was_refused_is_asked_again_when_that_behind_it_has_come_however_much_it_is() {
+    for (of, stopped) in [(0, 0), (1, 1)] {
+        let mut world = two_nodes();
+        let (session, small) = asks_for_large(&mut world, of, 2);
+        let [first, node] = [world.all_shared[0], world.all_shared[of]];
+        let reply_of_other = if of == 0 { "" } else { &large() };
+        world.says(node, reply_of_other);
+        let reads = |world: &World, reads: bool| {
+            let is_it = |action: &&Action| matches!(action, Action::ReadLink(link, its) if *link == node && *its == reads);
+            world.actions.iter().filter(is_it).count()
+        };
+        assert_eq!(reads(&world, false), stopped);
+        world.says(first, LOADING);
+        assert_eq!(reads(&world, true), stopped);
+        world.says(node, large().repeat(if of == 0 { 2 } else { 1 }));
+        world.wait_ms(100);
+        assert_eq!(world.sent(first).as_bytes(), requests(&[&small]));
+        world.says(first, "$1\r\nv\r\n");
+        let expected = ["$1\r\nv\r\n", &large().repeat(2)].concat();
+        assert_eq!(world.got(session), expected);
+        assert_eq!(reads(&world, false), stopped);
+    }
+}
+
+/// Then its client is told what the node had said, and gets the rest.
+#[test]
+fn what_was_refused_is_not_asked_again_where_more_is_behind_it_than_may_be_held() {
+    let mut world = two_nodes();
+    let (session, _) = asks_for_large(&mut world, 0, 4);
+    let link = world.shared;
+    world.says(link, LOADING);
+    for _ in 0..4 {
+        world.says(link, large());
+    }
+    world.wait_ms(100);
+    assert_eq!(world.got(session), [LOADING, &large().repeat(4)].concat());
+    assert!(world.closed_sessions().is_empty());
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
