@@ -1,19 +1,19 @@
 //! What Sentinels say of the primaries that they watch: asked, read, and which of them to believe.
 //!
 //! ```text
-//! one connection:   ask_survey ──> five answers ──read──> a Survey ──> its Answer ──┐
-//!                                                            │                      ├──choose──> where the primary is
-//!                                                            │    other Sentinels' ─┘                    │
-//!                                                            └──> Roster: whom to ask next               │
-//! another one:      ask_events ──> messages ─────read──> an Event: take it as it is, or ask again        │
-//! the primary:      ask_role   ──> the answer ───read──> a Role: the proof                <──────────────┘
+//! a Sentinel:   ask_survey ──> five answers ──read──> a Survey ──> its Answer ──┐
+//!                                                        │                      ├──choose──> where the primary is
+//!                                                        │    other Sentinels' ─┘                    │
+//!                                                        └──> Roster: whom to ask next               │
+//!               ask_events ──> messages ─────read──> an Event: take it as it is, or ask again        │
+//! the primary:  its role in HELLO, or ask_role ──────────> the proof                   <─────────────┘
 //! ```
 //!
-//! Nothing is lost between the two connections of one Sentinel if it is first subscribed to, until every channel is
-//! [confirmed](Message::Subscribed), and then asked.
+//! Nothing is lost between the two questions if a Sentinel is first subscribed to, until every channel is
+//! [confirmed](Message::Subscribed), and then asked: on one connection with RESP3, or on two.
 //!
 //! What a Sentinel says may be old: it may be cut off from the others, or come back from a long absence. So the address
-//! that is chosen is a claim, and the server's own [`Role`] the proof. A server that was primary may say so for a while
+//! that is chosen is a claim, and the server's own [`Role`] the proof, as is the role in its answer to HELLO. A server that was primary may say so for a while
 //! after it has been replaced, and no answer of its own can show that: that is what config epochs are for.
 
 mod answers;
