@@ -723,7 +723,8 @@ fn after_a_lost_link_everything_is_subscribed_again_and_subscribers_notice_nothi
 
 #[test]
 fn who_subscribes_while_the_server_is_away_waits_for_it_or_is_told_at_the_deadline() {
-    let options = Options::with(&["--request-timeout-ms=1500"]);
+    // A pause between attempts may by then be longer than a request waits.
+    let options = Options::with(&["--request-timeout-ms=1500", "--reconnect-max-ms=200"]);
     let server = Target::direct(&any_server(), &options);
     let relay = Relay::start(server.server.address(), Mode::CloseOnAccept);
     let target = server.behind(relay.address(), &options);
