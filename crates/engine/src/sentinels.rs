@@ -1,7 +1,7 @@
 //! Primaries that are watched by Sentinels: which server each of them is, at this moment.
 //!
 //! ```text
-//!   Sentinel ──┐  +switch-master, +promoted-slave: at once
+//!   Sentinel ──┐  +switch-master, +promoted-slave: at once; who was told to become it: a tick later
 //!   Sentinel ──┼──────────────────────────────────────────► the address of the server
 //!   Sentinel ──┘  surveys, every 10 seconds ──choose──►      that has the name
 //! ```
@@ -33,6 +33,10 @@ const SURVEY_SOON_MS: u64 = TICK_MS as u64 * 4 / 5;
 /// The same of a Sentinel that tells us of no events.
 const SURVEY_DEAF_MS: u64 = 1_000;
 
+/// How long who was told to become primary is taken for it, milliseconds, unless its own word disproves it: until then those
+/// who told it so have asked it, several times, and named it.
+const HEIR_MS: u64 = SURVEY_MS;
+
 /// The Sentinels of a pool, and what they have said.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -44,6 +48,8 @@ pub(crate) struct Watch {
     watchers: Vec<Watcher>,
     /// The latest of what those had said of each primary who are not listened to any more.
     left: Vec<Option<Answer>>,
+    /// Who was told to become each primary, and from when on it may be: as if a Sentinel said so that knows of one failover more.
+    heirs: Vec<Option<(Answer, Time)>>,
 }
 
 /// One Sentinel.
@@ -77,6 +83,7 @@ impl Watch {
         let endpoint = |settings: &ServerSettings| endpoint_of(&settings.address);
         Some(Watch {
             left: vec![None; primaries.len()],
+            heirs: vec![None; primaries.len()],
             primaries,
             roster: Roster::new(sentinels.iter().filter_map(endpoint)).ok()?,
             template: sentinels.first()?.clone(),
@@ -109,6 +116,7 @@ impl Engine {
         for pool in 0..self.pools.len() {
             if self.pools[pool].watch.is_some() {
                 self.meet_sentinels(pool);
+                self.follow_heirs(pool);
                 self.survey_again(pool);
             }
         }
@@ -483,6 +491,19 @@ impl Engine {
         if let Heard::Names { .. } = heard {
             // It may begin anew, with the epoch 0.
             watch.watchers[index].said[primary] = None;
+            watch.heirs[primary] = None;
+        }
+        if let Heard::Promoting { to: Some(to), .. } = &heard
+            && let Some(said) = &watch.watchers[index].said[primary]
+        {
+            let heir = Answer {
+                id: None,
+                address: to.clone(),
+                config_epoch: said.config_epoch + 1,
+                health: said.health,
+            };
+            // It was told a moment ago, and hears it within a tick; before, it would say that it is a replica.
+            watch.heirs[primary] = Some((heir, self.now.plus_ms(TICK_MS)));
         }
         if let Heard::Switched { to: Some(to), .. } | Heard::Promoted { to: Some(to), .. } = heard
             && let Some(said) = &mut watch.watchers[index].said[primary]
@@ -496,22 +517,58 @@ impl Engine {
         self.survey_soon(key);
     }
 
-    /// A primary may be elsewhere than it was.
-    fn follow_primary(&mut self, pool: usize, primary: usize) {
-        let Some(watch) = &self.pools[pool].watch else {
+    /// Who was told to become primary is taken for it, and no longer if nobody has named it.
+    fn follow_heirs(&mut self, pool: usize) {
+        let now = self.now;
+        let Some(watch) = &mut self.pools[pool].watch else {
             return;
+        };
+        let mut moved = Vec::new();
+        for (primary, heir) in watch.heirs.iter_mut().enumerate() {
+            if heir.is_some() {
+                moved.push(primary);
+            }
+            heir.take_if(|(_, from)| now.since_ms(*from) >= HEIR_MS);
+        }
+        for primary in moved {
+            self.follow_primary(pool, primary);
+        }
+    }
+
+    /// Who is taken for a primary says that it is a replica. Whether it was taken for one because it was told to become it: it
+    /// has not yet, if it ever will, and what waits for it goes to whom the Sentinels name.
+    pub(crate) fn leave_heir(&mut self, server: ServerId) -> bool {
+        let pool = usize::from(self.server(server).pool);
+        let Some(watch) = &mut self.pools[pool].watch else {
+            return false;
+        };
+        let mut names = watch.primaries.iter();
+        let Some(primary) = names.position(|(_, its)| *its == server) else {
+            return false;
+        };
+        let had_one = watch.heirs[primary].take().is_some();
+        had_one && self.follow_primary(pool, primary)
+    }
+
+    /// A primary may be elsewhere than it was. Whether it is.
+    fn follow_primary(&mut self, pool: usize, primary: usize) -> bool {
+        let Some(watch) = &self.pools[pool].watch else {
+            return false;
         };
         let said = watch.watchers.iter().map(|watcher| &watcher.said);
         let said = said.chain([&watch.left]);
-        let said: Vec<Answer> = said.filter_map(|said| said[primary].clone()).collect();
+        let heir = watch.heirs[primary].as_ref();
+        let heir = heir.filter(|(_, from)| self.now >= *from);
+        let said = said.filter_map(|said| said[primary].as_ref());
+        let said: Vec<Answer> = said.chain(heir.map(|(heir, _)| heir)).cloned().collect();
         let Some(chosen) = sentinel::choose(&said) else {
-            return;
+            return false;
         };
         let address = address_of(&chosen.address);
         let (name, server) = watch.primaries[primary].clone();
         let state = &self.servers[usize::from(server.0)];
         if !state.unknown && state.settings.address == address {
-            return;
+            return false;
         }
         let text = match state.unknown {
             true => format!("the primary '{name}' is {address}"),
@@ -519,6 +576,7 @@ impl Engine {
         };
         self.tell_topology(pool, text);
         self.move_server(server, address);
+        true
     }
 
     /// What was a server is at another address now: whatever is connected to the old one is not believed any more.
@@ -534,15 +592,15 @@ impl Engine {
                 continue;
             };
             match link.state {
-                State::Greeting { .. } | State::Up => {
+                State::Up => {
                     self.lose_link(key, "the Sentinels have another primary now");
                     // What was found out was about the old one.
                     self.servers[usize::from(server.0)].health.forget();
                 }
                 // What waits for it waits on.
-                State::Connecting { .. } => {
+                State::Connecting { .. } | State::Greeting { .. } => {
                     self.act(Action::CloseLink(LinkId(key)));
-                    self.connect(key);
+                    self.begin_anew(key);
                 }
                 State::Down | State::Resting { .. } => {}
             }

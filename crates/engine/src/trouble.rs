@@ -43,14 +43,16 @@ impl Engine {
             // It may ask on.
             Greeted::Waiting => self.write_link(key),
             Greeted::Done if self.is_disproved(key) => {
-                let server = self.links.get(key).map(|link| link.key.server);
-                self.lose_link(
-                    key,
-                    "it is a replica, and the Sentinels call it the primary",
-                );
-                if let Some(server) = server {
-                    self.doubt_primary(server);
+                let Some(server) = self.links.get(key).map(|link| link.key.server) else {
+                    return;
+                };
+                if !self.leave_heir(server) {
+                    self.lose_link(
+                        key,
+                        "it is a replica, and the Sentinels call it the primary",
+                    );
                 }
+                self.doubt_primary(server);
             }
             Greeted::Done => self.link_is_up(key),
             Greeted::Broken(reason) => self.lose_link(key, &reason),

@@ -337,10 +337,11 @@ fn every_answer_is_read_as_it_was_set_up() {
     }
 }
 
-/// The two versions are told the same, and what the set was made to do is among it: the promotion before the switch.
+/// The two versions are told the same, and what the set was made to do is among it: who is told to become primary, the promotion
+/// behind that, and the switch.
 #[test]
 fn every_message_is_read_as_what_was_done() {
-    let mut promotions = 0;
+    let (mut promotions, mut tellings) = (0, 0);
     for file in FILES {
         for situation in situations(file) {
             let events = situation.events(b'*');
@@ -364,11 +365,21 @@ fn every_message_is_read_as_what_was_done() {
                 };
                 let before = at(&promotion).expect("this one led the failover");
                 assert!(Some(before) < at(&switch), "{events:?}");
+                // Not everybody who listened had asked who is told.
+                let told = Event::Promoting {
+                    name: name.clone(),
+                    to: Some(situation.at(promoted)),
+                };
+                if let Some(told) = at(&told) {
+                    assert!(events[told..].contains(&promotion), "{events:?}");
+                    tellings += 1;
+                }
                 promotions += 1;
             }
         }
     }
     assert_eq!(promotions, 3 * FILES.len());
+    assert_eq!(tellings, FILES.len());
 }
 
 /// Each of these is seen in every version, and about whom.

@@ -9,8 +9,9 @@ use crate::value::Value;
 
 /// What a follower subscribes to: what makes it go elsewhere, or ask again. A Sentinel publishes each step of a
 /// failover besides.
-pub const CHANNELS: [&str; 18] = [
+pub const CHANNELS: [&str; 19] = [
     "+switch-master",
+    "+failover-state-wait-promotion",
     "+promoted-slave",
     "+sdown",
     "-sdown",
@@ -57,6 +58,14 @@ pub enum Event {
         /// Which it was.
         from: Option<Endpoint>,
         /// Which it is; `None` if the Sentinel does not know how it is reached: ask.
+        to: Option<Endpoint>,
+    },
+    /// A replica has been told to become primary, and may be one any moment: `+failover-state-wait-promotion`. Only the Sentinel
+    /// that leads the failover says it. It asks that replica once a second whether it is, and names it only then.
+    Promoting {
+        /// The name whose primary it is to be.
+        name: String,
+        /// Which it is; `None` as above.
         to: Option<Endpoint>,
     },
     /// A replica has become primary: `+promoted-slave`. Only the Sentinel that leads the failover says it. Itself it says
@@ -132,6 +141,7 @@ impl Event {
     pub fn name(&self) -> &str {
         match self {
             Event::Switched { name, .. }
+            | Event::Promoting { name, .. }
             | Event::Promoted { name, .. }
             | Event::Replicas { name }
             | Event::Sentinels { name }
@@ -155,6 +165,11 @@ impl Event {
                 let name = words.name()?;
                 let (from, to) = (words.endpoint()?, words.endpoint()?);
                 Event::Switched { name, from, to }
+            }
+            b"+failover-state-wait-promotion" => {
+                let Instance { name, endpoint, .. } = words.instance()?;
+                let to = endpoint;
+                Event::Promoting { name, to }
             }
             b"+promoted-slave" => {
                 let Instance { name, endpoint, .. } = words.instance()?;

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use respool_lab::servers::{Proxy, ReservedPort, Server};
 
-use super::client::{Client, Value};
+use super::client::{Client, Value, words};
 use super::divided::pipelined;
+use super::failures::{Fate, fate};
 use super::fake::{Asked, Fakes, bulk};
 use super::target::{any_server, respool, wait_until};
 
@@ -436,6 +437,89 @@ fn an_event_alone_leads_to_the_new_primary() {
         .fakes
         .tell(&message("+switch-master", &format!("m {old} {new}")));
     scene.leads_to(1);
+}
+
+/// As the Sentinel says it that leads a failover: `server` has been told to become the primary in the place of the first.
+fn promotes(scene: &Scene, sentinel: &Sentinel, server: usize) {
+    let [old, new] = [0, server].map(|server| {
+        let address = scene.address(server);
+        format!("{} {}", address.ip(), address.port())
+    });
+    sentinel.fakes.tell(&message(
+        "+failover-state-wait-promotion",
+        &format!("slave {} {new} @ m {old}", new.replace(' ', ":")),
+    ));
+}
+
+#[test]
+fn who_was_told_to_become_primary_and_is_one_is_followed_before_it_is_named() {
+    let mut scene = Scene::new();
+    let sentinel = Sentinel::start(scene.address(0), 1);
+    let uninformed = Sentinel::start(scene.address(0), 1);
+    scene.serve(
+        &[sentinel.address(), uninformed.address()],
+        &["--threads=1"],
+    );
+    scene.leads_to(0);
+    let surveys = (sentinel.surveys(), uninformed.surveys());
+    promotes(&scene, &sentinel, 1);
+    scene.leads_to(1);
+    // What is still said of the old one leads nobody back.
+    uninformed.fakes.tell(&message(
+        "+slave",
+        "slave 127.0.0.1:1 127.0.0.1 1 @ m 127.0.0.1 2",
+    ));
+    wait_until("both were asked again", SOON, || {
+        sentinel.surveys() > surveys.0 && uninformed.surveys() > surveys.1
+    });
+    scene.stays_with(1);
+    // Its failover was given up, and nobody has named it.
+    scene.leads_to(0);
+    // Another failover, of which the Sentinels say that it led elsewhere.
+    promotes(&scene, &sentinel, 1);
+    scene.leads_to(1);
+    for one in [&sentinel, &uninformed] {
+        one.will_say(|says| says.epoch = 3);
+        one.is_heard();
+    }
+    scene.leads_to(0);
+}
+
+#[test]
+fn who_was_told_to_become_primary_and_is_none_is_left_and_who_waits_is_answered() {
+    let mut scene = Scene::new();
+    let sentinel = Sentinel::start(scene.address(0), 1);
+    scene.serve(&[sentinel.address()], &["--threads=1"]);
+    scene.leads_to(0);
+    let old = scene.address(0);
+    let mut replica = Client::connect(scene.address(1));
+    let follow = format!("REPLICAOF {} {}", old.ip(), old.port());
+    assert_eq!(replica.call(&follow), Value::ok());
+    // Reads that are lost with a connection are asked again where that has been up for a while.
+    thread::sleep(Duration::from_millis(1_100));
+    let was = |server: usize| format!(", and was {}", scene.address(server));
+    let (mut reader, mut writer) = (scene.client(), scene.client());
+    promotes(&scene, &sentinel, 1);
+    let mut executed = 0;
+    let mut unsure = 0;
+    wait_until("it was asked, and is none", SOON, || {
+        reader.send(&words("GET who"));
+        writer.send(&words("INCR n"));
+        assert_eq!(reader.reply(), Value::bulk("0"));
+        match writer.reply() {
+            Value::Integer(n) => {
+                assert!((executed + 1..=executed + 1 + unsure).contains(&n), "{n}");
+                (executed, unsure) = (n, 0);
+            }
+            reply => {
+                assert_eq!(fate(&reply), Fate::Unknown, "{reply:?}");
+                unsure += 1;
+            }
+        }
+        scene.said(&was(0)) > 0 && scene.said(&was(1)) > 0
+    });
+    scene.stays_with(0);
+    assert!(matches!(writer.call("INCR n"), Value::Integer(_)));
 }
 
 #[test]
