@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    ABOUT, BUCKET_MS, By, FailoverReport, FailoverRound, Kind, LAG_MS_MAX, NAME, READS, TITLE,
+    ABOUT, ADDED_MS_MAX, BUCKET_MS, By, FailoverReport, FailoverRound, Kind, NAME, READS, TITLE,
 };
 use crate::chart::{self, Moment, Timeline, escape};
 use crate::figure;
@@ -30,7 +30,7 @@ fn ms(ms: Option<f64>) -> String {
 
 /// A row a round, and one of the medians.
 pub fn rounds(report: &FailoverReport) -> Table {
-    let times: [fn(&FailoverRound) -> Option<f64>; 9] = [
+    let times: [fn(&FailoverRound) -> Option<f64>; 8] = [
         |round| round.first_error_ms,
         |round| round.last_error_ms,
         |round| round.longest_gap_ms,
@@ -39,7 +39,6 @@ pub fn rounds(report: &FailoverReport) -> Table {
         |round| round.named_ms,
         |round| round.through_ms,
         FailoverRound::added_ms,
-        FailoverRound::lag_ms,
     ];
     let mut rows: Vec<Vec<String>> = report
         .rounds
@@ -73,13 +72,13 @@ pub fn rounds(report: &FailoverReport) -> Table {
     }
     Table {
         caption: format!(
-            "Milliseconds from the moment on; added: through - direct; lag: through - the later of direct and named, {LAG_MS_MAX} at most"
+            "Milliseconds from the moment on; added: through - direct, {ADDED_MS_MAX} at most"
         ),
         groups: vec![
             (String::new(), 2),
             ("errors".to_owned(), 4),
             ("longest without a write".to_owned(), 2),
-            ("first write".to_owned(), 6),
+            ("first write".to_owned(), 5),
             ("writes".to_owned(), 4),
         ],
         head: heads(&[
@@ -95,7 +94,6 @@ pub fn rounds(report: &FailoverReport) -> Table {
             "named",
             "through",
             "added",
-            "lag",
             "bar",
             "acknowledged",
             "lost",
@@ -332,7 +330,7 @@ fn picture(round: &FailoverRound, title: &str) -> String {
 pub fn rounds_csv(report: &FailoverReport) -> String {
     let mut text = String::from(
         "experiment,kind,by,through,reads,round,requests,errors,failed_reads,notsent,unknown,other_errors,errors_of_others_keys,first_error_ms,\
-         last_error_ms,longest_gap_ms,others_gap_ms,direct_ms,named_ms,through_ms,added_ms,lag_ms,acknowledged,lost,twice,belied\n",
+         last_error_ms,longest_gap_ms,others_gap_ms,direct_ms,named_ms,through_ms,added_ms,acknowledged,lost,twice,belied\n",
     );
     let settings = &report.settings;
     for round in &report.rounds {
@@ -371,7 +369,6 @@ pub fn rounds_csv(report: &FailoverReport) -> String {
             round.named_ms,
             round.through_ms,
             round.added_ms(),
-            round.lag_ms(),
         ];
         fields.extend(times.map(number));
         let counts = [round.acknowledged, round.lost, round.doubled, round.belied];
@@ -465,7 +462,7 @@ mod tests {
         let table = rounds(&report);
         assert_eq!(
             table.rows[2].join(" | "),
-            "median |  |  |  | 51 | 71 | 680 | 500 | 400 | 430 | 630 | 230 | 200 | missed |  |  |  | "
+            "median |  |  |  | 51 | 71 | 680 | 500 | 400 | 430 | 630 | 230 | missed |  |  |  | "
         );
         assert_eq!(kinds(&report).rows.len(), 2 * 2);
     }
