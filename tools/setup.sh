@@ -27,8 +27,6 @@ main() {
         have c++ || wanted="$wanted g++"
         python_ready || wanted="$wanted python3 python3-venv"
         have redis-benchmark || wanted="$wanted redis-tools"
-    fi
-    if [ "$level" = peers ]; then
         have nutcracker || wanted="$wanted nutcracker"
     fi
 

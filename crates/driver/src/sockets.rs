@@ -195,7 +195,27 @@ pub(crate) fn literal(address: &Address) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::Token;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use rustix::net::sockopt;
+
+    use super::{Token, connect_tcp, prepare_tcp};
+
+    #[test]
+    fn a_peer_that_has_gone_silently_is_noticed_by_the_kernel() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to_server = connect_tcp(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(sockopt::tcp_user_timeout(&to_server).unwrap(), 30_000);
+        let (of_client, _) = listener.accept().unwrap();
+        prepare_tcp(&of_client).unwrap();
+        for socket in [&to_server, &of_client.into()] {
+            assert!(sockopt::socket_keepalive(socket).unwrap());
+            let idle = sockopt::tcp_keepidle(socket).unwrap();
+            assert_eq!(idle, Duration::from_secs(60));
+            assert!(sockopt::tcp_nodelay(socket).unwrap());
+        }
+    }
 
     #[test]
     fn a_token_survives_its_packing() {

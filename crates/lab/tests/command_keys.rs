@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use respool_lab::servers::{Flavour, Server, find};
+use respool_lab::servers::{Flavour, Server, find, leave_out};
 use respool_protocol::commands::{self, Command, KeyFlags};
 use respool_protocol::{encode, value::Value};
 
@@ -254,7 +254,7 @@ fn servers(flavours: &[Flavour]) -> Vec<(Flavour, Server)> {
     for &flavour in flavours {
         match find(flavour) {
             Ok(binary) => running.push((flavour, Server::start::<&str>(&binary, &[]).unwrap())),
-            Err(reason) => eprintln!("skipped: {reason}"),
+            Err(reason) => leave_out("servers", reason),
         }
     }
     assert!(

@@ -167,7 +167,7 @@ fn the_other_experiments_and_redis_benchmark_do_too() {
         if extra.contains(&"redis-benchmark")
             && let Err(missing) = servers::find_program("redis-benchmark")
         {
-            eprintln!("skipped: {missing}");
+            servers::leave_out("redis-benchmark", missing);
             continue;
         }
         let out = folder.path().join(format!("{name}{}", extra.concat()));
@@ -267,7 +267,7 @@ fn skew_counts_what_reaches_the_server() {
 fn window_offers_every_rule_a_part_of_what_the_closed_loop_came_to() {
     let respool = Path::new(LAB).with_file_name("respool");
     if !respool.is_file() {
-        eprintln!("skipped: {} is not built", respool.display());
+        servers::leave_out("respool", format!("{} is not built", respool.display()));
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -330,7 +330,7 @@ fn window_offers_every_rule_a_part_of_what_the_closed_loop_came_to() {
 fn cluster_counts_what_all_servers_of_a_pool_did() {
     let respool = Path::new(LAB).with_file_name("respool");
     if !respool.is_file() {
-        eprintln!("skipped: {} is not built", respool.display());
+        servers::leave_out("respool", format!("{} is not built", respool.display()));
         return;
     }
     let mut ways = vec!["sharded"];
@@ -601,7 +601,7 @@ fn what_is_missing_stops_the_run_at_once_with_a_line_that_helps() {
 fn a_variant_gets_its_options_or_stops_the_run_with_what_respool_says_of_them() {
     let respool = Path::new(LAB).with_file_name("respool");
     if !respool.is_file() {
-        eprintln!("skipped: {} is not built", respool.display());
+        servers::leave_out("respool", format!("{} is not built", respool.display()));
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -779,7 +779,7 @@ fn idle_connections_are_opened_through_the_proxy_and_weighed() {
     }
     let args = with_or_without_respool(&args);
     if args.contains(&"--no-respool") && !args.contains(&"--peer") {
-        eprintln!("skipped: neither respool nor twemproxy");
+        servers::leave_out("respool", "neither respool nor twemproxy");
         return;
     }
     let output = lab(&args);

@@ -28,7 +28,7 @@ fn text(bytes: &[u8]) -> String {
 fn failover(out: &Path, url: &str, args: &[&str]) -> Option<Output> {
     let respool = Path::new(LAB).with_file_name("respool");
     if !respool.is_file() {
-        eprintln!("skipped: {} is not built", respool.display());
+        servers::leave_out("respool", format!("{} is not built", respool.display()));
         return None;
     }
     let mut lab = Command::new(LAB);
@@ -47,7 +47,7 @@ fn failover(out: &Path, url: &str, args: &[&str]) -> Option<Output> {
             said.contains("does not take") && said.lines().count() == 1,
             "{said}"
         );
-        eprintln!("skipped: {said}");
+        servers::leave_out("respool", said);
         return None;
     }
     Some(output)
@@ -153,7 +153,7 @@ fn a_cluster_has_an_heir_however_its_primary_goes() {
 #[test]
 fn another_proxy_is_measured_in_the_same_way() {
     if let Err(missing) = servers::find_program("envoy") {
-        eprintln!("skipped: {missing}");
+        servers::leave_out("envoy", missing);
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -188,8 +188,8 @@ fn what_sentinels_watch_has_an_heir_however_it_goes() {
         assert_eq!(round.others_gap_ms, None, "there is but one: {round:?}");
         let (named, through) = (round.named_ms.unwrap(), round.through_ms.unwrap());
         assert!(named >= round.direct_ms.unwrap(), "{by}: {round:?}");
-        // Nobody could know before the Sentinels say so, and what went to the old one does not count.
-        assert!(through >= named - 100.0, "{by}: {round:?}");
+        // What went to the old one does not count.
+        assert!(through >= round.direct_ms.unwrap(), "{by}: {round:?}");
     }
 }
 
@@ -197,7 +197,7 @@ fn what_sentinels_watch_has_an_heir_however_it_goes() {
 fn an_heir_takes_the_place(kind: Kind) {
     let binary = match servers::find(Flavour::Redis70) {
         Ok(binary) => binary,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return servers::leave_out("servers", reason),
     };
     for by in By::ALL {
         let settings = Settings {

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_lab::servers::{ReservedPort, find_program};
+use respool_lab::servers::{ReservedPort, find_program, leave_out};
 use respool_protocol::hashing::{Distribution, Hash, HashTag, Node, Placement};
 
 /// Every hash function with every distribution by key, on lists of servers of all kinds.
@@ -313,7 +313,7 @@ impl Nutcracker {
                 _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner),
             }),
             Err(reason) => {
-                eprintln!("skipped: {reason}");
+                leave_out("nutcracker", reason);
                 None
             }
         }

@@ -23,10 +23,10 @@ use respool_protocol::value::Value;
 /// Long enough for what takes a few seconds, on a machine that has other things to do.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The binary, or nothing and a line that says so.
+/// The binary, or nothing where it may be left out.
 fn binary(flavour: Flavour) -> Option<PathBuf> {
     servers::find(flavour)
-        .map_err(|reason| eprintln!("skipped: {reason}"))
+        .map_err(|reason| servers::leave_out("servers", reason))
         .ok()
 }
 

@@ -184,7 +184,7 @@ pub(crate) fn installed() -> Vec<PathBuf> {
                     say(&format!("redis-server of this system is {version}"));
                 }
                 Ok(_) => {}
-                Err(reason) => say(&format!("skipped everywhere: {reason}")),
+                Err(reason) => servers::leave_out("servers", reason),
             }
         }
     });
