@@ -1072,15 +1072,6 @@ impl Engine {
         });
     }
 
-    /// Connects a link that is not up yet to where its server is now; what waits for it waits on.
-    pub(crate) fn begin_anew(&mut self, key: Key) {
-        if let Some(link) = self.links.get_mut(key) {
-            // Nothing of it was sent, and so nobody is to be told of what goes.
-            link.disconnect(false);
-            self.connect(key);
-        }
-    }
-
     /// Closes a link that owes nothing, and forgets it.
     pub(crate) fn close_link(&mut self, key: Key) {
         self.act(Action::CloseLink(LinkId(key)));

@@ -597,10 +597,10 @@ impl Engine {
                     // What was found out was about the old one.
                     self.servers[usize::from(server.0)].health.forget();
                 }
-                // What waits for it waits on.
+                // Nothing of what waits for it was sent: it waits on.
                 State::Connecting { .. } | State::Greeting { .. } => {
                     self.act(Action::CloseLink(LinkId(key)));
-                    self.begin_anew(key);
+                    self.connect(key);
                 }
                 State::Down | State::Resting { .. } => {}
             }
