@@ -104,13 +104,13 @@ conformance-short: ready-test ## A part of other people's test suites, directly 
 conformance: ready-test ## Other people's test suites, directly and through respool, compared test by test
 	cargo build -p respool --bins $(QUICK)
 	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
-	conformance/run --profile full --out $(or $(OUT),conformance/.cache/out)
+	conformance/run --profile full $(if $(SERVER),--server $(SERVER)) --out $(or $(OUT),conformance/.cache/out)
 
 .PHONY: conformance-several
-conformance-several: ready-test ## The same before a Cluster, a primary that Sentinels watch, and sharded servers
+conformance-several: ready-test ## The same before a Cluster, a primary that Sentinels watch, and sharded servers; SERVER=valkey-9.1 for other ones
 	cargo build --workspace --bins $(QUICK)
 	for kind in $(SEVERAL); do \
-	    conformance/run --profile full --kind $$kind --out $(or $(OUT),conformance/.cache/out)-$$kind || exit 1; \
+	    conformance/run --profile full $(if $(SERVER),--server $(SERVER)) --kind $$kind --out $(or $(OUT),conformance/.cache/out)-$$kind || exit 1; \
 	done
 
 .PHONY: histories

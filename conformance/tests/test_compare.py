@@ -7,7 +7,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import report
-from compare import FAILED, PASSED, SKIPPED, Result, Runs, Skip, judge, read_skips, regressed, stale_skips
+from compare import FAILED, PASSED, SKIPPED, Result, Runs, Skip, judge, passed_min, read_skips, regressed, stale_skips
 
 
 def results(**statuses):
@@ -16,6 +16,14 @@ def results(**statuses):
 
 def names(pairs):
     return [test for test, _ in pairs]
+
+
+class Counted(unittest.TestCase):
+    def test_each_server_has_counts_of_its_own(self):
+        """A suite has to come to what it came to on that server; where nobody has counted, one test is enough."""
+        settings = {"server": "a", "passed-min": {"full": 9, "several": 5}, "on": {"b": {"passed-min": {"full": 7}}}}
+        self.assertEqual([passed_min(settings, "full", server) for server in (None, "a", "b", "c")], [9, 9, 7, 1])
+        self.assertEqual(passed_min(settings, "several", "b"), 1)
 
 
 class Judged(unittest.TestCase):
