@@ -512,7 +512,8 @@ impl Engine {
                 return;
             }
             State::Up
-                if (link.in_flight() > 0 || !link.out.unwritten().is_empty())
+                // What has not left yet, it is not to have answered.
+                if (link.in_flight() > 0 || !link.pending().is_empty())
                     && link.paused.is_none()
                     && (!link.waits || link.sends == Sends::Nothing)
                     && link.tunnel.is_none()

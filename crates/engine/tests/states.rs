@@ -3,7 +3,7 @@
 mod world;
 
 use respool_engine::settings::WhenFull;
-use respool_engine::{Action, Answer, LinkId, SessionId};
+use respool_engine::{Action, Answer, LinkId, SessionId, TICK_MS};
 use world::{HELLO, World, request, requests, settings, worker};
 
 /// A server answers COMMAND, and MULTI and EXEC, which it is asked before the first transaction. It does not say
@@ -547,6 +547,23 @@ fn who_has_left_does_not_wait_for_a_server_that_says_nothing() {
     );
     world.wait_ms(stall_ms + 1_000);
     assert_eq!(world.closed_sessions(), [session]);
+}
+
+/// It owes nothing yet: what it is asked leaves at the end of this turn.
+#[test]
+fn a_link_that_nobody_needed_for_long_is_not_lost_in_the_turn_that_asks_and_looks_at_the_time() {
+    let mut world = World::new(settings());
+    let link = world.shared;
+    let session = world.accept();
+    world.wait_ms(2 * settings().timeouts.link_stall_ms);
+    let tick = world.now.plus_ms(TICK_MS);
+    world.turn_at(tick, |engine| {
+        engine.handle_session_bytes(session, &requests(&["GET k"]));
+    });
+    assert_eq!(world.closed_links(), []);
+    assert_eq!(world.sent(link).as_bytes(), requests(&["GET k"]));
+    world.says(link, "$1\r\nv\r\n");
+    assert_eq!(world.got(session), "$1\r\nv\r\n");
 }
 
 #[test]
