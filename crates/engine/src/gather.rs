@@ -3,7 +3,7 @@
 //! A part is an entry of its link's ledger like any other, with the place of the whole in the order of the session's
 //! replies. The session keeps what has come until all parts have; whoever fails has failed the whole.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use respool_protocol::commands::{Answer, CommandId, Names, Retry, Spread, id};
 use respool_protocol::encode;
@@ -141,9 +141,12 @@ impl Gather {
         self.held_bytes = 0;
     }
 
-    /// Whether that is the entry of one of its parts.
-    pub(crate) fn is_of(&self, entry: Entry) -> bool {
-        self.seq == entry.seq
+    /// Where that of a place is in a session's list, which is in the order of places, none in front of `head`.
+    pub(crate) fn find(gathers: &VecDeque<Gather>, head: u32, seq: u32) -> Option<usize> {
+        let ahead = |seq: u32| seq.wrapping_sub(head);
+        gathers
+            .binary_search_by_key(&ahead(seq), |gather| ahead(gather.seq))
+            .ok()
     }
 
     /// Who answers a part, and which keys that names.
@@ -534,15 +537,18 @@ impl Engine {
     fn gather_of(&mut self, entry: Entry) -> Option<&mut Gather> {
         let session = self.sessions.get_mut(entry.session)?;
         let gathers = &mut session.rare.as_mut()?.gathers;
-        gathers.iter_mut().find(|gather| gather.seq == entry.seq)
+        let at = Gather::find(gathers, session.head_seq, entry.seq)?;
+        gathers.get_mut(at)
     }
 
     /// The last part makes one reply of all.
     fn finish_gather(&mut self, entry: Entry) {
         let take = |session: &mut Session| {
             let rare = session.rare.as_mut()?;
-            let done = |gather: &Gather| gather.seq == entry.seq && gather.waiting == 0;
-            let at = rare.gathers.iter().position(done)?;
+            let at = Gather::find(&rare.gathers, session.head_seq, entry.seq)?;
+            if rare.gathers[at].waiting > 0 {
+                return None;
+            }
             let gather = rare.gathers.remove(at)?;
             rare.gathered_bytes -= gather.held_bytes();
             Some(gather)

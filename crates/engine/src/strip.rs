@@ -23,6 +23,7 @@ use respool_protocol::request::{Found, Scanner, Span};
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
+use crate::gather::Gather;
 use crate::pool::ServerId;
 use crate::requests::{Placed, Request};
 use crate::route::{ELSEWHERE, UNKNOWN_KEYS, looks_elsewhere};
@@ -319,7 +320,7 @@ impl Engine {
             return None;
         }
         let gathers = &session.rare.as_ref()?.gathers;
-        let gather = gathers.iter().find(|gather| gather.is_of(entry))?;
+        let gather = &gathers[Gather::find(gathers, session.head_seq, entry.seq)?];
         let (server, names) = gather.part(index)?;
         let prefix = self.strip_of(server);
         if prefix.is_empty() || names == Names::None {
