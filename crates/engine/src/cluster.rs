@@ -88,8 +88,8 @@ pub(crate) struct Cluster {
     /// The epoch of what is believed, and the ids of the nodes in it.
     epoch: u64,
     known: BTreeSet<String>,
-    /// Those that answered last for another Cluster.
-    strangers: Vec<ServerId>,
+    /// Those whose last answer, of whatever refresh, was for another Cluster.
+    strangers: BTreeSet<ServerId>,
     /// Slots that a node has spoken of since the refresh under way began: it knows better.
     healed: HashSet<u16>,
     /// Slots that nobody owns, in order. Their last owners stand in the table still: these are asked, and refuse, or name the next
@@ -167,7 +167,7 @@ impl Cluster {
             template: seeds[0].clone(),
             epoch: 0,
             known: BTreeSet::new(),
-            strangers: Vec::new(),
+            strangers: BTreeSet::new(),
             healed: HashSet::new(),
             unserved: Vec::new(),
             weighed_at: Time::default(),
@@ -740,7 +740,7 @@ impl Engine {
                 self.tell_topology(pool, format!("{NOBODY_SAYS}: {wrong}"));
             }
         }
-        self.note_strangers(pool, strangers);
+        self.note_strangers(pool, &said_by, strangers);
         let all_there = self.all_owners_are_up(pool);
         if let Some(cluster) = self.pools[pool].cluster_mut() {
             // Who the owners are may still have to be said.
@@ -759,16 +759,20 @@ impl Engine {
         self.wake_unsure(pool, asked_at);
     }
 
-    /// Tells once of whoever answers for another Cluster.
-    fn note_strangers(&mut self, pool: usize, strangers: Vec<ServerId>) {
+    /// Tells of whoever answers for another Cluster: once, for not all nodes are asked each time.
+    fn note_strangers(&mut self, pool: usize, answered: &[ServerId], strangers: Vec<ServerId>) {
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };
-        let before = std::mem::replace(&mut cluster.strangers, strangers.clone());
-        for server in strangers.iter().filter(|id| !before.contains(id)) {
+        cluster
+            .strangers
+            .retain(|id| strangers.contains(id) || !answered.contains(id));
+        let new = strangers.into_iter();
+        let new: Vec<_> = new.filter(|id| cluster.strangers.insert(*id)).collect();
+        for server in new {
             let text = format!(
                 "{} answers for another Cluster and is not heeded: was it named by mistake, or has it the address of a node that is gone?",
-                self.server(*server).label
+                self.server(server).label
             );
             self.say_topology(pool, text);
         }
@@ -1088,6 +1092,11 @@ impl Engine {
         if let Some(index) = self.free_server() {
             self.servers[usize::from(index.0)] = server;
             self.learned.forget_server(index);
+            for pool in 0..self.pools.len() {
+                if let Some(cluster) = self.pools[pool].cluster_mut() {
+                    cluster.strangers.remove(&index);
+                }
+            }
             return Some(index);
         }
         if self.servers.len() >= SERVERS_MAX {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use respool_engine::settings::{
     Address, Part, PoolKind, PoolSettings, Reads, ServerSettings, Settings,
 };
-use respool_engine::{Action, Engine, LinkId, Peer, SessionId, TICK_MS, Time, Worker};
+use respool_engine::{Action, Engine, Event, LinkId, Peer, SessionId, TICK_MS, Time, Worker};
 use respool_protocol::encode;
 use respool_protocol::hashing::{Placement, PredixyHash};
 use respool_protocol::request::{Found, Scanner, Span};
@@ -207,7 +207,7 @@ impl Owners {
             return None;
         };
         let slots = (0..nodes).map(|node| {
-            let (first, last) = (SLOTS * node / nodes, SLOTS * (node + 1) / nodes - 1);
+            let (first, last) = (share(node, nodes), share(node + 1, nodes) - 1);
             let (port, id) = (node + 1, format!("{node:040}"));
             format!("*3\r\n:{first}\r\n:{last}\r\n*3\r\n$6\r\nserver\r\n:{port}\r\n$40\r\n{id}\r\n")
         });
@@ -227,7 +227,7 @@ impl Owners {
             By::One => 0,
             By::Placement(placement) => placement.server_of(key.as_bytes(), || 0),
             By::Slots(nodes) => {
-                let ends = (1..*nodes).map(|node| SLOTS * node / nodes);
+                let ends = (1..*nodes).map(|node| share(node, *nodes));
                 let slot = hash_slot(key.as_bytes());
                 ends.filter(|end| *end <= slot).count()
             }
@@ -246,6 +246,11 @@ impl Owners {
     }
 }
 
+/// Where the slots of one of so many nodes begin.
+fn share(node: u16, nodes: u16) -> u16 {
+    (u32::from(SLOTS) * u32::from(node) / u32::from(nodes)) as u16
+}
+
 /// An engine, and what came out of it.
 pub(crate) struct World {
     pub(crate) engine: Engine,
@@ -256,6 +261,8 @@ pub(crate) struct World {
     pub(crate) all_shared: Vec<LinkId>,
     /// What was to be done, but for connections.
     pub(crate) actions: Vec<Action>,
+    /// What there was to be told.
+    pub(crate) events: Vec<Event>,
     /// The most that was held at the end of a turn.
     pub(crate) held_most: u64,
     /// Clients that take nothing.
@@ -308,6 +315,7 @@ impl World {
             shared,
             all_shared,
             actions: Vec::new(),
+            events: Vec::new(),
             held_most: 0,
             slow: HashSet::new(),
             room: HashMap::new(),
@@ -362,7 +370,9 @@ impl World {
                 }
             }
         }
-        while self.engine.poll_event().is_some() {}
+        while let Some(event) = self.engine.poll_event() {
+            self.events.push(event);
+        }
     }
 
     /// A socket takes what it has room for; whether that was all.
