@@ -435,11 +435,10 @@ impl Engine {
         {
             candidates.swap(0, place);
         }
-        let mut links = Vec::new();
-        for server in candidates {
-            links.extend(self.link_that_answers(server));
-        }
-        links.truncate(ASKED_MAX);
+        let answering = candidates
+            .into_iter()
+            .filter_map(|server| self.link_that_answers(server));
+        let links: Vec<Key> = answering.take(ASKED_MAX).collect();
         let now = self.now;
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;

@@ -88,6 +88,8 @@ pub(crate) struct Delayed {
     waits_since_ms: u32,
     /// What has come behind it is more than may wait for it.
     is_too_much: bool,
+    /// Whether its session is on the engine's list of those that have put something off.
+    is_listed: bool,
 }
 
 /// A request that was in flight when one in front of it was put off.
@@ -116,6 +118,25 @@ impl Delayed {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.items.len()
+    }
+
+    /// Whether one of them is to be looked at. `is_alone`: its session has nothing else in flight; then one may be asked, or it
+    /// is known what has overtaken them.
+    fn is_due(&self, is_alone: bool, now: Time, is_over: impl Fn(u32) -> bool) -> bool {
+        let may_be_asked = |item: &PutOff| is_alone && item.due <= now;
+        let learns = is_alone && !self.others.is_empty();
+        let mut items = self.items.iter();
+        self.is_too_much
+            || learns
+            || items.any(|item| may_be_asked(item) || is_over(self.asked_at_ms(item)))
+    }
+
+    /// Since when a request has waited, as ledgers keep it.
+    fn asked_at_ms(&self, item: &PutOff) -> u32 {
+        match item.waits {
+            true => self.waits_since_ms,
+            false => item.entry.at_ms,
+        }
     }
 
     /// Whether a request of it may have to wait at its node.
@@ -464,7 +485,7 @@ impl Engine {
         if item.waits && is_new {
             delayed.waits_since_ms = now_ms;
         }
-        if delayed.items.is_empty() {
+        if !std::mem::replace(&mut delayed.is_listed, true) {
             self.put_off_sessions.push(key);
         }
         if !delayed.looked_through.contains(&link) {
@@ -535,28 +556,45 @@ impl Engine {
         self.pass_on(item.entry, &reply);
     }
 
-    /// Asks again what may be.
+    /// Asks again what may be. Thousands of sessions may wait for a server that is gone, and each of them is looked at; so the next time
+    /// is no sooner than in as many microseconds as they are, which leaves most of the time to those who ask of other servers.
     pub(crate) fn ask_put_off(&mut self) {
-        for key in std::mem::take(&mut self.put_off_sessions) {
+        self.put_off_missed = self.now < self.put_off_at;
+        if self.put_off_missed {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.put_off_sessions);
+        self.put_off_at = self.now + waiting.len() as u32;
+        for key in waiting {
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.rare().delayed.is_listed = false;
+            }
             self.ask_put_off_by(key);
-            let has_more = |session: &Session| {
-                let rare = session.rare.as_deref();
-                rare.is_some_and(|rare| !rare.delayed.items.is_empty())
-            };
-            if self.sessions.get(key).is_some_and(has_more) && !self.put_off_sessions.contains(&key)
-            {
-                self.put_off_sessions.push(key);
+            if let Some(session) = self.sessions.get_mut(key) {
+                let delayed = &mut session.rare().delayed;
+                let has_more = !delayed.items.is_empty();
+                if has_more && !std::mem::replace(&mut delayed.is_listed, true) {
+                    self.put_off_sessions.push(key);
+                }
             }
         }
     }
 
     fn ask_put_off_by(&mut self, key: Key) {
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.sessions.get(key) else {
             return;
         };
         let is_alone = session.in_flight() == 0;
+        let delayed = session.rare.as_deref().map(|rare| &rare.delayed);
+        if !delayed.is_some_and(|its| its.is_due(is_alone, self.now, |at_ms| self.is_over(at_ms))) {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
         let delayed = &mut session.rare().delayed;
-        let (items, waits_since_ms) = (std::mem::take(&mut delayed.items), delayed.waits_since_ms);
+        let items = std::mem::take(&mut delayed.items);
+        let waits_since_ms = delayed.waits_since_ms;
         let is_too_much = std::mem::take(&mut delayed.is_too_much);
         let mut executed = AllExecuted::default();
         if is_alone {

@@ -252,6 +252,9 @@ pub struct Engine {
     pub(crate) slow: Vec<(Key, Key)>,
     /// Sessions with something that was put off.
     pub(crate) put_off_sessions: Vec<Key>,
+    /// They are not looked at before, and whether they would have been.
+    pub(crate) put_off_at: Time,
+    pub(crate) put_off_missed: bool,
     /// Servers of which the read that is being taken said that slots are another one's.
     pub(crate) lost_slots: Vec<ServerId>,
     /// What was told last of who owns what, of each pool.
@@ -331,14 +334,9 @@ impl Engine {
         }
         let pause_ends = self.pauses.iter().map(|pause| pause.until).min();
         let kept_until = self.kept.front().map(|(until, _)| *until);
-        let flush_at = match (self.flush_at, kept_until) {
-            (Some(flush), Some(kept)) => Some(flush.min(kept)),
-            (flush, kept) => flush.or(kept),
-        };
-        match (flush_at, pause_ends) {
-            (Some(flush), Some(end)) => Some(flush.min(end)),
-            (flush, end) => flush.or(end),
-        }
+        let ask_at = self.put_off_missed.then_some(self.put_off_at);
+        let all = [self.flush_at, kept_until, pause_ends, ask_at];
+        all.into_iter().flatten().min()
     }
 
     /// The bytes that this session is to be sent.
@@ -410,6 +408,8 @@ impl Engine {
             pieces: Vec::new(),
             slow: Vec::new(),
             put_off_sessions: Vec::new(),
+            put_off_at: Time(0),
+            put_off_missed: false,
             lost_slots: Vec::new(),
             told_of_topology: HashMap::new(),
             resume: Vec::new(),

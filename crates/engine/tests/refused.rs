@@ -51,6 +51,38 @@ fn what_two_asked_is_asked_again_for_the_second_though_the_first_has_been_told_o
     assert_eq!(world.got(second), "$1\r\nv\r\n");
 }
 
+/// To look at each of them in every turn would take the time of those who ask of other servers.
+#[test]
+fn whoever_waits_among_thousands_is_asked_for_again_without_being_looked_at_in_every_turn() {
+    const MANY: u64 = 3_000;
+    let mut settings = world::cluster(1);
+    settings.flush.fuse = false;
+    let mut world = nodes_of(settings);
+    let link = world.shared;
+    let sessions: Vec<_> = (0..MANY).map(|_| world.accept()).collect();
+    let get = |number: usize| requests(&[&format!("GET k{number}")]);
+    world.turn(|engine| {
+        for (number, session) in sessions.iter().enumerate() {
+            engine.handle_session_bytes(*session, &get(number));
+        }
+    });
+    assert_eq!(world.asked(link).len(), sessions.len());
+    world.says(link, LOADING.repeat(sessions.len()));
+    let looked_at = world.now;
+    assert_eq!(world.engine.deadline(), None, "none of them is due");
+    world.turn(|_| {});
+    let next = Time(looked_at.0 + MANY);
+    assert_eq!(world.engine.deadline(), Some(next));
+    world.turn_at(next, |_| {});
+    assert_eq!(world.engine.deadline(), None);
+    world.wait_ms(100);
+    assert_eq!(world.asked(link).len(), sessions.len());
+    world.says(link, "$1\r\nv\r\n".repeat(sessions.len()));
+    for session in sessions {
+        assert_eq!(world.got(session), "$1\r\nv\r\n");
+    }
+}
+
 const LARGE: usize = 30_000;
 
 fn large() -> String {
