@@ -116,7 +116,7 @@ impl Unanswered {
             self.answered = 0;
             self.written = 0;
             self.bytes.clear();
-            self.bytes.shrink_to(KEPT_BYTES_MAX);
+            self.bytes.shrink_to(SPARE_BYTES_MAX);
         } else if self.answered >= COMPACT_BYTES && self.answered * 2 >= self.bytes.len() {
             self.bytes.drain(..self.answered);
             self.written -= self.answered;
@@ -145,9 +145,9 @@ pub(crate) struct Spare {
 /// What a fresh buffer has room for; it grows by doubling.
 const FRESH_BYTES: usize = 512;
 /// A buffer that grew beyond this is freed, not kept.
-const KEPT_BYTES_MAX: usize = 64 << 10;
+const SPARE_BYTES_MAX: usize = 64 << 10;
 /// How many buffers are kept.
-const KEPT_MAX: usize = 1024;
+const SPARES_MAX: usize = 1024;
 
 impl Spare {
     pub(crate) fn take(&mut self) -> Vec<u8> {
@@ -158,7 +158,7 @@ impl Spare {
 
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
-        if capacity > 0 && capacity <= KEPT_BYTES_MAX && self.buffers.len() < KEPT_MAX {
+        if capacity > 0 && capacity <= SPARE_BYTES_MAX && self.buffers.len() < SPARES_MAX {
             buffer.clear();
             self.buffers.push(buffer);
         }

@@ -2,9 +2,9 @@
 //! and of reads that are the same, one is sent.
 //!
 //! ```text
-//!   gathered:   GET a   SET b 1   INCR c   LLEN l   GET d   LLEN l   GET a      of seven sessions
-//!   sent:       INCR c   MSET b 1 …   LLEN l   MGET a d
-//!   ledger:     INCR c | Sets(…), b … | LLEN l, the same | Gets(2), a, the same, d
+//!   gathered:   GET a   SET b 1   INCR c   LLEN l   GET d   SET e 2   LLEN l   GET a      of eight sessions
+//!   sent:       INCR c   MSET b 1 e 2   LLEN l   MGET a d
+//!   ledger:     INCR c | Sets(2), b, e | LLEN l, the same | Gets(2), a, the same, d
 //! ```
 //!
 //! Each part has an entry of its own, with its session and its place there. No client can tell, because of
@@ -340,10 +340,11 @@ impl Engine {
             saved += parts.len() - blocks.of_section.len();
             let counters = &mut self.counters;
             counters.fused_batches += fused.wholes;
-            if section.part == Class::OfGets {
-                counters.fused_gets += fused.requests;
-            } else {
-                counters.fused_sets += fused.requests;
+            match section.part {
+                Class::OfGets => counters.fused_gets += fused.requests,
+                Class::OfSets => counters.fused_sets += fused.requests,
+                // Other reads are moved, and not fused.
+                _ => {}
             }
         }
         let counters = &mut self.counters;

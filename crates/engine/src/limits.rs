@@ -1,4 +1,5 @@
-//! Every maximum of the engine, in one place, with what happens at it.
+//! Every maximum of the engine that a client, a server or an operator can meet, in one place, with what happens at it. What only says how much memory
+//! is worth keeping stands where it is kept.
 //!
 //! Limits marked *wire* are Redis's own: a client meets the same error at the same size whether it
 //! speaks to us or to the server. The others bound what we hold on behalf of others.

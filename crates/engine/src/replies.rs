@@ -510,7 +510,7 @@ impl Engine {
                 let beginning = std::mem::take(&mut link.partial);
                 self.refuse_message(hub, &beginning);
             } else if link.partial.len() > whole_bytes_max {
-                self.lose_link(key, "it sent a push larger than session_output_hard_bytes");
+                self.lose_link(key, "it sent a push larger than session-output-hard-bytes");
             }
             return;
         }

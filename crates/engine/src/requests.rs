@@ -174,11 +174,11 @@ impl Engine {
                     } as usize;
                     let large = scanner.argc() > 0
                         && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
-                    match if large {
-                        self.begin_large(key, &scanner, rest)
-                    } else {
-                        None
-                    } {
+                    let begun = match large {
+                        true => self.begin_large(key, &scanner, rest),
+                        false => None,
+                    };
+                    match begun {
                         Some(used) => {
                             at += used;
                             scanner.reset();
@@ -572,7 +572,7 @@ impl Engine {
             id,
             id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::QUIT | id::RESET
         );
-        let in_multi = |session: &crate::session::Session| session.flags.any(Flags::IN_MULTI);
+        let in_multi = |session: &Session| session.flags.any(Flags::IN_MULTI);
         if !ends_multi && self.sessions.get(key).is_some_and(in_multi) {
             return match is_itselfs {
                 true => self.queue_unknown(key, bytes, names_no_subcommand(request)),

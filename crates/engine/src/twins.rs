@@ -62,6 +62,8 @@ impl Twins {
                 return Place { slot, leader };
             }
         }
+        // Whoever leads from here is not found any more: what is the same as that string is sent once more, and nobody is
+        // answered wrongly.
         let slot = hash & mask;
         Place { slot, leader: None }
     }

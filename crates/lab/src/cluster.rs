@@ -41,6 +41,8 @@ const TO_ONE_MAX: f64 = 1.25;
 const TO_ENVOY_MAX: f64 = 0.3;
 /// CPU of the proxy for a key of an MGET of 100, µs.
 const KEY_US_MAX: f64 = 0.12;
+/// CPU of the servers for it, to the same of one server asked directly.
+const SERVERS_CPU_MAX: f64 = 1.0;
 /// Median time of an MGET of 100, to the same of one server asked directly.
 const P50_MAX: f64 = 1.5;
 
@@ -152,7 +154,7 @@ pub fn bars(report: &Report) -> Vec<Bar> {
                     ),
                     (
                         "servers' CPU ÷ direct MGET's",
-                        None,
+                        Some(SERVERS_CPU_MAX),
                         ratios.server_cpu_to_direct,
                     ),
                     ("p50 ÷ direct MGET's", Some(P50_MAX), ratios.p50_to_direct),

@@ -643,8 +643,9 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ),
         value: "TIME",
         brief: "The longest that a request waits in an open batch",
-        more: "A bound, not a pause: a batch leaves as soon as the one before it has come back. A \
-               larger value makes larger batches when replies are slow to come. Where a pool has \
+        more: "A bound, not a pause: a batch leaves when the one before it has come back and those whom \
+               that has answered, and who are about to ask again, have asked. A larger value makes \
+               larger batches where replies or clients are slow to come. Where a pool has \
                several servers, the answers to a part of a pipeline wait as long for the rest.",
         example: "500",
         per_pool: true,
