@@ -15,7 +15,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
-use respool_protocol::cluster::{self, Endpoint, Info, Role as NodeRole, View};
+use respool_protocol::cluster::{self, Endpoint, Info, Role as NodeRole, View, ViewError};
 use respool_protocol::encode;
 use respool_protocol::hashing::Hash;
 use respool_protocol::slot::{SLOTS, hash_slot};
@@ -128,6 +128,9 @@ struct Refresh {
     ticket: u32,
     /// It is under way since then.
     since: Option<Time>,
+    /// What they are asked, and were asked for the one that is under way.
+    listing: Listing,
+    asked: Listing,
     /// Nodes that have not answered.
     missing: usize,
     answers: Vec<(View, Info)>,
@@ -367,8 +370,44 @@ enum Named {
 
 const NOBODY_SAYS: &str = "no node says who owns what";
 
-/// What the nodes are asked.
-const ASK: [&[&str]; 2] = [&["CLUSTER", "SLOTS"], &["CLUSTER", "INFO"]];
+/// By what the nodes are asked who owns what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Listing {
+    #[default]
+    Slots,
+    /// Where that is refused: it is deprecated, and a user may have the right to the one and not to the other.
+    Shards,
+}
+
+impl Listing {
+    /// What is asked, and how far the node believes what it says.
+    fn ask(self) -> [&'static [&'static str]; 2] {
+        let which: &[&str] = match self {
+            Listing::Slots => &["CLUSTER", "SLOTS"],
+            Listing::Shards => &["CLUSTER", "SHARDS"],
+        };
+        [which, &["CLUSTER", "INFO"]]
+    }
+
+    fn read(self, answer: &[u8], asked: &str) -> Result<View, ViewError> {
+        match self {
+            Listing::Slots => View::from_slots(answer, asked),
+            Listing::Shards => View::from_shards(answer, asked),
+        }
+    }
+
+    /// Whether the node has said that it is not to be asked that, or does not know it.
+    fn is_refused(answer: &[u8]) -> bool {
+        answer.starts_with(b"-NOPERM") || answer.starts_with(b"-ERR")
+    }
+
+    fn other(self) -> Listing {
+        match self {
+            Listing::Slots => Listing::Shards,
+            Listing::Shards => Listing::Slots,
+        }
+    }
+}
 
 /// Refreshes.
 impl Engine {
@@ -456,8 +495,11 @@ impl Engine {
         cluster.healed.clear();
         cluster.denied_by = None;
         let ticket = cluster.refresh.ticket.wrapping_add(1);
+        let listing = cluster.refresh.listing;
         cluster.refresh = Refresh {
             down_since: cluster.refresh.down_since,
+            listing,
+            asked: listing,
             ticket,
             since: Some(now),
             missing: links.len(),
@@ -465,13 +507,13 @@ impl Engine {
         };
         self.counters.topology_refreshes += 1;
         let mut bytes = Vec::new();
-        for request in ASK {
+        for request in listing.ask() {
             encode::request(&mut bytes, request);
         }
         for link in links {
             let duty = Duty::Owners {
                 ticket,
-                slots: None,
+                listed: None,
             };
             self.put_ours(link, &bytes, duty);
         }
@@ -501,7 +543,7 @@ impl Engine {
     }
 
     /// A node has said who owns what.
-    pub(crate) fn take_owners(&mut self, link: Key, ticket: u32, slots: &[u8], info: &[u8]) {
+    pub(crate) fn take_owners(&mut self, link: Key, ticket: u32, listed: &[u8], info: &[u8]) {
         let Some(server) = self.links.get(link).map(|link| link.key.server) else {
             return;
         };
@@ -510,7 +552,6 @@ impl Engine {
             Address::Tcp { host, .. } => host.clone(),
             Address::Unix(_) => String::from("localhost"),
         };
-        let answer = View::from_slots(slots, &host).and_then(|view| Ok((view, Info::read(info)?)));
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };
@@ -518,6 +559,13 @@ impl Engine {
         if refresh.since.is_none() || refresh.ticket != ticket {
             return;
         }
+        let view = refresh.asked.read(listed, &host);
+        let answer = view.and_then(|view| Ok((view, Info::read(info)?)));
+        // As long as one node answers, it is right for that one.
+        refresh.listing = match Listing::is_refused(listed) && refresh.answers.is_empty() {
+            true => refresh.asked.other(),
+            false => refresh.asked,
+        };
         refresh.missing -= 1;
         match answer {
             Ok(answer) => {

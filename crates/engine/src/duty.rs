@@ -48,7 +48,10 @@ pub(crate) enum Duty {
     /// A Sentinel is asked about the primary of this number: nobody's; and what it said to the first of five requests.
     Survey { primary: u16, answers: Vec<Vec<u8>> },
     /// A node of a Cluster is asked who owns what: nobody's; and what it said to the first of two requests.
-    Owners { ticket: u32, slots: Option<Vec<u8>> },
+    Owners {
+        ticket: u32,
+        listed: Option<Vec<u8>>,
+    },
     /// A server that is read is asked who and how it is: nobody's; and what it said to the first of two requests.
     Look { who: Option<Vec<u8>> },
     /// MULTI and EXEC, to see whether that is possible: nobody's; and what the server said to the first.
@@ -140,7 +143,7 @@ impl Duty {
     pub(crate) fn begin_again(&mut self, nobodys: bool) -> bool {
         match self {
             Duty::Learn(_) | Duty::Ask | Duty::Dismissal { .. } | Duty::Unblock { .. } => {}
-            Duty::Probe(told) | Duty::Owners { slots: told, .. } | Duty::Look { who: told } => {
+            Duty::Probe(told) | Duty::Owners { listed: told, .. } | Duty::Look { who: told } => {
                 *told = None;
             }
             Duty::Survey { answers, .. } => answers.clear(),
@@ -238,7 +241,7 @@ impl Engine {
                 return;
             }
             Some(
-                Duty::Probe(first) | Duty::Owners { slots: first, .. } | Duty::Look { who: first },
+                Duty::Probe(first) | Duty::Owners { listed: first, .. } | Duty::Look { who: first },
             ) if first.is_none() => {
                 *first = Some(reply.to_vec());
                 return;
@@ -281,8 +284,8 @@ impl Engine {
         self.counters.link_replies += 1;
         match duty {
             Duty::Learn(about) => self.learn(key, about, reply),
-            Duty::Owners { ticket, slots } => {
-                self.take_owners(key, ticket, &slots.unwrap_or_default(), reply);
+            Duty::Owners { ticket, listed } => {
+                self.take_owners(key, ticket, &listed.unwrap_or_default(), reply);
             }
             Duty::Look { who } => self.take_look(key, &who.unwrap_or_default(), reply),
             Duty::Survey {

@@ -736,7 +736,17 @@ fn a_user_who_may_not_ask_who_owns_what_is_told_so_by_what_is_for_all_nodes() {
             let tells = error.starts_with("CLUSTERDOWN respool: ") && error.contains("NOPERM");
             assert!(tells, "{reply:?}");
         }
+        let mut node = Client::connect(cluster.addresses()[0]);
+        if node.call("CLUSTER SHARDS").error().is_none() {
+            order("+cluster|shards +cluster|info");
+            wait_until("they are all known by their shards", SOON, || {
+                client.call("DBSIZE") == Value::Integer(10)
+            });
+            order("-cluster");
+        }
         order("+cluster|slots +cluster|info");
+        let anew = self::proxy(&seed, &["--threads=1"]);
+        let mut client = Client::connect(anew.address());
         wait_until("they are all known", SOON, || {
             client.call("DBSIZE") == Value::Integer(10)
         });
