@@ -2,7 +2,10 @@
 
 mod world;
 
+use std::collections::BTreeSet;
+
 use respool_engine::limits::FUSED_BYTES_MAX;
+use respool_engine::settings::Settings;
 use respool_engine::{LinkId, Origin, SessionId};
 use world::{World, request, requests, take_requests};
 
@@ -526,6 +529,232 @@ fn a_reply_of_another_length_is_not_believed() {
         assert_eq!(world.closed_links(), [world.shared]);
         assert!(world.got(a).starts_with("-UNKNOWN"));
     }
+}
+
+/// Five clients whose link is old enough to be connected again at once; what they ask has left as one MSET and one MGET.
+fn all_in_flight(mut settings: Settings) -> (World, [SessionId; 5]) {
+    settings.flush.fuse = true;
+    settings.flush.collapse = true;
+    let mut world = World::new(settings);
+    world.wait_ms(1_100);
+    world.see_rights();
+    let all = [(); 5].map(|()| world.accept());
+    let asked: [(_, &[&str]); 5] = [
+        (all[0], &["SET a 1"]),
+        (all[1], &["SET b 2"]),
+        (all[2], &["GET x"]),
+        (all[3], &["GET y"]),
+        (all[4], &["GET x"]),
+    ];
+    ask_at_once(&mut world, &asked);
+    let sent = requests(&["MSET a 1 b 2", "MGET x y"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    (world, all)
+}
+
+/// The link of [`all_in_flight`] has ended when this had come on it, and the next one answers: of what had not come whole, what
+/// was set may have been executed, and what was got is got again.
+#[track_caller]
+fn each_has_what_is_its(world: &mut World, all: [SessionId; 5], said: &str) {
+    let has_come = |reply: &str| said.starts_with(reply);
+    let got = all.map(|client| world.got(client));
+    let link = world.connect();
+    world.turn(|_| {});
+    let [was_set, x, y] = ["+OK\r\n", "+OK\r\n*2\r\n$2\r\nx1\r\n", WHOLE].map(has_come);
+    let mut again = Vec::new();
+    for (client, got) in got.iter().enumerate() {
+        let (has_come, old, key) = match client {
+            0 | 1 => (was_set, "+OK\r\n", None),
+            3 => (y, "$2\r\ny1\r\n", Some("y")),
+            _ => (x, "$2\r\nx1\r\n", Some("x")),
+        };
+        match (has_come, key) {
+            (true, _) => assert_eq!(got, old, "client {client} after {said:?}"),
+            (false, None) => assert!(got.starts_with("-UNKNOWN "), "{got} after {said:?}"),
+            (false, Some(key)) => {
+                assert_eq!(got, "", "client {client} after {said:?}");
+                again.push((all[client], key));
+            }
+        }
+    }
+    // Joined as anything is, but for who has to show that a GET may be asked there.
+    let asked = world.asked(link);
+    assert!(asked.iter().all(|args| args[0] == "GET"), "{asked:?}");
+    let gets: BTreeSet<&str> = asked.iter().map(|args| args[1].as_str()).collect();
+    assert_eq!(
+        gets,
+        again.iter().map(|(_, key)| *key).collect(),
+        "after {said:?}"
+    );
+    let reply = |args: &Vec<String>| format!("$2\r\n{}2\r\n", args[1]);
+    world.says(link, asked.iter().map(reply).collect::<String>());
+    for (client, key) in again {
+        assert_eq!(world.got(client), format!("$2\r\n{key}2\r\n"));
+    }
+    assert_eq!(world.sent(link), "", "once");
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+/// All that the server of [`all_in_flight`] has to say.
+const WHOLE: &str = "+OK\r\n*2\r\n$2\r\nx1\r\n$2\r\ny1\r\n";
+
+#[test]
+fn wherever_a_connection_is_lost_nobody_has_half_a_reply_and_reads_are_answered() {
+    for cut in 0..WHOLE.len() {
+        let (mut world, all) = all_in_flight(world::settings());
+        world.says(world.shared, &WHOLE[..cut]);
+        world.lose(world.shared);
+        each_has_what_is_its(&mut world, all, &WHOLE[..cut]);
+    }
+}
+
+/// What is no array of that length, or no reply, ends the link where it begins. What comes behind reaches nobody.
+#[test]
+fn what_is_wrong_in_the_answer_to_an_mget_ends_the_link_and_nobody_has_anything_of_it() {
+    let cut_at = |end: &str| WHOLE.find(end).expect("it is there") + end.len();
+    let [head, first, second] = ["+OK\r\n", "*2\r\n", "x1\r\n"].map(cut_at);
+    for (right, wrong) in [
+        (0, "\x01\r\n"),
+        (head, "\x01\r\n"),
+        (head, "*1\r\n$2\r\nx1\r\n"),
+        (head, "*3\r\n$2\r\nx1\r\n$2\r\ny1\r\n$2\r\nz1\r\n"),
+        (head, "*0\r\n"),
+        (head, "*-1\r\n"),
+        (head, "*2 \r\n"),
+        (head, "~2\r\n$2\r\nx1\r\n$2\r\ny1\r\n"),
+        (head, "$2\r\nx1\r\n"),
+        (first, "\x01\r\n"),
+        (first, "$-2\r\n$2\r\ny1\r\n"),
+        (second, "\x01\r\n"),
+        (second, "$two\r\ny1\r\n"),
+        (WHOLE.len(), "$2\r\nz1\r\n"),
+        (WHOLE.len(), "\x01\r\n"),
+    ] {
+        let right = &WHOLE[..right];
+        for is_cut in [false, true] {
+            let (mut world, all) = all_in_flight(world::settings());
+            if is_cut {
+                world.says(world.shared, right);
+                world.says(world.shared, wrong);
+            } else {
+                world.says(world.shared, [right, wrong].concat());
+            }
+            assert_eq!(world.closed_links(), [world.shared], "{wrong:?}");
+            each_has_what_is_its(&mut world, all, right);
+        }
+    }
+}
+
+/// No server says such a thing, but a proxy in front of several may. It is no reason to fail what others have asked.
+#[test]
+fn an_error_in_the_place_of_a_value_is_for_who_asked_for_that() {
+    let (mut world, all) = all_in_flight(world::settings());
+    world.says(world.shared, "+OK\r\n*2\r\n-ERR no\r\n$2\r\ny1\r\n");
+    let expected = [
+        "+OK\r\n",
+        "+OK\r\n",
+        "-ERR no\r\n",
+        "$2\r\ny1\r\n",
+        "-ERR no\r\n",
+    ];
+    assert_eq!(all.map(|client| world.got(client)), expected);
+    assert_eq!(world.sent(world.shared), "");
+    assert_eq!(world.engine.counters().link_downs, 0);
+}
+
+/// Also where it is an error, and by itself would have been asked again.
+#[test]
+fn a_reply_that_comes_when_the_time_of_its_parts_is_over_is_nobodys() {
+    for late in [
+        WHOLE,
+        "+OK\r\n*2\r\n$-1\r\n$-1\r\n",
+        "-OOM no\r\n-NOPERM no\r\n",
+        "-UNKNOWN no\r\n-ERR no\r\n",
+    ] {
+        let mut settings = world::settings();
+        settings.timeouts.request_ms = 400;
+        let (mut world, all) = all_in_flight(settings);
+        world.wait_ms(450);
+        for client in all {
+            let got = world.got(client);
+            assert!(got.starts_with("-UNKNOWN "), "{got}");
+        }
+        // Who had got something asks for it again, and two others for something else.
+        let others = [world.accept(), world.accept()];
+        let asked: [(_, &[&str]); 4] = [
+            (all[2], &["GET x"]),
+            (all[0], &["SET a 3"]),
+            (others[0], &["GET z"]),
+            (others[1], &["SET c 4"]),
+        ];
+        ask_at_once(&mut world, &asked);
+        world.says(world.shared, late);
+        world.turn(|_| {});
+        let next = world.asked(world.shared);
+        for (client, _) in asked {
+            assert_eq!(world.got(client), "", "after {late:?}");
+        }
+        let of = |name: &str| {
+            let own = next.iter().filter(|args| args[0].ends_with(name));
+            let words = own.flat_map(|args| args[1..].to_vec());
+            words.collect::<Vec<_>>().join(" ")
+        };
+        let set_and_got = (of("SET"), of("GET"));
+        let expected = ("a 3 c 4".to_owned(), "x z".to_owned());
+        assert_eq!(set_and_got, expected, "after {late:?}: nothing twice");
+        let reply = |args: &Vec<String>| match args[0].as_str() {
+            "SET" | "MSET" => "+OK\r\n".to_owned(),
+            _ => answer(std::slice::from_ref(args), ""),
+        };
+        world.says(world.shared, next.iter().map(reply).collect::<String>());
+        for (client, asked) in asked {
+            let expected = match asked[0].starts_with("SET") {
+                true => "+OK\r\n",
+                false => "$1\r\nv\r\n",
+            };
+            assert_eq!(world.got(client), expected, "after {late:?}");
+        }
+        for client in [all[1], all[3], all[4]] {
+            assert_eq!(world.got(client), "", "after {late:?}");
+        }
+        assert_eq!(world.engine.counters().link_downs, 0, "the link lives on");
+    }
+}
+
+/// Their time is counted from when each asked.
+#[test]
+fn of_a_reply_that_is_late_for_some_the_others_have_their_part() {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    settings.flush.collapse = true;
+    settings.flush.max_delay_us = 1_000_000;
+    settings.timeouts.request_ms = 400;
+    let mut world = World::new(settings);
+    world.see_rights();
+    let [busy, one, two, three, four, five] = [(); 6].map(|()| world.accept());
+    world.asks(busy, &["INCR n"]);
+    ask_at_once(&mut world, &[(one, &["GET x"]), (two, &["SET a 1"])]);
+    world.wait_ms(200);
+    let asked: [(_, &[&str]); 3] = [
+        (three, &["GET x"]),
+        (four, &["SET b 2"]),
+        (five, &["GET y"]),
+    ];
+    ask_at_once(&mut world, &asked);
+    world.says(world.shared, ":1\r\n");
+    world.turn(|_| {});
+    let sent = requests(&["INCR n", "MSET a 1 b 2", "MGET x y"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    world.wait_ms(250);
+    for client in [one, two] {
+        assert!(world.got(client).starts_with("-UNKNOWN "));
+    }
+    world.says(world.shared, WHOLE);
+    assert_eq!(world.got(three), "$2\r\nx1\r\n");
+    assert_eq!(world.got(four), "+OK\r\n");
+    assert_eq!(world.got(five), "$2\r\ny1\r\n");
+    assert_eq!([one, two].map(|client| world.got(client)), ["", ""]);
+    assert_eq!(world.engine.counters().late_replies, 2);
 }
 
 #[test]
