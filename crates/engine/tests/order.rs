@@ -11,8 +11,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use respool_engine::settings::Settings;
-use respool_engine::{SessionId, TICK_MS};
+use respool_engine::{Counters, SessionId, TICK_MS};
 use respool_protocol::encode::{self, Version};
 use respool_protocol::reply::{Scanned, Scanner};
 use respool_protocol::slot::hash_slot;
@@ -39,6 +41,20 @@ struct Server {
     asked: usize,
     /// Somebody else writes there, too.
     has_strangers: bool,
+    lies: Lies,
+    /// How many values were read.
+    reads: usize,
+}
+
+/// What a server says of the value that is read as the first, second, ... though it is not so: a test of the tests.
+#[derive(Clone, Copy, Debug, Default)]
+enum Lies {
+    #[default]
+    Never,
+    /// What the key held when the server had executed one request.
+    Old(usize),
+    /// What another key holds.
+    OfAnother(usize),
 }
 
 /// What a server answers by an error now and then.
@@ -74,6 +90,9 @@ impl Refuses {
         may && answer[0] == b'-' && String::from_utf8_lossy(answer).contains(word)
     }
 }
+
+/// See [`Lies`].
+const ANOTHER: &str = "k1";
 
 const WRONGTYPE: &[u8] = b"-WRONGTYPE no\r\n";
 
@@ -124,7 +143,7 @@ impl Server {
             ["MGET", keys @ ..] => {
                 encode::array(&mut self.says, keys.len());
                 for key in keys {
-                    let reply = answer(&self.keys, "GET", key);
+                    let reply = self.read("GET", key);
                     let reply = match &reply[..] {
                         WRONGTYPE => b"$-1\r\n",
                         reply => reply,
@@ -160,10 +179,19 @@ impl Server {
                 encode::integer(&mut self.says, pairs.len() as i64);
             }
             [command, key] => {
-                let reply = answer(&self.keys, command, key);
+                let reply = self.read(command, key);
                 self.says.extend_from_slice(&reply);
             }
             other => panic!("the server got {other:?}"),
+        }
+    }
+
+    fn read(&mut self, command: &str, key: &str) -> Vec<u8> {
+        self.reads += 1;
+        match self.lies {
+            Lies::Old(at) if at == self.reads => answer(&self.past[0], command, key),
+            Lies::OfAnother(at) if at == self.reads => answer(&self.keys, command, ANOTHER),
+            _ => answer(&self.keys, command, key),
         }
     }
 
@@ -223,7 +251,7 @@ impl Asked {
 /// What a client knows of a server.
 #[derive(Clone, Default)]
 struct Known {
-    /// When what it asked last was executed, and when what it wrote last was.
+    /// When what it asked last was executed, and from when on what it wrote last is seen.
     before: usize,
     wrote: usize,
 }
@@ -271,6 +299,7 @@ impl Client {
                         Refuses::ForAWhile { .. } if reads => written.fold(0, usize::max),
                         Refuses::ForAWhile { .. } => same.fold(0, usize::max),
                         _ if reads && collapse => same.fold(before.wrote, usize::max),
+                        _ if reads => before.before.max(before.wrote),
                         _ => before.before,
                     };
                     let span = earliest.max(asked[at])..=answered[at];
@@ -291,12 +320,14 @@ impl Client {
                         }
                     };
                     known.before = known.before.max(found);
+                    // What is executed next sees it; what is executed together with it does not.
+                    let seen_from = found + 1;
                     if !reads {
-                        known.wrote = known.wrote.max(found);
+                        known.wrote = known.wrote.max(seen_from);
                     }
                     of_key.extend(keys.clone().map(|key| (key, found)));
                     if !reads {
-                        write_of_key.extend(keys.map(|key| (key, found)));
+                        write_of_key.extend(keys.map(|key| (key, seen_from)));
                     }
                 }
             }
@@ -475,6 +506,7 @@ struct Setting {
     fuse: bool,
     fused_keys_max: u32,
     collapse: bool,
+    lies: Lies,
 }
 
 fn setting(refuses: impl Strategy<Value = Refuses>) -> impl Strategy<Value = Setting> {
@@ -487,12 +519,17 @@ fn setting(refuses: impl Strategy<Value = Refuses>) -> impl Strategy<Value = Set
             fuse,
             fused_keys_max,
             collapse,
+            lies: Lies::Never,
         },
     )
 }
 
-/// Six clients ask that, and all get right answers.
-fn run(setting: &Setting, mut settings: Settings, steps: Vec<Step>) -> Result<(), TestCaseError> {
+/// Six clients ask that, and all get right answers. Returns what the engine counted.
+fn run(
+    setting: &Setting,
+    mut settings: Settings,
+    steps: Vec<Step>,
+) -> Result<Counters, TestCaseError> {
     settings.flush.fuse = setting.fuse;
     settings.flush.fused_keys_max = setting.fused_keys_max;
     settings.flush.collapse = setting.collapse;
@@ -504,6 +541,7 @@ fn run(setting: &Setting, mut settings: Settings, steps: Vec<Step>) -> Result<()
         .map(|_| Server {
             refuses: setting.refuses.clone(),
             has_strangers: setting.has_strangers,
+            lies: setting.lies,
             ..Server::default()
         })
         .collect();
@@ -582,7 +620,15 @@ fn run(setting: &Setting, mut settings: Settings, steps: Vec<Step>) -> Result<()
     for client in &clients {
         client.check(&world, &servers, setting.collapse)?;
     }
-    Ok(())
+    Ok(world.engine.counters())
+}
+
+/// Some servers, or such of which one has what begins in its own way.
+fn pool(setting: &Setting, has_parts: bool) -> Settings {
+    match has_parts && setting.servers > 1 {
+        true => world::parted(setting.servers - 1),
+        false => world::pool_of(setting.servers),
+    }
 }
 
 proptest! {
@@ -590,10 +636,7 @@ proptest! {
     fn all_see_one_server_that_executes_one_request_after_the_other(
         steps in prop::collection::vec(step(), 1..40), setting in setting(refuses()), has_parts: bool,
     ) {
-        let settings = match has_parts && setting.servers > 1 {
-            true => world::parted(setting.servers - 1),
-            false => world::pool_of(setting.servers),
-        };
+        let settings = pool(&setting, has_parts);
         run(&setting, settings, steps)?;
     }
 
@@ -610,4 +653,97 @@ proptest! {
     ) {
         run(&setting, world::cluster(setting.servers), steps)?;
     }
+}
+
+/// What the engine counts while such is asked, the same each time.
+fn counted(
+    setting: impl Strategy<Value = Setting>,
+    settings: impl Fn(&Setting) -> Settings,
+) -> Counters {
+    let mut runner = TestRunner::deterministic();
+    let asked = (prop::collection::vec(step(), 1..40), setting);
+    let mut all = Counters::default();
+    for _ in 0..100 {
+        let tree = asked.new_tree(&mut runner).expect("nothing is left out");
+        let (steps, setting) = tree.current();
+        let counted = run(&setting, settings(&setting), steps).expect("all get right answers");
+        all.add(&counted);
+    }
+    all
+}
+
+/// A test of the tests: should nothing be fused, joined or asked again any more, they would see nothing wrong in that.
+#[test]
+fn much_of_what_they_ask_is_fused_joined_and_asked_again() {
+    let of_pools = counted(setting(refuses()), |setting| pool(setting, false));
+    let of_parts = counted(setting(refuses()), |setting| pool(setting, true));
+    let cluster = |setting: &Setting| world::cluster(setting.servers);
+    let of_clusters = counted(setting(refuses()), cluster);
+    let refused = counted(setting(refuses_for_a_while()), cluster);
+    for all in [of_pools, of_parts, of_clusters, refused] {
+        let joined = [
+            all.fused_gets,
+            all.fused_sets,
+            all.collapsed,
+            all.asked_again,
+        ];
+        assert!(joined.iter().all(|count| *count > 10), "{joined:?}");
+    }
+    assert!(refused.refused_for_now > 10);
+}
+
+/// Commands by their numbers in [`asked`].
+const GET: u8 = 0;
+const SET: u8 = 8;
+
+/// What is found where a server lies, and these steps follow upon two in which both keys are set.
+fn found(lies: Lies, collapse: bool, asked: &[(usize, &[(u8, u8)])]) -> Result<(), TestCaseError> {
+    let setting = Setting {
+        servers: 1,
+        refuses: Refuses::Nothing,
+        has_strangers: false,
+        fuse: true,
+        fused_keys_max: 7,
+        collapse,
+        lies,
+    };
+    let whats = |all: &[(u8, u8)]| -> Vec<What> {
+        all.iter().map(|(what, key)| (*what, vec![*key])).collect()
+    };
+    let ask = |all: &[(usize, &[(u8, u8)])]| {
+        Step::Ask(
+            all.iter()
+                .map(|(client, all)| (*client, whats(all)))
+                .collect(),
+        )
+    };
+    let say = || Step::Say(0, usize::MAX);
+    let steps = vec![
+        ask(&[(0, &[(SET, 0)])]),
+        say(),
+        ask(&[(0, &[(SET, 1)])]),
+        say(),
+        ask(asked),
+        say(),
+    ];
+    run(&setting, world::settings(), steps).map(|_| ())
+}
+
+/// A test of the tests, too.
+#[test]
+fn an_answer_that_is_old_or_of_another_key_is_found() {
+    // Two others ask for what is set again meanwhile; in one MGET.
+    let after_a_write: &[(usize, &[(u8, u8)])] = &[(0, &[(SET, 0), (GET, 0)]), (1, &[(GET, 1)])];
+    let twice: &[(usize, &[(u8, u8)])] = &[(0, &[(SET, 0)]), (1, &[(GET, 0), (GET, 0)])];
+    for collapse in [false, true] {
+        for asked in [after_a_write, twice] {
+            found(Lies::Never, collapse, asked).expect("nothing is wrong");
+            found(Lies::OfAnother(1), collapse, asked).expect_err("it is of another key");
+        }
+        found(Lies::Old(1), collapse, after_a_write).expect_err("it was written before");
+        let alone = found(Lies::Old(1), collapse, twice);
+        alone.expect("it may have been read before it was written");
+    }
+    // Where they are joined it is one.
+    found(Lies::Old(2), false, twice).expect_err("the first that it read was newer");
 }
