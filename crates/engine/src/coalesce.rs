@@ -974,7 +974,7 @@ pub(crate) fn is_nil(element: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::refuses_command;
+    use super::{executed_nothing, refuses_command};
 
     #[test]
     fn what_is_refused_is_a_command_or_a_key() {
@@ -991,6 +991,53 @@ mod tests {
             "OOM command not allowed when used memory > 'maxmemory'.",
         ] {
             assert!(!refuses_command(other.as_bytes()), "{other}");
+        }
+    }
+
+    /// What is missing here would be asked again though it may have been executed, or failed for all though nobody did it.
+    #[test]
+    fn nothing_was_executed_where_a_server_says_so_in_words_that_are_its_own() {
+        for refused in [
+            "NOPERM this user has no permissions to run the 'mset' command",
+            "NOAUTH Authentication required.",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "READONLY You can't write against a read only replica.",
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "CROSSSLOT Keys in request don't hash to the same slot",
+            "MOVED 3999 127.0.0.1:6381",
+            "ASK 3999 127.0.0.1:6381",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "CLUSTERDOWN Hash slot not served",
+            "LOADING Redis is loading the dataset in memory",
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "NOTSENT respool: server:1: the connection was lost before the command was sent",
+            "ERR unknown command 'MSET', with args beginning with: 'a' '1'",
+            "ERR unsupported command 'MSET'",
+        ] {
+            assert!(executed_nothing(refused.as_bytes()), "{refused}");
+            let (word, _) = refused.split_once(' ').expect("more than a word");
+            for other in [word, &format!("{word}S no"), &format!("ERR {refused}")] {
+                let as_word = executed_nothing(other.as_bytes());
+                assert!(!as_word, "{other}");
+            }
+            let later = format!("UNKNOWN a part of it may have been; {refused}");
+            assert!(!executed_nothing(later.as_bytes()), "{later}");
+        }
+        for doubtful in [
+            "",
+            "ERR",
+            "ERR syntax error",
+            "ERR wrong number of arguments for 'mset' command",
+            "ERR unknown",
+            "UNKNOWN respool: the command was sent and may have been executed",
+            "UNKNOWN respool: server:1: nobody knows",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "EXECABORT Transaction discarded because of previous errors.",
+            "UNBLOCKED force unblock from blocking operation",
+        ] {
+            assert!(!executed_nothing(doubtful.as_bytes()), "{doubtful}");
         }
     }
 }

@@ -6,7 +6,7 @@
 
 mod world;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
 
@@ -35,6 +35,8 @@ struct Server {
     past: Vec<HashMap<String, Option<Held>>>,
     /// Of writes, by their unique values: what they were executed as.
     writes: HashMap<String, usize>,
+    /// What was in an MSET that is in doubt.
+    doubted: HashSet<String>,
     says: Vec<u8>,
     refuses: Refuses,
     /// How often it was asked something.
@@ -64,6 +66,8 @@ enum Refuses {
     Nothing,
     /// MGET and MSET.
     Joined,
+    /// An MSET of which it does not say whether it was executed: sometimes it was.
+    InDoubt,
     /// Whatever it is, for a while: so many of ten that come.
     ForAWhile { seed: u64, of_ten: u64 },
 }
@@ -72,6 +76,7 @@ impl Refuses {
     fn by(&self) -> &'static [u8] {
         match self {
             Refuses::ForAWhile { .. } => b"-LOADING not yet\r\n",
+            Refuses::InDoubt => b"-ERR who knows\r\n",
             _ => b"-OOM no\r\n",
         }
     }
@@ -81,15 +86,21 @@ impl Refuses {
         let may = match self {
             Refuses::Nothing => false,
             Refuses::Joined => matches!(command, "MGET" | "MSET"),
+            // Who has set something by itself may have been taken along.
+            Refuses::InDoubt => matches!(command, "SET" | "MSET"),
             Refuses::ForAWhile { .. } => true,
         };
         let word = match self {
             Refuses::ForAWhile { .. } => "LOADING ",
+            Refuses::InDoubt => "who knows",
             _ => "OOM ",
         };
         may && answer[0] == b'-' && String::from_utf8_lossy(answer).contains(word)
     }
 }
+
+/// How values begin that are set with options. An odd number of arguments follows their command.
+const WITH_OPTION: char = '!';
 
 /// See [`Lies`].
 const ANOTHER: &str = "k1";
@@ -134,11 +145,28 @@ impl Server {
         let refused = match &self.refuses {
             Refuses::Nothing => false,
             Refuses::Joined => is_joined && now.is_multiple_of(3),
+            Refuses::InDoubt => args[0] == "MSET" && now.is_multiple_of(3),
             // Not in turn: what is asked again in a rhythm might meet the same for ever.
             Refuses::ForAWhile { seed, of_ten } => hash(&(seed, self.asked)) % 10 < *of_ten,
         };
         self.asked += 1;
+        if args[0].ends_with("SET") {
+            self.take_values(&args[1..]);
+        }
+        let in_doubt = refused && matches!(self.refuses, Refuses::InDoubt);
+        if in_doubt {
+            let values = args[2..].iter().step_by(2);
+            self.doubted.extend(values.map(|value| (*value).to_owned()));
+        }
         match args {
+            ["MSET", pairs @ ..] if in_doubt && now.is_multiple_of(2) => {
+                let says = self.says.len();
+                for pair in pairs.chunks(2) {
+                    self.set(now, pair[0], pair[1]);
+                }
+                self.says.truncate(says);
+                self.says.extend_from_slice(self.refuses.by());
+            }
             _ if refused => self.says.extend_from_slice(self.refuses.by()),
             ["MGET", keys @ ..] => {
                 encode::array(&mut self.says, keys.len());
@@ -151,7 +179,7 @@ impl Server {
                     self.says.extend_from_slice(reply);
                 }
             }
-            ["SET", key, value] | ["MSET", key, value] => self.set(now, key, value),
+            ["SET", key, value, ..] | ["MSET", key, value] => self.set(now, key, value),
             ["MSET", pairs @ ..] => {
                 for pair in pairs.chunks(2) {
                     self.set(now, pair[0], pair[1]);
@@ -195,6 +223,19 @@ impl Server {
         }
     }
 
+    /// Of a SET or MSET: what was asked with options comes with them, by itself, and what is in doubt does not come again.
+    fn take_values(&self, args: &[&str]) {
+        let is_plain = args.len().is_multiple_of(2);
+        for pair in args.chunks_exact(2).filter(|_| is_plain) {
+            let has_option = pair[1].starts_with(WITH_OPTION);
+            assert!(!has_option, "{pair:?} has lost its options");
+        }
+        for value in args.iter().skip(1).step_by(2) {
+            let is_doubted = self.doubted.contains(*value);
+            assert!(!is_doubted, "{value} is asked again, and may have run");
+        }
+    }
+
     fn set(&mut self, now: usize, key: &str, value: &str) {
         let before = self.writes.insert(value.to_owned(), now);
         assert_eq!(before, None, "a write runs once");
@@ -218,6 +259,8 @@ struct Asked {
     command: &'static str,
     keys: Vec<String>,
     uniques: Vec<String>,
+    /// Of a SET.
+    option: Option<&'static str>,
 }
 
 impl Asked {
@@ -227,6 +270,7 @@ impl Asked {
             words.push(key);
             words.extend(self.uniques.get(at).map(String::as_str));
         }
+        words.extend(self.option);
         words.join(" ")
     }
 
@@ -360,6 +404,13 @@ impl Client {
             let is_partial = answer_got.starts_with(b"-UNKNOWN respool: a part of the command ");
             return match ran[..] {
                 [None, ..] if refused && ran.iter().all(Option::is_none) => Ok(None),
+                [Some(at), ..] if refused && matches!(server.refuses, Refuses::InDoubt) => {
+                    let is_right = span.contains(at) && at < span.end();
+                    match is_right && ran.iter().all(|other| *other == Some(at)) {
+                        true => Ok(Some(*at)),
+                        false => Err(format!("it ran at {ran:?}")),
+                    }
+                }
                 [Some(at), ..] if span.contains(at) && at < span.end() => {
                     let is_told = match request.command {
                         _ if refused => is_partial,
@@ -440,7 +491,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let keys = prop::collection::vec(0..4_u8, 1..5);
-    let asked = prop::collection::vec((0..15_u8, keys), 1..6);
+    let asked = prop::collection::vec((0..16_u8, keys), 1..6);
     prop_oneof![
         4 => prop::collection::vec((0..6_usize, asked), 1..6).prop_map(Step::Ask),
         2 => (0..3_usize, 1..200_usize).prop_map(|(server, count)| Step::Say(server, count)),
@@ -449,7 +500,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn refuses() -> impl Strategy<Value = Refuses> {
-    prop_oneof![Just(Refuses::Nothing), Just(Refuses::Joined)]
+    prop_oneof![
+        Just(Refuses::Nothing),
+        Just(Refuses::Joined),
+        Just(Refuses::InDoubt)
+    ]
 }
 
 fn refuses_for_a_while() -> impl Strategy<Value = Refuses> {
@@ -470,13 +525,17 @@ fn asked(world: &World, what: u8, keys: &[u8], uniques: &mut usize) -> Asked {
         0..5 => "GET",
         5 | 6 => "STRLEN",
         7 => "LLEN",
-        8 | 9 => "SET",
+        8 | 9 | 15 => "SET",
         10 => "LPUSH",
         11 => "DEL",
         12 | 13 => "MGET",
         _ => "MSET",
     };
-    let count = if what < 11 { 1 } else { keys.len() };
+    let count = match what {
+        11..=14 => keys.len(),
+        _ => 1,
+    };
+    let option = (what > 14).then_some("KEEPTTL");
     let keys: Vec<String> = keys[..count].iter().map(|nth| key(world, *nth)).collect();
     let writes = matches!(command, "SET" | "LPUSH" | "DEL" | "MSET");
     let written = keys.iter().filter(|_| writes).map(|key| {
@@ -486,6 +545,7 @@ fn asked(world: &World, what: u8, keys: &[u8], uniques: &mut usize) -> Asked {
             // It goes where the key goes, and is not there.
             "DEL" if world.owners.has_slots() => format!("{}{unique}.", &key[..4]),
             "DEL" => world.key_at(world.owner_of(key), &format!("{unique}.")),
+            _ if option.is_some() => format!("{WITH_OPTION}{unique}"),
             _ => unique,
         }
     });
@@ -494,6 +554,7 @@ fn asked(world: &World, what: u8, keys: &[u8], uniques: &mut usize) -> Asked {
         command,
         keys,
         uniques,
+        option,
     }
 }
 
