@@ -1,14 +1,21 @@
 //! The server dies, freezes and comes back: every request is answered or failed, no write is doubled, no
 //! acknowledged write is lost, no late reply reaches a stranger, and nobody has to reconnect.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use respool_lab::servers::Proxy;
+
 use super::client::{Client, Value, request, words};
+use super::coalescing::counter;
+use super::fake::{Fakes, bulk};
 use super::relay::{Mode, Relay};
-use super::target::{Options, Random, Target, any_server, before_every_server, seed, wait_until};
+use super::target::{
+    Options, Random, Target, any_server, before_every_server, respool, seed, wait_until,
+};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +164,262 @@ fn when_the_server_is_killed_no_write_is_doubled_and_no_acknowledged_one_is_lost
                 thread::sleep(Duration::from_millis(600));
             });
         });
+    }
+}
+
+/// Keys that everybody gets and nobody sets, so that many ask for the same.
+const COMMON: u64 = 4;
+
+/// What one client knows that sets and gets: of its own key, which nobody else sets, the last value that was acknowledged,
+/// and those behind it that may have been written.
+#[derive(Debug, Default)]
+struct Own {
+    acknowledged: u64,
+    maybe: HashSet<u64>,
+    /// How often it was told that a request failed, and may have been executed or was surely not.
+    unknown: u64,
+    unsent: u64,
+}
+
+impl Own {
+    fn may_hold(&self, held: &Value) -> bool {
+        let held = match held {
+            Value::Null => Some(0),
+            Value::Bulk(text) => String::from_utf8_lossy(text).parse().ok(),
+            _ => None,
+        };
+        held.is_some_and(|held| held == self.acknowledged || self.maybe.contains(&held))
+    }
+}
+
+/// Gets keys, and sets one of its own if it `writes`, a few at a time, until it is told to end, on one connection.
+fn set_and_get(
+    address: SocketAddr,
+    number: usize,
+    writes: bool,
+    ended: &AtomicBool,
+    mut random: Random,
+) -> Own {
+    let mut client = Client::connect(address);
+    let (mut own, mut last) = (Own::default(), 0);
+    while !ended.load(Ordering::SeqCst) {
+        let asked: Vec<String> = (0..=random.below(4))
+            .map(|_| match random.below(4) {
+                0 | 1 if writes => {
+                    last += 1;
+                    format!("SET own:{number} {last}")
+                }
+                2 if writes => format!("GET own:{number}"),
+                _ => format!("GET common:{}", random.below(COMMON)),
+            })
+            .collect();
+        client.send(
+            &asked
+                .iter()
+                .flat_map(|asked| words(asked))
+                .collect::<Vec<_>>(),
+        );
+        let mut fails = false;
+        for asked in &asked {
+            let reply = client.reply();
+            let fate = fate(&reply);
+            own.unknown += u64::from(fate == Fate::Unknown);
+            own.unsent += u64::from(fate == Fate::NotExecuted);
+            fails |= fate == Fate::NotExecuted;
+            let asked: Vec<&str> = asked.split(' ').collect();
+            match (&asked[..], fate) {
+                (["SET", _, value], _) => {
+                    let value = value.parse().expect("it is a number");
+                    if fate == Fate::Replied {
+                        assert_eq!(reply, Value::ok(), "{asked:?}");
+                        own.acknowledged = value;
+                        own.maybe.clear();
+                    } else if fate == Fate::Unknown {
+                        own.maybe.insert(value);
+                    }
+                }
+                (["GET", key], Fate::Replied) if key.starts_with("common:") => {
+                    assert_eq!(reply, Value::bulk(key), "client {number}");
+                }
+                (_, Fate::Replied) => {
+                    assert!(own.may_hold(&reply), "{asked:?} got {reply:?}, of {own:?}");
+                }
+                _ => {}
+            }
+        }
+        if fails {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    own
+}
+
+/// While `trouble` happens, many clients set and get what leaves together; then the server is asked what it holds. Returns
+/// what those know who write, and those who only read.
+fn what_is_fused_stays_true(
+    target: &mut Target,
+    trouble: impl FnOnce(&mut Target, &mut Random),
+) -> [Vec<Own>; 2] {
+    const CLIENTS: usize = 24;
+    for key in 0..COMMON {
+        let set = format!("SET common:{key} common:{key}");
+        assert_eq!(target.direct_client().call(&set), Value::ok());
+    }
+    let ended = AtomicBool::new(false);
+    let (seed, address) = (seed(), target.address());
+    let all = thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let (ended, random) = (&ended, Random::new(seed.wrapping_add(number as u64)));
+                scope.spawn(move || set_and_get(address, number, number % 2 == 0, ended, random))
+            })
+            .collect();
+        let mut random = Random::new(seed.wrapping_sub(1));
+        let trouble = || trouble(target, &mut random);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(trouble));
+        ended.store(true, Ordering::SeqCst);
+        let all: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+        all
+    });
+    let mut direct = target.direct_client();
+    let mut known = [Vec::new(), Vec::new()];
+    for (number, own) in all.into_iter().enumerate() {
+        let own = own.unwrap_or_else(|_| panic!("client {number}, RESPOOL_TEST_SEED={seed}"));
+        let held = direct.call(&format!("GET own:{number}"));
+        assert!(own.may_hold(&held), "own:{number} is {held:?}, not {own:?}");
+        known[number % 2].push(own);
+    }
+    let mut client = target.client();
+    for joined in ["fused_gets", "fused_sets", "collapsed"] {
+        assert!(counter(&mut client, joined) > 100, "{joined}");
+    }
+    known
+}
+
+#[test]
+fn when_the_server_is_killed_who_has_set_or_got_what_was_fused_is_told_the_truth() {
+    before_every_server(&durable(Options::default()), |target| {
+        let [writers, _] = what_is_fused_stays_true(target, |target, _| {
+            for is_stopped in [false, true] {
+                thread::sleep(Duration::from_millis(300));
+                if is_stopped {
+                    // What is sent now is executed by nobody.
+                    target.server.stop();
+                    thread::sleep(Duration::from_millis(50));
+                }
+                target.server.kill9();
+                thread::sleep(Duration::from_millis(100));
+                target.server.restart().expect("the server starts again");
+            }
+            thread::sleep(Duration::from_millis(600));
+        });
+        assert!(writers.iter().any(|own| own.unknown > 0), "{writers:?}");
+        assert!(writers.iter().any(|own| own.unsent > 0), "{writers:?}");
+    });
+}
+
+/// Behind any byte of what it says, be it in the reply to an MSET, in the head of one to an MGET, or in a value.
+#[test]
+fn when_the_connection_is_reset_who_only_gets_what_was_fused_notices_nothing() {
+    let target = Target::direct(&any_server(), &Options::default());
+    let relay = Relay::start(target.server.address(), Mode::Pass);
+    let mut target = target.behind(relay.address(), &Options::default());
+    let [writers, readers] = what_is_fused_stays_true(&mut target, |target, random| {
+        for _ in 0..6 {
+            // A connection that is younger than a second when it is lost is not replaced at once.
+            thread::sleep(Duration::from_millis(1_200));
+            relay.set(Mode::ResetAfter(1 + random.below(2_000)));
+        }
+        thread::sleep(Duration::from_millis(300));
+        let mut client = target.client();
+        assert_eq!(counter(&mut client, "link_downs"), 6);
+        assert!(counter(&mut client, "reads_sent_again") > 0);
+    });
+    assert!(writers.iter().any(|own| own.unknown > 0), "{writers:?}");
+    let fails = |own: &Own| own.unknown + own.unsent > 0;
+    assert!(!readers.iter().any(fails), "{readers:?}");
+}
+
+#[test]
+fn a_reply_to_what_was_fused_that_comes_after_its_deadline_reaches_nobody() {
+    before_every_server(&Options::with(&["--request-timeout-ms=200"]), |target| {
+        let all = what_is_fused_stays_true(target, |target, _| {
+            for _ in 0..2 {
+                thread::sleep(Duration::from_millis(300));
+                target.server.stop();
+                thread::sleep(Duration::from_millis(700));
+                target.server.cont();
+            }
+            thread::sleep(Duration::from_millis(500));
+            let mut client = target.client();
+            assert!(counter(&mut client, "late_replies") > 0);
+            assert_eq!(counter(&mut client, "link_downs"), 0, "the link lives on");
+        });
+        let mut all = all.iter().flatten();
+        assert!(all.all(|own| own.unknown > 0), "the deadline passed");
+    });
+}
+
+/// Its values begin as the right ones would.
+fn answers_wrongly(keys: &[String], how: &str) -> String {
+    let mut values: Vec<String> = keys.iter().map(|key| bulk(key)).collect();
+    let count = match how {
+        "too few" => keys.len() - 1,
+        "too many" => keys.len() + 1,
+        _ => keys.len(),
+    };
+    match how {
+        "no reply inside" => values[1] = "\x01\r\n".to_owned(),
+        "one unasked behind" => values.push(bulk("nobody's")),
+        _ => {}
+    }
+    format!("*{count}\r\n{}", values.concat())
+}
+
+#[test]
+fn a_wrong_answer_to_what_was_fused_ends_the_link_and_nobody_gets_the_value_of_another() {
+    for how in [
+        "too few",
+        "too many",
+        "no reply inside",
+        "one unasked behind",
+    ] {
+        let fakes = Fakes::start(1, move |asked| match asked.name() {
+            // What is asked meanwhile gathers.
+            "INCR" => {
+                thread::sleep(Duration::from_millis(300));
+                Some(":1\r\n".to_owned())
+            }
+            "MGET" => Some(answers_wrongly(&asked.words[1..], how)),
+            _ => None,
+        });
+        let backend = format!("--backend=redis://{}", fakes.addresses()[0]);
+        let args = [backend.as_str(), "--threads=1", "--max-delay-us=1s"];
+        let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
+        let connect = || Client::connect(proxy.address());
+        // Of a connection that is younger than a second nothing is asked again.
+        thread::sleep(Duration::from_millis(1_100));
+        connect().exchange(words("GET tried").repeat(2), 2);
+        let mut busy = connect();
+        busy.send(&words("INCR busy"));
+        thread::sleep(Duration::from_millis(50));
+        let mut clients: Vec<Client> = (0..5).map(|_| connect()).collect();
+        for (key, client) in clients.iter_mut().enumerate() {
+            client.send(&words(&format!("GET key:{key}")));
+        }
+        assert_eq!(busy.reply(), Value::Integer(1));
+        for (key, client) in clients.iter_mut().enumerate() {
+            let own = Value::bulk(format!("key:{key}"));
+            assert_eq!(client.reply(), own, "{how}");
+        }
+        assert_eq!(fakes.count("MGET"), 1, "{how}");
+        assert_eq!(counter(&mut connect(), "link_downs"), 1, "{how}");
+        for client in &mut clients {
+            assert_eq!(client.call("GET next"), Value::bulk("next"), "{how}");
+        }
     }
 }
 
