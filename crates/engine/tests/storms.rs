@@ -8,7 +8,9 @@ mod world;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use proptest::prelude::*;
-use respool_engine::{Action, LinkId, SessionId};
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use respool_engine::{Action, Counters, LinkId, SessionId};
 use respool_protocol::encode::{self, Version};
 use respool_protocol::reply::{Scanned, Scanner};
 use world::{World, requests};
@@ -859,17 +861,46 @@ impl Play {
     }
 }
 
+/// What the engine counted, if every client got its own.
+fn weather(storm: Storm, steps: Vec<Step>) -> Result<Counters, String> {
+    let mut play = Play::new(storm);
+    for step in steps {
+        play.play(step)?;
+    }
+    play.settle()?;
+    Ok(play.world.engine.counters())
+}
+
 proptest! {
     #[test]
     fn every_client_gets_its_own_answers_whole_whatever_happens_to_others(
         storm in storm(), steps in prop::collection::vec(step(), 1..200),
     ) {
-        let mut play = Play::new(storm);
-        let mut outcome = Ok(());
-        for step in steps {
-            outcome = outcome.and_then(|()| play.play(step));
-        }
-        let outcome = outcome.and_then(|()| play.settle());
+        let outcome = weather(storm, steps);
         prop_assert!(outcome.is_ok(), "{:?}", outcome);
     }
+}
+
+/// A test of the test: should nothing be fused, joined or asked again any more, it would see nothing wrong in that.
+#[test]
+fn in_these_storms_much_is_fused_joined_and_asked_again() {
+    let mut runner = TestRunner::deterministic();
+    let all_steps = prop::collection::vec(step(), 1..200);
+    let storms = (storm(), all_steps);
+    let mut all = Counters::default();
+    for _ in 0..200 {
+        let tree = storms.new_tree(&mut runner).expect("nothing is left out");
+        let (storm, steps) = tree.current();
+        let counted = weather(storm, steps);
+        all.add(&counted.unwrap_or_else(|problem| panic!("{problem}")));
+    }
+    let joined = [
+        all.fused_gets,
+        all.fused_sets,
+        all.collapsed,
+        all.asked_again,
+        all.reads_sent_again,
+        all.late_replies,
+    ];
+    assert!(joined.iter().all(|count| *count > 10), "{joined:?}");
 }
