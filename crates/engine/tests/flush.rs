@@ -1,9 +1,10 @@
 //! When a batch leaves, whatever clients ask and servers answer at whatever time: nobody waits longer than `max_delay`,
-//! who is alone never waits, and where nothing is held back nobody does.
+//! no more waits than a server reads at once, who is alone never waits, and where nothing is held back nobody does.
 
 mod world;
 
 use proptest::prelude::*;
+use respool_engine::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX};
 use respool_engine::{Origin, SessionId, Time};
 use respool_protocol::encode;
 use world::{World, request, requests};
@@ -15,16 +16,18 @@ const FORGOTTEN_US: u64 = 100_000;
 /// What happens, so many microseconds after what happened before it.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A client asks for so many things in one write.
-    Ask(usize, u8, usize),
+    /// A client asks for so many things in one write, of keys with so many bytes besides their names.
+    Ask(usize, u8, usize, usize),
     /// The server answers so many of the requests that it was sent.
     Answer(usize),
 }
 
 fn step(clients: usize) -> impl Strategy<Value = (u64, Step)> {
     let gap = prop_oneof![Just(0_u64), 1..30_u64, 1..500_u64];
+    let bytes = prop_oneof![3 => Just(0), 1 => 0..9_000_usize];
+    let asked = (0..clients, 0..4_u8, 1..6_usize, bytes);
     let what = prop_oneof![
-        3 => (0..clients, 0..4_u8, 1..6_usize).prop_map(|(client, verb, count)| Step::Ask(client, verb, count)),
+        3 => asked.prop_map(|(client, verb, count, bytes)| Step::Ask(client, verb, count, bytes)),
         2 => (1..30_usize).prop_map(Step::Answer),
     ];
     (gap, what)
@@ -41,6 +44,9 @@ struct Client {
 struct Waiting {
     name: String,
     since: Time,
+    bytes: usize,
+    /// It may leave together with others.
+    is_movable: bool,
 }
 
 struct Play {
@@ -52,6 +58,9 @@ struct Play {
     waiting: Vec<Waiting>,
     /// The longest that a request waited since this was last set to nothing, microseconds.
     longest_us: u64,
+    /// At the end of a turn, so much waited as has to leave whatever is in flight.
+    is_overfull: bool,
+    joins: bool,
     /// Replies of the server that were not sent yet, one for each request.
     replies: Vec<Vec<u8>>,
 }
@@ -79,6 +88,8 @@ impl Play {
             asked: 0,
             waiting: Vec::new(),
             longest_us: 0,
+            is_overfull: false,
+            joins,
             replies: Vec::new(),
         }
     }
@@ -100,14 +111,14 @@ impl Play {
         self.pass(gap_us);
         let now = self.world.now;
         match step {
-            Step::Ask(client, verb, count) => {
+            Step::Ask(client, verb, count, key_bytes) => {
                 let client = &mut self.clients[client];
                 if client.owed > 0 && !self.is_impatient {
                     return;
                 }
                 let mut bytes = Vec::new();
                 for _ in 0..count {
-                    let name = format!("<{}>", self.asked);
+                    let name = format!("<{}>{}", self.asked, "k".repeat(key_bytes));
                     self.asked += 1;
                     client.owed += 1;
                     let args: &[&str] = match verb {
@@ -116,8 +127,14 @@ impl Play {
                         2 => &["STRLEN", &name],
                         _ => &["GET", &name],
                     };
-                    bytes.extend(request(args));
-                    self.waiting.push(Waiting { name, since: now });
+                    let asked = request(args);
+                    bytes.extend_from_slice(&asked);
+                    self.waiting.push(Waiting {
+                        name,
+                        since: now,
+                        bytes: asked.len(),
+                        is_movable: verb != 1,
+                    });
                 }
                 let session = client.session;
                 let ask = |engine: &mut respool_engine::Engine| {
@@ -148,6 +165,13 @@ impl Play {
             }
             !is_there
         });
+        let bytes: usize = self.waiting.iter().map(|waiting| waiting.bytes).sum();
+        let movable = self.waiting.iter().filter(|waiting| waiting.is_movable);
+        let bytes_max = match self.joins && movable.count() * 2 > self.waiting.len() {
+            true => JOINED_BATCH_BYTES_MAX,
+            false => BATCH_BYTES_MAX,
+        };
+        self.is_overfull |= bytes >= bytes_max;
         for args in requests {
             let mut reply = Vec::new();
             match args[0].as_str() {
@@ -194,6 +218,18 @@ proptest! {
         prop_assert!(play.longest_us <= u64::from(longest), "{} µs", play.longest_us);
     }
 
+    /// Of what may leave joined it is twice as much, for it becomes half.
+    #[test]
+    fn no_more_waits_than_a_server_reads_at_once(
+        steps in prop::collection::vec(step(6), 1..120), joins: bool,
+    ) {
+        let mut play = Play::new(true, joins, 6);
+        for step in steps {
+            play.play(step);
+        }
+        prop_assert!(!play.is_overfull);
+    }
+
     #[test]
     fn who_is_alone_never_waits(
         crowd in prop::collection::vec(step(6), 0..60), steps in prop::collection::vec(step(1), 1..60), joins: bool,
@@ -221,11 +257,40 @@ proptest! {
 #[test]
 fn a_wait_is_seen() {
     let mut play = Play::new(true, true, 2);
-    play.play((0, Step::Ask(0, 3, 1)));
-    play.play((10, Step::Ask(1, 3, 1)));
+    play.play((0, Step::Ask(0, 3, 1, 0)));
+    play.play((10, Step::Ask(1, 3, 1, 0)));
     assert_eq!(play.longest_us, 0);
     play.pass(1_000);
     assert_eq!(play.longest_us, u64::from(MAX_DELAY_US));
+}
+
+/// As much as that has to wait: what leaves at once is never too much.
+#[test]
+fn a_batch_waits_until_it_is_as_much_as_a_server_reads_at_once_and_leaves_then() {
+    for (verb, joins, bytes_max) in [
+        (1, false, BATCH_BYTES_MAX),
+        (1, true, BATCH_BYTES_MAX),
+        (3, false, BATCH_BYTES_MAX),
+        (3, true, JOINED_BATCH_BYTES_MAX),
+    ] {
+        let waiting = |missing: usize| {
+            let mut play = Play::new(true, joins, 3);
+            play.play((0, Step::Ask(0, 1, 1, 0)));
+            play.play((1, Step::Ask(1, verb, 1, 8_000)));
+            let first = play.waiting[0].bytes;
+            // A key of four digits and one of five have heads that are as long but for that.
+            let name = if verb == 1 { "INCR" } else { "GET" };
+            let head = request(&[name, &"k".repeat(10_000)]).len() - 10_000;
+            let rest = bytes_max - first - missing;
+            let name_bytes = "<2>".len();
+            let digits = if rest - head < 10_000 { 1 } else { 0 };
+            play.play((1, Step::Ask(2, verb, 1, rest - head + digits - name_bytes)));
+            assert!(!play.is_overfull);
+            play.waiting.len()
+        };
+        assert_eq!(waiting(1), 2, "{verb}, {joins}");
+        assert_eq!(waiting(0), 0, "{verb}, {joins}");
+    }
 }
 
 #[test]
