@@ -1,9 +1,13 @@
 //! `respool-lab histories`
 
 use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+
+use respool_protocol::value::Value;
 
 use super::{fail, read, say};
 use crate::differ;
@@ -13,8 +17,11 @@ use crate::histories::trouble::{self, Trouble};
 use crate::histories::{self, Report, Settings};
 use crate::servers::{self, Flavour, Proxy, Server};
 use crate::targets::{Inspector, Programs};
+use crate::topologies::Connection;
 
 const NAME: &str = "histories";
+/// How long respool may take to say what it has done.
+const PATIENCE: Duration = Duration::from_secs(10);
 const ABOUT: &str = "\
 respool-lab histories: concurrent clients write and read a few keys through respool, and what they were
 answered is checked, key by key: there must be an order in which one server could have given these answers
@@ -23,7 +30,8 @@ answered is checked, key by key: there must be an order in which one server coul
 Several servers (--kind) may be in trouble meanwhile (--trouble). Where a primary is killed or freezes, its replica is read
 before it takes over: what it has not got is lost by the servers, and counted; nothing else may be missing or come twice.
 
-Exits with 1 when there is no such order, or an answer was wrong.
+Exits with 1 when there is no such order, or an answer was wrong; and when nothing was fused, or no reads were joined, though
+respool was not told to do without: then the run has shown nothing.
 
 Usage: respool-lab histories [OPTIONS]
 Example: respool-lab histories --requests 10000000 --server valkey-9.1 --respool-arg --threads=3";
@@ -176,7 +184,7 @@ fn ask(arguments: &Arguments) -> Result<Report, String> {
     for (asked, count) in &report.answered {
         tell(&format!("{asked:<18} {count:>12}"));
     }
-    if let Some(proxy) = &proxy {
+    if let Some((proxy, _)) = &proxy {
         let mut inspector =
             Inspector::connect(proxy.address()).map_err(|error| error.to_string())?;
         let info = inspector
@@ -208,15 +216,86 @@ fn ask(arguments: &Arguments) -> Result<Report, String> {
     }
     if report.contradictions.is_empty() {
         tell("no contradiction");
+        if let Some((_, shown)) = &proxy {
+            shown.enough(arguments, report.requests())?;
+        }
     }
     Ok(report)
+}
+
+/// What a run was to show: that requests which leave together are answered as if each had gone by itself.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    /// What respool says that it does.
+    fuses: bool,
+    collapses: bool,
+    fused_gets: u64,
+    fused_sets: u64,
+    collapsed: u64,
+}
+
+/// Fewer requests, or fewer of them at one moment, need not meet each other; nor need those of more keys be for the same.
+const REQUESTS_MIN: u64 = 1_000;
+const AT_ONCE_MIN: usize = 16;
+const KEYS_MAX: usize = 64;
+
+impl Shown {
+    fn by(respool: SocketAddr) -> io::Result<Shown> {
+        let mut connection = Connection::open(respool, PATIENCE)?;
+        let mut is_on = |name: &str| -> io::Result<bool> {
+            let said = connection.order(&["CONFIG", "GET", name])?;
+            Ok(said.field(name).and_then(Value::text) == Some(b"yes"))
+        };
+        let (fuses, collapses) = (is_on("respool.fuse")?, is_on("respool.collapse")?);
+        let info = Inspector::connect(respool)?.info("respool")?;
+        let count = |name: &str| {
+            let mut lines = info.lines();
+            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            value.and_then(|value| value.parse().ok()).unwrap_or(0)
+        };
+        Ok(Shown {
+            fuses,
+            collapses,
+            fused_gets: count("respool_fused_gets"),
+            fused_sets: count("respool_fused_sets"),
+            collapsed: count("respool_collapsed"),
+        })
+    }
+
+    fn enough(&self, arguments: &Arguments, requests: u64) -> Result<(), String> {
+        let settings = &arguments.settings;
+        let at_once = settings.clients.saturating_mul(settings.pipeline);
+        if requests < REQUESTS_MIN || at_once < AT_ONCE_MIN {
+            return Ok(());
+        }
+        // Two requests of a batch are rarely of one slot there.
+        let fuses = self.fuses && arguments.kind != Some(Kind::Cluster);
+        let collapses = self.collapses && settings.keys <= KEYS_MAX;
+        for (is_on, count, what, option) in [
+            (fuses, self.fused_gets, "no GETs were fused", "fuse"),
+            (fuses, self.fused_sets, "no SETs were fused", "fuse"),
+            (
+                collapses,
+                self.collapsed,
+                "no reads were joined",
+                "collapse",
+            ),
+        ] {
+            if is_on && count == 0 {
+                return Err(format!(
+                    "{what}, of {requests} requests: nothing was shown of that. Is it meant, say --respool-arg --{option}=false"
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 fn ask_one(
     arguments: &Arguments,
     binary: &Path,
     tell: &mut dyn FnMut(&str),
-) -> Result<(Report, Option<Proxy>), String> {
+) -> Result<(Report, Option<(Proxy, Shown)>), String> {
     let server = Server::start::<&str>(binary, &[]).map_err(|error| error.to_string())?;
     let proxy = match arguments.is_direct {
         true => None,
@@ -226,6 +305,11 @@ fn ask_one(
         .as_ref()
         .map_or(server.address(), |proxy| proxy.address());
     let report = histories::run(&arguments.settings, address, server.address(), tell)?;
+    // As long as there is a server that it can ask whether we may know.
+    let proxy = match proxy {
+        None => None,
+        Some(proxy) => Some(with_shown(proxy)?),
+    };
     Ok((report, proxy))
 }
 
@@ -233,7 +317,7 @@ fn ask_several(
     arguments: &Arguments,
     kind: Kind,
     binary: &Path,
-) -> Result<(Report, Option<Proxy>), String> {
+) -> Result<(Report, Option<(Proxy, Shown)>), String> {
     let trouble = arguments.trouble;
     if arguments.is_direct || arguments.settings.cuts.is_some() || !trouble.suits(kind) {
         let (trouble, kind) = (trouble.name(), kind.name());
@@ -253,7 +337,12 @@ fn ask_several(
             .map_err(|error| error.to_string())
     };
     let report = histories::run_through(&settings, proxy.address(), happen)?;
-    Ok((report, Some(proxy)))
+    Ok((report, Some(with_shown(proxy)?)))
+}
+
+fn with_shown(proxy: Proxy) -> Result<(Proxy, Shown), String> {
+    let shown = Shown::by(proxy.address()).map_err(|error| error.to_string())?;
+    Ok((proxy, shown))
 }
 
 fn proxy(arguments: &Arguments, url: &str) -> Result<Proxy, String> {
@@ -261,4 +350,105 @@ fn proxy(arguments: &Arguments, url: &str) -> Result<Proxy, String> {
     let mut args = vec![format!("--backend={url}")];
     args.extend(arguments.respool_args.iter().cloned());
     Proxy::start(&respool, &args).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MUCH: Shown = Shown {
+        fuses: true,
+        collapses: true,
+        fused_gets: 1,
+        fused_sets: 1,
+        collapsed: 1,
+    };
+
+    fn arguments() -> Arguments {
+        Arguments {
+            settings: Settings::default(),
+            kind: None,
+            trouble: Trouble::Nothing,
+            flavour: Flavour::Redis70,
+            respool: None,
+            respool_args: Vec::new(),
+            is_direct: false,
+        }
+    }
+
+    #[test]
+    fn a_run_in_which_nothing_was_joined_fails_unless_respool_does_without() {
+        let arguments = arguments();
+        let problem = |shown: Shown| shown.enough(&arguments, REQUESTS_MIN).err();
+        assert_eq!(problem(MUCH), None);
+        let no_gets = Shown {
+            fused_gets: 0,
+            ..MUCH
+        };
+        let no_sets = Shown {
+            fused_sets: 0,
+            ..MUCH
+        };
+        let no_reads = Shown {
+            collapsed: 0,
+            ..MUCH
+        };
+        for (shown, said) in [
+            (no_gets, "no GETs were fused, of 1000 requests"),
+            (no_sets, "no SETs were fused, of 1000 requests"),
+            (no_reads, "no reads were joined, of 1000 requests"),
+        ] {
+            let problem = problem(shown).expect(said);
+            assert!(problem.starts_with(said), "{problem}");
+            let without = Shown {
+                fuses: false,
+                collapses: false,
+                ..shown
+            };
+            without
+                .enough(&arguments, REQUESTS_MIN)
+                .expect("it was told to");
+        }
+        let problem = problem(Shown {
+            fuses: false,
+            ..no_reads
+        })
+        .expect("reads are to be joined");
+        assert!(problem.ends_with("--collapse=false"), "{problem}");
+    }
+
+    #[test]
+    fn where_requests_need_not_meet_each_other_nothing_is_asked_of_a_run() {
+        let none = Shown {
+            fused_gets: 0,
+            fused_sets: 0,
+            collapsed: 0,
+            ..MUCH
+        };
+        none.enough(&arguments(), REQUESTS_MIN - 1)
+            .expect("they are few");
+        let mut lone = arguments();
+        lone.settings.clients = 1;
+        lone.settings.pipeline = 1;
+        none.enough(&lone, REQUESTS_MIN).expect("it is alone");
+        let mut many = arguments();
+        many.settings.keys = KEYS_MAX + 1;
+        let unjoined = Shown {
+            collapsed: 0,
+            ..MUCH
+        };
+        unjoined
+            .enough(&many, REQUESTS_MIN)
+            .expect("there are many keys");
+        let mut cluster = arguments();
+        cluster.kind = Some(Kind::Cluster);
+        let unfused = Shown {
+            collapsed: 1,
+            ..none
+        };
+        unfused
+            .enough(&cluster, REQUESTS_MIN)
+            .expect("of several slots");
+        none.enough(&cluster, REQUESTS_MIN).expect_err("of one key");
+    }
 }
