@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use respool_lab::servers::Server;
+
 use super::client::{Client, Value, request, words};
 use super::divided::text;
-use super::target::{Random, seed, wait_until};
+use super::target::{Options, Random, any_server, proxied, seed, wait_until};
 
 /// Within which every session is answered again when the servers are what they should be.
 const HEALED: Duration = Duration::from_secs(5);
+/// Within which all that was acknowledged is at replicas, on a machine that has other things to do.
+const HANDED_ON: Duration = Duration::from_secs(20);
 
 /// What may go wrong for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +24,7 @@ pub(crate) enum Allowed {
     Nothing,
     /// What says what became of the request: a connection is gone, or a server has only just started.
     Cuts,
-    /// The same: a node is gone, and perhaps what it acknowledged last.
+    /// The same: a node is gone, and perhaps what it acknowledged last. Not what its replicas had by then: see [`Steps`].
     Loss,
 }
 
@@ -30,21 +34,60 @@ struct Count {
     key: String,
     /// What it was said to be last.
     last: i64,
-    /// Increments that may have been executed.
+    /// Increments since that may have been executed.
     unknown: i64,
+    /// What a replica has of it, if what came behind may be lost.
+    kept: Option<i64>,
 }
 
 impl Count {
-    /// It was said to be `value`, after `more` increments.
-    fn take(&mut self, value: i64, more: i64, allowed: Allowed) {
-        let Count { key, last, unknown } = self;
-        let least = *last + more;
-        let is_lost = allowed == Allowed::Loss;
-        assert!(
-            value <= least + *unknown && (value >= least || is_lost),
-            "{key} is {value} and was {last}, {more} more, perhaps {unknown} more"
-        );
-        *last = value;
+    fn new(key: String, first: i64) -> Count {
+        Count {
+            key,
+            last: first,
+            unknown: 0,
+            kept: None,
+        }
+    }
+
+    /// It was said to be `value`, after `more` increments. Whether it may be is answered; from then on it is that and nothing else.
+    ///
+    /// Of the unknown ones so many have been executed, and no other ever will: a session's requests about a key are executed
+    /// in the order asked, and a server reads nothing more of a connection that is gone by the time the next one is open.
+    fn take(&mut self, value: i64, more: i64) -> Result<(), String> {
+        let most = self.last + more + self.unknown;
+        let least = self.kept.unwrap_or(self.last) + more;
+        if !(least..=most).contains(&value) {
+            return Err(format!("it is {value}, {more} more than {self:?}"));
+        }
+        self.last = value;
+        self.unknown = 0;
+        Ok(())
+    }
+
+    /// What it was said to be last is at a replica; what it will be is not yet.
+    fn keep(&mut self) {
+        self.kept = Some(self.last);
+    }
+}
+
+/// Sessions that hand on what they count before something happens that may lose what is not handed on.
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    /// How often that was wanted.
+    wanted: AtomicU64,
+    /// How often a session has done so.
+    done: AtomicU64,
+}
+
+impl Steps {
+    /// What has been acknowledged to any session by now is at a replica when this returns, and whoever loses it fails the
+    /// test. It is for moments in which all servers are what they should be.
+    pub(crate) fn hand_on(&self) {
+        let wanted = self.wanted.fetch_add(1, Ordering::SeqCst) + 1;
+        wait_until("every session has handed on what it has", HANDED_ON, || {
+            self.done.load(Ordering::SeqCst) == wanted * SESSIONS
+        });
     }
 }
 
@@ -91,11 +134,7 @@ impl Counting {
             false => format!("c{number}:{place}"),
         };
         let first = |place| (number as i64 * COUNTS as i64 + place as i64 + 1) * 1_000_000;
-        let counts = (0..COUNTS).map(|place| Count {
-            key: key(place),
-            last: first(place),
-            unknown: 0,
-        });
+        let counts = (0..COUNTS).map(|place| Count::new(key(place), first(place)));
         let counts: Vec<Count> = counts.collect();
         let mut client = Client::connect(address);
         for count in &counts {
@@ -220,11 +259,7 @@ impl Counting {
     /// The reply to an increment.
     fn incremented(&mut self, place: usize, reply: &Value, is_several: bool) {
         match reply {
-            Value::Integer(value) => {
-                let allowed = self.allowed;
-                self.counts[place].take(*value, 1, allowed);
-                self.answered += 1;
-            }
+            Value::Integer(value) => self.is_said(place, *value, 1),
             reply => {
                 let unknown = self.failed(reply, is_several);
                 self.counts[place].unknown += i64::from(unknown);
@@ -234,12 +269,13 @@ impl Counting {
 
     /// A value that was read.
     fn is_read(&mut self, place: usize, reply: &Value) {
-        let value = match reply {
-            Value::Null if self.allowed == Allowed::Loss => 0,
-            reply => number(reply),
-        };
-        let allowed = self.allowed;
-        self.counts[place].take(value, 0, allowed);
+        // It was set before the load began: one that is not there has been lost whole.
+        self.is_said(place, number(reply), 0);
+    }
+
+    fn is_said(&mut self, place: usize, value: i64, more: i64) {
+        let taken = self.counts[place].take(value, more);
+        taken.unwrap_or_else(|error| panic!("{error}"));
         self.answered += 1;
     }
 
@@ -313,8 +349,14 @@ impl Counting {
     }
 
     /// Asks pipelines of up to 20 until it is over.
-    pub(crate) fn run(&mut self, over: &AtomicBool) {
+    fn run(&mut self, over: &AtomicBool, steps: &Steps) {
+        let mut handed_on = 0;
         while !over.load(Ordering::SeqCst) {
+            if steps.wanted.load(Ordering::SeqCst) > handed_on {
+                self.hand_on();
+                handed_on += 1;
+                steps.done.fetch_add(1, Ordering::SeqCst);
+            }
             let mut out = Vec::new();
             let depth = 1 + self.random.below(20);
             let asked: Vec<Asked> = (0..depth).map(|_| self.ask(&mut out)).collect();
@@ -329,6 +371,31 @@ impl Counting {
                 // Who is refused at once would do nothing else.
                 thread::sleep(Duration::from_millis(2));
             }
+        }
+    }
+
+    /// Waits until replicas have what its counts are.
+    fn hand_on(&mut self) {
+        for place in 0..COUNTS {
+            let key = self.counts[place].key.clone();
+            wait_until("every key is read again", HEALED, || {
+                let reply = self.client.call(&format!("GET {key}"));
+                match reply.error() {
+                    // It may be less than it was said to be, by another server.
+                    None => self.is_read(place, &reply),
+                    Some(_) => {
+                        self.failed(&reply, false);
+                    }
+                }
+                reply.error().is_none()
+            });
+        }
+        wait_until("a replica has all of it", HANDED_ON, || {
+            let handed_on = self.client.call("WAIT 1 5000");
+            matches!(handed_on, Value::Integer(1..))
+        });
+        for count in &mut self.counts {
+            count.keep();
         }
     }
 
@@ -361,9 +428,20 @@ pub(crate) fn counted<T>(
     allowed: Allowed,
     trouble: impl FnOnce(&mut T),
 ) -> BTreeMap<String, u64> {
+    counted_in_steps(address, served, allowed, |served, _| trouble(served))
+}
+
+/// The same where trouble comes in several steps, between which everything is as it should be.
+pub(crate) fn counted_in_steps<T>(
+    address: SocketAddr,
+    served: &mut T,
+    allowed: Allowed,
+    trouble: impl FnOnce(&mut T, &Steps),
+) -> BTreeMap<String, u64> {
     let seed = seed();
     eprintln!("RESPOOL_TEST_SEED={seed}");
     let over = AtomicBool::new(false);
+    let steps = Steps::default();
     let mut sessions: Vec<Counting> = (0..SESSIONS)
         .map(|number| Counting::start(address, number, seed, allowed))
         .collect();
@@ -371,13 +449,17 @@ pub(crate) fn counted<T>(
         let running: Vec<_> = sessions
             .iter_mut()
             .map(|session| {
-                let over = &over;
-                scope.spawn(move || session.run(over))
+                let (over, steps) = (&over, &steps);
+                scope.spawn(move || session.run(over, steps))
             })
             .collect();
         thread::sleep(Duration::from_millis(200));
-        let troubled =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trouble(&mut *served)));
+        let troubled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            if allowed == Allowed::Loss {
+                steps.hand_on();
+            }
+            trouble(&mut *served, &steps);
+        }));
         thread::sleep(Duration::from_millis(400));
         over.store(true, Ordering::SeqCst);
         for session in running {
@@ -404,3 +486,78 @@ pub(crate) fn counted<T>(
 }
 
 pub(crate) const SESSIONS: u64 = 12;
+
+#[test]
+fn a_count_that_is_doubled_is_noticed_though_others_before_it_were_uncertain() {
+    let mut count = Count::new("key".to_owned(), 100);
+    count.unknown = 2;
+    assert!(count.take(104, 1).is_err());
+    assert_eq!(count.take(102, 1), Ok(()));
+    // One of the two was executed. The other one never will be.
+    assert!(count.take(104, 1).is_err());
+    assert!(count.take(103, 0).is_err());
+    assert_eq!(count.take(103, 1), Ok(()));
+    count.unknown = 1;
+    assert_eq!(count.take(103, 0), Ok(()), "a read tells it, too");
+    assert!(count.take(104, 0).is_err());
+    count.keep();
+    assert!(count.take(105, 1).is_err(), "nor where some may be lost");
+}
+
+#[test]
+fn a_count_that_is_lost_is_noticed_unless_no_replica_had_it() {
+    let mut count = Count::new("key".to_owned(), 100);
+    assert_eq!(count.take(101, 1), Ok(()));
+    assert!(count.take(100, 0).is_err());
+    assert!(count.take(101, 1).is_err());
+    count.keep();
+    for value in 102..110 {
+        assert_eq!(count.take(value, 1), Ok(()));
+    }
+    assert_eq!(count.take(105, 0), Ok(()));
+    assert!(count.take(107, 1).is_err(), "what was lost stays so");
+    assert!(count.take(100, 0).is_err());
+    assert!(count.take(101, 1).is_err());
+    assert_eq!(count.take(101, 0), Ok(()), "all behind it");
+}
+
+/// What a server is made to do behind everybody's back, and under which rule a run notices it.
+#[test]
+fn a_run_fails_when_a_server_has_doubled_or_lost_what_it_may_not() {
+    let primary = proxied(&Options::default());
+    let port = primary.server.port().to_string();
+    let follows = ["--replicaof", "127.0.0.1", &port];
+    let replica = Server::start(&any_server(), &follows).unwrap_or_else(|error| panic!("{error}"));
+    wait_until("it follows", HANDED_ON, || {
+        let said = Client::connect(replica.address()).call("INFO replication");
+        text(&said).contains("master_link_status:up")
+    });
+    let (key, of_several) = ("c7:9", "{t3}:1");
+    for (order, noticed_by) in [
+        (format!("INCR {key}"), &ALL[..]),
+        // More than is counted in the time of a run.
+        (format!("DECRBY {key} 500000"), &ALL),
+        (format!("DECR {key}"), &ALL[..2]),
+        (format!("DEL {of_several}"), &ALL),
+        ("PING".to_owned(), &[]),
+    ] {
+        for allowed in ALL {
+            let mut planted = primary.direct_client();
+            assert_eq!(planted.call("FLUSHALL"), Value::ok());
+            let run = || {
+                let counted = |planted: &mut Client, _: &Steps| {
+                    // Time for a few that are not handed on to be acknowledged.
+                    thread::sleep(Duration::from_millis(200));
+                    let done = planted.call(&order);
+                    assert!(done.error().is_none(), "{done:?}");
+                };
+                counted_in_steps(primary.address(), &mut planted, allowed, counted);
+            };
+            let is_noticed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err();
+            let expected = noticed_by.contains(&allowed);
+            assert_eq!(is_noticed, expected, "{order}, {allowed:?}");
+        }
+    }
+}
+
+const ALL: [Allowed; 3] = [Allowed::Nothing, Allowed::Cuts, Allowed::Loss];
