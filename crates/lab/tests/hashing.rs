@@ -251,7 +251,8 @@ fn lists() -> (Vec<List>, Vec<ReservedPort>) {
         dead: None,
     });
     if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, KETAMA_PORT)) {
-        eprintln!("skipped: the list with port {KETAMA_PORT}: {error}");
+        let what = format!("port-{KETAMA_PORT}");
+        leave_out(&what, format!("port {KETAMA_PORT} is taken: {error}"));
         return (lists, ports);
     }
     lists.push(List {

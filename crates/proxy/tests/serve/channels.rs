@@ -2,16 +2,19 @@
 //! server.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use respool_lab::servers;
 use respool_lab::topologies::ClusterSettings;
 use respool_protocol::slot::hash_slot;
 
 use super::client::{Client, Value, words};
-use super::cluster::{SOON, Served, fail_over, key_in, primaries, some_server, with_every_server};
+use super::cluster::{
+    SOON, Served, fail_over, key_in, primaries, some_server_of, with_every_server,
+};
 use super::target::{Random, seed, wait_until};
 
 /// Nodes that claim something at the same moment may end with nobody having it, whoever asks.
@@ -26,6 +29,14 @@ fn has_channels(binary: &Path, served: &Served) -> bool {
         eprintln!("no sharded channels with {}", binary.display());
     }
     has
+}
+
+/// One of the servers at hand that have sharded channels; over many runs each has its turn.
+pub(crate) fn some_server_with_them() -> PathBuf {
+    some_server_of(|binary| {
+        let said = servers::version(binary).unwrap_or_else(|error| panic!("{error}"));
+        !said.starts_with("redis 6.")
+    })
 }
 
 fn message(channel: &str, text: &str) -> Vec<Value> {
@@ -171,10 +182,7 @@ fn sharded_channels_of_all_owners_are_subscribed_to_as_those_of_one_server() {
 
 #[test]
 fn sharded_channels_that_are_named_together_are_of_one_slot() {
-    let served = Served::start(&some_server(), primaries(), &["--threads=1"]);
-    if !has_channels(Path::new("it"), &served) {
-        return;
-    }
+    let served = Served::start(&some_server_with_them(), primaries(), &["--threads=1"]);
     let mut client = served.client();
     let mut node = Client::connect(served.cluster.node(0).address());
     for asked in ["SSUBSCRIBE a b", "SUNSUBSCRIBE a b"] {
@@ -403,10 +411,7 @@ fn a_channel_that_nobody_serves_is_waited_for_as_long_as_a_request_may_take() {
         ..primaries()
     };
     let args = ["--threads=1", "--request-timeout-ms=1500"];
-    let mut served = Served::start(&some_server(), settings, &args);
-    if !has_channels(Path::new("it"), &served) {
-        return;
-    }
+    let mut served = Served::start(&some_server_with_them(), settings, &args);
     let name = key_in(|slot| served.cluster.share(2).contains(&slot), 0);
     let mut client = served.client();
     served.cluster.node(2).kill9();
@@ -437,10 +442,7 @@ fn sharded_channels_are_bounded_as_others_are() {
         "--session-subscriptions-max=5",
         "--worker-subscriptions-max=8",
     ];
-    let served = Served::start(&some_server(), primaries(), &args);
-    if !has_channels(Path::new("it"), &served) {
-        return;
-    }
+    let served = Served::start(&some_server_with_them(), primaries(), &args);
     let (mut one, mut two) = (served.client(), served.client());
     for count in 1..=5 {
         subscribe(&mut one, &format!("bound:{count}"), count);

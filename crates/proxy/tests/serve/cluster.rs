@@ -139,7 +139,13 @@ pub(crate) fn primaries() -> ClusterSettings {
 
 /// One of the servers at hand; over many runs each has its turn.
 pub(crate) fn some_server() -> PathBuf {
+    some_server_of(|_| true)
+}
+
+/// One of those servers that are such.
+pub(crate) fn some_server_of(is_such: impl Fn(&Path) -> bool) -> PathBuf {
     let mut all = installed();
+    all.retain(|binary| is_such(binary));
     let place = seed() % all.len() as u64;
     let binary = all.swap_remove(place as usize);
     // A test that fails is known by its server, too.

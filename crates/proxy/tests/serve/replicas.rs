@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_lab::servers::{Flavour, Proxy, Server, find};
+use respool_lab::servers::{Flavour, Proxy, Server, find, leave_out};
 use respool_lab::topologies::{Cluster, ClusterSettings, Node, Sentinels, SentinelsSettings};
 use respool_protocol::slot::hash_slot;
 
@@ -20,7 +20,7 @@ use super::client::{Client, Value, request, words};
 use super::coalescing::counter;
 use super::divided::{pipelined, text};
 use super::fake::{Answer, Asked, Fakes, bulk, info};
-use super::target::{any_server, respool, say, wait_until};
+use super::target::{any_server, respool, wait_until};
 
 /// Within which what must come comes, on a machine that has other things to do.
 const SOON: Duration = Duration::from_secs(20);
@@ -1161,7 +1161,7 @@ fn who_is_in_our_zone_is_read_and_who_has_no_weight_is_not() {
     // By what the servers say themselves.
     let valkey = match find(Flavour::Valkey91) {
         Ok(valkey) => valkey,
-        Err(reason) => return say(&format!("skipped: zones that servers say: {reason}")),
+        Err(reason) => return leave_out("servers", reason),
     };
     let args = ["here", "here", "there"].map(|zone| vec!["--availability-zone", zone]);
     let mut scene = Scene::of(&valkey, &args);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use respool_lab::topologies::ClusterSettings;
 use respool_protocol::slot::{SLOTS, hash_slot};
 
+use super::channels::some_server_with_them;
 use super::client::{Client, Value};
 use super::cluster::{SOON, Served, key_in, primaries, some_server, with_every_server};
 use super::divided::{pipelined, text};
@@ -161,13 +162,9 @@ fn a_node_that_has_given_up_a_slot_is_believed_though_the_others_do_not_know() {
 
 #[test]
 fn who_listens_to_a_channel_of_a_slot_that_nobody_owns_is_told_so_and_who_does_already_stays() {
-    let served = start(&some_server());
+    let served = start(&some_server_with_them());
     let name = key_in(|slot| served.cluster.share(1).contains(&slot), 0);
     let slot = hash_slot(name.as_bytes());
-    let mut node = Client::connect(served.cluster.node(0).address());
-    if node.call("PUBSUB SHARDCHANNELS").error().is_some() {
-        return;
-    }
     let subscribed = |client: &mut Client| client.call(&format!("SSUBSCRIBE {name}"));
     let (mut member, mut late) = (served.client(), served.client());
     assert!(subscribed(&mut member).error().is_none());
