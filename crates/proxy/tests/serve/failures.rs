@@ -14,7 +14,7 @@ use super::coalescing::counter;
 use super::fake::{Fakes, bulk};
 use super::relay::{Mode, Relay};
 use super::target::{
-    Options, Random, Target, any_server, before_every_server, respool, seed, wait_until,
+    Options, Random, Target, Watch, any_server, before_every_server, respool, seed, wait_until,
 };
 
 /// What became of a request.
@@ -818,7 +818,7 @@ fn one_connection_at_a_time_tries_a_server_that_is_away_whoever_needs_it_for_wha
     thread::sleep(Duration::from_millis(1_100));
     relay.set(Mode::CloseOnAccept);
     relay.reset_all();
-    let begun = Instant::now();
+    let (begun, watch) = (Instant::now(), Watch::start());
     let mut refused = 0;
     while begun.elapsed() < Duration::from_secs(4) {
         let mut newcomer = target.client();
@@ -827,17 +827,20 @@ fn one_connection_at_a_time_tries_a_server_that_is_away_whoever_needs_it_for_wha
             refused += usize::from(fate(&reply) == Fate::NotExecuted);
         }
         for client in &mut clients {
-            let asked = Instant::now();
+            let asked = watch.elapsed();
             let reply = client.call("SET key value");
             refused += usize::from(fate(&reply) == Fate::NotExecuted);
-            assert!(asked.elapsed() < Duration::from_secs(1), "{reply:?}");
+            let took = watch.elapsed().saturating_sub(asked);
+            assert!(took < Duration::from_secs(1), "{took:?}: {reply:?}");
         }
         thread::sleep(Duration::from_millis(20));
     }
     // Each link at once, and then one of them after 20, 40, ... 2,000 ms or half of it.
     let tried = relay.accepted() - 8;
     assert!(refused > 100, "{refused}");
-    assert!((8 + 4..8 + 16).contains(&tried), "{tried}");
+    // The last turn may have been a long one.
+    let behind = begun.elapsed().as_secs().saturating_sub(4);
+    assert!((8 + 4..8 + 16 + behind).contains(&tried), "{tried}");
     relay.set(Mode::Pass);
     for client in &mut clients {
         wait_until("requests are answered", Duration::from_secs(10), || {

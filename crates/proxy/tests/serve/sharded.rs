@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use respool_lab::servers::{self, Flavour, Proxy, Server};
 use respool_protocol::commands::{Answer, CommandId, KeyFlags, Spread, all, id};
@@ -12,7 +12,7 @@ use respool_protocol::hashing::{Hashing, Node, PredixyHash};
 use super::client::{Client, Value, request, words};
 use super::counting::{Allowed, counted};
 use super::divided::{self, pipelined, text, texts};
-use super::target::{any_server, installed, respool, wait_until};
+use super::target::{Watch, any_server, installed, respool, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -1357,8 +1357,9 @@ fn where_clients_bring_the_password_one_server_that_is_away_locks_nobody_out() {
             first.reply();
             // It has asked there last.
             assert_eq!(there.call("AUTH secret"), Value::ok());
+            let watch = Watch::start();
             for _ in 0..30 {
-                let begun = Instant::now();
+                let begun = watch.elapsed();
                 let mut new = log_in(&shards);
                 assert_eq!(new.call("PING"), Value::Simple("PONG".into()));
                 let mut other = shards.client();
@@ -1368,7 +1369,7 @@ fn where_clients_bring_the_password_one_server_that_is_away_locks_nobody_out() {
                     let said = there.call(asked);
                     assert!(said.error().is_none(), "{asked}: {said:?}");
                 }
-                let took = begun.elapsed();
+                let took = watch.elapsed().saturating_sub(begun);
                 assert!(took < Duration::from_millis(500), "{took:?}");
                 thread::sleep(Duration::from_millis(100));
             }

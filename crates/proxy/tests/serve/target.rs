@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -224,6 +225,62 @@ pub(crate) fn wait_until(claim: &str, limit: Duration, mut holds: impl FnMut() -
     }
 }
 
+/// Measures time without that in which the machine was not there: what a test promises to happen within a time is a promise of
+/// respool's, not of whoever else uses the machine.
+///
+/// A thread does nothing but sleep. As much as it wakes too late, everybody was late who had something to do meanwhile.
+pub(crate) struct Watch {
+    shared: Arc<WatchShared>,
+    begun: Instant,
+}
+
+#[derive(Default)]
+struct WatchShared {
+    is_over: AtomicBool,
+    /// When it last woke, behind the beginning.
+    woke_us: AtomicU64,
+    /// Of all its naps, the time by which they were too long.
+    late_us: AtomicU64,
+}
+
+impl Watch {
+    /// How long a nap is, and what it takes at the most to wake from one where nobody else runs.
+    const NAP: Duration = Duration::from_millis(6);
+
+    pub(crate) fn start() -> Watch {
+        let (shared, begun) = (Arc::new(WatchShared::default()), Instant::now());
+        let watched = Arc::clone(&shared);
+        thread::spawn(move || {
+            while !watched.is_over.load(Ordering::SeqCst) {
+                let asleep = Instant::now();
+                thread::sleep(Watch::NAP - Duration::from_millis(1));
+                let late = asleep.elapsed().saturating_sub(Watch::NAP);
+                let late_us = late.as_micros() as u64;
+                watched.late_us.fetch_add(late_us, Ordering::SeqCst);
+                let woke_us = begun.elapsed().as_micros() as u64;
+                watched.woke_us.store(woke_us, Ordering::SeqCst);
+            }
+        });
+        Watch { shared, begun }
+    }
+
+    /// The time since it was started.
+    pub(crate) fn elapsed(&self) -> Duration {
+        let late = self.shared.late_us.load(Ordering::SeqCst);
+        let woke = Duration::from_micros(self.shared.woke_us.load(Ordering::SeqCst));
+        let elapsed = self.begun.elapsed();
+        // By how much the nap is too long that it takes.
+        let overdue = elapsed.saturating_sub(woke + Watch::NAP);
+        elapsed.saturating_sub(Duration::from_micros(late) + overdue)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+    }
+}
+
 /// A small source of numbers whose seed a failing test prints.
 pub(crate) struct Random(u64);
 
@@ -254,4 +311,21 @@ pub(crate) fn seed() -> u64 {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(1, |now| now.as_nanos() as u64 >> 10)
     })
+}
+
+#[test]
+fn a_watch_goes_on_while_somebody_waits_and_stands_still_while_nobody_runs() {
+    let watch = Watch::start();
+    thread::sleep(Duration::from_millis(300));
+    let asleep = watch.elapsed();
+    // What is taken off is what the machine has taken, and on one that is overrun it is most of it.
+    let real = watch.begun.elapsed();
+    let late = Duration::from_micros(watch.shared.late_us.load(Ordering::SeqCst));
+    assert!(asleep <= real, "{asleep:?} of {real:?}");
+    assert!(asleep + late + 4 * Watch::NAP >= Duration::from_millis(300));
+    // Nobody runs: as if its thread had slept through half a second.
+    let late_us = 500_000;
+    watch.shared.late_us.fetch_add(late_us, Ordering::SeqCst);
+    let behind = watch.elapsed();
+    assert!(behind < asleep, "{behind:?} behind {asleep:?}");
 }
