@@ -13,7 +13,7 @@ use super::client::{Client, Value, words};
 use super::coalescing::counter;
 use super::divided::pipelined;
 use super::fake::{Answer, Asked, Fakes, bulk, followed, in_order, info, range, shares};
-use super::target::{Watch, respool, wait_until};
+use super::target::{Watch, one_of_each_worker, respool, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -76,20 +76,61 @@ fn key_of(node: usize, nodes: usize) -> String {
         .expect("every share has keys")
 }
 
+/// Each worker knows its nodes by itself, and so asks them by itself.
 #[test]
 fn a_burst_of_moved_asks_the_nodes_who_owns_what_twice_at_the_most() {
-    // The first says of everything that it is the second's, and both say that all is the first's.
-    let served = Astray::start(2, &[], |asked| match asked.name() {
-        "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(&asked.all[..1])),
-        "GET" if asked.node == 0 => Some(redirect("MOVED", &asked.words[1], asked.all[1])),
-        _ => None,
-    });
-    let mut client = served.client();
-    wait_until("the first owns all", SOON, || {
-        served.proxy.log().contains("1 nodes own")
-    });
-    let before = counter(&mut client, "topology_refreshes");
-    let began = Instant::now();
+    for workers in [1, 3] {
+        let (moved, asked) = (Times::default(), Times::default());
+        let (at_moved, at_asked) = (moved.clone(), asked.clone());
+        // The first says of everything that it is the second's, and both say that all is the first's.
+        let threads = format!("--threads={workers}");
+        let served = Astray::start(2, &[&threads], move |asked| match asked.name() {
+            "CLUSTER" if asked.is("CLUSTER SLOTS") => {
+                if asked.node == 0 {
+                    at_asked.note();
+                }
+                Some(shares(&asked.all[..1]))
+            }
+            "GET" if asked.node == 0 => {
+                at_moved.note();
+                Some(redirect("MOVED", &asked.words[1], asked.all[1]))
+            }
+            _ => None,
+        });
+        let mut clients = one_of_each_worker(served.proxy.address());
+        assert_eq!(clients.len(), workers);
+        wait_until("the first owns all", SOON, || {
+            served.proxy.log().contains("1 nodes own")
+        });
+        let before = asked.all().len();
+        // They are asked while more of it comes, and healed by each answer for the next burst. Where the machine has other
+        // things to do one may take longer than a second; some have to be bursts.
+        let burst = 1_000 * workers;
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(3)
+            || moved.most_in_a_second() < burst && began.elapsed() < SOON
+        {
+            thread::scope(|scope| {
+                for client in &mut clients {
+                    scope.spawn(|| ask_for_every_slot(client));
+                }
+            });
+        }
+        let most = moved.most_in_a_second();
+        assert!(most >= burst, "{most} MOVED in a second are no burst");
+        let often = asked.most_in_a_second();
+        assert!(
+            often <= 2 * workers,
+            "{most} MOVED in a second had the nodes asked {often} times by {workers} workers"
+        );
+        wait_until("they are asked all the same", SOON, || {
+            asked.all().len() >= before + workers
+        });
+    }
+}
+
+/// Asks for some thousand keys, five hundred at a time, and gets what it asked for.
+fn ask_for_every_slot(client: &mut Client) {
     let keys: Vec<String> = (0..4_000).map(|key| format!("key:{key}")).collect();
     for keys in keys.chunks(500) {
         let requests = keys.iter().flat_map(|key| words(&format!("GET {key}")));
@@ -97,14 +138,31 @@ fn a_burst_of_moved_asks_the_nodes_who_owns_what_twice_at_the_most() {
         let expected: Vec<Value> = keys.iter().map(Value::bulk).collect();
         assert_eq!(replies, expected);
     }
-    let time = began.elapsed();
-    let moved = counter(&mut client, "redirected_moved");
-    assert!(moved >= 1_000, "{moved} in {time:?}");
-    let asked = counter(&mut client, "topology_refreshes") - before;
-    assert!(
-        asked <= 2 + time.as_secs(),
-        "{moved} MOVED in {time:?} had the nodes asked {asked} times"
-    );
+}
+
+/// When something happened at a node, each time.
+#[derive(Clone, Default)]
+struct Times(Arc<Mutex<Vec<Instant>>>);
+
+impl Times {
+    fn note(&self) {
+        let mut times = self.0.lock().expect("no holder panics");
+        times.push(Instant::now());
+    }
+
+    fn all(&self) -> Vec<Instant> {
+        self.0.lock().expect("no holder panics").clone()
+    }
+
+    /// How often it happened in that second in which it did most often.
+    fn most_in_a_second(&self) -> usize {
+        let all = self.all();
+        let in_its_second = |first: usize| {
+            let behind = all[first] + Duration::from_secs(1);
+            all[first..].partition_point(|time| *time < behind)
+        };
+        (0..all.len()).map(in_its_second).max().unwrap_or(0)
+    }
 }
 
 /// It loses them all while it owes thousands of replies. Were everybody who has asked it looked through for each, it would

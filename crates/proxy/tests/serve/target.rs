@@ -1,5 +1,6 @@
 //! What a test talks to: a real server, or a respool before it.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use respool_lab::servers::{self, Flavour, Proxy, Server};
 
 use super::client::Client;
+use super::coalescing::counter;
 
 /// How a test wants its respool and its server.
 #[derive(Clone, Debug)]
@@ -279,6 +281,21 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
     }
+}
+
+/// Connections to respool of which each worker has one, in the order of the workers.
+pub(crate) fn one_of_each_worker(address: SocketAddr) -> Vec<Client> {
+    let mut all = BTreeMap::new();
+    // The kernel deals them out. Of so many each has some.
+    for _ in 0..400 {
+        let mut client = Client::connect(address);
+        let workers = counter(&mut client, "workers") as usize;
+        all.entry(counter(&mut client, "worker")).or_insert(client);
+        if all.len() == workers {
+            return all.into_values().collect();
+        }
+    }
+    panic!("a worker gets no connection: {:?} do", all.keys())
 }
 
 /// A small source of numbers whose seed a failing test prints.
