@@ -10,7 +10,7 @@ use respool_lab::servers::Server;
 
 use super::client::{Client, Value, request, words};
 use super::divided::text;
-use super::target::{Options, Random, any_server, proxied, seed, wait_until};
+use super::target::{Options, Random, any_server, one_of_each_worker, proxied, seed, wait_until};
 
 /// Within which every session is answered again when the servers are what they should be.
 const HEALED: Duration = Duration::from_secs(5);
@@ -128,7 +128,7 @@ pub(crate) const TOGETHER: usize = 4;
 
 impl Counting {
     /// The session with this number; no two have a key or a value of a count in common.
-    pub(crate) fn start(address: SocketAddr, number: u64, seed: u64, allowed: Allowed) -> Counting {
+    fn start(mut client: Client, number: u64, seed: u64, allowed: Allowed) -> Counting {
         let key = |place: usize| match place < TOGETHER {
             true => format!("{{t{number}}}:{place}"),
             false => format!("c{number}:{place}"),
@@ -136,7 +136,6 @@ impl Counting {
         let first = |place| (number as i64 * COUNTS as i64 + place as i64 + 1) * 1_000_000;
         let counts = (0..COUNTS).map(|place| Count::new(key(place), first(place)));
         let counts: Vec<Count> = counts.collect();
-        let mut client = Client::connect(address);
         for count in &counts {
             let set = client.call(&format!("SET {} {}", count.key, count.last));
             assert_eq!(set, Value::ok());
@@ -420,7 +419,7 @@ pub(crate) fn number(reply: &Value) -> i64 {
         .unwrap_or_else(|_| panic!("{text} is no number"))
 }
 
-/// Lets many sessions count before, while and after `trouble` happens; afterwards all of them go on.
+/// Lets many sessions, some of each worker, count before, while and after `trouble` happens; afterwards all of them go on.
 /// Returns how often a session was told what.
 pub(crate) fn counted<T>(
     address: SocketAddr,
@@ -442,8 +441,13 @@ pub(crate) fn counted_in_steps<T>(
     eprintln!("RESPOOL_TEST_SEED={seed}");
     let over = AtomicBool::new(false);
     let steps = Steps::default();
-    let mut sessions: Vec<Counting> = (0..SESSIONS)
-        .map(|number| Counting::start(address, number, seed, allowed))
+    // Each worker knows for itself what is behind it, and has to find out for itself what becomes of that.
+    let mut clients = one_of_each_worker(address);
+    assert!(clients.len() <= SESSIONS as usize, "some for each worker");
+    clients.resize_with(SESSIONS as usize, || Client::connect(address));
+    let mut sessions: Vec<Counting> = (0..)
+        .zip(clients)
+        .map(|(number, client)| Counting::start(client, number, seed, allowed))
         .collect();
     thread::scope(|scope| {
         let running: Vec<_> = sessions

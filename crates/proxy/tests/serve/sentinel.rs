@@ -196,7 +196,7 @@ fn a_failover_by_command_doubles_nothing_and_every_session_goes_on() {
 
 #[test]
 fn a_killed_primary_is_replaced_and_is_not_written_to_when_it_is_back() {
-    let mut served = Served::start(&some_server(2), &one(), &[some_threads(2)]);
+    let mut served = Served::start(&some_server(2), &one(), &["--threads=3"]);
     let errors = counted(
         served.proxy.address(),
         &mut served,
