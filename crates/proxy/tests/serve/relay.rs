@@ -16,6 +16,8 @@ use super::client::reset;
 pub(crate) enum Mode {
     /// Nothing.
     Pass,
+    /// Replies arrive so much later, as those of a server that is far away or has much to do.
+    Late(Duration),
     /// Replies arrive one byte at a time.
     Dribble,
     /// Connections are accepted and closed at once.
@@ -160,6 +162,10 @@ impl Shared {
             let passed = self.passed.fetch_add(count as u64, Ordering::SeqCst);
             let sent = match self.mode() {
                 Mode::Pass => to.write_all(bytes),
+                Mode::Late(time) => {
+                    thread::sleep(time);
+                    to.write_all(bytes)
+                }
                 Mode::Silent | Mode::CloseOnAccept => Ok(()),
                 Mode::Dribble => bytes.iter().try_for_each(|byte| {
                     thread::sleep(Duration::from_micros(50));

@@ -20,6 +20,7 @@ use super::client::{Client, Value, request, words};
 use super::coalescing::counter;
 use super::divided::{pipelined, text};
 use super::fake::{Answer, Asked, Fakes, bulk, info};
+use super::relay::{Mode, Relay};
 use super::target::{any_server, respool, wait_until};
 
 /// Within which what must come comes, on a machine that has other things to do.
@@ -1111,6 +1112,85 @@ fn a_watched_primary_that_is_replaced_is_read_all_the_time() {
         again.unwrap_or_else(|error| panic!("{error}"));
         thread::sleep(Duration::from_millis(500));
     });
+}
+
+/// How many of the 64 seats a server has, by where respool reaches it.
+fn seats_of(client: &mut Client, server: SocketAddr) -> u32 {
+    let lines = readers(client);
+    let line = lines
+        .iter()
+        .find(|one| one["address"] == server.to_string());
+    let seats = line.unwrap_or_else(|| panic!("{server} in {lines:?}"));
+    seats["seats"].parse().expect("a number")
+}
+
+/// Of reads by many sessions, how many of a hundred this server has answered and not the other.
+fn share_of(scene: &Scene, address: SocketAddr, server: usize, other: usize) -> u64 {
+    reset(&scene.addresses());
+    let mut clients: Vec<Client> = (0..150).map(|_| Client::connect(address)).collect();
+    for client in &mut clients {
+        for _ in 0..4 {
+            assert_eq!(client.call("GET k3"), Value::bulk("3"));
+        }
+    }
+    let gets = scene.gets();
+    assert_eq!(gets.iter().sum::<u64>(), 600, "{gets:?}");
+    assert_eq!(gets[server] + gets[other], 600, "{gets:?}");
+    gets[server] / 6
+}
+
+#[test]
+fn reads_are_dealt_by_the_weights_of_replicas() {
+    let mut scene = Scene::new(2);
+    fill(scene.address(0));
+    scene.settle();
+    let [one, other] = [1, 2].map(|server| scene.address(server));
+    // A busy moment makes one of them look slower for a while, which counts, too.
+    for (weights, seats, share) in [
+        (format!("{one}:2,{other}:1"), 37..=49, 55..=79),
+        (format!("{one}:2"), 37..=49, 55..=79),
+        (format!("{one}:1,{other}:7"), 4..=16, 4..=27),
+        (format!("{one}:5,{other}:5"), 26..=38, 38..=62),
+    ] {
+        let reads = format!("reads=replica&weights={weights}");
+        let address = scene.serve_all(&reads, &ONE_BY_ONE);
+        let mut client = Client::connect(address);
+        let mut before = String::new();
+        wait_until("seats and reads are as the weights say", SOON, || {
+            let its = seats_of(&mut client, one);
+            let of_a_hundred = share_of(&scene, address, 1, 2);
+            let said = format!("{weights}: {its} seats, {of_a_hundred} of a hundred reads");
+            if said != before {
+                eprintln!("{said}");
+                before = said;
+            }
+            seats.contains(&its) && share.contains(&of_a_hundred)
+        });
+    }
+}
+
+#[test]
+fn a_slow_replica_is_read_less_until_it_is_as_quick_as_the_other() {
+    let mut scene = Scene::new(2);
+    fill(scene.address(0));
+    scene.settle();
+    let relay = Relay::start(scene.address(2), Mode::Late(Duration::from_millis(20)));
+    let slow = relay.address();
+    scene.will_name(|names| names.replicas[1].1 = slow.port());
+    let address = scene.serve_all("reads=replica", &ONE_BY_ONE);
+    let mut client = Client::connect(address);
+    wait_until("it has fewer seats", SOON, || {
+        (1..=20).contains(&seats_of(&mut client, slow))
+    });
+    let share = share_of(&scene, address, 2, 1);
+    assert!((4..=40).contains(&share), "{share} of a hundred");
+    relay.set(Mode::Pass);
+    // How long it takes is smoothed: it has to answer quickly a few times.
+    wait_until("it is trusted again", 2 * SOON, || {
+        seats_of(&mut client, slow) >= 24
+    });
+    let again = share_of(&scene, address, 2, 1);
+    assert!(again > share, "{again} of a hundred, and {share} before");
 }
 
 #[test]
