@@ -30,6 +30,25 @@ pub(crate) fn answers_like_one_server(binary: &Path, address: SocketAddr) -> Val
             String::from_utf8_lossy(&requests)
         );
     }
+    // What has to be with its keys at one server is so by their tags, in both protocols.
+    for round in 0..40 {
+        if round == 20 {
+            for client in [&mut one, &mut other] {
+                assert!(client.call("HELLO 3").error().is_none());
+            }
+        }
+        let asked: Vec<String> = (0..20).flat_map(|_| some_of_one_tag(&mut random)).collect();
+        let requests: Vec<u8> = asked.iter().flat_map(|asked| words(asked)).collect();
+        let got = one.exchange(requests.clone(), asked.len());
+        let expected = other.exchange(requests, asked.len());
+        for ((asked, got), expected) in asked.iter().zip(&got).zip(&expected) {
+            let got = without_server(got);
+            assert_eq!(
+                got, *expected,
+                "tagged round {round}, RESPOOL_TEST_SEED={seed}: {asked}"
+            );
+        }
+    }
     other.call("DBSIZE")
 }
 
@@ -106,6 +125,84 @@ pub(crate) fn pipelined(client: &mut Client, requests: &str) -> Vec<Value> {
 }
 
 /// Random requests of one client for few keys.
+/// Requests, or a transaction of several, about keys of one tag.
+fn some_of_one_tag(random: &mut Random) -> Vec<String> {
+    let tag = random.below(6);
+    let first = match random.below(8) {
+        0 => vec!["MULTI".to_owned()],
+        1 => {
+            let watched = format!("WATCH {{t{tag}}}s {{t{tag}}}h");
+            vec![watched, tagged_request(random, tag), "MULTI".to_owned()]
+        }
+        _ => return vec![tagged_request(random, tag)],
+    };
+    let queued = 1 + random.below(4);
+    let queued: Vec<String> = (0..queued).map(|_| tagged_request(random, tag)).collect();
+    let end = ["EXEC", "EXEC", "EXEC", "DISCARD"][random.below(4) as usize];
+    [first, queued, vec![end.to_owned()]].concat()
+}
+
+/// One about a string, hash, set, sorted set, list or stream; sometimes about another one than it thinks.
+fn tagged_request(random: &mut Random, tag: u64) -> String {
+    let number = random.below(50);
+    let is_other = random.below(12) == 0;
+    let kinds = ["s", "h", "u", "z", "l", "x"];
+    let other = kinds[random.below(6) as usize];
+    let key = |kind: &str| match is_other {
+        true => format!("{{t{tag}}}{other}"),
+        false => format!("{{t{tag}}}{kind}"),
+    };
+    let (s, h, u, z, l, x) = (key("s"), key("h"), key("u"), key("z"), key("l"), key("x"));
+    let field = number % 5;
+    match random.below(40) {
+        0 => format!("SET {s} {number}"),
+        1 => format!("SET {s} {number} NX GET"),
+        2 => format!("APPEND {s} {number}"),
+        3 => format!("GETRANGE {s} 1 -2"),
+        4 => format!("INCRBY {s} {number}"),
+        5 => format!("GETDEL {s}"),
+        6 => format!("MGET {s} {h} {s}"),
+        7 => format!("RENAME {s} {s}2"),
+        8 => format!("TYPE {x}"),
+        9 => format!("HSET {h} f{field} {number} g{field} x"),
+        10 => format!("HGETALL {h}"),
+        11 => format!("HINCRBY {h} f{field} {number}"),
+        12 => format!("HMGET {h} f{field} none"),
+        13 => format!("HDEL {h} f{field}"),
+        14 => format!("SADD {u} {number} 1 2"),
+        15 => format!("SMEMBERS {u}"),
+        16 => format!("SISMEMBER {u} {number}"),
+        17 => format!("SMOVE {u} {u}2 {field}"),
+        18 => format!("SINTER {u} {u}2"),
+        19 => format!("SUNIONSTORE {u}3 {u} {u}2"),
+        20 => format!("ZADD {z} {number} m{field}"),
+        21 => format!("ZRANGE {z} 0 -1 WITHSCORES"),
+        22 => format!("ZINCRBY {z} 1.5 m{field}"),
+        23 => format!("ZUNIONSTORE {z}2 2 {z} {z}2"),
+        24 => format!("ZSCORE {z} m{field}"),
+        25 => format!("ZPOPMIN {z}"),
+        26 => format!("RPUSH {l} {number} {field}"),
+        27 => format!("LMOVE {l} {l}2 LEFT RIGHT"),
+        28 => format!("BLPOP {l} {l}2 0.01"),
+        29 => format!("BLMOVE {l}2 {l} LEFT LEFT 0.01"),
+        30 => format!("LRANGE {l} 0 -1"),
+        31 => format!("SORT {l} DESC LIMIT 0 3"),
+        32 => format!("XADD {x} {number}-1 f {number}"),
+        33 => format!("XRANGE {x} - + COUNT 3"),
+        34 => format!("XREAD COUNT 2 STREAMS {x} {x}2 {field} 0"),
+        35 => format!("XREAD BLOCK 5 STREAMS {x} 40"),
+        36 => format!("XDEL {x} {number}-1"),
+        37 => {
+            let script = "return{redis.call('INCR',KEYS[1]),redis.call('HGETALL',KEYS[2])}";
+            format!("EVAL {script} 2 {s} {h}")
+        }
+        38 => {
+            format!("EVAL return{{KEYS[1],ARGV[1],redis.call('DEL',KEYS[2])}} 2 {s} {l} {number}")
+        }
+        _ => format!("DEL {s} {h} {u} {z} {l} {x}"),
+    }
+}
+
 fn some_request(random: &mut Random) -> Vec<u8> {
     let mut key = || format!("k{}", random.below(30));
     let (one, two, three) = (key(), key(), key());
