@@ -89,7 +89,7 @@ impl Engine {
             if let Some(link) = self.links.get_mut(link) {
                 link.begin_streaming();
                 link.tainted |= matches!(what, What::Learned { alone: true, .. });
-                link.stream(stripped.as_deref().unwrap_or(&rest[..used]));
+                link.stream(stripped.as_deref().unwrap_or(&rest[..used]), self.now);
             }
             self.write_link(link);
         }
@@ -237,7 +237,7 @@ impl Engine {
         if let Some(link) = link
             && let Some(state) = self.links.get_mut(link)
         {
-            state.stream(&input[..used]);
+            state.stream(&input[..used], self.now);
             if ends {
                 state.progress = self.now;
                 state.ledger.push_back(Entry {

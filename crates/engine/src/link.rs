@@ -611,8 +611,12 @@ impl Link {
             && !self.is_late
     }
 
-    /// Appends a part of a request that is cut through; it may be written at once.
-    pub(crate) fn stream(&mut self, bytes: &[u8]) {
+    /// Appends a part of a request that is cut through; it may be written at once. The kernel's time to take it begins now,
+    /// unless it has not taken the part before.
+    pub(crate) fn stream(&mut self, bytes: &[u8], now: Time) {
+        if self.pending().is_empty() && self.in_flight() == 0 {
+            self.progress = now;
+        }
         self.out.append(bytes);
         self.allowed = self.out.unwritten().len();
     }

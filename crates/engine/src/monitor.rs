@@ -50,7 +50,7 @@ impl Engine {
         if let Some(link) = self.links.get_mut(link) {
             link.tunnel = Some(Tunnel::Asked { silent });
             link.begin_streaming();
-            link.stream(request.bytes);
+            link.stream(request.bytes, self.now);
         }
         self.write_link(link);
         Placed::Done
@@ -111,7 +111,7 @@ impl Engine {
             _ => Tunnel::Open { owed: owed + 1 },
         };
         if let Some(state) = self.links.get_mut(link) {
-            state.stream(bytes);
+            state.stream(bytes, self.now);
             state.tunnel = Some(tunnel);
         }
         self.write_link(link);

@@ -566,6 +566,28 @@ fn a_link_that_nobody_needed_for_long_is_not_lost_in_the_turn_that_asks_and_look
     assert_eq!(world.got(session), "$1\r\nv\r\n");
 }
 
+/// What is larger than is held is written as it comes, before the turn has ended.
+#[test]
+fn nor_is_a_link_of_its_own_on_which_a_large_request_begins() {
+    let mut settings = settings();
+    settings.limits.request_held_bytes_max = 1_500;
+    let stall_ms = settings.timeouts.link_stall_ms;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.asks(session, &["WATCH k"]);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    world.wait_ms(2 * stall_ms);
+    let set = requests(&[&format!("SET k {}", "x".repeat(10_000))]);
+    let (begins, ends) = set.split_at(3_000);
+    for part in [begins, ends] {
+        let tick = world.now.plus_ms(2 * stall_ms).plus_ms(TICK_MS);
+        world.turn_at(tick, |engine| engine.handle_session_bytes(session, part));
+        assert_eq!(world.closed_links(), []);
+    }
+    assert!(world.sent(own).as_bytes().ends_with(&set));
+}
+
 #[test]
 fn what_a_server_refuses_for_a_while_is_no_right() {
     let mut world = World::new(settings());
