@@ -764,6 +764,10 @@ impl Play {
     /// Sees what has come to the server, and what to the clients.
     fn look(&mut self) -> Result<(), String> {
         self.act();
+        // Who waits is read on, and when it need not wait any more all that it has sent may come at once; a transaction is one entry,
+        // and up to four commands.
+        let sent = self.clients.iter().map(|client| 4 * client.asked.len());
+        let at_once = ENTRIES_AT_ONCE + sent.max().unwrap_or(0);
         for (link, connection) in &mut self.links {
             connection.waiting.extend(self.world.asked(*link));
             let server = &mut self.servers[connection.server];
@@ -774,7 +778,7 @@ impl Play {
                 connection.execute(server, args);
             }
             let unanswered = connection.ends.len() + connection.waiting.len();
-            if unanswered > self.storm.ledger_max as usize + ENTRIES_AT_ONCE {
+            if unanswered > self.storm.ledger_max as usize + at_once {
                 return Err(format!("{unanswered} requests are not answered on a link"));
             }
         }
