@@ -375,7 +375,10 @@ impl Engine {
         let pattern = request.args().nth(1).filter(|_| may_be_sifted);
         let pattern = pattern.filter(|pattern| pattern.len() <= SIFTED_BYTES_MAX);
         let sifted_by = pattern.map(Into::into);
-        session.rare().gathers.push_back(Gather {
+        let gathers = &mut session.rare().gathers;
+        let is_behind = |last: &Gather| seq.wrapping_sub(last.seq) as i32 > 0;
+        debug_assert!(gathers.back().is_none_or(is_behind), "places are in order");
+        gathers.push_back(Gather {
             seq,
             id: request.id,
             merge,
