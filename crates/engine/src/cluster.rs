@@ -128,9 +128,9 @@ struct Refresh {
     ticket: u32,
     /// It is under way since then.
     since: Option<Time>,
-    /// What they are asked, and were asked for the one that is under way.
+    /// What they are asked, and whether one of them has refused that.
     listing: Listing,
-    asked: Listing,
+    is_refused: bool,
     /// Nodes that have not answered.
     missing: usize,
     answers: Vec<(View, Info)>,
@@ -398,7 +398,8 @@ impl Listing {
 
     /// Whether the node has said that it is not to be asked that, or does not know it.
     fn is_refused(answer: &[u8]) -> bool {
-        answer.starts_with(b"-NOPERM") || answer.starts_with(b"-ERR")
+        const WORDS: [&[u8]; 3] = [b"-NOPERM ", b"-ERR unknown ", b"-ERR Unknown "];
+        WORDS.iter().any(|words| answer.starts_with(words))
     }
 
     fn other(self) -> Listing {
@@ -499,7 +500,6 @@ impl Engine {
         cluster.refresh = Refresh {
             down_since: cluster.refresh.down_since,
             listing,
-            asked: listing,
             ticket,
             since: Some(now),
             missing: links.len(),
@@ -559,13 +559,9 @@ impl Engine {
         if refresh.since.is_none() || refresh.ticket != ticket {
             return;
         }
-        let view = refresh.asked.read(listed, &host);
+        let view = refresh.listing.read(listed, &host);
         let answer = view.and_then(|view| Ok((view, Info::read(info)?)));
-        // As long as one node answers, it is right for that one.
-        refresh.listing = match Listing::is_refused(listed) && refresh.answers.is_empty() {
-            true => refresh.asked.other(),
-            false => refresh.asked,
-        };
+        refresh.is_refused |= Listing::is_refused(listed);
         refresh.missing -= 1;
         match answer {
             Ok(answer) => {
@@ -759,6 +755,10 @@ impl Engine {
         let answers = std::mem::take(&mut refresh.answers);
         let said_by = std::mem::take(&mut refresh.said_by);
         let wrong = refresh.wrong.take();
+        // As long as one node answers, it is right for that one.
+        if answers.is_empty() && std::mem::take(&mut refresh.is_refused) {
+            refresh.listing = refresh.listing.other();
+        }
         let all = refresh.missing == 0;
         let choice = cluster::choose(&cluster.known, &answers);
         let strangers: Vec<ServerId> = choice.strangers.iter().map(|at| said_by[*at]).collect();
@@ -864,6 +864,7 @@ impl Engine {
 impl Engine {
     /// From now on this is who owns what.
     fn believe(&mut self, pool: usize, view: &View, was_known: bool) {
+        self.stir_put_off();
         let now = self.now;
         let ids: Vec<Option<ServerId>> = view
             .nodes()
@@ -1007,6 +1008,7 @@ impl Engine {
             self.lost_slots.push(old);
         }
         self.doubt_owners(owner);
+        self.stir_put_off();
         true
     }
 
@@ -1161,7 +1163,7 @@ impl Engine {
         }
         let free = |id: &ServerId| {
             self.server(*id).gone
-                && self.put_off_sessions.is_empty()
+                && !self.somebody_waits()
                 && self.links.iter().all(|(_, link)| link.key.server != *id)
                 && self
                     .sessions

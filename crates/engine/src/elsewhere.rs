@@ -88,8 +88,12 @@ pub(crate) struct Delayed {
     waits_since_ms: u32,
     /// What has come behind it is more than may wait for it.
     is_too_much: bool,
-    /// Whether its session is on the engine's list of those that have put something off.
+    /// Whether its session is on one of the engine's lists of those that have put something off.
     is_listed: bool,
+    /// When the first of it may be asked, when the oldest of it was, and how often it had been stirred when it was looked at.
+    due: Time,
+    oldest_ms: u32,
+    stirs: u32,
 }
 
 /// A request that was in flight when one in front of it was put off.
@@ -120,15 +124,9 @@ impl Delayed {
         self.items.len()
     }
 
-    /// Whether one of them is to be looked at. `is_alone`: its session has nothing else in flight; then one may be asked, or it
-    /// is known what has overtaken them.
-    fn is_due(&self, is_alone: bool, now: Time, is_over: impl Fn(u32) -> bool) -> bool {
-        let may_be_asked = |item: &PutOff| is_alone && item.due <= now;
-        let learns = is_alone && !self.others.is_empty();
-        let mut items = self.items.iter();
-        self.is_too_much
-            || learns
-            || items.any(|item| may_be_asked(item) || is_over(self.asked_at_ms(item)))
+    /// Whether one of them may be asked, if its session has nothing else in flight, or it would be known what has overtaken them.
+    fn is_due(&self, now: Time, stirs: u32) -> bool {
+        self.due <= now || self.stirs != stirs || !self.others.is_empty()
     }
 
     /// Since when a request has waited, as ledgers keep it.
@@ -137,6 +135,16 @@ impl Delayed {
             true => self.waits_since_ms,
             false => item.entry.at_ms,
         }
+    }
+
+    /// What is put off has changed, and was looked at now.
+    fn sum_up(&mut self, now_ms: u32, stirs: u32) {
+        let due = self.items.iter().map(|item| item.due).min();
+        let asked = self.items.iter().map(|item| self.asked_at_ms(item));
+        let oldest = asked.max_by_key(|at_ms| now_ms.wrapping_sub(*at_ms));
+        self.oldest_ms = oldest.unwrap_or(now_ms);
+        self.due = due.unwrap_or_default();
+        self.stirs = stirs;
     }
 
     /// Whether a request of it may have to wait at its node.
@@ -486,7 +494,13 @@ impl Engine {
             delayed.waits_since_ms = now_ms;
         }
         if !std::mem::replace(&mut delayed.is_listed, true) {
-            self.put_off_sessions.push(key);
+            self.put_off_now.push(key);
+        }
+        if delayed.items.is_empty() {
+            // Those that were given back before all else was answered have left it behind.
+            delayed.others.clear();
+            delayed.looked_through.clear();
+            (delayed.due, delayed.oldest_ms) = (item.due, item.entry.at_ms);
         }
         if !delayed.looked_through.contains(&link) {
             delayed.looked_through.push(link);
@@ -508,6 +522,11 @@ impl Engine {
         self.held_bytes += item.request.len();
         let in_front = |other: &PutOff| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
         let place = delayed.items.partition_point(in_front);
+        delayed.due = delayed.due.min(item.due);
+        let waited_ms = now_ms.wrapping_sub(item.entry.at_ms);
+        if !item.waits && waited_ms > now_ms.wrapping_sub(delayed.oldest_ms) {
+            delayed.oldest_ms = item.entry.at_ms;
+        }
         delayed.items.insert(place, item);
         let is_head = session.head_is_put_off();
         self.hold_until_caught_up(key);
@@ -556,37 +575,59 @@ impl Engine {
         self.pass_on(item.entry, &reply);
     }
 
-    /// Asks again what may be. Thousands of sessions may wait for a server that is gone, and each of them is looked at; so the next time
-    /// is no sooner than in as many microseconds as they are, which leaves most of the time to those who ask of other servers.
+    /// Asks again what may be. Whoever has put something off in this turn is looked at now; then whoever still waits, of whom there may
+    /// be thousands: so no sooner than in as many microseconds as they were, or in a tick, which leaves most of the time to those who
+    /// ask of other servers.
     pub(crate) fn ask_put_off(&mut self) {
+        for key in std::mem::take(&mut self.put_off_now) {
+            self.look_at_put_off(key);
+        }
         self.put_off_missed = self.now < self.put_off_at;
         if self.put_off_missed {
             return;
         }
-        let waiting = std::mem::take(&mut self.put_off_sessions);
-        self.put_off_at = self.now + waiting.len() as u32;
-        for key in waiting {
-            if let Some(session) = self.sessions.get_mut(key) {
-                session.rare().delayed.is_listed = false;
-            }
-            self.ask_put_off_by(key);
-            if let Some(session) = self.sessions.get_mut(key) {
-                let delayed = &mut session.rare().delayed;
-                let has_more = !delayed.items.is_empty();
-                if has_more && !std::mem::replace(&mut delayed.is_listed, true) {
-                    self.put_off_sessions.push(key);
-                }
+        for key in std::mem::take(&mut self.put_off_sessions) {
+            self.look_at_put_off(key);
+        }
+        let pause_us = self.put_off_sessions.len().min(TICK_MS as usize * 1000);
+        self.put_off_at = self.now + pause_us as u32;
+    }
+
+    fn look_at_put_off(&mut self, key: Key) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.rare().delayed.is_listed = false;
+        }
+        self.ask_put_off_by(key);
+        if let Some(session) = self.sessions.get_mut(key) {
+            let delayed = &mut session.rare().delayed;
+            let has_more = !delayed.items.is_empty();
+            if has_more && !std::mem::replace(&mut delayed.is_listed, true) {
+                self.put_off_sessions.push(key);
             }
         }
+    }
+
+    /// Whether some session has put something off.
+    pub(crate) fn somebody_waits(&self) -> bool {
+        !self.put_off_now.is_empty() || !self.put_off_sessions.is_empty()
+    }
+
+    /// Somebody can be asked, or is another one, who could not: what waits for that is looked at.
+    pub(crate) fn stir_put_off(&mut self) {
+        self.put_off_stirs = self.put_off_stirs.wrapping_add(1);
     }
 
     fn ask_put_off_by(&mut self, key: Key) {
         let Some(session) = self.sessions.get(key) else {
             return;
         };
-        let is_alone = session.in_flight() == 0;
-        let delayed = session.rare.as_deref().map(|rare| &rare.delayed);
-        if !delayed.is_some_and(|its| its.is_due(is_alone, self.now, |at_ms| self.is_over(at_ms))) {
+        let Some(rare) = session.rare.as_deref() else {
+            return;
+        };
+        let delayed = &rare.delayed;
+        let is_due = delayed.is_due(self.now, self.put_off_stirs);
+        let is_alone = is_due && session.in_flight() == 0;
+        if !is_alone && !delayed.is_too_much && !self.is_over(delayed.oldest_ms) {
             return;
         }
         let Some(session) = self.sessions.get_mut(key) else {
@@ -652,9 +693,16 @@ impl Engine {
             let is_awaited = |link: &Link| self.awaits_reader(link.key.server);
             let may_wait =
                 !item.is_named_elsewhere() || self.links.get(link).is_some_and(is_awaited);
-            if is_missing && may_wait || sent.iter().any(on_others) {
+            let rests = is_missing && may_wait;
+            if rests || sent.iter().any(on_others) {
                 staying.add(&item.about);
-                stay.push_back(item);
+                // Whoever comes up stirs it.
+                let due = if rests {
+                    self.now.plus_ms(TICK_MS)
+                } else {
+                    item.due
+                };
+                stay.push_back(PutOff { due, ..item });
                 continue;
             }
             sent.entry(link).or_default().add(&item.about);
@@ -669,6 +717,7 @@ impl Engine {
             let delayed = &mut session.rare().delayed;
             stay.append(&mut delayed.items);
             delayed.items = stay;
+            delayed.sum_up(self.now_ms, self.put_off_stirs);
         } else {
             // It was closed meanwhile, and what it had put off with it.
             let left = stay.iter().map(|item| item.request.len());

@@ -250,11 +250,14 @@ pub struct Engine {
     pub(crate) pieces: Vec<Piece>,
     /// Sessions that may be brought more than they take, and the links that bring it.
     pub(crate) slow: Vec<(Key, Key)>,
-    /// Sessions with something that was put off.
+    /// Sessions that have put something off in this turn, and those that still wait. These are not looked at before then, and
+    /// whether they would have been.
+    pub(crate) put_off_now: Vec<Key>,
     pub(crate) put_off_sessions: Vec<Key>,
-    /// They are not looked at before, and whether they would have been.
     pub(crate) put_off_at: Time,
     pub(crate) put_off_missed: bool,
+    /// How often something has happened that those may wait for.
+    pub(crate) put_off_stirs: u32,
     /// Servers of which the read that is being taken said that slots are another one's.
     pub(crate) lost_slots: Vec<ServerId>,
     /// What was told last of who owns what, of each pool.
@@ -334,7 +337,10 @@ impl Engine {
         }
         let pause_ends = self.pauses.iter().map(|pause| pause.until).min();
         let kept_until = self.kept.front().map(|(until, _)| *until);
-        let ask_at = self.put_off_missed.then_some(self.put_off_at);
+        let ask_at = match self.put_off_now.is_empty() {
+            true => self.put_off_missed.then_some(self.put_off_at),
+            false => Some(self.now),
+        };
         let all = [self.flush_at, kept_until, pause_ends, ask_at];
         all.into_iter().flatten().min()
     }
@@ -407,9 +413,11 @@ impl Engine {
             early: Vec::new(),
             pieces: Vec::new(),
             slow: Vec::new(),
+            put_off_now: Vec::new(),
             put_off_sessions: Vec::new(),
             put_off_at: Time(0),
             put_off_missed: false,
+            put_off_stirs: 0,
             lost_slots: Vec::new(),
             told_of_topology: HashMap::new(),
             resume: Vec::new(),
@@ -689,7 +697,7 @@ impl Engine {
         self.slow_down_all();
         self.fail_untried();
         self.refresh_clusters();
-        if !self.put_off_sessions.is_empty() {
+        if self.somebody_waits() {
             self.ask_put_off();
         }
         self.resume_sessions();

@@ -349,9 +349,10 @@ impl Engine {
         // may wait for ever, and is not waited for: a server that is paused itself does not, either.
         let (links, servers, pools) = (&self.links, &self.servers, &self.pools);
         let now = self.now.stamp_ms();
-        let (sessions, put_off) = (&self.sessions, &self.put_off_sessions);
+        let sessions = &self.sessions;
+        let put_off = [&self.put_off_now, &self.put_off_sessions];
         let oldest = |pool: u16| {
-            let delayed = put_off.iter().filter_map(|key| {
+            let delayed = put_off.into_iter().flatten().filter_map(|key| {
                 let session = sessions.get(*key).filter(|session| session.pool == pool)?;
                 session.rare.as_deref()?.delayed.oldest_at_ms()
             });

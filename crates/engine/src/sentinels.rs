@@ -581,6 +581,7 @@ impl Engine {
 
     /// What was a server is at another address now: whatever is connected to the old one is not believed any more.
     fn move_server(&mut self, server: ServerId, address: Address) {
+        self.stir_put_off();
         let label = address.to_string();
         let state = &mut self.servers[usize::from(server.0)];
         // Who loses a link is told of the old one, and a link that connects goes to the new one.

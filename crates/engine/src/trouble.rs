@@ -65,6 +65,7 @@ impl Engine {
     }
 
     fn link_is_up(&mut self, key: Key) {
+        self.stir_put_off();
         let Some(link) = self.links.get_mut(key) else {
             return;
         };

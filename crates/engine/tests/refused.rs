@@ -83,6 +83,73 @@ fn whoever_waits_among_thousands_is_asked_for_again_without_being_looked_at_in_e
     }
 }
 
+/// What happened while somebody else's refusal was waited for is not what happens now.
+#[test]
+fn what_was_refused_is_not_asked_behind_what_overtook_it_though_another_was_given_back_before() {
+    let mut settings = world::cluster(2);
+    settings.flush.fuse = false;
+    settings.timeouts.request_ms = 500;
+    let mut world = nodes_of(settings);
+    let [first, second] = world.all_shared[..] else {
+        panic!("two nodes")
+    };
+    let session = world.accept();
+    let [here, there] = [0, 1].map(|node| world.key_at(node, "k"));
+    world.asks(
+        session,
+        &[&format!("SET {here} 0"), &format!("SET {there} 0")],
+    );
+    world.says(first, LOADING);
+    world.wait_ms(600);
+    let told = world.got(session);
+    assert!(
+        told.starts_with(LOADING) && told.contains("-UNKNOWN "),
+        "{told}"
+    );
+    world.says(second, "+OK\r\n");
+    // Who owns what: a node that refuses makes us ask.
+    for args in world.asked(first) {
+        if let Some(said) = world.owners.said(&args) {
+            world.says(first, said);
+        }
+    }
+    let both = [1, 2].map(|value| format!("SET {here} {value}"));
+    world.asks(session, &both.each_ref().map(String::as_str));
+    world.turn(|_| {});
+    assert_eq!(world.asked(first).len(), 2);
+    world.says(first, [LOADING, "+OK\r\n"].concat());
+    world.wait_ms(200);
+    assert_eq!(world.got(session), [LOADING, "+OK\r\n"].concat());
+    assert!(!world.sent(first).contains("SET"));
+}
+
+/// They wait for a node that loads its data; what another one says of its slots does not wait with them.
+#[test]
+fn who_is_sent_elsewhere_goes_there_at_once_though_thousands_wait() {
+    let mut settings = world::cluster(2);
+    settings.flush.fuse = false;
+    let mut world = nodes_of(settings);
+    let [first, second] = world.all_shared[..] else {
+        panic!("two nodes")
+    };
+    let sessions: Vec<_> = (0..3_000).map(|_| world.accept()).collect();
+    let here = requests(&[&format!("GET {}", world.key_at(0, "k"))]);
+    world.turn(|engine| {
+        for session in &sessions {
+            engine.handle_session_bytes(*session, &here);
+        }
+    });
+    world.says(first, LOADING.repeat(sessions.len()));
+    let other = world.accept();
+    let there = world.key_at(1, "k");
+    let get = format!("GET {there}");
+    world.asks(other, &[&get]);
+    world.sent(first);
+    let slot = respool_protocol::slot::hash_slot(there.as_bytes());
+    world.says(second, format!("-MOVED {slot} server:1\r\n"));
+    assert_eq!(world.sent(first).as_bytes(), requests(&[&get]));
+}
+
 const LARGE: usize = 30_000;
 
 fn large() -> String {
