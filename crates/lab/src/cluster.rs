@@ -302,7 +302,7 @@ pub(crate) mod tests {
         let id = "mget-100-p20-c50-sharded_3-t1";
         expected.extend([
             of(id, Some(KEY_US_MAX), Some(true)),
-            of(id, None, None),
+            of(id, Some(SERVERS_CPU_MAX), Some(true)),
             // Three times as long as directly.
             of(id, Some(P50_MAX), Some(false)),
         ]);
