@@ -46,6 +46,20 @@ struct Arguments {
     is_direct: bool,
 }
 
+impl Default for Arguments {
+    fn default() -> Arguments {
+        Arguments {
+            settings: Settings::default(),
+            kind: None,
+            trouble: Trouble::Nothing,
+            flavour: Flavour::Redis70,
+            respool: None,
+            respool_args: Vec::new(),
+            is_direct: false,
+        }
+    }
+}
+
 const FLAGS: [&Flag<Arguments>; 12] = [
     &Flag {
         name: "seed",
@@ -153,15 +167,7 @@ const FLAGS: [&Flag<Arguments>; 12] = [
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let mut arguments = Arguments {
-        settings: Settings::default(),
-        kind: None,
-        trouble: Trouble::Nothing,
-        flavour: Flavour::Redis70,
-        respool: None,
-        respool_args: Vec::new(),
-        is_direct: false,
-    };
+    let mut arguments = Arguments::default();
     if let Err(code) = read(NAME, ABOUT, &FLAGS, args, &mut arguments) {
         return code;
     }
@@ -364,21 +370,9 @@ mod tests {
         collapsed: 1,
     };
 
-    fn arguments() -> Arguments {
-        Arguments {
-            settings: Settings::default(),
-            kind: None,
-            trouble: Trouble::Nothing,
-            flavour: Flavour::Redis70,
-            respool: None,
-            respool_args: Vec::new(),
-            is_direct: false,
-        }
-    }
-
     #[test]
     fn a_run_in_which_nothing_was_joined_fails_unless_respool_does_without() {
-        let arguments = arguments();
+        let arguments = Arguments::default();
         let problem = |shown: Shown| shown.enough(&arguments, REQUESTS_MIN).err();
         assert_eq!(problem(MUCH), None);
         let no_gets = Shown {
@@ -425,13 +419,13 @@ mod tests {
             collapsed: 0,
             ..MUCH
         };
-        none.enough(&arguments(), REQUESTS_MIN - 1)
+        none.enough(&Arguments::default(), REQUESTS_MIN - 1)
             .expect("they are few");
-        let mut lone = arguments();
+        let mut lone = Arguments::default();
         lone.settings.clients = 1;
         lone.settings.pipeline = 1;
         none.enough(&lone, REQUESTS_MIN).expect("it is alone");
-        let mut many = arguments();
+        let mut many = Arguments::default();
         many.settings.keys = KEYS_MAX + 1;
         let unjoined = Shown {
             collapsed: 0,
@@ -440,8 +434,10 @@ mod tests {
         unjoined
             .enough(&many, REQUESTS_MIN)
             .expect("there are many keys");
-        let mut cluster = arguments();
-        cluster.kind = Some(Kind::Cluster);
+        let cluster = Arguments {
+            kind: Some(Kind::Cluster),
+            ..Arguments::default()
+        };
         let unfused = Shown {
             collapsed: 1,
             ..none
