@@ -234,7 +234,6 @@ impl Engine {
                         session.behind = Move::Get;
                         session.block = 0;
                         session.sets = Run::default();
-                        session.reads_in_order = false;
                     }
                 }
             }

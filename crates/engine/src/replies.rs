@@ -357,6 +357,7 @@ impl Engine {
             return;
         };
         session.answered_at = self.now;
+        session.reads_in_order = false;
         let asked_again = session.flags.any(Flags::ASKS_AGAIN);
         session
             .flags

@@ -317,7 +317,8 @@ pub(crate) struct Session {
     pub(crate) block: u32,
     /// Its SETs in that batch that leave in an MSET.
     pub(crate) sets: Run,
-    /// In that batch it reads otherwise than by plain GETs.
+    /// Since it was owed nothing it has read otherwise than by plain GETs: by their bytes nobody sees which of its reads are of one
+    /// key. Not of that batch alone: what is asked again is of any that is not answered.
     pub(crate) reads_in_order: bool,
 
     pub(crate) db: u32,

@@ -607,6 +607,12 @@ impl Engine {
                 entry.session = Key::NOBODY;
             }
         }
+        // What is to be asked again has left the ledger, and goes back there behind the rest of what it left with.
+        link.again.retain(|(entry, _)| {
+            let is_late = expired(entry) && entry.session != captor;
+            late.extend(is_late.then_some(*entry));
+            !is_late
+        });
         // What has become of the link can only be told from the answer. And a server may lose the reply to an AUTH that
         // fails within an EXEC: then every later one would be taken for another's.
         let is_own = matches!(link.role, Role::Pinned { .. });

@@ -977,6 +977,34 @@ fn what_is_asked_again_has_its_time_from_when_it_was_asked_first() {
     assert_eq!(world.got(c), "", "and that of who asked later is not");
 }
 
+/// It may be long before the rest is there, and until then it is not sent.
+#[test]
+fn what_is_to_be_asked_again_is_answered_at_its_deadline_though_the_rest_of_its_mget_is_late() {
+    let mut settings = world::settings();
+    settings.flush.fuse = true;
+    settings.timeouts.request_ms = 400;
+    let mut world = World::new(settings);
+    world.see_rights();
+    let [a, b] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(a, &["GET a"]), (b, &["GET b"])]);
+    assert!(world.sent(world.shared).contains("MGET"));
+    world.says(world.shared, "*2\r\n$-1\r\n");
+    world.wait_ms(500);
+    for client in [a, b] {
+        let told = world.got(client);
+        assert!(told.starts_with("-UNKNOWN "), "{told}");
+    }
+    world.says(world.shared, "$1\r\n2\r\n");
+    world.turn(|_| {});
+    assert_eq!(world.sent(world.shared), "", "nobody waits for it any more");
+    // Their sessions go on.
+    world.asks(a, &["GET c"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["GET c"]));
+    world.says(world.shared, "$1\r\n3\r\n");
+    assert_eq!(world.got(a), "$1\r\n3\r\n");
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
 #[test]
 fn where_gets_find_nothing_sets_still_leave_together() {
     let mut world = fusing();
@@ -1181,6 +1209,41 @@ fn who_reads_in_more_than_one_way_is_asked_again_for_all_behind_a_miss() {
     world.says(world.shared, "$-1\r\n$1\r\n4\r\n");
     assert_eq!(world.got(a), "$-1\r\n$1\r\n4\r\n");
     assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+/// A copy that has no room is asked again, and then all that its session has read of that key behind it: whatever else left
+/// in that turn, to this server or to another one.
+#[test]
+fn who_reads_in_more_than_one_way_is_asked_again_for_all_behind_a_copy_that_had_no_room() {
+    for reads_elsewhere in [false, true] {
+        let mut world = all_levels_of_two();
+        let [link, other] = [world.all_shared[0], world.all_shared[1]];
+        let list = world.key_at(0, "l");
+        let far = ["x", "y"].map(|key| format!("GET {}", world.key_at(1, key)));
+        let [t, s] = [world.accept(), world.accept()];
+        let [range, len] = [format!("LRANGE {list} 0 -1"), format!("LLEN {list}")];
+        let mut asked = vec![range.as_str(), len.as_str()];
+        if reads_elsewhere {
+            asked.extend(far.iter().map(String::as_str));
+        }
+        ask_at_once(&mut world, &[(t, &[&range]), (s, &asked)]);
+        let sent = requests(&[&range, &len]);
+        assert_eq!(world.sent(link).as_bytes(), sent);
+        let soft = world::settings().limits.session_output_soft_bytes as usize;
+        let value = format!("${soft}\r\n{}\r\n", "v".repeat(soft));
+        world.says(link, format!("*1\r\n{value}:1\r\n"));
+        assert_eq!(world.sent(link).as_bytes(), sent, "the length is not older");
+        let mut due = "*0\r\n:0\r\n".to_owned();
+        if reads_elsewhere {
+            let asked = world.asked(other);
+            assert_eq!(asked[0][0], "MGET");
+            world.says(other, "*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+            due.push_str("$1\r\n1\r\n$1\r\n2\r\n");
+        }
+        world.says(link, "*0\r\n:0\r\n");
+        assert_eq!(world.got(s), due);
+        assert_eq!(world.got(t), format!("*1\r\n{value}"));
+    }
 }
 
 /// What comes behind a miss waits for its turn: as much as a session may be owed, and the rest is asked again.
