@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +16,8 @@ const SOON: Duration = Duration::from_secs(20);
 struct Named {
     address: SocketAddr,
     links: Arc<Mutex<Option<Vec<TcpStream>>>>,
+    /// It takes no writes.
+    is_replica: Arc<AtomicBool>,
 }
 
 impl Named {
@@ -24,6 +26,8 @@ impl Named {
         let address = listener.local_addr().expect("it is bound");
         let links = Arc::new(Mutex::new(Some(Vec::new())));
         let kept = Arc::clone(&links);
+        let is_replica = Arc::new(AtomicBool::new(false));
+        let is_its = Arc::clone(&is_replica);
         thread::spawn(move || {
             for link in listener.incoming() {
                 let link = link.expect("a link");
@@ -31,10 +35,15 @@ impl Named {
                     return;
                 };
                 all.push(link.try_clone().expect("a descriptor"));
-                thread::spawn(move || serve(link, name));
+                let is_its = Arc::clone(&is_its);
+                thread::spawn(move || serve(link, name, &is_its));
             }
         });
-        Named { address, links }
+        Named {
+            address,
+            links,
+            is_replica,
+        }
     }
 
     /// It is gone, and nobody listens where it was.
@@ -50,13 +59,17 @@ impl Named {
     }
 }
 
-fn serve(mut link: TcpStream, name: &str) {
+fn serve(mut link: TcpStream, name: &str, is_replica: &AtomicBool) {
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = link.read(&mut bytes) {
         let asked = &bytes[..count];
-        let reply = match asked.windows(5).any(|word| word == b"HELLO") {
-            true => "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n".to_owned(),
-            false => format!("+{name}\r\n"),
+        let has = |word: &[u8]| asked.windows(word.len()).any(|other| other == word);
+        let reply = if has(b"HELLO") {
+            "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n".to_owned()
+        } else if has(b"SET") && is_replica.load(Ordering::SeqCst) {
+            "-READONLY You can't write against a read only replica.\r\n".to_owned()
+        } else {
+            format!("+{name}\r\n")
         };
         if link.write_all(reply.as_bytes()).is_err() {
             return;
@@ -132,9 +145,15 @@ fn before(names: &Arc<Names>) -> (Running, TcpStream) {
 }
 
 fn get(client: &mut TcpStream) -> String {
-    client
-        .write_all(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n")
-        .expect("the worker reads");
+    ask(client, b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n")
+}
+
+fn set(client: &mut TcpStream) -> String {
+    ask(client, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n")
+}
+
+fn ask(client: &mut TcpStream, request: &[u8]) -> String {
+    client.write_all(request).expect("the worker reads");
     let mut reply = Vec::new();
     while !reply.ends_with(b"\r\n") {
         let mut bytes = [0; 512];
@@ -195,4 +214,32 @@ fn of_several_addresses_of_a_name_one_that_answers_is_used() {
     running.drain();
     assert_eq!(running.join(SOON), 0);
     there.end();
+}
+
+/// As names of primaries do that others keep: the name follows, and the old primary lives on as a replica.
+#[test]
+fn when_a_server_takes_no_writes_any_more_its_name_is_looked_up_again() {
+    let (first, second) = (Named::start("first"), Named::start("second"));
+    let names = Arc::new(Names::default());
+    names.say(&[first.address]);
+    let (running, mut client) = before(&names);
+    assert_eq!(set(&mut client), "+first\r\n");
+    first.is_replica.store(true, Ordering::SeqCst);
+    // The name may follow later than the first refusal.
+    assert!(set(&mut client).starts_with("-READONLY "));
+    names.say(&[second.address]);
+    wait_until("writes come to the second one", || {
+        let reply = set(&mut client);
+        assert!(
+            reply.starts_with("-READONLY ") || reply == "+second\r\n",
+            "nothing else happens meanwhile: {reply}"
+        );
+        reply == "+second\r\n"
+    });
+    assert_eq!(get(&mut client), "+second\r\n");
+    drop(client);
+    running.drain();
+    assert_eq!(running.join(SOON), 0);
+    first.end();
+    second.end();
 }

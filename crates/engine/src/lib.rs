@@ -34,6 +34,7 @@ mod pubsub;
 mod queue;
 mod readers;
 mod redirect;
+mod renewal;
 mod replies;
 mod requests;
 mod returns;

@@ -11,6 +11,7 @@ use crate::cluster::Cluster;
 use crate::health::Health;
 use crate::link::LinkKey;
 use crate::readers::Readers;
+use crate::renewal::Renewal;
 use crate::returns::{Calendar, Expected};
 use crate::sentinels::Watch;
 use crate::settings::{FlushRule, Part, PoolKind, PoolSettings, Reads, ServerSettings};
@@ -39,6 +40,8 @@ pub(crate) struct Server {
     pub(crate) current: [Option<(LinkKey, Key)>; 2],
     /// How its connections fare.
     pub(crate) health: Health,
+    /// When it was connected anew because it takes no writes.
+    pub(crate) renewal: Renewal,
 }
 
 impl Server {
@@ -52,6 +55,7 @@ impl Server {
             unknown: false,
             current: [None; 2],
             health: Health::default(),
+            renewal: Renewal::default(),
         }
     }
 

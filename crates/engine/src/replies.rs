@@ -30,6 +30,23 @@ pub(crate) struct Delivery {
     start: usize,
 }
 
+/// What a reply was that may be no answer.
+enum Aside {
+    /// No answer, and what follows may be one.
+    Taken,
+    /// No answer, and what follows is not read, or not now.
+    Last,
+    Answers,
+}
+
+/// Whether a reply that begins so may be no answer to what is in front: a push (`>`), or an error (`-`), and what begins nearly
+/// so. One question, and not one for each: it is asked of every reply.
+#[inline]
+fn is_set_apart(kind: u8) -> bool {
+    const ALIKE: u8 = !(b'>' ^ b'-');
+    kind & ALIKE == b'>' & ALIKE
+}
+
 impl Delivery {
     pub(crate) const NONE: Delivery = Delivery {
         session: Key::NOBODY,
@@ -110,15 +127,6 @@ impl Engine {
     }
 
     pub(crate) fn take_replies(&mut self, key: Key, bytes: &[u8]) {
-        // Asked once for all of them: whoever has one server has no use for the answer.
-        match self.links.get(key).is_some_and(|link| link.heeds) {
-            true => self.take_replies_of::<true>(key, bytes),
-            false => self.take_replies_of::<false>(key, bytes),
-        }
-    }
-
-    /// `HEEDS`: an error may say that another server is to be asked.
-    fn take_replies_of<const HEEDS: bool>(&mut self, key: Key, bytes: &[u8]) {
         let mut at = 0;
         let mut delivery = Delivery::NONE;
         while at < bytes.len() {
@@ -146,33 +154,28 @@ impl Engine {
                         if !self.links.get(key).is_some_and(Link::is_up) {
                             return;
                         }
-                    } else if link.scanner.kind() == b'>' {
-                        self.end_delivery(&mut delivery, &bytes[..at]);
-                        self.take_push(key, &bytes[at..end]);
-                        if !self.links.get(key).is_some_and(Link::is_up) {
-                            // It said what ended it: what follows is not believed.
-                            return;
-                        }
-                        if self.puts_off(key, &bytes[end..]) {
-                            return;
-                        }
                     } else {
+                        let link = match is_set_apart(link.scanner.kind()) {
+                            false => link,
+                            true => {
+                                self.end_delivery(&mut delivery, &bytes[..at]);
+                                match self.take_aside(key, &bytes[at..], end - at) {
+                                    Aside::Taken => {
+                                        at = end;
+                                        continue;
+                                    }
+                                    Aside::Last => return,
+                                    Aside::Answers => {}
+                                }
+                                match self.links.get_mut(key) {
+                                    Some(link) => link,
+                                    None => return,
+                                }
+                            }
+                        };
                         let Some(entry) = link.first_in_flight() else {
                             self.end_delivery(&mut delivery, &bytes[..at]);
                             return self.lose_link(key, UNASKED);
-                        };
-                        let link = if HEEDS && link.scanner.kind() == b'-' {
-                            self.end_delivery(&mut delivery, &bytes[..at]);
-                            if self.goes_elsewhere(key, &bytes[at..end]) {
-                                at = end;
-                                continue;
-                            }
-                            match self.links.get_mut(key) {
-                                Some(link) => link,
-                                None => return,
-                            }
-                        } else {
-                            link
                         };
                         if entry.class.is_special() {
                             let reply = &bytes[at..end];
@@ -394,6 +397,24 @@ impl Engine {
         }
     }
 
+    /// What comes next may be no answer to what is in front: a push, or an error that says something of the server.
+    #[cold]
+    #[inline(never)]
+    fn take_aside(&mut self, key: Key, bytes: &[u8], len: usize) -> Aside {
+        let reply = &bytes[..len];
+        match reply.first() {
+            Some(b'>') => {
+                self.take_push(key, reply);
+                // It may have said what ended the link: what follows is not believed.
+                let goes_on = self.links.get(key).is_some_and(Link::is_up)
+                    && !self.puts_off(key, &bytes[len..]);
+                if goes_on { Aside::Taken } else { Aside::Last }
+            }
+            Some(b'-') if self.is_heeded(key, reply) => Aside::Taken,
+            _ => Aside::Answers,
+        }
+    }
+
     /// The end of a reply whose beginning came before.
     fn end_partial(&mut self, key: Key, bytes: &[u8]) {
         let Some(link) = self.links.get_mut(key) else {
@@ -416,8 +437,8 @@ impl Engine {
             let Some(entry) = link.first_in_flight() else {
                 return self.lose_link(key, UNASKED);
             };
-            let is_refused = link.scanner.kind() == b'-' && link.heeds && !cut;
-            if is_refused && self.goes_elsewhere(key, whole) {
+            let is_refused = link.scanner.kind() == b'-' && !cut;
+            if is_refused && self.is_heeded(key, whole) {
                 // Its session will be told later.
             } else if entry.duty {
                 self.settle(key, whole, cut);
@@ -741,10 +762,16 @@ impl Engine {
         }
     }
 
-    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it. It is read as before: what
+    /// A session holds up what others have asked: from now on it holds up this link alone. It is read as before: what
     /// others have asked there comes no later than it would have. To ask it again already here costs a server with many slow
     /// sessions all that they have asked for, once for each of them.
     fn capture(&mut self, link: Key, by: Key) {
+        self.counters.captured_links += 1;
+        self.stop_sharing(link, by);
+    }
+
+    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it. Another one is connected.
+    pub(crate) fn stop_sharing(&mut self, link: Key, by: Key) {
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
@@ -765,7 +792,6 @@ impl Engine {
             }
         }
         self.shared.remove(&kind);
-        self.counters.captured_links += 1;
         if let Some(other) = self.shared_link(kind) {
             self.connect(other);
         }
