@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use respool_driver::{Notice, Notify};
 use tracing::level_filters::LevelFilter;
@@ -23,6 +24,12 @@ const REASONS_MAX: usize = 16;
 /// Servers of which it is known what was said. At it, all of that is forgotten, and may be said once more: nodes that come and go at
 /// ever new addresses are never back.
 const SERVERS_MAX: usize = 4_096;
+
+/// How long after one worker another one may find out the same: each asks about once a second, and may have to ask twice.
+const SAME_EVENT: Duration = Duration::from_secs(5);
+
+/// What was told of the topology lately. At it, the oldest is forgotten, and may be told once more.
+const TALES_MAX: usize = 256;
 
 /// Starts to log. Called once.
 pub(crate) fn start(format: LogFormat, level: LogLevel) {
@@ -86,9 +93,9 @@ fn sink(sender: SyncSender<Option<Notice>>, dropped: Arc<AtomicU64>) -> Notify {
 
 /// Writes until the first `None`.
 fn write(receiver: &Receiver<Option<Notice>>, dropped: &AtomicU64) {
-    let mut down = Down::default();
+    let (mut down, mut told) = (Down::default(), Told::default());
     while let Ok(Some(notice)) = receiver.recv() {
-        log(notice, &mut down);
+        log(notice, &mut down, &mut told, Instant::now());
         let count = dropped.swap(0, Ordering::Relaxed);
         if count > 0 {
             warn!(count, "notices dropped: standard error is read too slowly");
@@ -121,7 +128,43 @@ impl Down {
     }
 }
 
-fn log(notice: Notice, down: &mut Down) {
+/// What workers have said of the topology lately. Each finds out for itself, so one event comes from each of them.
+#[derive(Default)]
+struct Told(Vec<Tale>);
+
+struct Tale {
+    pool: String,
+    text: String,
+    since: Instant,
+    /// Who has said it since.
+    workers: Vec<usize>,
+}
+
+impl Told {
+    /// Whether this is another event than what a worker said shortly before. Who says something twice speaks of two.
+    fn is_news(&mut self, worker: usize, (pool, text): (&str, &str), now: Instant) -> bool {
+        self.0
+            .retain(|tale| now.duration_since(tale.since) < SAME_EVENT);
+        let same = |tale: &&mut Tale| tale.pool == pool && tale.text == text;
+        let mut tales = self.0.iter_mut().filter(same);
+        if let Some(tale) = tales.find(|tale| !tale.workers.contains(&worker)) {
+            tale.workers.push(worker);
+            return false;
+        }
+        if self.0.len() >= TALES_MAX {
+            self.0.remove(0);
+        }
+        self.0.push(Tale {
+            pool: pool.to_owned(),
+            text: text.to_owned(),
+            since: now,
+            workers: vec![worker],
+        });
+        true
+    }
+}
+
+fn log(notice: Notice, down: &mut Down, told: &mut Told, now: Instant) {
     match notice {
         Notice::LinkUp {
             worker,
@@ -151,7 +194,16 @@ fn log(notice: Notice, down: &mut Down) {
         } => {
             warn!(worker, peer, reason, "session closed");
         }
-        Notice::Topology { worker, pool, text } => info!(worker, pool, text, "topology"),
+        Notice::Topology { worker, pool, text } => {
+            if told.is_news(worker, (&pool, &text), now) {
+                info!(worker, pool, text, "topology");
+            } else {
+                debug!(
+                    worker,
+                    pool, text, "topology, as another worker has found, too"
+                );
+            }
+        }
         Notice::OptionsSet {
             peer,
             pool,
@@ -226,5 +278,31 @@ mod tests {
             down.is_news(2, ("p", "a:1"), &reason)
         });
         assert_eq!(always_another.count(), REASONS_MAX);
+    }
+
+    #[test]
+    fn what_every_worker_finds_out_is_told_once_and_what_happens_again_once_more() {
+        let (mut told, begun) = (Told::default(), Instant::now());
+        let mut says = |worker, text, ms| {
+            let now = begun + Duration::from_millis(ms);
+            told.is_news(worker, ("p", text), now)
+        };
+        assert!(says(0, "moved", 0));
+        assert!(!says(2, "moved", 5));
+        assert!(says(2, "moved", 6), "it has moved again");
+        assert!(!says(1, "moved", 7), "that was the first time");
+        assert!(!says(0, "moved", 8), "and this is the second");
+        assert!(!says(1, "moved", 9));
+        assert!(says(0, "moved back", 10));
+        assert!(says(1, "moved back", 60_000), "much later");
+    }
+
+    #[test]
+    fn what_was_told_of_the_topology_is_forgotten_at_a_bound() {
+        let (mut told, now) = (Told::default(), Instant::now());
+        for number in 0..3 * TALES_MAX {
+            assert!(told.is_news(0, ("p", &number.to_string()), now));
+            assert!(told.0.len() <= TALES_MAX);
+        }
     }
 }

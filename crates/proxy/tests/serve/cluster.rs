@@ -1030,7 +1030,8 @@ fn plain_servers_that_are_called_a_cluster_are_used_for_nothing_and_it_is_said_w
     let cluster = Cluster::start(&some_server(), primaries());
     let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
     let mixed = [&seeds[1..], &[cluster.node(1).address().to_string()]].concat();
-    let mixed = proxy(&mixed.join(","), &["--threads=2"]);
+    // Each of them: the second one says it at debug.
+    let mixed = proxy(&mixed.join(","), &["--threads=2", "--log-level=debug"]);
     wait_until("the nodes are known", SOON, || {
         mixed.log().matches("own its slots").count() == 2
     });

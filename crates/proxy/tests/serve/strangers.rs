@@ -61,6 +61,7 @@ fn started(seeds: &[SocketAddr], threads: usize) -> Proxy {
     let args = [
         format!("--backend=redis-cluster://{}", seeds.join(",")),
         format!("--threads={threads}"),
+        "--log-level=debug".to_owned(),
     ];
     Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -99,6 +100,9 @@ fn a_named_node_of_another_cluster_does_not_take_the_pool_over_though_its_epoch_
         thread::sleep(Duration::from_millis(1_500));
         assert_eq!(clients[0].call("DBSIZE"), Value::Integer(180));
         assert_eq!(told(), threads, "{}", proxy.log());
+        let log = proxy.log();
+        let is_news = |line: &&str| line.contains(TOLD) && line.contains(" INFO ");
+        assert_eq!(log.lines().filter(is_news).count(), 1, "for all of them");
     }
 }
 
