@@ -114,10 +114,13 @@ conformance-several: ready-test ## The same before a Cluster, a primary that Sen
 	done
 
 .PHONY: histories
-histories: ready-test ## Ten million requests of concurrent clients, and several servers in trouble: could one server have given these answers?
+histories: ready-test ## Ten million requests of concurrent clients before each server, and several servers in trouble: could one server have given these answers?
 	cargo build --workspace --bins --release
-	$(TARGET)/release/respool-lab histories --requests 5000000
-	$(TARGET)/release/respool-lab histories --requests 5000000 --keys 6 --respool-arg --threads=3 --cut-every 1.5
+	@for server in $(or $(SERVERS),redis-7.0 redis-8.2 valkey-9.1); do \
+	    $(TARGET)/release/respool-lab histories --requests 5000000 --server $$server || exit 1; \
+	    $(TARGET)/release/respool-lab histories --requests 5000000 --keys 6 --server $$server \
+	        --respool-arg --threads=3 --cut-every 1.5 || exit 1; \
+	done
 	@for what in "cluster nothing" "cluster cuts" "cluster moves" "cluster members" "cluster command" "cluster restarts" \
 	    "cluster kill" "cluster freeze" "sentinel cuts" "sentinel kill" "sentinel freeze" "sharded cuts"; do \
 	    set -- $$what; echo "histories: $$what"; \

@@ -326,3 +326,102 @@ fn who_comes_by_a_listener_that_holds_nothing_waits_for_nobody_and_takes_others_
         "who comes by the other one waits"
     );
 }
+
+/// An option of all gathering is set at run time, whatever the server has under that name.
+fn set(world: &mut World, option: &str) {
+    let admin = world.accept();
+    world.asks(admin, &[&format!("CONFIG SET respool.{option}")]);
+    let mut told = String::new();
+    while told.is_empty() {
+        for link in world.all_shared.clone() {
+            if !world.sent(link).is_empty() {
+                world.says(link, "-ERR Unknown option\r\n");
+            }
+        }
+        world.turn(|_| {});
+        told = world.got(admin);
+    }
+    assert_eq!(told, "+OK\r\n", "{option}");
+}
+
+/// One server, and several of two kinds, with keys of the first of them.
+fn worlds(max_delay_us: u32) -> impl Iterator<Item = (World, [String; 4])> {
+    let kinds = [world::settings(), world::sharded(2), world::cluster(2)];
+    kinds.into_iter().map(move |mut settings| {
+        settings.flush.max_delay_us = max_delay_us;
+        settings.flush.fuse = true;
+        let mut world = World::new(settings);
+        for link in world.all_shared.clone() {
+            for args in world.asked(link) {
+                let said = world.owners.said(&args).expect("who owns what");
+                world.says(link, said);
+            }
+        }
+        // On a Cluster of one slot, where they leave together at once.
+        let tag = world.key_at(0, "t");
+        let keys = ["a", "b", "c", "d"].map(|key| match world.owners.has_slots() {
+            true => format!("{{{tag}}}{key}"),
+            false => world.key_at(0, key),
+        });
+        (world, keys)
+    })
+}
+
+/// Two ask one behind the other, and the first has no answer yet: the turns in which the second one's request does not leave.
+fn turns_waited(world: &mut World, keys: &[String; 4]) -> usize {
+    const MANY: usize = 50;
+    let [one, other] = [(); 2].map(|()| world.accept());
+    let link = world.shared;
+    world.asks(one, &[&format!("INCR {}", keys[0])]);
+    assert!(!world.sent(link).is_empty(), "nothing is in flight");
+    world.asks(other, &[&format!("INCR {}", keys[1])]);
+    let mut turns = 0;
+    while world.sent(link).is_empty() && turns < MANY {
+        world.turn(|_| {});
+        turns += 1;
+    }
+    world.says(link, ":1\r\n:1\r\n");
+    assert_eq!([one, other].map(|client| world.got(client)), [":1\r\n"; 2]);
+    turns
+}
+
+#[test]
+fn hold_and_max_delay_set_at_run_time_are_how_long_is_waited_at_most() {
+    for (mut world, keys) in worlds(20_000) {
+        // A turn is a millisecond.
+        assert_eq!(turns_waited(&mut world, &keys), 20);
+        set(&mut world, "max-delay-us 3000");
+        assert_eq!(turns_waited(&mut world, &keys), 3);
+        set(&mut world, "hold no");
+        assert_eq!(turns_waited(&mut world, &keys), 0);
+        set(&mut world, "hold yes");
+        assert_eq!(turns_waited(&mut world, &keys), 3);
+    }
+}
+
+#[test]
+fn fused_keys_max_set_at_run_time_is_how_many_keys_an_mget_has_at_most() {
+    for (mut world, keys) in worlds(0) {
+        world.see_rights();
+        let link = world.shared;
+        let clients = [(); 4].map(|()| world.accept());
+        let mgets = |world: &mut World| {
+            let mut lens: Vec<usize> = Vec::new();
+            world.turn(|engine| {
+                for (client, key) in clients.iter().zip(&keys) {
+                    engine.handle_session_bytes(*client, &requests(&[&format!("GET {key}")]));
+                }
+            });
+            for asked in world.asked(link) {
+                assert_eq!(asked[0], "MGET", "{asked:?}");
+                lens.push(asked.len() - 1);
+                let values = "$1\r\nv\r\n".repeat(asked.len() - 1);
+                world.says(link, format!("*{}\r\n{values}", asked.len() - 1));
+            }
+            lens
+        };
+        assert_eq!(mgets(&mut world), [4], "{keys:?}");
+        set(&mut world, "fused-keys-max 2");
+        assert_eq!(mgets(&mut world), [2, 2]);
+    }
+}

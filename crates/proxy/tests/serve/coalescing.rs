@@ -815,7 +815,8 @@ fn reads_that_are_the_same_are_sent_once_and_never_across_a_write_of_who_asks() 
         ];
         for hello in [RESP2, RESP3] {
             let saved = pair.ask(&callers(hello, &reads));
-            assert!(saved.collapsed >= 6, "{saved:?}");
+            // EXISTS may have several keys, and is left alone for that.
+            assert_eq!(saved.collapsed, 8, "{saved:?}");
         }
         let mut all = callers(RESP2, &["LLEN list", "LLEN list", "GET k", "GET k"]);
         // Whoever writes sees what it wrote; these keys are its own.
