@@ -69,6 +69,34 @@ impl Counters {
         part(self.get("link_requests"), self.get("batches"))
     }
 
+    /// So many of a hundred batches had no more requests than this, as its clients asked them: a power of two. `None` where one
+    /// had more than all that are counted apart.
+    pub fn batch_at(&self, percent: f64) -> Option<f64> {
+        let sizes = self.0.iter().filter_map(|(name, count)| {
+            let most = name.strip_prefix("batch_requests.")?;
+            (most != "sum").then(|| (most.parse().unwrap_or(u64::MAX), *count))
+        });
+        let mut sizes: Vec<(u64, u64)> = sizes.collect();
+        sizes.sort_unstable();
+        let all: u64 = sizes.iter().map(|(_, count)| count).sum();
+        let mut left = (all as f64 * percent / 100.0).ceil().max(1.0) as u64;
+        for (most, count) in sizes {
+            if left <= count {
+                return (most != u64::MAX).then_some(most as f64);
+            }
+            left -= count;
+        }
+        None
+    }
+
+    /// The part of the requests that cost the server no command of their own, of those that would have without us.
+    pub fn part_saved(&self) -> Option<f64> {
+        let net = self
+            .get("commands_saved")?
+            .saturating_sub(self.get("asked_again")?);
+        part(Some(net), self.get("link_requests"))
+    }
+
     /// The part of the batches that left for a reason: `idle`, `full` or `late`.
     pub fn left_because(&self, reason: &str) -> Option<f64> {
         part(self.get(&format!("flushed_{reason}")), self.get("batches"))
@@ -118,5 +146,19 @@ mod tests {
         );
         assert_eq!(after.part_that_was("collapsed"), Some(7.0 / 110.0));
         assert_eq!(after.since(&after).mean_batch(), None);
+    }
+
+    #[test]
+    fn how_batches_are_distributed_is_told_by_the_largest_of_so_many() {
+        let counted = Counters::read(
+            "respool_link_requests:400\r\nrespool_commands_saved:210\r\nrespool_asked_again:10\r\n\
+             respool_batch_requests:1=50,2=0,4=30,8=19,16=0,more=1,sum=400\r\n",
+        );
+        let at = [1.0, 50.0, 51.0, 80.0, 99.0].map(|percent| counted.batch_at(percent));
+        assert_eq!(at, [1.0, 1.0, 4.0, 4.0, 8.0].map(Some));
+        assert_eq!(counted.batch_at(100.0), None, "more than are told apart");
+        assert_eq!(counted.part_saved(), Some(0.5));
+        assert_eq!(Counters::default().batch_at(50.0), None);
+        assert_eq!(Counters::default().part_saved(), None);
     }
 }

@@ -426,8 +426,8 @@ impl Report {
              server_us_per_request,proxy_cores,proxy_user_cores,proxy_system_cores,\
              proxy_us_per_request,generator_cores,generator_user_cores,generator_system_cores,\
              generator_us_per_request,answered,server_commands,server_key_reads,\
-             link_requests,batches,flushed_idle,flushed_full,flushed_late,fused_gets,fused_sets,collapsed,asked_again,\
-             due_per_s\n",
+             link_requests,batches,flushed_idle,flushed_full,flushed_late,fused_batches,fused_gets,fused_sets,collapsed,commands_saved,\
+             asked_again,due_per_s\n",
         );
         for case in &self.cases {
             for round in &case.rounds {
@@ -487,9 +487,11 @@ impl Report {
                     "flushed_idle",
                     "flushed_full",
                     "flushed_late",
+                    "fused_batches",
                     "fused_gets",
                     "fused_sets",
                     "collapsed",
+                    "commands_saved",
                     "asked_again",
                 ] {
                     let count = round.counters.as_ref().and_then(|found| found.get(name));

@@ -632,25 +632,31 @@ pub fn counted(report: &Report) -> Option<Table> {
             };
             let mut row = name(case);
             row.push(fine(median(&Counters::mean_batch)));
+            for percent in [50.0, 99.0] {
+                row.push(fine(median(&|counters| counters.batch_at(percent))));
+            }
             for reason in ["idle", "full", "late"] {
                 row.push(part(&|counters| counters.left_because(reason)));
             }
             for what in ["fused", "collapsed", "asked_again"] {
                 row.push(part(&|counters| counters.part_that_was(what)));
             }
+            row.push(part(&Counters::part_saved));
             row
         })
         .collect();
     (!rows.is_empty()).then(|| Table {
-        caption: "What respool counted: requests in a batch, why batches left, and what became of the requests in them"
+        caption: "What respool counted: requests in a batch, why batches left, and what became of the requests in them; saved: commands that the server did not get"
             .to_owned(),
         groups: vec![
-            (String::new(), 5),
+            (String::new(), 4),
+            ("requests in a batch".to_owned(), 3),
             ("% of batches".to_owned(), 3),
-            ("% of requests".to_owned(), 3),
+            ("% of requests".to_owned(), 4),
         ],
         head: heads(&[
-            "case", "conns", "target", "threads", "batch", "idle", "full", "late", "fused", "collapsed", "again",
+            "case", "conns", "target", "threads", "mean", "p50 ≤", "p99 ≤", "idle", "full", "late", "fused", "collapsed", "again",
+            "saved",
         ]),
         rows,
         words: 3,
@@ -845,7 +851,7 @@ mod tests {
         let counted = counted(&report).unwrap();
         assert_eq!(
             counted.rows[0].join(" "),
-            "GET P1 50 respool 1 20.0 50.0 0.0 50.0  50.0 "
+            "GET P1 50 respool 1 20.0   50.0 0.0 50.0  50.0  "
         );
     }
 
