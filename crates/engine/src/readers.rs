@@ -317,11 +317,19 @@ impl Engine {
         self.server(server).replica_of.unwrap_or(server)
     }
 
-    /// A session asks for something that changes keys and may name none.
-    pub(crate) fn note_write(&mut self, key: Key, asked: CommandId) {
+    /// A session asks for something with so many arguments that may change keys and name none.
+    pub(crate) fn note_asked(&mut self, key: Key, asked: CommandId, argc: usize) {
+        // A subcommand that the table does not have may be a newer server's.
+        let is_unknown = asked.get().is_container() && argc > 1;
+        if asked == id::EXEC || is_unknown || may_write(asked.get()) {
+            self.note_write(key);
+        }
+    }
+
+    /// A session may change something.
+    pub(crate) fn note_write(&mut self, key: Key) {
         if let Some(session) = self.sessions.get_mut(key)
             && session.flags.any(Flags::READS_OTHERWISE)
-            && (asked == id::EXEC || may_write(asked.get()))
         {
             session.rare().reading.written = true;
         }

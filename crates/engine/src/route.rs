@@ -176,7 +176,7 @@ impl Engine {
     /// Sees to it that a request meets its server: the session turns to it. If it is not for one server, or cannot be,
     /// what became of it.
     pub(crate) fn route(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
-        self.note_write(key, request.id);
+        self.note_asked(key, request.id, request.spans.len());
         let session = self.sessions.get(key)?;
         if request.id == id::WATCH && session.flags.any(Flags::IN_MULTI) {
             // It is refused as ever.
@@ -432,8 +432,10 @@ impl Engine {
         args: &[&[u8]],
         argc: usize,
     ) -> Result<(), Vec<u8>> {
-        if let What::Row(id) = what {
-            self.note_write(key, id);
+        match what {
+            What::Row(id) => self.note_asked(key, id, argc),
+            What::Learned { reads: true, .. } => {}
+            What::Learned { .. } | What::Nothing => self.note_write(key),
         }
         let Some(session) = self.sessions.get(key).filter(|_| self.is_routed(key)) else {
             return Ok(());

@@ -184,7 +184,11 @@ pub(crate) enum What {
     /// A row of the table.
     Row(CommandId),
     /// A command that the server has and the table has not.
-    Learned { alone: bool, keys: Keys },
+    Learned {
+        alone: bool,
+        reads: bool,
+        keys: Keys,
+    },
     /// Nobody has it.
     Nothing,
 }
@@ -212,10 +216,19 @@ impl Engine {
         self.turn_to_who_may_know(key, args.get(1).copied());
         Ok(match self.lesson_of(key, name)? {
             Lesson::Renamed(id) => What::Row(id),
-            Lesson::Shared { keys, .. } => What::Learned { alone: false, keys },
-            Lesson::Alone { keys } => What::Learned { alone: true, keys },
+            Lesson::Shared { reads, keys } => What::Learned {
+                alone: false,
+                reads,
+                keys,
+            },
+            Lesson::Alone { keys } => What::Learned {
+                alone: true,
+                reads: false,
+                keys,
+            },
             Lesson::Unsaid { .. } => What::Learned {
                 alone: true,
+                reads: false,
                 keys: Keys::Unsaid,
             },
             Lesson::Nothing { .. } => What::Nothing,
@@ -301,6 +314,13 @@ impl Engine {
         };
         if held {
             return self.hold_for_pause(key);
+        }
+        // Nor is it sure that there is no such command: a module may have been loaded meanwhile.
+        if !matches!(
+            lesson,
+            Lesson::Renamed(_) | Lesson::Shared { reads: true, .. }
+        ) {
+            self.note_write(key);
         }
         match lesson {
             Lesson::Renamed(id) => {

@@ -1404,11 +1404,59 @@ fn said_by(asked: &Asked<'_>, replica: &Behaviour, of_cluster: bool) -> Answer {
         ("GET", 1) if replica.info.is_none() => Some(String::new()),
         ("GET", 1) if replica.get.is_some() => replica.get.clone(),
         ("GET", node) => Some(bulk(&format!("of {node}"))),
+        ("COMMAND", _) if asked.words.len() == 3 => Some(newer(&asked.words[2])),
         ("INCR", _) => {
             thread::sleep(Duration::from_millis(1_500));
             Some(":1\r\n".to_owned())
         }
         _ => None,
+    }
+}
+
+/// COMMAND INFO of a command that no table has.
+fn newer(name: &str) -> String {
+    let flags = match name {
+        "newer.set" => "*2\r\n+write\r\n+denyoom\r\n",
+        "newer.get" => "*2\r\n+readonly\r\n+fast\r\n",
+        "newer.wait" => "*2\r\n+write\r\n+blocking\r\n",
+        _ => return "*1\r\n*-1\r\n".to_owned(),
+    };
+    let name = bulk(name);
+    format!("*1\r\n*6\r\n{name}:-2\r\n{flags}:1\r\n:1\r\n:1\r\n")
+}
+
+/// A module's command, or a newer server's.
+#[test]
+fn who_writes_by_a_command_that_the_table_does_not_have_reads_that_too() {
+    const WHILE: Duration = Duration::from_millis(600);
+    for of_cluster in [true, false] {
+        let said = Said::start(of_cluster, "prefer-replica&own-writes-ms=600", FOLLOWS);
+        said.is_read();
+        let mut client = said.client();
+        assert_eq!(client.call("READWRITE"), Value::ok());
+        let large = request(&["NEWER.SET", "key", &"x".repeat(1 << 20)]);
+        let large_read = request(&["NEWER.GET", "key", &"x".repeat(1 << 20)]);
+        for (asked, may_write) in [
+            (words("NEWER.SET key 1"), true),
+            (words("NEWER.GET key"), false),
+            (words("NEWER.WAIT key"), true),
+            (large, true),
+            (large_read, false),
+            // The table has what it is a part of.
+            (words("XGROUP NEWER key"), true),
+            (words("XGROUP HELP"), false),
+            // The server may know it by now.
+            (words("NEWER.STILL key"), true),
+        ] {
+            let name = String::from_utf8_lossy(&asked[..asked.len().min(40)]).into_owned();
+            thread::sleep(WHILE);
+            wait_until("the while is over", SOON, || {
+                client.call("GET key") == Value::bulk("of 1")
+            });
+            assert_eq!(client.exchange(asked, 1), [Value::ok()], "{name:?}");
+            let at = Value::bulk(if may_write { "of 0" } else { "of 1" });
+            assert_eq!(client.call("GET key"), at, "{name:?}");
+        }
     }
 }
 
