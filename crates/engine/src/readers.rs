@@ -46,6 +46,10 @@ const REFUSED_MS: u32 = 1_000;
 /// A replica that owes replies and sends nothing for so long is given up, and others are asked, milliseconds. If requests have less than
 /// three times as long, a third of that.
 const GIVEN_UP_MS: u64 = 1_000;
+/// A replica that has heard nothing of its primary for so long, though that has given out more, is cut off from it, seconds. A primary
+/// pings its replicas every 10 s (`repl-ping-replica-period` in `redis.conf`; `replicationCron`), in whole seconds it is 11; the rest is for
+/// one that was busy just then. The replica itself says that its link is up until `repl-timeout`, mostly 60 s.
+const UNHEARD_S: u64 = 15;
 /// What a server is asked.
 const LOOK: [&[&str]; 2] = [&["INFO", "server"], &["INFO", "replication"]];
 
@@ -82,6 +86,10 @@ struct ReaderState {
     said_at: Option<Time>,
     /// Whose stream of changes it takes in, or gives out; hashed.
     stream: Option<u64>,
+    /// How much of that it has taken in, or given out, bytes.
+    offset: Option<u64>,
+    /// It has heard nothing of its primary for [`UNHEARD_S`].
+    hears_nothing: bool,
     /// Which process that was, by the name that it has for this time; hashed.
     process: Option<u64>,
     refused_until: Time,
@@ -538,7 +546,7 @@ impl Engine {
             state.says = Says::Otherwise;
         }
         state.process = process;
-        state.stream = field(how, "master_replid").map(hash);
+        state.note_stream(how);
         state.says = match is_replica {
             true => state.says.then(how),
             // That it is there, it says by its replies.
@@ -690,6 +698,9 @@ impl Engine {
                 // While that is not there, nobody has anything newer.
                 Says::Followed if !self.is_lost(one.owner) => Some("it has lost its primary"),
                 Says::Follows if self.follows_another(one) => Some("it follows another primary"),
+                Says::Follows if self.is_cut_off(one) => {
+                    Some("it hears nothing of its primary, which has more")
+                }
                 Says::Followed | Says::Follows => None,
             }
         }
@@ -725,6 +736,17 @@ impl Engine {
         pool.watch.is_some()
             && stream.is_some()
             && stream != one.state.stream
+            && !self.is_lost(one.owner)
+    }
+
+    /// Whether a replica does not get what its primary gives out, though it believes that they are connected.
+    fn is_cut_off(&self, one: &Reader) -> bool {
+        let pool = self.pool_of(one.server);
+        let of_owner = pool
+            .readers
+            .as_ref()
+            .and_then(|readers| readers.of(one.owner));
+        of_owner.is_some_and(|owner| one.state.lacks_what_has(&owner.state))
             && !self.is_lost(one.owner)
     }
 
@@ -772,6 +794,24 @@ impl Engine {
             weight,
             latency_us: state.latency_us.unwrap_or_default(),
         })
+    }
+}
+
+impl ReaderState {
+    /// What INFO says of the stream of changes.
+    fn note_stream(&mut self, how: &[u8]) {
+        let number = |name| field(how, name).and_then(|number| number.parse::<u64>().ok());
+        self.stream = field(how, "master_replid").map(hash);
+        // Of a replica, `master_repl_offset` may be what it gives out itself.
+        self.offset = number("slave_repl_offset").or_else(|| number("master_repl_offset"));
+        let unheard_s = number("master_last_io_seconds_ago").unwrap_or_default();
+        self.hears_nothing = unheard_s > UNHEARD_S;
+    }
+
+    /// Whether this replica has heard nothing for long, and misses something of what its primary has said to have given out.
+    fn lacks_what_has(&self, primary: &ReaderState) -> bool {
+        let is_behind = primary.offset > self.offset || primary.stream != self.stream;
+        self.hears_nothing && primary.offset.is_some() && is_behind
     }
 }
 
@@ -838,6 +878,41 @@ mod tests {
             (b"-NOPERM no", Says::Otherwise),
         ] {
             assert_eq!(Says::Otherwise.then(info), says, "{}", info.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn who_has_heard_nothing_for_long_and_has_less_than_its_primary_is_cut_off() {
+        let said = |how: &str| {
+            let mut state = ReaderState::default();
+            state.note_stream(how.as_bytes());
+            state
+        };
+        let primary = |offset: &str| said(&format!("master_replid:a\r\n{offset}"));
+        let replica = |heard: &str, stream: &str, offset: u64| {
+            said(&format!(
+                "{heard}slave_repl_offset:{offset}\r\nmaster_replid:{stream}\r\nmaster_repl_offset:7\r\n"
+            ))
+        };
+        let heard = |ago: &str| format!("master_last_io_seconds_ago:{ago}\r\n");
+        let at_100 = "master_repl_offset:100\r\n";
+        for (ago, stream, offset, primary_says, is_cut_off) in [
+            (heard("16"), "a", 99, at_100, true),
+            (heard("16"), "b", 100, at_100, true),
+            (heard("16"), "a", 100, at_100, false),
+            // It was asked later than its primary.
+            (heard("16"), "a", 101, at_100, false),
+            (heard("15"), "a", 99, at_100, false),
+            (heard("-1"), "a", 99, at_100, false),
+            (String::new(), "a", 99, at_100, false),
+            (heard("16"), "a", 99, "", false),
+        ] {
+            let replica = replica(&ago, stream, offset);
+            assert_eq!(
+                replica.lacks_what_has(&primary(primary_says)),
+                is_cut_off,
+                "{ago:?} {stream} {offset} {primary_says:?}"
+            );
         }
     }
 }

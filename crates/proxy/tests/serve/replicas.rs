@@ -1297,6 +1297,17 @@ struct Behaviour {
     get: Option<String>,
 }
 
+/// What the primary says.
+const GIVES: &str = "role:master\r\nmaster_repl_offset:100\r\n";
+/// It has heard nothing for long, and lacks something.
+const CUT_OFF: &str = "role:slave\r\nmaster_link_status:up\r\nmaster_last_io_seconds_ago:16\r\nmaster_sync_in_progress:0\r\n\
+    slave_repl_offset:99\r\n";
+/// It has heard nothing for long, for there was nothing to be heard.
+const IDLE: &str = "role:slave\r\nmaster_link_status:up\r\nmaster_last_io_seconds_ago:59\r\nmaster_sync_in_progress:0\r\n\
+    slave_repl_offset:100\r\n";
+/// It lacks much, and some of it comes all the time.
+const LATE: &str = "role:slave\r\nmaster_link_status:up\r\nmaster_last_io_seconds_ago:11\r\nmaster_sync_in_progress:0\r\n\
+    slave_repl_offset:1\r\n";
 const FOLLOWS: &str = "role:slave\r\nmaster_link_status:up\r\nmaster_sync_in_progress:0\r\n";
 const LOST: &str = "role:slave\r\nmaster_link_status:down\r\nmaster_sync_in_progress:0\r\nmaster_link_down_since_seconds:3\r\n";
 const SYNCS: &str = "role:slave\r\nmaster_link_status:down\r\nmaster_sync_in_progress:1\r\nmaster_link_down_since_seconds:3\r\n";
@@ -1399,7 +1410,7 @@ fn said_by(asked: &Asked<'_>, replica: &Behaviour, of_cluster: bool) -> Answer {
             _ => Some(bulk("# Server\r\n")),
         },
         ("INFO", 1) => Some(replica.info.clone().unwrap_or_default()),
-        ("INFO", _) => Some(bulk("role:master\r\n")),
+        ("INFO", _) => Some(bulk(GIVES)),
         // What follows would be taken for the answer to that.
         ("GET", 1) if replica.info.is_none() => Some(String::new()),
         ("GET", 1) if replica.get.is_some() => replica.get.clone(),
@@ -1536,6 +1547,7 @@ fn who_has_not_what_its_primary_has_is_not_read() {
         for (says, why) in [
             (Some(bulk(LOST)), "it has lost its primary, which is there"),
             (Some(bulk(SYNCS)), "it is given all anew"),
+            (Some(bulk(CUT_OFF)), "it is cut off"),
             (Some(bulk(NEW)), "it never had a primary"),
             (Some(bulk("role:master\r\n")), "it is a primary"),
             (Some("-NOPERM no\r\n".to_owned()), "it may not be asked"),
@@ -1548,7 +1560,52 @@ fn who_has_not_what_its_primary_has_is_not_read() {
             said.will_say(|its| its.info = Some(bulk(FOLLOWS)));
             said.is_read();
         }
+        for says in [IDLE, LATE] {
+            said.will_say(|its| its.info = Some(bulk(CUT_OFF)));
+            said.is_not_read("it is cut off");
+            said.will_say(|its| its.info = Some(bulk(says)));
+            said.is_read();
+        }
     }
+}
+
+/// What is sent from one to the other is gone, and neither is told: so is a network that comes apart between them alone.
+#[test]
+fn a_replica_that_is_cut_off_from_its_primary_without_a_word_is_not_read() {
+    let mut scene = Scene::new(1);
+    fill(scene.address(0));
+    let between = Relay::start(scene.address(0), Mode::Pass);
+    let (port, replica) = (between.address().port(), scene.address(1));
+    let follow = format!("REPLICAOF 127.0.0.1 {port}");
+    assert_eq!(Client::connect(replica).call(&follow), Value::ok());
+    let says = |what: &str| {
+        let said = Client::connect(replica).call("INFO replication");
+        text(&said).contains(what)
+    };
+    wait_until("it follows by that way", SOON, || {
+        says(&format!("master_port:{port}\r\n")) && says("master_link_status:up")
+    });
+    scene.settle();
+    let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
+    let mut client = Client::connect(address);
+    let is_read = |client: &mut Client| readers(client).iter().any(|one| one["seats"] == "64");
+    wait_until("it is read", SOON, || is_read(&mut client));
+    between.set(Mode::Silent);
+    assert_eq!(client.call("SET k7 new"), Value::ok());
+    assert_eq!(
+        client.call("GET k7"),
+        Value::bulk("7"),
+        "nobody knows of it yet"
+    );
+    wait_until("it is not read", 2 * SOON, || {
+        client.call("GET k7") == Value::bulk("new")
+    });
+    assert!(says("master_link_status:up"), "it does not know of it");
+    assert!(!is_read(&mut client));
+    between.set(Mode::Pass);
+    between.reset_all();
+    wait_until("it is read again", SOON, || is_read(&mut client));
+    assert_eq!(client.call("GET k7"), Value::bulk("new"));
 }
 
 #[test]
