@@ -190,7 +190,8 @@ impl Hashing {
     /// The same for these servers.
     ///
     /// # Errors
-    /// As [`Placement::twemproxy`] and [`Placement::predixy`].
+    /// As [`Placement::twemproxy`] and [`Placement::predixy`]; and what predixy has no place for, so that nothing is heeded
+    /// in silence that the data does not follow: weights, and a server that stands there twice.
     pub fn placement(self, nodes: &[Node]) -> Result<Placement, PlacementError> {
         match self {
             Hashing::Twemproxy {
@@ -198,7 +199,19 @@ impl Hashing {
                 distribution,
                 tag,
             } => Placement::twemproxy(hash, distribution, tag, nodes),
-            Hashing::Predixy { hash, tag } => Placement::predixy(hash, tag, nodes.len()),
+            Hashing::Predixy { hash, tag } => {
+                if nodes.iter().any(|node| node.weight.get() > 1) {
+                    return Err(PlacementError::Weighted);
+                }
+                let mut sorted: Vec<&Node> = nodes.iter().collect();
+                sorted.sort_by_key(|node| &node.address);
+                for pair in sorted.windows(2) {
+                    if pair[0].address == pair[1].address {
+                        return Err(PlacementError::Twice(pair[0].name.clone()));
+                    }
+                }
+                Placement::predixy(hash, tag, nodes.len())
+            }
         }
     }
 }
@@ -617,6 +630,10 @@ pub enum PlacementError {
     SameName(String),
     /// The weights sum up to more than 32 bits hold.
     TooHeavy,
+    /// There are weights, and the rule has none.
+    Weighted,
+    /// A server of this name stands there twice.
+    Twice(String),
 }
 
 impl fmt::Display for PlacementError {
@@ -630,6 +647,13 @@ impl fmt::Display for PlacementError {
             PlacementError::TooHeavy => {
                 write!(f, "the weights sum up to more than {}", u32::MAX)
             }
+            PlacementError::Weighted => f.write_str(
+                "predixy has no weights, each of its servers gets as many keys as the others: leave them away",
+            ),
+            PlacementError::Twice(name) => write!(
+                f,
+                "'{name}' stands there twice, and would get the keys of two: name each server once, in the order that predixy has"
+            ),
         }
     }
 }
@@ -850,6 +874,20 @@ mod tests {
             refusal(&[node("h:1:4294967295 a"), node("h:2:1 b")]),
             PlacementError::TooHeavy
         );
+        let predixy = Hashing::Predixy {
+            hash: PredixyHash::Crc16,
+            tag: None,
+        };
+        let refusal = |nodes: &[Node]| predixy.placement(nodes).unwrap_err();
+        assert_eq!(
+            refusal(&[node("h:1:1"), node("h:2:2")]),
+            PlacementError::Weighted
+        );
+        assert_eq!(
+            refusal(&[node("h:1:1 a"), node("h:2:1"), node("h:1:1 b")]),
+            PlacementError::Twice("a".to_owned())
+        );
+        assert!(predixy.placement(&[node("h:1:1"), node("h:2:1")]).is_ok());
         let too_many = Placement::random(SERVERS_MAX + 1).unwrap_err();
         assert_eq!(too_many, PlacementError::TooManyServers);
         assert!(Placement::random(SERVERS_MAX).is_ok());

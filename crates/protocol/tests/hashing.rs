@@ -2,7 +2,7 @@
 //!
 //! The lab's test of the same name asks twemproxy anew, many more keys; it needs the program.
 
-use respool_protocol::hashing::{Distribution, Hash, HashTag, Node, Placement};
+use respool_protocol::hashing::{Distribution, Hash, HashTag, Node, Placement, PredixyHash};
 
 /// For every hash function and distribution by key, on lists of servers of all kinds.
 #[test]
@@ -44,6 +44,58 @@ fn keys_are_placed_as_twemproxy_placed_them() {
     }
     let by_key = Distribution::ALL.len() - 1;
     assert_eq!(checked, 11 * Hash::ALL.len() * by_key);
+}
+
+/// The places are no output of ours: they were worked out apart from it, bit by bit, by the rule as predixy's source has it
+/// (`Hash::hashTagStr`, `Hash::hash`, and the remainder by an unsigned number in `StandaloneServerPool::getServer`).
+#[test]
+fn keys_are_placed_by_predixys_rule() {
+    // CRC-16/XMODEM of these nine digits is 0x31c3.
+    for (digits, crc16) in [("123456789", 0x31c3), ("", 0), ("a", 0x7c87)] {
+        assert_eq!(PredixyHash::Crc16.of(digits.as_bytes()), crc16);
+    }
+    // Among 2, 3, 5 and 16 servers: crc16 and atol with {}, and crc16 and atol of the whole key.
+    type Places = [usize; 4];
+    #[rustfmt::skip]
+    let vectors: [(&[u8], Places, Places, Places, Places); 19] = [
+        (b"",                      [0, 0, 0, 0],  [0, 0, 0, 0],  [0, 0, 0, 0],  [0, 0, 0, 0]),
+        (b"123456789",             [1, 1, 4, 3],  [1, 0, 4, 5],  [1, 1, 4, 3],  [1, 0, 4, 5]),
+        (b"user:1000",             [1, 0, 3, 1],  [0, 0, 0, 0],  [1, 0, 3, 1],  [0, 0, 0, 0]),
+        (b"{user:1000}.following", [1, 0, 3, 1],  [0, 0, 0, 0],  [1, 1, 0, 13], [0, 0, 0, 0]),
+        (b"foo{}{bar}",            [1, 2, 0, 11], [0, 0, 0, 0],  [1, 2, 0, 11], [0, 0, 0, 0]),
+        (b"foo{{bar}}zap",         [1, 1, 2, 15], [0, 0, 0, 0],  [0, 2, 4, 10], [0, 0, 0, 0]),
+        (b"foo{bar}{zap}",         [1, 2, 4, 5],  [0, 0, 0, 0],  [0, 0, 2, 2],  [0, 0, 0, 0]),
+        (b"{open",                 [0, 0, 1, 10], [0, 0, 0, 0],  [0, 0, 1, 10], [0, 0, 0, 0]),
+        (b"close}{",               [1, 1, 2, 13], [0, 0, 0, 0],  [1, 1, 2, 13], [0, 0, 0, 0]),
+        (b"a",                     [1, 1, 4, 7],  [0, 0, 0, 0],  [1, 1, 4, 7],  [0, 0, 0, 0]),
+        (b"\xff\x00\x80",          [1, 2, 4, 11], [0, 0, 0, 0],  [1, 2, 4, 11], [0, 0, 0, 0]),
+        (b"42",                    [0, 2, 2, 0],  [0, 0, 2, 10], [0, 2, 2, 0],  [0, 0, 2, 10]),
+        (b"42:x",                  [0, 2, 1, 12], [0, 0, 2, 10], [0, 2, 1, 12], [0, 0, 2, 10]),
+        (b"x42",                   [1, 2, 2, 9],  [0, 0, 0, 0],  [1, 2, 2, 9],  [0, 0, 0, 0]),
+        (b"-42",                   [1, 2, 2, 7],  [0, 1, 4, 6],  [1, 2, 2, 7],  [0, 1, 4, 6]),
+        (b"+42",                   [1, 0, 3, 7],  [0, 0, 2, 10], [1, 0, 3, 7],  [0, 0, 2, 10]),
+        (b"7{13}",                 [0, 1, 1, 4],  [1, 1, 3, 13], [1, 1, 0, 9],  [1, 1, 2, 7]),
+        (b"18446744073709551617",  [1, 2, 2, 5],  [1, 1, 1, 1],  [1, 2, 2, 5],  [1, 1, 1, 1]),
+        (b"-1",                    [0, 1, 1, 8],  [1, 0, 0, 15], [0, 1, 1, 8],  [1, 0, 0, 15]),
+    ];
+    let braces = HashTag::named("{}");
+    let rules = [
+        (PredixyHash::Crc16, braces),
+        (PredixyHash::Atol, braces),
+        (PredixyHash::Crc16, None),
+        (PredixyHash::Atol, None),
+    ];
+    for (at, servers) in [2, 3, 5, 16].into_iter().enumerate() {
+        for (rule, (hash, tag)) in rules.into_iter().enumerate() {
+            let placement = Placement::predixy(hash, tag, servers).expect("so many may be");
+            for (key, one, two, three, four) in vectors {
+                let place = placement.server_of(key, || unreachable!("the key decides"));
+                let theirs = [one, two, three, four][rule][at];
+                let key = key.escape_ascii();
+                assert_eq!(place, theirs, "{hash:?}, {tag:?}, {servers}: {key}");
+            }
+        }
+    }
 }
 
 fn bytes(hex: &str) -> Vec<u8> {

@@ -665,6 +665,11 @@ mod tests {
                 "redis-sharded://h:1,h:2?like=predixy&distribution=ketama",
                 "modula",
             ),
+            ("redis-sharded://h:1,h:2:3?like=predixy", "has no weights"),
+            (
+                "redis-sharded://h:1,h:2,h:1?like=predixy",
+                "'h:1' stands there twice",
+            ),
             ("redis-sharded://h:1,h:2?hash-tag=SECRET", "two characters"),
             ("redis-cluster://:SECRET@", "needs a host"),
             ("redis-cluster://h:1,", "needs a host"),
@@ -734,6 +739,10 @@ mod tests {
             ("redis-sentinel://:SECRET@", "needs a host"),
             ("redis-sentinel://h:1,/m", "needs a host"),
             ("redis-sentinel://h:SECRET/m", "from 1 to 65535"),
+            (
+                "redis-sentinel://h:1/m,n,m?like=predixy",
+                "'m' stands there twice",
+            ),
             (
                 "redis-sentinel://:SECRET@h:1",
                 "what the Sentinels call the primary",
