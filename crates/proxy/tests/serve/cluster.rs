@@ -215,6 +215,22 @@ fn one_client_gets_what_one_server_would_have_said_and_in_order() {
 }
 
 #[test]
+fn functions_are_called_where_their_keys_are_or_refused() {
+    with_every_server(|binary| {
+        let served = Served::start(binary, primaries(), &["--threads=1"]);
+        let keys: Vec<String> = (0..3).map(|primary| served.key_of(primary, 0)).collect();
+        let at = |server: usize| served.cluster.node(server).address();
+        divided::functions_are_called_where_their_keys_are(served.proxy.address(), &keys, at);
+        // One node has both, and would refuse them.
+        let mut client = served.client();
+        if client.call("FUNCTION LIST").error().is_none() {
+            let apart = format!("FCALL put 2 {} {} x", keys[0], served.key_of(0, 1));
+            assert_eq!(client.call(&apart).error(), Some(divided::CROSSED));
+        }
+    });
+}
+
+#[test]
 fn slots_that_move_under_load_are_noticed_by_nobody() {
     with_every_server(|binary| {
         let threads = ["--threads=1", "--threads=3"][(seed() % 2) as usize];

@@ -52,6 +52,81 @@ pub(crate) fn answers_like_one_server(binary: &Path, address: SocketAddr) -> Val
     other.call("DBSIZE")
 }
 
+/// Redis's text.
+pub(crate) const CROSSED: &str = "CROSSSLOT Keys in request don't hash to the same slot";
+
+/// Functions that write and that only read, of servers behind an address, each of which has one of these keys. `at`: where it is.
+pub(crate) fn functions_are_called_where_their_keys_are(
+    address: SocketAddr,
+    keys: &[String],
+    at: impl Fn(usize) -> SocketAddr,
+) {
+    let library = "#!lua name=lib\n\
+        redis.register_function('put', function(keys, args) redis.call('SET', keys[1], args[1]) return keys end)\n\
+        redis.register_function{function_name='look', flags={'no-writes'}, \
+            callback=function(keys) return redis.call('GET', keys[1]) end}";
+    let mut client = Client::connect(address);
+    let loaded = client.call_args(&["FUNCTION", "LOAD", library]);
+    if loaded
+        .error()
+        .is_some_and(|error| error.contains("unknown command"))
+    {
+        // Redis 6.2 has no functions.
+        return;
+    }
+    assert_eq!(loaded, Value::bulk("lib"));
+    for (server, key) in keys.iter().enumerate() {
+        let (tagged, value) = (format!("{{{key}}}more"), format!("of:{key}"));
+        let put = client.call(&format!("FCALL put 2 {key} {tagged} {value}"));
+        assert_eq!(texts(&put), [key.as_str(), &tagged]);
+        // A Cluster's node has no other slots, and no other server has the key.
+        let there = Client::connect(at(server)).call(&format!("GET {key}"));
+        assert_eq!(there, Value::bulk(&value));
+        for look in ["FCALL look", "FCALL_RO look"] {
+            let looked = client.call(&format!("{look} 1 {key}"));
+            assert_eq!(looked, Value::bulk(&value), "{look}");
+        }
+        let block = format!("MULTI;FCALL put 1 {key} in:{key};FCALL_RO look 1 {key};EXEC");
+        let replies = pipelined(&mut client, &block);
+        let put = Value::Array(vec![Value::bulk(key)]);
+        let executed = vec![put, Value::bulk(format!("in:{key}"))];
+        assert_eq!(replies[3], Value::Array(executed), "{replies:?}");
+    }
+    let [a, b, ..] = keys else {
+        panic!("several servers")
+    };
+    for apart in [
+        format!("FCALL put 2 {a} {b} x"),
+        format!("FCALL_RO look 2 {a} {b}"),
+    ] {
+        assert_eq!(client.call(&apart).error(), Some(CROSSED), "{apart}");
+        let replies = pipelined(&mut client, &format!("MULTI;{apart};EXEC"));
+        assert_eq!(replies[1].error(), Some(CROSSED), "{replies:?}");
+        let aborted = replies[2].error().unwrap_or_default();
+        assert!(aborted.starts_with("EXECABORT "), "{replies:?}");
+    }
+    // Of another server than what the transaction began with, or what is watched.
+    for (block, at) in [
+        (format!("MULTI;FCALL put 1 {a} x;FCALL put 1 {b} x;EXEC"), 2),
+        (format!("MULTI;SET {a} x;FCALL_RO look 1 {b};EXEC"), 2),
+        (format!("WATCH {a};MULTI;FCALL put 1 {b} x;EXEC"), 2),
+    ] {
+        let replies = pipelined(&mut client, &block);
+        let foreign = replies[at].error().unwrap_or_default();
+        assert!(foreign.starts_with("CROSSSLOT respool: "), "{replies:?}");
+        let aborted = replies[3].error().unwrap_or_default();
+        assert!(aborted.starts_with("EXECABORT "), "{replies:?}");
+    }
+    for key in [a, b] {
+        let value = client.call(&format!("GET {key}"));
+        assert_eq!(
+            value,
+            Value::bulk(format!("in:{key}")),
+            "nothing was executed"
+        );
+    }
+}
+
 /// Of a part that failed respool names the server; one server does not.
 fn without_server(value: &Value) -> Value {
     match value.error() {

@@ -356,6 +356,17 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
 }
 
 #[test]
+fn functions_are_called_where_their_keys_are_or_refused() {
+    for binary in installed() {
+        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let keys = shards.a_key_each();
+        divided::functions_are_called_where_their_keys_are(shards.address(), &keys, |at| {
+            shards.servers[at].address()
+        });
+    }
+}
+
+#[test]
 fn who_waits_and_who_listens_does_so_where_the_others_are() {
     let shards = Shards::start(&["--threads=2"]);
     let keys = shards.a_key_each();
