@@ -2,8 +2,10 @@
 
 mod world;
 
-use respool_engine::{LinkId, SessionId};
-use world::{World, pool_of, settings};
+use std::collections::HashSet;
+
+use respool_engine::{LinkId, SessionId, Worker};
+use world::{World, pool_of, settings, worker};
 
 /// A world with links of two databases to its only server, both up for long, and a session on each.
 fn two_links() -> (World, [LinkId; 2], [SessionId; 2]) {
@@ -125,6 +127,64 @@ fn when_one_link_is_up_again_all_others_connect_at_once() {
         sessions.map(|session| world.got(session)),
         ["$1\r\nv\r\n"; 2]
     );
+}
+
+/// Loses these links, and every attempt at them until pauses are no longer doubled. Returns how long each one rests then, milliseconds.
+fn rests_ms(world: &mut World, links: &[LinkId]) -> Vec<u64> {
+    // 20 ms, seven times doubled, are more than the 2,000 ms at the most.
+    const DOUBLED: usize = 8;
+    world.wait_ms(1_500);
+    links.iter().for_each(|link| world.lose(*link));
+    let mut failures = vec![0; links.len()];
+    let mut rest_since = vec![None; links.len()];
+    let mut rests_ms = vec![None; links.len()];
+    while rests_ms.contains(&None) {
+        for link in world.connecting() {
+            let at = links.iter().position(|its| *its == link);
+            let at = at.expect("there are no others");
+            if let Some(since) = rest_since[at] {
+                rests_ms[at].get_or_insert(world.now.since_ms(since));
+            }
+            failures[at] += 1;
+            if failures[at] > DOUBLED {
+                rest_since[at] = Some(world.now);
+            }
+            world.lose(link);
+        }
+        world.wait_ms(50);
+    }
+    rests_ms.into_iter().flatten().collect()
+}
+
+/// Of pauses with jitter, each is between half and the whole of the longest one, as looked at every 50 ms, and few are the same.
+fn are_spread(rests_ms: &[u64]) {
+    for rest_ms in rests_ms {
+        assert!((1_000..=2_000 + 100).contains(rest_ms), "{rests_ms:?}");
+    }
+    let different: HashSet<&u64> = rests_ms.iter().collect();
+    assert!(different.len() >= rests_ms.len() / 3, "{rests_ms:?}");
+}
+
+#[test]
+fn workers_that_lose_a_server_at_once_do_not_knock_at_once() {
+    let rest_ms = |seed| {
+        let worker = Worker {
+            seed,
+            ..worker(0, 12)
+        };
+        let mut world = World::new_among(worker, settings());
+        let link = world.shared;
+        rests_ms(&mut world, &[link])[0]
+    };
+    let seeds = (1..=12_u64).map(|worker| worker.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    are_spread(&seeds.map(rest_ms).collect::<Vec<_>>());
+}
+
+#[test]
+fn nor_does_one_worker_at_all_servers_that_it_has_lost_at_once() {
+    let mut world = World::new(pool_of(12));
+    let links = world.all_shared.clone();
+    are_spread(&rests_ms(&mut world, &links));
 }
 
 /// The kernel of a machine that is gone says nothing; that of a process that is stopped accepts for it.
