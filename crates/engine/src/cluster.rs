@@ -43,6 +43,10 @@ const REFRESH_DOWN_MS: u32 = 100;
 const FAILOVER_MS: u64 = 60_000;
 /// ... and if nothing happens.
 const REFRESH_QUIET_MS: u32 = 10_000;
+/// Nodes that are behind what is believed are believed all the same, if they are in order, when nobody who is not has answered for so
+/// long, milliseconds. Those on the smaller side of a partition see sooner that they are (`cluster-node-timeout`, 15 seconds by
+/// default), and are in order no more.
+const BEHIND_MS: u64 = 60_000;
 /// A node that owes replies and sends nothing for so long may have been replaced, milliseconds.
 pub(crate) const SILENT_MS: u64 = 200;
 /// What a node owes whose replica has taken over, and of whom nobody speaks, is given up when it was silent for so long,
@@ -90,6 +94,9 @@ pub(crate) struct Cluster {
     known: BTreeSet<String>,
     /// Those whose last answer, of whatever refresh, was for another Cluster.
     strangers: BTreeSet<ServerId>,
+    /// Those that have answered with an older epoch since somebody last answered with that one, and since when there are any.
+    behind: HashSet<ServerId>,
+    behind_since: Option<Time>,
     /// Slots that a node has spoken of since the refresh under way began: it knows better.
     healed: HashSet<u16>,
     /// Slots that nobody owns, in order. Their last owners stand in the table still: these are asked, and refuse, or name the next
@@ -171,6 +178,8 @@ impl Cluster {
             epoch: 0,
             known: BTreeSet::new(),
             strangers: BTreeSet::new(),
+            behind: HashSet::new(),
+            behind_since: None,
             healed: HashSet::new(),
             unserved: Vec::new(),
             weighed_at: Time::default(),
@@ -268,6 +277,33 @@ impl Cluster {
     fn want(&mut self, by: Time) {
         self.refresh.wanted = true;
         self.refresh.not_before = self.refresh.not_before.min(by);
+    }
+
+    /// Whether what these nodes say at an epoch is to be believed. `None`: of a Cluster that is not the one that was believed, for epochs
+    /// of different ones cannot be compared.
+    ///
+    /// An epoch that somebody was elected at is known to most owners before it counts, so most never say an older one; but if all of
+    /// them have gone back (their files are those of an earlier time), most do, sooner or later. Who does not answer is not one of
+    /// them.
+    fn is_news(
+        &mut self,
+        epoch: Option<u64>,
+        said_by: &[ServerId],
+        is_ok: bool,
+        now: Time,
+    ) -> bool {
+        let since = *self.behind_since.get_or_insert(now);
+        self.behind.extend(said_by);
+        let is_behind = |owner: &&ServerId| self.behind.contains(owner);
+        let count = self.servers.iter().filter(is_behind).count();
+        let is_news = epoch.is_none_or(|epoch| epoch >= self.epoch)
+            || 2 * count > self.servers.len()
+            || is_ok && now.since_ms(since) >= BEHIND_MS;
+        if is_news {
+            self.behind.clear();
+            self.behind_since = None;
+        }
+        is_news
     }
 
     /// `all`: to call those by their addresses that have no other name.
@@ -470,6 +506,8 @@ impl Engine {
         );
         let first = start % candidates.len();
         candidates.rotate_left(first);
+        // Who knows more may be among the others.
+        candidates.sort_by_key(|id| cluster.behind.contains(id));
         if let Some(denier) = cluster.denied_by
             && let Some(place) = candidates.iter().position(|id| *id == denier)
         {
@@ -759,25 +797,27 @@ impl Engine {
         if answers.is_empty() && std::mem::take(&mut refresh.is_refused) {
             refresh.listing = refresh.listing.other();
         }
-        let all = refresh.missing == 0;
         let choice = cluster::choose(&cluster.known, &answers);
         let strangers: Vec<ServerId> = choice.strangers.iter().map(|at| said_by[*at]).collect();
-        // Who has not heard of the last failover is not believed, unless that is all that there is.
-        let is_news = choice.epoch >= cluster.epoch || all || !choice.is_known;
-        if let Some(view) = choice.view.filter(|_| is_news) {
+        let ours = said_by.iter().copied().zip(answers);
+        let ours = ours.filter(|(id, _)| !strangers.contains(id));
+        let (members, answers): (Vec<ServerId>, Vec<_>) = ours.unzip();
+        let is_ok = answers.iter().any(|(_, info)| info.ok);
+        let epoch = choice.is_known.then_some(choice.epoch);
+        let is_news = |_: &View| cluster.is_news(epoch, &members, is_ok, now);
+        if let Some(view) = choice.view.filter(is_news) {
             let was_known = cluster.is_known();
             // A Cluster that was never changed has the epoch 0.
             cluster.epoch = choice.epoch.max(1);
             cluster.known = view.ids().map(str::to_owned).collect();
             cluster.wrong = None;
-            let ours = said_by.iter().zip(answers);
-            let ours = ours.filter(|(id, _)| !strangers.contains(id));
+            let ours = members.iter().zip(answers);
             let ours: Vec<_> = ours
                 .map(|(id, answer)| (&self.servers[usize::from(id.0)].settings.address, answer))
                 .collect();
             cluster.weigh(&ours);
             cluster.weighed_at = asked_at;
-            cluster.is_ok = ours.iter().any(|(_, (_, info))| info.ok);
+            cluster.is_ok = is_ok;
             self.believe(pool, &view, was_known);
         } else if let Some(wrong) = wrong {
             cluster.wrong = Some(wrong.clone());
@@ -793,7 +833,7 @@ impl Engine {
             // Who the owners are may still have to be said.
             let all_there = all_there && cluster.is_known();
             let refresh = &mut cluster.refresh;
-            refresh.wanted |= !all_there;
+            refresh.wanted |= !all_there || cluster.behind_since.is_some();
             refresh.down_since = (!all_there).then(|| refresh.down_since.unwrap_or(now));
             let pause = match refresh.down_since {
                 Some(since) if now.since_ms(since) < FAILOVER_MS => REFRESH_DOWN_MS,
@@ -1144,6 +1184,7 @@ impl Engine {
             for pool in 0..self.pools.len() {
                 if let Some(cluster) = self.pools[pool].cluster_mut() {
                     cluster.strangers.remove(&index);
+                    cluster.behind.remove(&index);
                 }
             }
             return Some(index);

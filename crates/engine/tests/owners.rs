@@ -2,10 +2,15 @@
 
 mod world;
 
+use std::ops::Range;
+
 use respool_engine::Event;
 use world::World;
 
 const NODES: u16 = 9;
+/// The last one's slots are its heir's, from the epoch 7 on.
+const HEIR: usize = 7;
+const LAST: usize = 8;
 /// The place of one of another Cluster. Its ids differ from those of the others.
 const STRANGE: usize = 4;
 
@@ -14,19 +19,34 @@ fn refresh(
     world: &mut World,
     answer: impl Fn(usize, String) -> Option<String>,
 ) -> Vec<(usize, String)> {
+    refresh_by(world, |node, by, said| {
+        let answer = (by != "INFO").then(|| answer(node, said.clone()));
+        Some(answer.flatten().unwrap_or(said))
+    })
+}
+
+/// The same. They answer with that, by what they are asked and what they would say in order, or not at all.
+fn refresh_by(
+    world: &mut World,
+    answer: impl Fn(usize, &str, String) -> Option<String>,
+) -> Vec<(usize, String)> {
     let mut asked = Vec::new();
     let end = world.now.plus_ms(60_000);
     while asked.is_empty() {
         assert!(world.now < end, "nobody is asked");
         world.wait_ms(50);
+        for link in world.connecting() {
+            world.up(link);
+            world.all_shared.push(link);
+        }
         for link in world.all_shared.clone() {
             let node = world.server_of(link);
             for args in world.asked(link) {
                 let said = world.owners.said(&args).unwrap_or_default();
-                if args[1] == "INFO" {
-                    world.says(link, said);
-                } else {
-                    world.says(link, answer(node, said.clone()).unwrap_or(said));
+                if let Some(answer) = answer(node, &args[1], said) {
+                    world.says(link, answer);
+                }
+                if args[1] != "INFO" {
                     asked.push((node, args[1].clone()));
                 }
             }
@@ -85,4 +105,108 @@ fn nodes_that_refuse_one_list_of_owners_are_asked_for_the_other_and_so_on_until_
         let asked = refresh(&mut world, refuses);
         assert!(asked.iter().all(|(_, by)| by == "SLOTS"), "{asked:?}");
     }
+}
+
+/// What a node says at an epoch: from the seventh on, that the heir has what was the last one's.
+fn said_at(epoch: u64, by: &str, said: String) -> String {
+    match by {
+        "INFO" => {
+            let text = format!("current_epoch:{epoch}");
+            said.replace("current_epoch:1", &text)
+        }
+        _ if epoch < 7 => said,
+        _ => {
+            let [heir, last] =
+                [HEIR, LAST].map(|node| format!(":{}\r\n$40\r\n{node:040}\r\n", node + 1));
+            said.replace(&last, &heir)
+        }
+    }
+}
+
+/// Which node is asked for a key of the last one's slots.
+fn owner_of_the_last(world: &mut World) -> usize {
+    let get = format!("GET {}", world.key_at(LAST, "key:"));
+    let client = world.accept();
+    world.asks(client, &[&get]);
+    let links = world.all_shared.clone().into_iter();
+    let asked = links.filter(|link| {
+        let asked = world.asked(*link);
+        if !asked.is_empty() {
+            world.says(*link, "$-1\r\n");
+        }
+        asked.iter().any(|args| args.join(" ") == get)
+    });
+    let asked: Vec<_> = asked.collect();
+    world.turn(|engine| engine.handle_session_lost(client));
+    match asked[..] {
+        [link] => world.server_of(link),
+        _ => panic!("{} nodes are asked", asked.len()),
+    }
+}
+
+/// Nine nodes that all know the epoch 7.
+fn at_seven() -> World {
+    let mut settings = world::cluster(NODES);
+    // Who is silent is not lost.
+    settings.timeouts.link_stall_ms = 1_000_000;
+    let mut world = World::new(settings);
+    for epoch in [6, 7, 7] {
+        refresh_by(&mut world, |_, by, said| Some(said_at(epoch, by, said)));
+    }
+    assert_eq!(owner_of_the_last(&mut world), HEIR);
+    world
+}
+
+/// For so long some nodes say nothing, and the others that they are at the epoch 6, and in which state.
+fn at_six_ms(world: &mut World, ms: u64, silent: &Range<usize>, state: &str) {
+    let began = world.now;
+    while world.now.since_ms(began) < ms {
+        refresh_by(world, |node, by, said| {
+            let said = said.replace("state:ok", state);
+            let at_six = said_at(6, by, said);
+            (!silent.contains(&node)).then_some(at_six)
+        });
+    }
+}
+
+fn moves(world: &World) -> usize {
+    let is_it =
+        |event: &&Event| matches!(event, Event::Topology { text, .. } if text.contains(" moved "));
+    world.events.iter().filter(is_it).count()
+}
+
+/// More than are asked at once know the last epoch, or all but one, and are not reached; those that are have not heard of it.
+#[test]
+fn slots_do_not_go_back_where_all_who_answer_have_not_heard_of_the_last_epoch() {
+    for silent in [4..9, 1..9] {
+        let mut world = at_seven();
+        let before = moves(&world);
+        at_six_ms(&mut world, 50_000, &silent, "state:ok");
+        // They see by then that they are the fewer.
+        at_six_ms(&mut world, 60_000, &silent, "state:fail");
+        assert_eq!(moves(&world), before, "{silent:?}: {:?}", world.events);
+        refresh_by(&mut world, |_, by, said| Some(said_at(7, by, said)));
+        at_six_ms(&mut world, 50_000, &silent, "state:ok");
+        assert_eq!(moves(&world), before, "{silent:?}: {:?}", world.events);
+    }
+}
+
+/// Its nodes have the files of an earlier time.
+#[test]
+fn a_cluster_whose_epoch_has_gone_back_is_followed_when_most_of_its_owners_have_said_so() {
+    let mut world = at_seven();
+    // They are asked when there is a reason to, or after ten seconds.
+    at_six_ms(&mut world, 15_000, &(0..0), "state:ok");
+    assert_eq!(owner_of_the_last(&mut world), LAST);
+    assert_eq!(moves(&world), 2, "{:?}", world.events);
+}
+
+#[test]
+fn those_that_know_the_last_epoch_are_given_up_when_the_others_are_in_order_without_them() {
+    let mut world = at_seven();
+    at_six_ms(&mut world, 50_000, &(4..8), "state:ok");
+    assert_eq!(moves(&world), 1, "{:?}", world.events);
+    at_six_ms(&mut world, 25_000, &(4..8), "state:ok");
+    assert_eq!(moves(&world), 2, "{:?}", world.events);
+    assert_eq!(owner_of_the_last(&mut world), LAST);
 }
