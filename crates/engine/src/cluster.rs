@@ -12,7 +12,7 @@
 //! Until the nodes have said anything, the seeds own everything: they say MOVED. What is for all nodes meets no MOVED: it waits for a
 //! refresh where the last one was too long ago.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use respool_protocol::cluster::{self, Endpoint, Info, Role as NodeRole, View, ViewError};
@@ -70,6 +70,8 @@ const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
 pub(crate) struct Cluster {
     /// Of each slot, who is asked.
     owners: Box<[ServerId]>,
+    /// The same when the last refresh was over: what has moved since is told of at the end of the next one, once.
+    told: Box<[ServerId]>,
     /// Those that own slots, the owner of the first one in front.
     servers: Vec<ServerId>,
     /// Where everything is published: one of those.
@@ -165,6 +167,7 @@ impl Cluster {
         let numbers = numbers.start..numbers.end.min(NUMBERS).max(numbers.start + 1);
         Cluster {
             owners: vec![first; usize::from(SLOTS)].into_boxed_slice(),
+            told: vec![first; usize::from(SLOTS)].into_boxed_slice(),
             servers: ids.clone(),
             home: first,
             names: HashMap::new(),
@@ -324,6 +327,18 @@ impl Cluster {
         let owners = self.servers.iter();
         let owners = owners.map(|server| (name(server), *server)).collect();
         self.number(owners);
+    }
+
+    /// How many slots have moved since this was last asked, from whom to whom, whoever has said so.
+    fn take_untold(&mut self) -> BTreeMap<(ServerId, ServerId), u32> {
+        let mut moves = BTreeMap::new();
+        for (old, new) in self.told.iter().zip(&self.owners) {
+            if old != new {
+                *moves.entry((*old, *new)).or_default() += 1;
+            }
+        }
+        self.told.copy_from_slice(&self.owners);
+        moves
     }
 
     /// Finds the slots that nobody owns: no node names an owner, or that one itself names none, for its own word counts for what is its
@@ -915,7 +930,7 @@ impl Engine {
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };
-        let mut moved: Vec<(ServerId, ServerId, u32)> = Vec::new();
+        let mut moved: BTreeSet<(ServerId, ServerId)> = BTreeSet::new();
         for slot in 0..SLOTS {
             // Whose slot nobody has now may come back, and says otherwise what became of it.
             let Some(owner) = view.owner(slot).and_then(id_of) else {
@@ -925,13 +940,7 @@ impl Engine {
             if *old == owner || cluster.healed.contains(&slot) {
                 continue;
             }
-            match moved
-                .iter_mut()
-                .find(|(from, to, _)| (*from, *to) == (*old, owner))
-            {
-                Some((.., count)) => *count += 1,
-                None => moved.push((*old, owner, 1)),
-            }
+            moved.insert((*old, owner));
             *old = owner;
             cluster.has_moved = true;
         }
@@ -942,7 +951,7 @@ impl Engine {
         cluster.list_owners(&self.servers);
         // Who is spoken of follows another one now, or owns something again.
         cluster.replaced.retain(|(id, _)| !ids.contains(&Some(*id)));
-        for (from, to, _) in &moved {
+        for (from, to) in &moved {
             // By one that followed it, and it does not follow that one now.
             let is_replaced =
                 cluster.primaries.get(to) == Some(from) && !ids.contains(&Some(*from));
@@ -959,6 +968,7 @@ impl Engine {
         let followers: Vec<_> = followers.collect();
         let pairs = followers.iter().map(|(_, id, of)| (*id, *of));
         cluster.primaries = pairs.collect();
+        let untold = cluster.take_untold();
         let replicas = followers.into_iter().map(|(at, _, of)| (at, of)).collect();
         let owners: HashSet<ServerId> = cluster.servers.iter().copied().collect();
         cluster.members = ids.into_iter().flatten().collect();
@@ -970,14 +980,14 @@ impl Engine {
             let count = owners.len();
             self.tell_topology(pool, format!("{count} nodes own its slots"));
         }
-        for (from, to, count) in moved.iter().filter(|_| was_known) {
-            let (from, to) = (&self.server(*from).label, &self.server(*to).label);
+        for ((from, to), count) in untold.into_iter().filter(|_| was_known) {
+            let (from, to) = (&self.server(from).label, &self.server(to).label);
             let text = format!("{count} slots moved from {from} to {to}");
-            self.tell_topology(pool, text);
+            // As many may move the same way again: that is news each time.
+            self.told_of_topology.remove(&pool);
+            self.say_topology(pool, text);
         }
-        let mut from: Vec<ServerId> = moved.iter().map(|(from, ..)| *from).collect();
-        from.sort_unstable();
-        from.dedup();
+        let from: BTreeSet<ServerId> = moved.into_iter().map(|(from, _)| from).collect();
         for server in from {
             self.settle_before_leaving(server);
         }
@@ -1213,7 +1223,8 @@ impl Engine {
                 && !self.hubs.iter().any(|hub| hub.needs(*id))
                 && self.pools.iter().all(|pool| {
                     let holds = |cluster: &Cluster| {
-                        cluster.seeds.contains(id) || cluster.owners.contains(id)
+                        let mut all = cluster.seeds.iter().chain(&cluster.owners);
+                        all.any(|its| its == id) || cluster.told.contains(id)
                     };
                     let reads = pool.readers.as_ref().is_some_and(|its| its.holds(*id));
                     !reads && !pool.cluster().is_some_and(holds)

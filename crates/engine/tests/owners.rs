@@ -5,6 +5,7 @@ mod world;
 use std::ops::Range;
 
 use respool_engine::Event;
+use respool_protocol::slot::hash_slot;
 use world::World;
 
 const NODES: u16 = 9;
@@ -169,10 +170,17 @@ fn at_six_ms(world: &mut World, ms: u64, silent: &Range<usize>, state: &str) {
     }
 }
 
+fn moves_told(world: &World) -> Vec<&str> {
+    let events = world.events.iter();
+    let texts = events.filter_map(|event| match event {
+        Event::Topology { text, .. } => Some(&text[..]),
+        _ => None,
+    });
+    texts.filter(|text| text.contains(" moved ")).collect()
+}
+
 fn moves(world: &World) -> usize {
-    let is_it =
-        |event: &&Event| matches!(event, Event::Topology { text, .. } if text.contains(" moved "));
-    world.events.iter().filter(is_it).count()
+    moves_told(world).len()
 }
 
 /// More than are asked at once know the last epoch, or all but one, and are not reached; those that are have not heard of it.
@@ -209,4 +217,58 @@ fn those_that_know_the_last_epoch_are_given_up_when_the_others_are_in_order_with
     at_six_ms(&mut world, 25_000, &(4..8), "state:ok");
     assert_eq!(moves(&world), 2, "{:?}", world.events);
     assert_eq!(owner_of_the_last(&mut world), LAST);
+}
+
+/// Its first slots, so many, are the second node's now.
+fn said_with(moved: u16, by: &str, said: String) -> String {
+    if by == "INFO" || moved == 0 {
+        return said;
+    }
+    let (last, second) = (moved - 1, format!("{:040}", 1));
+    let second = format!("*3\r\n$6\r\nserver\r\n:2\r\n$40\r\n{second}\r\n");
+    said.replace(
+        "*9\r\n*3\r\n:0\r\n",
+        &format!("*10\r\n*3\r\n:0\r\n:{last}\r\n{second}*3\r\n:{moved}\r\n"),
+    )
+}
+
+/// Whoever reads the log sees how far it is, and who owns what in the end.
+#[test]
+fn slots_that_move_one_by_one_are_told_of_each_time_also_those_that_a_client_has_met() {
+    const TEXT: &str = "1 slots moved from server:1 to server:2";
+    let mut world = World::new(world::cluster(NODES));
+    let listed = |world: &mut World, moved| {
+        refresh_by(world, |_, by, said| Some(said_with(moved, by, said)));
+    };
+    for moved in 0..4 {
+        listed(&mut world, moved);
+        assert_eq!(moves_told(&world), vec![TEXT; moved.into()]);
+    }
+    // Nothing moves.
+    listed(&mut world, 3);
+    // The next one is asked for before the nodes are asked who owns what.
+    let mut keys = (0..).map(|key| format!("key:{key}"));
+    let key = keys.find(|key| hash_slot(key.as_bytes()) == 3);
+    let client = world.accept();
+    world.asks(
+        client,
+        &[&format!("GET {}", key.expect("every slot has keys"))],
+    );
+    let [first, second] = [world.all_shared[0], world.all_shared[1]];
+    assert_eq!(world.asked(first).len(), 1);
+    world.says(first, "-MOVED 3 server:2\r\n");
+    assert_eq!(world.asked(second).len(), 1);
+    world.says(second, "$-1\r\n");
+    listed(&mut world, 4);
+    assert_eq!(moves_told(&world), [TEXT; 4]);
+    listed(&mut world, 4);
+    assert_eq!(moves_told(&world), [TEXT; 4]);
+    // Several are one line, and so are those that go another way.
+    listed(&mut world, 6);
+    listed(&mut world, 0);
+    let more = [
+        "2 slots moved from server:1 to server:2",
+        "6 slots moved from server:2 to server:1",
+    ];
+    assert_eq!(moves_told(&world)[4..], more);
 }
