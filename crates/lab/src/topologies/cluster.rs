@@ -289,6 +289,41 @@ impl Cluster {
         }
     }
 
+    /// Has a primary hand slots with their keys over to another one, all at once (CLUSTER MIGRATESLOTS), and returns when all nodes
+    /// that answer say so. `false`: these nodes do not know how, as none before Valkey 9.0 does.
+    ///
+    /// # Errors
+    /// When they know, and a node refuses, gives up, or they do not come to agree.
+    pub fn hand_over(
+        &self,
+        slots: RangeInclusive<u16>,
+        from: usize,
+        to: usize,
+    ) -> io::Result<bool> {
+        let mut giver = self.nodes[from].connect()?;
+        if let Value::Error(_) = giver.ask(&["CLUSTER", "GETSLOTMIGRATIONS"])? {
+            return Ok(false);
+        }
+        let (first, last) = (slots.start().to_string(), slots.end().to_string());
+        let range = ["SLOTSRANGE", &first, &last, "NODE", self.id(to)];
+        giver.order(&[&["CLUSTER", "MIGRATESLOTS"], &range[..]].concat())?;
+        wait_until(FORM_LIMIT, || {
+            let said = giver.order(&["CLUSTER", "GETSLOTMIGRATIONS"]);
+            let Value::List(all) = said.map_err(|error| error.to_string())? else {
+                return Err("CLUSTER GETSLOTMIGRATIONS gives no list".to_owned());
+            };
+            let is_over = |one: &Value| {
+                let state = one.field("state").and_then(Value::text);
+                state == Some(b"success")
+            };
+            match all.iter().find(|one| !is_over(one)) {
+                Some(one) => Err(format!("it is not handed over: {one:?}")),
+                None => Ok(()),
+            }
+        })?;
+        self.wait_for_owner(*slots.end(), to).map(|()| true)
+    }
+
     /// The first third of [`Cluster::move_slots`]: from now on there may be ASK and TRYAGAIN.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_lab::servers::{Proxy, ReservedPort, Server};
+use respool_lab::servers::{self, Flavour, Proxy, ReservedPort, Server};
 use respool_lab::topologies::{Cluster, ClusterSettings};
 use respool_protocol::slot::hash_slot;
 
@@ -250,6 +250,34 @@ fn slots_that_move_under_load_are_noticed_by_nobody() {
             met("redirected_ask") && met("redirected_moved")
         });
     });
+}
+
+/// The one who gives hands all over and keeps its clients waiting for the end of it; nobody is told ASK.
+#[test]
+fn slots_that_are_handed_over_at_once_under_load_are_noticed_by_nobody() {
+    let Ok(binary) = servers::find(Flavour::Valkey91) else {
+        // Which servers are missing is said where they are looked for.
+        installed();
+        return;
+    };
+    for threads in ["--threads=1", "--threads=3"] {
+        let mut served = Served::start(&binary, primaries(), &[threads]);
+        let address = served.proxy.address();
+        counted(address, &mut served, Allowed::Nothing, |served| {
+            let mut random = Random::new(seed());
+            for slot in counted_slots(12, &mut random) {
+                let cluster = &served.cluster;
+                let handed_over = cluster.owner(slot).and_then(|from| {
+                    let to = (from + 1 + random.below(2) as usize) % 3;
+                    cluster.hand_over(slot..=slot, from, to)
+                });
+                assert!(handed_over.unwrap_or_else(|error| panic!("{error}")));
+            }
+        });
+        wait_until("that slots move was met", SOON, || {
+            counter(&mut served.client(), "redirected_moved") > 0
+        });
+    }
 }
 
 #[test]
