@@ -17,7 +17,9 @@ use super::client::{Client, Value, request, words};
 use super::coalescing::counter;
 use super::counting::{Allowed, SESSIONS, TOGETHER, counted, number};
 use super::divided::{self, pipelined, text, texts};
-use super::target::{Random, Watch, any_server, installed, respool, seed, wait_until};
+use super::target::{
+    Random, Watch, any_server, installed, one_of_each_worker, respool, seed, wait_until,
+};
 
 /// Within which what must come comes, on a machine that has other things to do.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -874,6 +876,67 @@ fn a_scan_finds_every_key_whoever_goes_on_with_it_and_whatever_that_one_has_seen
 }
 
 /// What one has learned is no news of the other one.
+/// Some of its calls come to a node while half of a slot's keys are there.
+#[test]
+fn a_scan_finds_every_key_that_stays_while_slots_with_keys_move_between_owners() {
+    const TAGS: usize = 100;
+    const EACH: usize = 100;
+    const MOVED: usize = 40;
+    with_every_server(|binary| {
+        let served = Served::start(binary, primaries(), &["--threads=2"]);
+        let mut clients = one_of_each_worker(served.proxy.address());
+        let keys_of = |tag: usize| (0..EACH).map(move |key| format!("{{tag:{tag}}}:{key}"));
+        for tag in 0..TAGS {
+            let pairs: Vec<String> = keys_of(tag).map(|key| format!("{key} 1")).collect();
+            let set = clients[0].call(&format!("MSET {}", pairs.join(" ")));
+            assert_eq!(set, Value::ok());
+        }
+        let every: HashSet<String> = (MOVED..TAGS).flat_map(keys_of).collect();
+        let cluster = &served.cluster;
+        let mut random = Random::new(seed());
+        // Which of them is on its way, from whom, to whom.
+        let mut moving = None;
+        let mut tags = 0..MOVED;
+        let mut other = served.client();
+        let found = scanned(&mut clients, |call| {
+            let mut step = || -> std::io::Result<()> {
+                match (call % 9, moving) {
+                    (0, None) => {
+                        let Some(tag) = tags.next() else {
+                            return Ok(());
+                        };
+                        let slot = hash_slot(format!("tag:{tag}").as_bytes());
+                        let from = cluster.owner(slot)?;
+                        let to = (from + 1 + random.below(2) as usize) % 3;
+                        moving = Some((slot, from, to));
+                        cluster.begin_move(slot, from, to)
+                    }
+                    (3, Some((slot, from, to))) => {
+                        cluster.move_keys(slot, from, to, EACH / 2).map(drop)
+                    }
+                    (6, Some((slot, from, to))) => {
+                        cluster.move_keys(slot, from, to, usize::MAX)?;
+                        moving = None;
+                        cluster.end_move(slot, from, to)?;
+                        // So respool hears of it.
+                        let key = format!("GET {{tag:{}}}:0", tags.start - 1);
+                        assert_eq!(other.call(&key), Value::bulk("1"));
+                        Ok(())
+                    }
+                    _ => Ok(()),
+                }
+            };
+            step().unwrap_or_else(|error| panic!("{error}"));
+        });
+        assert!(
+            tags.start > MOVED / 2,
+            "too few have moved to show anything"
+        );
+        let missing: Vec<_> = every.difference(&found).collect();
+        assert!(missing.is_empty(), "{} {missing:?}", binary.display());
+    });
+}
+
 #[test]
 fn of_two_pools_before_one_cluster_the_log_says_once_of_each_who_owns_what() {
     let cluster = Cluster::start(&some_server(), primaries());
