@@ -875,7 +875,6 @@ fn a_scan_finds_every_key_whoever_goes_on_with_it_and_whatever_that_one_has_seen
     });
 }
 
-/// What one has learned is no news of the other one.
 /// Some of its calls come to a node while half of a slot's keys are there.
 #[test]
 fn a_scan_finds_every_key_that_stays_while_slots_with_keys_move_between_owners() {
@@ -937,6 +936,7 @@ fn a_scan_finds_every_key_that_stays_while_slots_with_keys_move_between_owners()
     });
 }
 
+/// What one has learned is no news of the other one.
 #[test]
 fn of_two_pools_before_one_cluster_the_log_says_once_of_each_who_owns_what() {
     let cluster = Cluster::start(&some_server(), primaries());
