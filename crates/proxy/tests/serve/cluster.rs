@@ -764,6 +764,22 @@ fn a_node_that_is_gone_fails_its_own_keys_alone_and_at_once() {
     });
 }
 
+#[test]
+fn an_owner_that_is_silent_and_has_no_heir_fails_its_own_keys_alone() {
+    let settings = ClusterSettings {
+        args: vec!["--cluster-require-full-coverage".into(), "no".into()],
+        ..primaries()
+    };
+    let served = Served::start(&some_server(), settings, &divided::GIVES_UP_SOON);
+    let keys: Vec<String> = (0..3).map(|primary| served.key_of(primary, 0)).collect();
+    let mut client = served.client();
+    for key in &keys {
+        assert_eq!(client.call(&format!("SET {key} {key}")), Value::ok());
+    }
+    let silent = served.cluster.node(2);
+    divided::a_silent_server_fails_its_own_keys_alone(&served.proxy, &keys, silent);
+}
+
 /// Keys are asked for all the same: nodes say MOVED.
 #[test]
 fn a_user_who_may_not_ask_who_owns_what_is_told_so_by_what_is_for_all_nodes() {

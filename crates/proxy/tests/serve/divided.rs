@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
-use respool_lab::servers::Server;
+use respool_lab::servers::{Process, Proxy, Server};
 
 use super::client::{Client, Value, words};
-use super::target::{Random, seed};
+use super::target::{Random, Watch, seed, wait_until};
 
 /// Asks all servers behind an address, and a single one of the same kind, the same random requests, and compares the answers.
 /// Returns how many keys there are at the end.
@@ -125,6 +127,98 @@ pub(crate) fn functions_are_called_where_their_keys_are(
             "nothing was executed"
         );
     }
+}
+
+/// How a respool is told to give up soon what is silent.
+pub(crate) const GIVES_UP_SOON: [&str; 5] = [
+    "--threads=1",
+    "--request-timeout-ms=1500",
+    "--link-stall-ms=4s",
+    "--connect-timeout-ms=1s",
+    "--reconnect-max-ms=100",
+];
+
+/// Of three servers, each of which has the one of these keys that is called as it is, the last is stopped: its kernel accepts for it whatever
+/// is sent.
+pub(crate) fn a_silent_server_fails_its_own_keys_alone(
+    proxy: &Proxy,
+    keys: &[String],
+    silent: &Process,
+) {
+    const DEADLINE: Duration = Duration::from_millis(1_500);
+    const SOON: Duration = Duration::from_secs(10);
+    let connect = || Client::connect(proxy.address());
+    let [a, b, lost] = keys else {
+        panic!("three servers")
+    };
+    let name = silent.address().to_string();
+    let asked = [
+        format!("GET {lost}"),
+        format!("SET {lost} x"),
+        format!("MGET {a} {lost} {b}"),
+    ];
+    let fails = |asked: &str, reply: &Value, code: &str| {
+        let text = reply.error().unwrap_or_default();
+        let is_told = text.starts_with(code) && text.contains(&name);
+        assert!(is_told, "{asked}: {reply:?}");
+    };
+    let mut other = connect();
+    // What is asked of others, and how long all of it takes: what it takes one server, and not what it takes to wait for another.
+    let mut others_are_answered = || {
+        let watch = Watch::start();
+        let replies = pipelined(&mut other, &format!("GET {a};SET {b} {b};MGET {a} {b}"));
+        let took = watch.elapsed();
+        let both = Value::Array(vec![Value::bulk(a), Value::bulk(b)]);
+        assert_eq!(replies, [Value::bulk(a), Value::ok(), both]);
+        assert!(took < DEADLINE / 3, "{took:?}");
+    };
+    // A link that was up for less than a second is not trusted with what is asked.
+    thread::sleep(Duration::from_millis(1_100));
+    silent.stop();
+    let mut clients: Vec<Client> = asked.iter().map(|_| connect()).collect();
+    let watch = Watch::start();
+    for (client, asked) in clients.iter_mut().zip(&asked) {
+        client.send(&words(asked));
+    }
+    while watch.elapsed() < DEADLINE / 2 {
+        others_are_answered();
+    }
+    for (client, asked) in clients.iter_mut().zip(&asked) {
+        fails(asked, &client.reply(), "UNKNOWN respool: ");
+    }
+    let took = watch.elapsed();
+    assert!(took < 2 * DEADLINE, "{took:?}");
+    let given_up = "it sent nothing for 4000 ms";
+    wait_until("it is given up", SOON, || {
+        others_are_answered();
+        proxy.log().contains(given_up)
+    });
+    // An attempt to connect is waited for, and then no other one.
+    let mut client = connect();
+    wait_until("its requests fail", SOON, || {
+        let reply = client.call(&asked[1]);
+        reply
+            .error()
+            .is_some_and(|text| text.starts_with("NOTSENT "))
+    });
+    for _ in 0..10 {
+        for asked in &asked {
+            let watch = Watch::start();
+            let reply = client.call(asked);
+            let took = watch.elapsed();
+            fails(asked, &reply, "NOTSENT respool: ");
+            assert!(took < DEADLINE / 3, "{asked}: {took:?}");
+        }
+        others_are_answered();
+        thread::sleep(Duration::from_millis(50));
+    }
+    silent.cont();
+    wait_until("it heals", SOON, || {
+        client.call(&format!("SET {lost} again")) == Value::ok()
+    });
+    let all = ["MGET", a, lost, b].join(" ");
+    assert_eq!(texts(&client.call(&all)), [a, "again", b]);
+    others_are_answered();
 }
 
 /// Of a part that failed respool names the server; one server does not.

@@ -495,89 +495,11 @@ fn a_server_that_is_gone_fails_its_own_keys_alone() {
     );
 }
 
-/// Its kernel accepts for it whatever is sent.
 #[test]
 fn a_server_that_is_silent_fails_its_own_keys_alone_and_at_once_when_it_is_given_up() {
-    const DEADLINE: Duration = Duration::from_millis(1_500);
-    let shards = Shards::start(&[
-        "--threads=1",
-        "--request-timeout-ms=1500",
-        "--link-stall-ms=4s",
-        "--connect-timeout-ms=1s",
-        "--reconnect-max-ms=100",
-    ]);
+    let shards = Shards::start(&divided::GIVES_UP_SOON);
     let keys = shards.a_key_each();
-    let [a, b, lost] = &keys[..] else {
-        panic!("three servers")
-    };
-    let name = shards.servers[2].address().to_string();
-    let asked = [
-        format!("GET {lost}"),
-        format!("SET {lost} x"),
-        format!("MGET {a} {lost} {b}"),
-    ];
-    let fails = |asked: &str, reply: &Value, code: &str| {
-        let text = reply.error().unwrap_or_default();
-        let is_told = text.starts_with(code) && text.contains(&name);
-        assert!(is_told, "{asked}: {reply:?}");
-    };
-    let mut other = shards.client();
-    // What is asked of others, and how long all of it takes: what it takes one server, and not what it takes to wait for another.
-    let mut others_are_answered = || {
-        let watch = Watch::start();
-        let replies = pipelined(&mut other, &format!("GET {a};SET {b} {b};MGET {a} {b}"));
-        let took = watch.elapsed();
-        let both = Value::Array(vec![Value::bulk(a), Value::bulk(b)]);
-        assert_eq!(replies, [Value::bulk(a), Value::ok(), both]);
-        assert!(took < DEADLINE / 3, "{took:?}");
-    };
-    // A link that was up for less than a second is not trusted with what is asked.
-    thread::sleep(Duration::from_millis(1_100));
-    shards.servers[2].stop();
-    let mut clients: Vec<Client> = asked.iter().map(|_| shards.client()).collect();
-    let watch = Watch::start();
-    for (client, asked) in clients.iter_mut().zip(&asked) {
-        client.send(&words(asked));
-    }
-    while watch.elapsed() < DEADLINE / 2 {
-        others_are_answered();
-    }
-    for (client, asked) in clients.iter_mut().zip(&asked) {
-        fails(asked, &client.reply(), "UNKNOWN respool: ");
-    }
-    let took = watch.elapsed();
-    assert!(took < 2 * DEADLINE, "{took:?}");
-    let given_up = "it sent nothing for 4000 ms";
-    wait_until("it is given up", SOON, || {
-        others_are_answered();
-        shards.proxy.log().contains(given_up)
-    });
-    // An attempt to connect is waited for, and then no other one.
-    let mut client = shards.client();
-    wait_until("its requests fail", SOON, || {
-        let reply = client.call(&asked[1]);
-        reply
-            .error()
-            .is_some_and(|text| text.starts_with("NOTSENT "))
-    });
-    for _ in 0..10 {
-        for asked in &asked {
-            let watch = Watch::start();
-            let reply = client.call(asked);
-            let took = watch.elapsed();
-            fails(asked, &reply, "NOTSENT respool: ");
-            assert!(took < DEADLINE / 3, "{asked}: {took:?}");
-        }
-        others_are_answered();
-        thread::sleep(Duration::from_millis(50));
-    }
-    shards.servers[2].cont();
-    wait_until("it heals", SOON, || {
-        client.call(&format!("SET {lost} again")) == Value::ok()
-    });
-    let all = ["MGET", a, lost, b].join(" ");
-    assert_eq!(texts(&client.call(&all)), [a, "again", b]);
-    others_are_answered();
+    divided::a_silent_server_fails_its_own_keys_alone(&shards.proxy, &keys, &shards.servers[2]);
 }
 
 #[test]
