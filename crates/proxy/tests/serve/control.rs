@@ -202,10 +202,12 @@ fn what_the_start_would_refuse_is_refused_and_what_is_set_is_told_with_its_place
     assert_eq!(set, Value::ok(), "nothing is held");
     refused(client.call("CONFIG SET respool.hold yes"));
     let listener = format!("listener=\"{}\"", target.proxy().address());
-    let line = target.proxy().log();
-    let line = line.lines().find(|line| line.contains("options set"));
-    let line = line.expect("it is told");
-    assert!(line.contains("pool=") && line.contains(&listener), "{line}");
+    // A thread of its own writes it.
+    wait_until("it is told", SOON, || {
+        let log = target.proxy().log();
+        let line = log.lines().find(|line| line.contains("options set"));
+        line.is_some_and(|line| line.contains("pool=") && line.contains(&listener))
+    });
 }
 
 #[test]
