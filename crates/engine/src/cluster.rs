@@ -605,20 +605,15 @@ impl Engine {
             Address::Tcp { host, .. } => host.clone(),
             Address::Unix(_) => String::from("localhost"),
         };
-        let Some(cluster) = self.pools[pool].cluster() else {
-            return;
-        };
-        let refresh = &cluster.refresh;
-        if refresh.since.is_none() || refresh.ticket != ticket {
-            return;
-        }
-        let view = refresh.listing.read(listed, &host);
-        let view = view.map(|view| self.keep_places(cluster, view, &host));
-        let answer = view.and_then(|view| Ok((view, Info::read(info)?)));
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };
         let refresh = &mut cluster.refresh;
+        if refresh.since.is_none() || refresh.ticket != ticket {
+            return;
+        }
+        let view = refresh.listing.read(listed, &host);
+        let answer = view.and_then(|view| Ok((view, Info::read(info)?)));
         refresh.is_refused |= Listing::is_refused(listed);
         refresh.missing -= 1;
         match answer {
@@ -631,25 +626,6 @@ impl Engine {
         if refresh.missing == 0 {
             self.end_refresh(pool);
         }
-    }
-
-    /// A node that does not say where it is is said to be at the host that was asked (`unknown-endpoint`). Where several names lead to the
-    /// same nodes, that is now the one and now the other, with the same port. It stays where it was found as long as it can be had there.
-    fn keep_places(&self, cluster: &Cluster, view: View, asked: &str) -> View {
-        let found = cluster.names.iter();
-        let found: HashMap<&str, ServerId> = found.map(|(id, name)| (&name[..], *id)).collect();
-        view.with_places(|node| {
-            let said = node.endpoint.as_ref().filter(|said| said.host == asked)?;
-            let server = *found.get(&node.id[..])?;
-            let Address::Tcp { host, port } = &self.server(server).settings.address else {
-                return None;
-            };
-            let is_had = *port == said.port && self.standing(server) > Standing::Away;
-            is_had.then(|| Endpoint {
-                host: host.clone(),
-                port: *port,
-            })
-        })
     }
 
     /// Looks at what has been under way for long, and at nodes that are silent.

@@ -5,7 +5,6 @@ mod world;
 use std::ops::Range;
 
 use respool_engine::Event;
-use respool_engine::settings::{Address, PoolKind};
 use respool_protocol::slot::hash_slot;
 use world::World;
 
@@ -13,8 +12,6 @@ const NODES: u16 = 9;
 /// The last one's slots are its heir's, from the epoch 7 on.
 const HEIR: usize = 7;
 const LAST: usize = 8;
-/// A host name that leads nowhere any more, if it ever led somewhere.
-const GONE: &str = "one";
 /// The place of one of another Cluster. Its ids differ from those of the others.
 const STRANGE: usize = 4;
 
@@ -40,12 +37,8 @@ fn refresh_by(
         assert!(world.now < end, "nobody is asked");
         world.wait_ms(50);
         for link in world.connecting() {
-            if world.host_of(link) == GONE {
-                world.lose(link);
-            } else {
-                world.up(link);
-                world.all_shared.push(link);
-            }
+            world.up(link);
+            world.all_shared.push(link);
         }
         for link in world.all_shared.clone() {
             let node = world.server_of(link);
@@ -177,18 +170,13 @@ fn at_six_ms(world: &mut World, ms: u64, silent: &Range<usize>, state: &str) {
     }
 }
 
-fn topology(world: &World) -> Vec<&str> {
-    let texts = world.events.iter().filter_map(|event| match event {
+fn moves_told(world: &World) -> Vec<&str> {
+    let events = world.events.iter();
+    let texts = events.filter_map(|event| match event {
         Event::Topology { text, .. } => Some(&text[..]),
         _ => None,
     });
-    texts.collect()
-}
-
-fn moves_told(world: &World) -> Vec<&str> {
-    let mut all = topology(world);
-    all.retain(|text| text.contains(" moved "));
-    all
+    texts.filter(|text| text.contains(" moved ")).collect()
 }
 
 fn moves(world: &World) -> usize {
@@ -283,61 +271,4 @@ fn slots_that_move_one_by_one_are_told_of_each_time_also_those_that_a_client_has
         "6 slots moved from server:2 to server:1",
     ];
     assert_eq!(moves_told(&world)[4..], more);
-}
-
-/// Nodes that do not say where they are, and are reached by each of these host names.
-fn by_names(names: [&str; 2]) -> World {
-    let mut settings = world::cluster(2);
-    let PoolKind::Cluster { seeds } = &mut settings.pools[0].kind else {
-        unreachable!("it is a Cluster");
-    };
-    for (seed, name) in seeds.iter_mut().zip(names) {
-        if let Address::Tcp { host, .. } = &mut seed.address {
-            *host = name.to_owned();
-        }
-    }
-    World::new(settings)
-}
-
-/// Whichever of them is asked, and answers first.
-#[test]
-fn nodes_that_do_not_say_where_they_are_keep_the_name_by_which_they_were_found() {
-    let mut world = by_names(["two", "three"]);
-    for _ in 0..60 {
-        refresh_by(&mut world, |_, _, said| Some(nowhere(said)));
-        world.all_shared.reverse();
-    }
-    // The second has its place under the name of the first.
-    let told = [
-        "2 nodes own its slots",
-        "no node speaks of three:2 any more",
-    ];
-    assert_eq!(topology(&world), told);
-}
-
-fn nowhere(said: String) -> String {
-    said.replace("$6\r\nserver", "$-1")
-}
-
-/// Of two names the first is not reached any more.
-#[test]
-fn nor_do_they_keep_a_name_that_leads_nowhere() {
-    let mut world = by_names([GONE, "two"]);
-    refresh_by(&mut world, |_, _, said| Some(nowhere(said)));
-    let (lost, left) = world
-        .all_shared
-        .iter()
-        .copied()
-        .partition(|link| world.host_of(*link) == GONE);
-    world.all_shared = left;
-    let lost: Vec<_> = lost;
-    lost.into_iter().for_each(|link| world.lose(link));
-    for _ in 0..20 {
-        refresh_by(&mut world, |_, _, said| Some(nowhere(said)));
-    }
-    let last = [
-        "8192 slots moved from one:1 to two:1",
-        "8192 slots moved from one:2 to two:2",
-    ];
-    assert_eq!(moves_told(&world), last);
 }

@@ -282,16 +282,6 @@ impl View {
         self.nodes.iter().position(there).map(|index| index as u16)
     }
 
-    /// The same, with each node where `place` says that it is, if it says so.
-    pub fn with_places(mut self, place: impl Fn(&Node) -> Option<Endpoint>) -> View {
-        for node in &mut self.nodes {
-            if let Some(its) = place(node) {
-                node.endpoint = Some(its);
-            }
-        }
-        self
-    }
-
     /// The index of the node that was asked, where the answer says which it is: CLUSTER NODES only.
     pub fn myself(&self) -> Option<u16> {
         self.myself

@@ -273,8 +273,6 @@ pub(crate) struct World {
     pub(crate) owners: Owners,
     /// The server that each link goes to, by its place in the pool.
     servers: HashMap<LinkId, usize>,
-    /// The name by which it is reached.
-    hosts: HashMap<LinkId, String>,
     connecting: Vec<LinkId>,
     /// Links with something to write.
     unwritten: Vec<LinkId>,
@@ -304,10 +302,8 @@ impl World {
         engine.begin_turn(Time(0));
         engine.end_turn();
         let (mut all_shared, mut servers) = (Vec::new(), HashMap::new());
-        let mut hosts = HashMap::new();
         while let Some(Action::Connect { link, to }) = engine.poll_action() {
             all_shared.push(link);
-            hosts.insert(link, host_of(&to));
             servers.insert(link, place_of(&to));
         }
         let [shared, ..] = all_shared[..] else {
@@ -326,7 +322,6 @@ impl World {
             alone: worker.count == 1,
             owners,
             servers,
-            hosts,
             connecting: Vec::new(),
             unwritten: Vec::new(),
             got: HashMap::new(),
@@ -362,7 +357,6 @@ impl World {
             match action {
                 Action::Connect { link, to } => {
                     self.servers.insert(link, place_of(&to));
-                    self.hosts.insert(link, host_of(&to));
                     self.connecting.push(link);
                 }
                 Action::Ask { .. } | Action::Answer { .. } if self.alone => {
@@ -508,11 +502,6 @@ impl World {
         self.servers[&link]
     }
 
-    /// The name by which that one is reached.
-    pub(crate) fn host_of(&self, link: LinkId) -> &str {
-        &self.hosts[&link]
-    }
-
     /// Links that were to be connected, since the last look.
     pub(crate) fn connecting(&mut self) -> Vec<LinkId> {
         std::mem::take(&mut self.connecting)
@@ -554,13 +543,6 @@ impl World {
 pub(crate) fn place_of(address: &Address) -> usize {
     match address {
         Address::Tcp { port, .. } => usize::from(*port) - 1,
-        Address::Unix(path) => unreachable!("nobody listens at {path:?}"),
-    }
-}
-
-fn host_of(address: &Address) -> String {
-    match address {
-        Address::Tcp { host, .. } => host.clone(),
         Address::Unix(path) => unreachable!("nobody listens at {path:?}"),
     }
 }
