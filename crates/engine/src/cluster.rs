@@ -818,11 +818,11 @@ impl Engine {
         let ours = ours.filter(|(id, _)| !strangers.contains(id));
         let (members, answers): (Vec<ServerId>, Vec<_>) = ours.unzip();
         let is_ok = answers.iter().any(|(_, info)| info.ok);
-        let epoch = choice.is_known.then_some(choice.epoch);
+        // A Cluster that was never changed has the epoch 0.
+        let epoch = choice.is_known.then_some(choice.epoch.max(1));
         let is_news = |_: &View| cluster.is_news(epoch, &members, is_ok, now);
         if let Some(view) = choice.view.filter(is_news) {
             let was_known = cluster.is_known();
-            // A Cluster that was never changed has the epoch 0.
             cluster.epoch = choice.epoch.max(1);
             cluster.known = view.ids().map(str::to_owned).collect();
             cluster.wrong = None;

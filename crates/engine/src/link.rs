@@ -60,7 +60,7 @@ pub(crate) enum Role {
     /// Everybody's.
     Shared,
     /// Nobody's any more: `by` takes its replies too slowly, and the link serves what it owes. Or it is for what others had asked
-    /// behind such a session, of whom `by` may be the next.
+    /// behind such a session, of whom `by` may be the next. Or its server is not the one any more that is meant, and `by` nobody.
     Captured { by: Key },
     /// One large request of `by`.
     Streaming { by: Key },

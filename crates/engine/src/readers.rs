@@ -88,6 +88,8 @@ struct ReaderState {
     stream: Option<u64>,
     /// How much of that it has taken in, or given out, bytes.
     offset: Option<u64>,
+    /// How much that was when it was asked the time before: what others say now is at least as new.
+    had: Option<u64>,
     /// It has heard nothing of its primary for [`UNHEARD_S`].
     hears_nothing: bool,
     /// Which process that was, by the name that it has for this time; hashed.
@@ -802,6 +804,7 @@ impl ReaderState {
     fn note_stream(&mut self, how: &[u8]) {
         let number = |name| field(how, name).and_then(|number| number.parse::<u64>().ok());
         self.stream = field(how, "master_replid").map(hash);
+        self.had = self.offset;
         // Of a replica, `master_repl_offset` may be what it gives out itself.
         self.offset = number("slave_repl_offset").or_else(|| number("master_repl_offset"));
         let unheard_s = number("master_last_io_seconds_ago").unwrap_or_default();
@@ -810,8 +813,8 @@ impl ReaderState {
 
     /// Whether this replica has heard nothing for long, and misses something of what its primary has said to have given out.
     fn lacks_what_has(&self, primary: &ReaderState) -> bool {
-        let is_behind = primary.offset > self.offset || primary.stream != self.stream;
-        self.hears_nothing && primary.offset.is_some() && is_behind
+        let is_behind = primary.had > self.offset || primary.stream != self.stream;
+        self.hears_nothing && primary.had.is_some() && is_behind
     }
 }
 
@@ -883,9 +886,11 @@ mod tests {
 
     #[test]
     fn who_has_heard_nothing_for_long_and_has_less_than_its_primary_is_cut_off() {
+        // At two looks, one behind the other: the primary's word of the first counts.
         let said = |how: &str| {
             let mut state = ReaderState::default();
             state.note_stream(how.as_bytes());
+            state.note_stream(&how.replace("offset:100", "offset:120").into_bytes());
             state
         };
         let primary = |offset: &str| said(&format!("master_replid:a\r\n{offset}"));

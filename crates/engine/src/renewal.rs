@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   -READONLY on a link ──► the client has its answer
-//!                      └──► what the server owes it still answers, on the old connections; what comes is asked on new ones
+//!                      └──► another link is connected ──► it is up: what comes is asked there, and the old one answers what it owes
 //! ```
 //!
 //! Of a Cluster and of Sentinels others know who its primary is, and it is them who are asked (`elsewhere`).
@@ -64,8 +64,8 @@ impl Engine {
             return;
         };
         let server = link.key.server;
-        // A replica is there to be read; and what is left already is known to take no writes.
-        if link.tainted || self.server(server).replica_of.is_some() {
+        // A replica is there to be read.
+        if self.server(server).replica_of.is_some() {
             return;
         }
         let now = self.now;
@@ -74,13 +74,16 @@ impl Engine {
         }
     }
 
-    /// Whatever comes is asked on new connections; the old ones answer what they owe.
+    /// For each link that is shared another one is connected, which takes its place once it is up: until then, and if it never is,
+    /// all go on with the old one.
     fn renew(&mut self, server: ServerId) {
         let state = self.server(server);
         let (pool, label) = (usize::from(state.pool), &state.label);
         let text = format!(
             "{label} takes no writes: it is connected anew, for another one may stand there now"
         );
+        // It may happen again, and is news then.
+        self.told_of_topology.remove(&pool);
         self.tell_topology(pool, text);
         for key in self.links.keys() {
             let its = |link: &&mut Link| link.key.server == server && link.is_up();
@@ -88,20 +91,55 @@ impl Engine {
             let Some(link) = self.links.get_mut(key).filter(its) else {
                 continue;
             };
+            let kind = link.key;
             match link.role {
                 Role::Spare => self.close_link(key),
-                // Without room for its successor it goes on as it is.
-                Role::Shared if !has_room => {}
-                Role::Shared => {
-                    link.tainted = true;
-                    let owes = !link.ledger.is_empty();
-                    self.stop_sharing(key, Key::NOBODY);
-                    if !owes {
-                        self.close_link(key);
+                Role::Shared if has_room => {
+                    // Nobody's: should it come to nothing, nobody is told.
+                    if let Some(successor) = self.add_link(kind, Role::Spare) {
+                        self.connect(successor);
                     }
                 }
+                Role::Shared => {}
                 // Whoever has one of its own keeps it, and nobody gets it afterwards.
                 _ => link.tainted = true,
+            }
+        }
+    }
+
+    /// A link is up that nobody has taken for anything: it takes the place of the one that it was connected for.
+    pub(crate) fn succeed(&mut self, key: Key) {
+        let Some(link) = self.links.get(key).filter(|link| link.role == Role::Spare) else {
+            return;
+        };
+        let kind = link.key;
+        let old = self.shared.get(&kind).copied();
+        let is_up = |old: Key| self.links.get(old).is_some_and(Link::is_up);
+        let Some(old) = old.filter(|old| is_up(*old)) else {
+            // That one was lost meanwhile, and is connected anew by itself.
+            return self.close_link(key);
+        };
+        // What was found out was about the one that stood there before.
+        self.learned.doubt_server(kind.server);
+        self.leave_to(old, Key::NOBODY);
+        if let Some(link) = self.links.get_mut(key) {
+            link.role = Role::Shared;
+        }
+        self.shared.insert(kind, key);
+        self.reopen(key);
+        if self
+            .links
+            .get(old)
+            .is_some_and(|link| link.ledger.is_empty())
+        {
+            self.close_link(old);
+        }
+        for hub in self.links.keys() {
+            let stays_behind = |link: &Link| {
+                link.key.server == kind.server && link.tainted && matches!(link.role, Role::Hub(_))
+            };
+            if self.links.get(hub).is_some_and(stays_behind) {
+                self.lose_link(hub, "its server takes no writes, and is connected anew");
             }
         }
     }

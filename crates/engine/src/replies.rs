@@ -767,18 +767,22 @@ impl Engine {
     /// sessions all that they have asked for, once for each of them.
     fn capture(&mut self, link: Key, by: Key) {
         self.counters.captured_links += 1;
-        self.stop_sharing(link, by);
+        let kind = self.links.get(link).map(|state| state.key);
+        self.leave_to(link, by);
+        if let Some(other) = kind.and_then(|kind| self.shared_link(kind)) {
+            self.connect(other);
+        }
     }
 
-    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it. Another one is connected.
-    pub(crate) fn stop_sharing(&mut self, link: Key, by: Key) {
+    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it. `by`: who captured it, if it was that.
+    pub(crate) fn leave_to(&mut self, link: Key, by: Key) {
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
         state.role = Role::Captured { by };
         state.admit(false, false);
         let kind = state.key;
-        // What is asked there comes when its captor likes: who waits for it asks again.
+        // What is asked there may come when its captor likes: who waits for it asks again.
         self.learned.asking.retain(|_, (on, _)| *on != link);
         let waiters = std::mem::take(&mut state.waiters);
         let stay: HashSet<Key> = state.ledger.iter().map(|entry| entry.session).collect();
@@ -792,9 +796,6 @@ impl Engine {
             }
         }
         self.shared.remove(&kind);
-        if let Some(other) = self.shared_link(kind) {
-            self.connect(other);
-        }
     }
 
     /// A captured link is read, so it does not wait for who captured it: from now on it waits for this one.

@@ -93,6 +93,7 @@ impl Engine {
         self.hub_up(key);
         self.wake_waiters(key);
         self.note_reached(its_server);
+        self.succeed(key);
         let Some(link) = self.links.get(key) else {
             return;
         };
