@@ -885,6 +885,13 @@ impl Engine {
         servers.all(|server| self.standing(*server) >= Standing::Refuses)
     }
 
+    /// Something has happened. It may again, in the same words, and is news each time.
+    pub(crate) fn tell_event(&mut self, pool: usize, text: String) {
+        self.told_of_topology.remove(&pool);
+        self.say_topology(pool, text);
+    }
+
+    /// How things are: once, until they are otherwise.
     pub(crate) fn tell_topology(&mut self, pool: usize, text: String) {
         let told = self.told_of_topology.insert(pool, text.clone());
         if told.as_ref() != Some(&text) {
@@ -983,9 +990,7 @@ impl Engine {
         for ((from, to), count) in untold.into_iter().filter(|_| was_known) {
             let (from, to) = (&self.server(from).label, &self.server(to).label);
             let text = format!("{count} slots moved from {from} to {to}");
-            // As many may move the same way again: that is news each time.
-            self.told_of_topology.remove(&pool);
-            self.say_topology(pool, text);
+            self.tell_event(pool, text);
         }
         let from: BTreeSet<ServerId> = moved.into_iter().map(|(from, _)| from).collect();
         for server in from {

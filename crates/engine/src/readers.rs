@@ -729,13 +729,8 @@ impl Engine {
 
     /// Whether a replica takes in what another primary gives out than the one that the Sentinels name. A Cluster's says MOVED itself.
     fn follows_another(&self, one: &Reader) -> bool {
-        let pool = self.pool_of(one.server);
-        let of_owner = pool
-            .readers
-            .as_ref()
-            .and_then(|readers| readers.of(one.owner));
-        let stream = of_owner.and_then(|owner| owner.state.stream);
-        pool.watch.is_some()
+        let stream = self.state_of_owner(one).and_then(|owner| owner.stream);
+        self.pool_of(one.server).watch.is_some()
             && stream.is_some()
             && stream != one.state.stream
             && !self.is_lost(one.owner)
@@ -743,13 +738,14 @@ impl Engine {
 
     /// Whether a replica does not get what its primary gives out, though it believes that they are connected.
     fn is_cut_off(&self, one: &Reader) -> bool {
-        let pool = self.pool_of(one.server);
-        let of_owner = pool
-            .readers
-            .as_ref()
-            .and_then(|readers| readers.of(one.owner));
-        of_owner.is_some_and(|owner| one.state.lacks_what_has(&owner.state))
-            && !self.is_lost(one.owner)
+        let owner = self.state_of_owner(one);
+        owner.is_some_and(|owner| one.state.lacks_what_has(owner)) && !self.is_lost(one.owner)
+    }
+
+    /// What the primary of this one has said.
+    fn state_of_owner(&self, one: &Reader) -> Option<&ReaderState> {
+        let readers = self.pool_of(one.server).readers.as_ref()?;
+        readers.of(one.owner).map(|owner| &owner.state)
     }
 
     /// Says whose reads begin and end. Those of owners nobody has to be told of.

@@ -82,26 +82,22 @@ impl Engine {
         let text = format!(
             "{label} takes no writes: it is connected anew, for another one may stand there now"
         );
-        // It may happen again, and is news then.
-        self.told_of_topology.remove(&pool);
-        self.tell_topology(pool, text);
+        self.tell_event(pool, text);
         for key in self.links.keys() {
             let its = |link: &&mut Link| link.key.server == server && link.is_up();
-            let has_room = self.has_room_for_link();
             let Some(link) = self.links.get_mut(key).filter(its) else {
                 continue;
             };
             let kind = link.key;
             match link.role {
                 Role::Spare => self.close_link(key),
-                Role::Shared if has_room => {
+                Role::Shared => {
                     // Nobody's: should it come to nothing, nobody is told.
                     if let Some(successor) = self.add_link(kind, Role::Spare) {
                         self.connect(successor);
                     }
                 }
-                Role::Shared => {}
-                // Whoever has one of its own keeps it, and nobody gets it afterwards.
+                // Whoever has one of its own keeps it, and nobody gets it afterwards; subscriptions keep theirs until there is a successor.
                 _ => link.tainted = true,
             }
         }
