@@ -689,10 +689,13 @@ impl Engine {
             };
             let rests = |link: &Link| matches!(link.state, State::Resting { .. });
             let is_missing = self.links.get(link).is_some_and(rests);
-            // Whoever said that it is not the time for it knows that somebody is missing: there may be another one soon.
-            let is_awaited = |link: &Link| self.awaits_reader(link.key.server);
-            let may_wait =
-                !item.is_named_elsewhere() || self.links.get(link).is_some_and(is_awaited);
+            // Whoever said that it is not the time for it knows that somebody is missing: there may be another one soon. Of a seed
+            // nobody is an heir.
+            let is_awaited = |link: &Link| match item.is_named_elsewhere() {
+                true => self.awaits_reader(link.key.server),
+                false => self.knows_all(usize::from(self.server(link.key.server).pool)),
+            };
+            let may_wait = self.links.get(link).is_some_and(is_awaited);
             let rests = is_missing && may_wait;
             if rests || sent.iter().any(on_others) {
                 staying.add(&item.about);

@@ -272,3 +272,31 @@ fn slots_that_move_one_by_one_are_told_of_each_time_also_those_that_a_client_has
     ];
     assert_eq!(moves_told(&world)[4..], more);
 }
+
+#[test]
+fn who_waits_for_a_seed_is_told_soon_that_no_other_one_can_be_reached() {
+    let mut world = World::unconnected(world::worker(0, 1), world::cluster(2));
+    let [first, second] = world.all_shared[..] else {
+        panic!("there are two seeds");
+    };
+    // The second one is asked, for it was tried last.
+    world.lose(first);
+    world.lose(second);
+    let (mut tried, end) = (0, world.now.plus_ms(10_000));
+    while tried < 2 {
+        assert!(world.now < end, "both are tried again");
+        world.wait_ms(1);
+        tried += world.connecting().len();
+    }
+    let client = world.accept();
+    world.asks(client, &["SET key 1", "GET key"]);
+    assert_eq!(world.got(client), "");
+    world.turn(|engine| {
+        engine.handle_link_lost(second, "gone");
+        engine.handle_link_lost(first, "gone, too");
+    });
+    world.wait_ms(100);
+    let got = world.got(client);
+    let failed = got.matches("no connection to server:1: gone, too").count();
+    assert_eq!(failed, 2, "{got}");
+}
