@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use respool_engine::limits::FUSED_BYTES_MAX;
 use respool_engine::settings::Settings;
 use respool_engine::{LinkId, Origin, SessionId};
+use respool_protocol::commands::{self, Coalesce, Command};
 use world::{World, request, requests, take_requests};
 
 /// It was not seen yet that anybody may GET and SET.
@@ -1070,6 +1071,66 @@ fn of_reads_that_are_the_same_one_is_sent() {
     assert_eq!(world.got(b), ":1\r\n:2\r\n");
     assert_eq!(world.got(c), "$1\r\n3\r\n$1\r\n3\r\n:4\r\n");
     assert_eq!(world.engine.counters().collapsed, 3);
+}
+
+/// A request of this row, about this key, with as many arguments as it needs.
+fn about(row: &Command, key: &str) -> String {
+    let mut words: Vec<&str> = row.name.split('|').collect();
+    words.push(key);
+    while !row.arity_ok(words.len()) {
+        words.push("1");
+    }
+    words.join(" ")
+}
+
+#[test]
+fn each_row_of_the_table_that_collapses_does_so_and_no_other() {
+    let mut collapses = 0;
+    for row in commands::all().map(commands::command) {
+        let same = match row.coalesce {
+            Coalesce::Get | Coalesce::Collapse => true,
+            Coalesce::Set | Coalesce::None => false,
+        };
+        // Others are not executed in their turn, or only with particular arguments.
+        if row.only_key == 0 || !row.goes_straight() {
+            assert!(!same, "{}", row.name);
+            continue;
+        }
+        let [read, another] = ["k", "other"].map(|key| about(row, key));
+        let mut world = collapsing();
+        let [a, b, c, d] = [(); 4].map(|()| world.accept());
+        ask_at_once(
+            &mut world,
+            &[(a, &[&read]), (b, &[&read]), (c, &[&another])],
+        );
+        let once = [&*read, &another];
+        let each = [&*read, &read, &another];
+        let sent: &[&str] = if same { &once } else { &each };
+        let mut bytes = world.sent(world.shared).into_bytes();
+        assert_eq!(take_requests(&mut bytes).len(), sent.len(), "{read}");
+        if !same {
+            continue;
+        }
+        collapses += 1;
+        world.says(world.shared, "$1\r\n1\r\n$1\r\n2\r\n");
+        assert_eq!(
+            [a, b].map(|client| world.got(client)),
+            ["$1\r\n1\r\n"; 2],
+            "{read}"
+        );
+        assert_eq!(world.got(c), "$1\r\n2\r\n", "{read}");
+        // Not across a write that is between them, and not with one that is on its way.
+        ask_at_once(&mut world, &[(a, &[&read, "INCR k", &read]), (b, &[&read])]);
+        world.asks(d, &[&read]);
+        let three = requests(&[&read, "INCR k", &read]);
+        assert_eq!(world.sent(world.shared).as_bytes(), three, "{read}");
+        world.says(world.shared, ":1\r\n:2\r\n:3\r\n");
+        assert_eq!(world.sent(world.shared).as_bytes(), requests(&[&read]));
+        world.says(world.shared, ":4\r\n");
+        assert_eq!(world.got(a), ":1\r\n:2\r\n:3\r\n", "{read}");
+        assert_eq!(world.got(d), ":4\r\n", "{read}");
+    }
+    assert!(collapses > 50, "{collapses} rows");
 }
 
 /// What a session asks first runs first, so what it asks next takes no answer from before.

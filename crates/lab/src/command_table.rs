@@ -522,7 +522,9 @@ impl Row {
     fn derived_coalesce(&self) -> CoalesceColumn {
         let pure =
             self.flags.contains("readonly") && !self.tips.contains("nondeterministic_output");
-        if pure && self.only_key() > 0 && self.answer == AnswerColumn::Server {
+        let is_subcommand = self.name.contains('|');
+        let goes_straight = self.answer == AnswerColumn::Server && !is_subcommand;
+        if pure && self.only_key() > 0 && goes_straight {
             CoalesceColumn::Collapse
         } else {
             CoalesceColumn::None

@@ -265,7 +265,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("memory|malloc-stats" 2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Special; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [loading]
     row!("memory|purge" 2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; All AllSucceeded; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [loading]
     row!("memory|stats" 2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Special; None; None; false false; 0 0),
-    row!("memory|usage" -3 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Read; Owner One; Collapse; None; false false; 0 0),
+    row!("memory|usage" -3 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Read; Owner One; None; None; false false; 0 0),
     row!("mget" -2 [READONLY FAST] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Read; Owners KeyOrder; None; None; true false; 0 0),
     row!("migrate" -6 [WRITE MOVABLEKEYS] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(3), Range { last: 0, step: 1, limit: 0 }), key!([RW ACCESS DELETE INCOMPLETE] Keyword { word: b"keys", from: -2 }, Range { last: -1, step: 1, limit: 0 })] Migrate 0 | Server; Write; Owner One; None; None; false false; 0 0),
     row!("module" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; None; false false; 226 231),
@@ -413,9 +413,9 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("xgroup|setid" -5 [WRITE] [REDIS_8_2 VALKEY_9_1] [key!([RW UPDATE] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Write; Owner One; None; None; false false; 0 0),
     row!("xinfo" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; None; false false; 369 373),
     row!("xinfo|consumers" 4 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Read; Owner One; None; None; false false; 0 0),
-    row!("xinfo|groups" 3 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Read; Owner One; Collapse; None; true false; 0 0),
+    row!("xinfo|groups" 3 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Read; Owner One; None; None; true false; 0 0),
     row!("xinfo|help" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; None; false false; 0 0),
-    row!("xinfo|stream" -3 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Read; Owner One; Collapse; None; true false; 0 0),
+    row!("xinfo|stream" -3 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 2 | Server; Read; Owner One; None; None; true false; 0 0),
     row!("xlen" 2 [READONLY FAST] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; None; true false; 0 0),
     row!("xpending" -3 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; None; None; false false; 0 0),
     row!("xrange" -4 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; None; true false; 0 0),
