@@ -71,7 +71,7 @@ pub(crate) enum To {
     Owner,
     /// That one, with [`ASKING`].
     Importer(ServerId),
-    /// That one, whose a slot is by what a replica says.
+    /// That one, whose a slot is by what a replica says, or a node of a request whose keys we do not see.
     Named(ServerId),
 }
 
@@ -356,7 +356,7 @@ impl Engine {
             }
             return is_block;
         }
-        let to = self.follow(server, said, refusal);
+        let to = self.follow(server, about.slot, said, refusal);
         if front.len == 0 {
             let mut told = Vec::new();
             let server = self.label(key);
@@ -371,8 +371,14 @@ impl Engine {
         true
     }
 
-    /// What a refusal says of who owns what.
-    pub(crate) fn follow(&mut self, server: ServerId, said: &[u8], refusal: Refusal) -> To {
+    /// What a refusal says of who owns what. `slot`: that of the request, as far as we see its keys.
+    pub(crate) fn follow(
+        &mut self,
+        server: ServerId,
+        slot: Option<u16>,
+        said: &[u8],
+        refusal: Refusal,
+    ) -> To {
         let pool = usize::from(self.server(server).pool);
         let of_replica = self.server(server).replica_of.is_some();
         match refusal {
@@ -407,6 +413,9 @@ impl Engine {
                     return To::Named(named);
                 }
                 self.heal_slot(pool, redirect.slot, named);
+                if slot != Some(redirect.slot) {
+                    return To::Named(named);
+                }
             }
             // That the Cluster is down, any of its nodes would say.
             _ if of_replica && refusal != Refusal::ClusterDown => {

@@ -414,7 +414,7 @@ impl Engine {
                 let slot = self.hub(hub).asked_slot(line);
                 let is_nobodys = self.is_nobodys(server, said, slot);
                 if !is_nobodys {
-                    self.follow(server, said, refusal);
+                    self.follow(server, slot, said, refusal);
                 }
                 let told = is_nobodys.then_some(reply);
                 let put_off = self.hub(hub).handle_put_off(line, told);

@@ -210,7 +210,7 @@ impl Engine {
         if let Some(why) = why {
             match Refusal::of(why) {
                 Some(refusal) => {
-                    self.follow(server, why, refusal);
+                    self.follow(server, None, why, refusal);
                 }
                 None => self.doubt_lost_owner(server),
             }

@@ -150,6 +150,26 @@ fn who_is_sent_elsewhere_goes_there_at_once_though_thousands_wait() {
     assert_eq!(world.sent(first).as_bytes(), requests(&[&get]));
 }
 
+/// A subcommand that the table does not have: its node sees keys where we see none.
+#[test]
+fn who_is_sent_elsewhere_for_keys_that_only_the_node_sees_goes_there() {
+    let mut world = nodes_of(world::cluster(2));
+    let [first, second] = world.all_shared[..] else {
+        panic!("two nodes")
+    };
+    let session = world.accept();
+    let there = world.key_at(1, "k");
+    let asked = format!("OBJECT NOSUCH {there}");
+    world.asks(session, &[&asked]);
+    assert_eq!(world.sent(first).as_bytes(), requests(&[&asked]));
+    let slot = respool_protocol::slot::hash_slot(there.as_bytes());
+    world.says(first, format!("-MOVED {slot} server:2\r\n"));
+    world.wait_ms(100);
+    assert_eq!(world.sent(second).as_bytes(), requests(&[&asked]));
+    world.says(second, "-ERR Unknown subcommand\r\n");
+    assert_eq!(world.got(session), "-ERR Unknown subcommand\r\n");
+}
+
 const LARGE: usize = 30_000;
 
 fn large() -> String {
