@@ -1,11 +1,18 @@
 //! The golden files of `crates/protocol/tests/golden`: what real servers answer to which bytes, and respool too.
 //! How they are written stands in the README there.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::client::{Client, words};
-use super::target::{Options, Target, installed};
+use respool_lab::servers::Proxy;
+use respool_lab::topologies::{
+    Cluster, ClusterSettings, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url,
+    sharded_url,
+};
+
+use super::client::{Client, Value, words};
+use super::target::{Options, Target, installed, respool};
 
 /// A kind of server, and which version of it.
 type Version = (&'static str, (u32, u32));
@@ -53,8 +60,11 @@ fn check(name: &str) {
         ..Options::default()
     };
     let mut failures = Vec::new();
-    let mut run = |target: &Target, versions: &[Version]| {
+    let mut run = |stage: &Stage, versions: &[Version]| {
         for case in &file.cases {
+            if stage.is_cluster && is_other_in_a_cluster(&case.name) {
+                continue;
+            }
             // Whichever variant comes nearest is shown: the one of this server.
             let mut tried: Vec<Vec<Step>> = Vec::new();
             let mut first_failure = None;
@@ -63,7 +73,7 @@ fn check(name: &str) {
                 if tried.contains(&steps) {
                     return false;
                 }
-                let result = play(target, file.password, &steps);
+                let result = play(stage, file.password, &steps);
                 tried.push(steps);
                 result
                     .map_err(|failure| first_failure.get_or_insert(failure).clone())
@@ -72,7 +82,7 @@ fn check(name: &str) {
             if let (false, Some(failure)) = (passed, first_failure) {
                 failures.push(format!(
                     "{name}: {}\n  on {}\n{failure}",
-                    case.name, target.name
+                    case.name, stage.name
                 ));
             }
         }
@@ -80,14 +90,15 @@ fn check(name: &str) {
     for binary in installed() {
         let target = Target::direct(&binary, &options);
         let own = version(&target);
-        run(&target, &[own]);
+        run(&Stage::of(&target), &[own]);
         // Its own version first: then the failure that is shown is the one to look at.
         let any: Vec<Version> = [own].into_iter().chain(VERSIONS).collect();
         let versions = match name {
             AS_ANY_VERSION => any.as_slice(),
             _ => &[own],
         };
-        run(&Target::proxied(&binary, &options), versions);
+        run(&Stage::of(&Target::proxied(&binary, &options)), versions);
+        before_several(&binary, file.password, |stage| run(stage, versions));
     }
     let count = failures.len();
     assert!(
@@ -95,6 +106,84 @@ fn check(name: &str) {
         "{count} cases differ:\n\n{}\n",
         failures.join("\n\n")
     );
+}
+
+/// A Cluster has one database, and its nodes look at the slots of the keys before they count the arguments of MSET.
+fn is_other_in_a_cluster(case: &str) -> bool {
+    [
+        "SELECT",
+        "RESET",
+        "A database that does not exist",
+        "MGET and MSET without keys",
+    ]
+    .contains(&case)
+}
+
+/// Where a case is played: at this address, on these servers.
+struct Stage {
+    name: String,
+    is_cluster: bool,
+    address: SocketAddr,
+    servers: Vec<SocketAddr>,
+}
+
+impl Stage {
+    fn of(target: &Target) -> Stage {
+        Stage {
+            name: target.name.clone(),
+            is_cluster: false,
+            address: target.address(),
+            servers: vec![target.server.address()],
+        }
+    }
+}
+
+/// The same before what respool makes one server of: whoever sends a handshake or a wrong command has the same answers.
+fn before_several(binary: &Path, password: Option<&str>, mut run: impl FnMut(&Stage)) {
+    let mut play = |url: String, servers: Vec<SocketAddr>| {
+        let user = password.map(|password| format!("://:{password}@"));
+        let url = url.replacen("://", user.as_deref().unwrap_or("://"), 1);
+        let mut args = vec![format!("--backend={url}"), "--threads=1".to_owned()];
+        args.extend(password.map(|password| format!("--password={password}")));
+        let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
+        run(&Stage {
+            name: format!("respool {url} before {}", binary.display()),
+            is_cluster: url.starts_with("redis-cluster://"),
+            address: proxy.address(),
+            servers,
+        });
+    };
+    let own = password.map(str::to_owned);
+
+    let args: Vec<String> = own
+        .iter()
+        .flat_map(|own| ["--requirepass".to_owned(), own.clone()])
+        .collect();
+    let shards = Shards::start(binary, 2, &args).unwrap_or_else(|error| panic!("{error}"));
+    play(sharded_url(&shards.addresses()), shards.addresses());
+
+    let settings = SentinelsSettings {
+        sentinels: 1,
+        quorum: 1,
+        watched: 1,
+        replicas: 0,
+        password: own.clone(),
+        ..SentinelsSettings::default()
+    };
+    let sentinels = Sentinels::start(binary, &settings).unwrap_or_else(|error| panic!("{error}"));
+    let watched = &sentinels.all_watched()[0];
+    play(
+        sentinel_url(&sentinels.addresses(), watched.name()),
+        vec![watched.server(0).address()],
+    );
+
+    let settings = ClusterSettings {
+        replicas: 0,
+        password: own,
+        ..ClusterSettings::default()
+    };
+    let cluster = Cluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"));
+    play(cluster_url(&cluster.addresses()), cluster.addresses());
 }
 
 fn folder() -> PathBuf {
@@ -113,15 +202,17 @@ fn version(target: &Target) -> Version {
 }
 
 /// Plays a case on a connection of its own; says what was expected and what came where they part.
-fn play(target: &Target, password: Option<&str>, steps: &[Step]) -> Result<(), String> {
-    let mut cleaner = target.direct_client();
-    if let Some(password) = password {
-        cleaner.call(&format!("AUTH {password}"));
+fn play(stage: &Stage, password: Option<&str>, steps: &[Step]) -> Result<(), String> {
+    for server in &stage.servers {
+        let mut cleaner = Client::connect(*server);
+        if let Some(password) = password {
+            cleaner.call(&format!("AUTH {password}"));
+        }
+        assert_eq!(cleaner.call("FLUSHALL"), Value::ok());
     }
-    cleaner.call("FLUSHALL");
 
     let mut feed = Feed {
-        client: target.client(),
+        client: Client::connect(stage.address),
         bytes: Vec::new(),
         closed: false,
     };
