@@ -520,6 +520,26 @@ fn replies_may_come_in_any_pieces() {
     }
 }
 
+/// Nobody waits for more than would have come before its answer without the MGET.
+#[test]
+fn each_value_of_an_mget_is_its_clients_as_soon_as_it_comes_and_a_large_one_piece_by_piece() {
+    let large = format!("$200000\r\n{}\r\n", "x".repeat(200_000));
+    let (beginning, rest) = large.split_at(100_000);
+    let mut world = fusing();
+    let [a, b, c] = [world.accept(), world.accept(), world.accept()];
+    ask_at_once(
+        &mut world,
+        &[(a, &["GET a"]), (b, &["GET b"]), (c, &["GET c"])],
+    );
+    assert_eq!(world.asked(world.shared).len(), 1);
+    world.says(world.shared, ["*3\r\n$1\r\n1\r\n", beginning].concat());
+    assert_eq!(world.got(a), "$1\r\n1\r\n");
+    assert_eq!(world.got(b), beginning);
+    world.says(world.shared, [rest, "$1\r\n3\r\n"].concat());
+    assert_eq!(world.got(b), rest);
+    assert_eq!(world.got(c), "$1\r\n3\r\n");
+}
+
 #[test]
 fn a_reply_of_another_length_is_not_believed() {
     for reply in ["*1\r\n$1\r\n1\r\n", "+OK\r\n", "$1\r\n1\r\n"] {
