@@ -267,6 +267,13 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         let path = unix_path(percent_decode(path)?.into())?;
         Some(Named::One(Address::Unix(path)))
     } else {
+        let lacks_host = host.is_empty() || host.ends_with(',');
+        if scheme == "redis-sharded" && lacks_host && path.len() > 1 {
+            return Err(
+                "in the path of a socket write / as %2F: redis-sharded://%2Frun%2Fredis.sock,HOST:PORT"
+                    .into(),
+            );
+        }
         let path = path.strip_prefix('/').unwrap_or(path);
         let number = match scheme {
             "redis-sentinel" => {
@@ -406,7 +413,7 @@ fn parse_db(text: &str) -> Result<u32, String> {
     }
 }
 
-fn unix_path(path: PathBuf) -> Result<PathBuf, String> {
+pub(crate) fn unix_path(path: PathBuf) -> Result<PathBuf, String> {
     let bytes = path.as_os_str().len();
     if bytes == 0 || path == Path::new("/") {
         return Err("needs the path of a socket: unix:/run/respool.sock".into());
@@ -420,7 +427,7 @@ fn unix_path(path: PathBuf) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-fn percent_decode(text: &str) -> Result<String, String> {
+pub(crate) fn percent_decode(text: &str) -> Result<String, String> {
     let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
@@ -639,6 +646,10 @@ mod tests {
             ("redis-sharded://h:1", "two servers at least"),
             ("redis-sharded://h:1,", "needs a host"),
             ("redis-sharded://h:1:0,h:2", "weight must be"),
+            ("redis-sharded://%2Fa.sock:0,h:2", "weight must be"),
+            ("redis-sharded://%2F,h:2", "needs the path"),
+            ("redis-sharded:///run/a.sock,/run/b.sock", "as %2F"),
+            ("redis-sharded://h:1,/run/b.sock", "as %2F"),
             ("redis-sharded://h:1,h:1", "two servers have the name"),
             ("redis-sharded://h:1,h:2?SECRET=1", "the parameters after"),
             (
@@ -774,6 +785,7 @@ mod tests {
             "redis://:p@[::1]:1",
             "redis-sharded://u:p@h:1,[::1]:2:3/4?names=a,b&hash=murmur&distribution=modula&hash-tag=%24%24",
             "redis-sharded://h:1,h:2?like=predixy&hash-tag=",
+            "redis-sharded://%2Frun%2Fa%5D%2C.sock:3,%2frun%2fb.sock,h:1",
             "redis-cluster://u%40x:p@h:1,[::1]:2/0",
             "redis-cluster://u%40x:p@h:1/0?reads=nearest&zone=a&zones=10.1.:a,10.:b&weights=h:1:3,[::1]:2:0&own-writes=all\
              &own-writes-ms=0",

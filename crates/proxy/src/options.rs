@@ -346,7 +346,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
                server need not be up when respool starts: respool keeps trying, and clients get an \
                error that says so until it answers. The host name is resolved at every attempt to \
                connect.\n\nredis-sharded://HOST:PORT:WEIGHT,HOST:PORT:WEIGHT/DB?PARAMETERS, where all but the hosts may be left away, \
-               divides the keys among several plain servers, by twemproxy's rule unless told otherwise. Parameters, with & between \
+               divides the keys among several plain servers, by twemproxy's rule unless told otherwise. In place of HOST:PORT the path of a \
+               socket may stand, / written as %2F: %2Frun%2Fredis.sock:WEIGHT. Parameters, with & between \
                them: hash (murmur unless given; twemproxy's own default is fnv1a_64, which tends to keep keys together that differ in their last \
                characters only), distribution (ketama, modula or random; ketama unless given), \
                hash-tag (two characters between which stands the part of a key that counts, {} unless given; nothing: the whole key), names (one for each \

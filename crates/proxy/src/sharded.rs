@@ -1,5 +1,6 @@
 //! Plain servers among which keys are divided, as the URL of a backend says it:
-//! `redis-sharded://HOST:PORT[:WEIGHT],HOST:PORT[:WEIGHT]/DB?names=A,B&hash=H&distribution=D&hash-tag=%7B%7D`.
+//! `redis-sharded://HOST:PORT[:WEIGHT],HOST:PORT[:WEIGHT]/DB?names=A,B&hash=H&distribution=D&hash-tag=%7B%7D`. A server on a socket of
+//! the file system is its path, `/` written as `%2F`.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -9,7 +10,7 @@ use respool_protocol::hashing::{
     Distribution, Hash, HashTag, Hashing, Node, Placement, PredixyHash,
 };
 
-use crate::address::parse_server;
+use crate::address::{parse_server, percent_decode, percent_encode, unix_path};
 
 /// The servers, and which of them owns which keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,18 +180,25 @@ fn one_of<T>(
 impl Shard {
     /// As twemproxy's configuration would have it.
     fn node(&self) -> Node {
-        let address = self.address.to_string();
+        let address = match &self.address {
+            Address::Unix(path) => path.display().to_string(),
+            tcp => tcp.to_string(),
+        };
         match &self.name {
             Some(name) => Node::named(&address, self.weight, name),
             None => Node::unnamed(&address, self.weight),
         }
     }
 
-    /// `HOST[:PORT[:WEIGHT]]`.
+    /// `HOST[:PORT[:WEIGHT]]` or `%2FPATH[:WEIGHT]`.
     fn parse(text: &str) -> Result<Shard, String> {
+        let is_path = text
+            .get(..3)
+            .is_some_and(|begin| begin.eq_ignore_ascii_case("%2F"));
         // Behind the brackets of an IPv6 address.
         let from = text.rfind(']').map_or(0, |at| at + 1);
-        let (server, weight) = match text[from..].match_indices(':').nth(1) {
+        let weight_at = text[from..].match_indices(':').nth(usize::from(!is_path));
+        let (server, weight) = match weight_at {
             None => (text, NonZeroU32::MIN),
             Some((at, _)) => {
                 let weight = text[from + at + 1..].parse();
@@ -200,8 +208,12 @@ impl Shard {
                 )
             }
         };
+        let address = match is_path {
+            true => Address::Unix(unix_path(percent_decode(server)?.into())?),
+            false => parse_server(server)?,
+        };
         Ok(Shard {
-            address: parse_server(server)?,
+            address,
             weight,
             name: None,
         })
@@ -246,9 +258,13 @@ impl fmt::Display for Shards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, shard) in self.shards.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
+            let address = match &shard.address {
+                Address::Unix(path) => percent_encode(&path.to_string_lossy(), b"-._~"),
+                tcp => tcp.to_string(),
+            };
             match shard.weight {
-                NonZeroU32::MIN => write!(f, "{comma}{}", shard.address)?,
-                weight => write!(f, "{comma}{}:{weight}", shard.address)?,
+                NonZeroU32::MIN => write!(f, "{comma}{address}")?,
+                weight => write!(f, "{comma}{address}:{weight}")?,
             }
         }
         Ok(())

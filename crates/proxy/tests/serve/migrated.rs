@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -15,6 +15,9 @@ use super::target::{any_server, respool, wait_until};
 /// Within which what must come comes, on a machine that has other things to do.
 const SOON: Duration = Duration::from_secs(20);
 
+/// In the folder of each server.
+const SOCKET: &str = "redis.sock";
+
 /// Keys that each of the two writes.
 const KEYS: usize = 2_000;
 
@@ -25,15 +28,18 @@ struct Rule {
     tag: Option<&'static str>,
     weights: [u32; 3],
     names: Option<[&'static str; 3]>,
+    /// By their sockets in the file system.
+    sockets: bool,
 }
 
-const RULES: [Rule; 5] = [
+const RULES: [Rule; 7] = [
     Rule {
         hash: "fnv1a_64",
         distribution: "ketama",
         tag: None,
         weights: [1, 1, 1],
         names: None,
+        sockets: false,
     },
     Rule {
         hash: "fnv1a_64",
@@ -41,6 +47,7 @@ const RULES: [Rule; 5] = [
         tag: Some("{}"),
         weights: [1, 5, 2],
         names: Some(["gamma", "alpha", "Beta"]),
+        sockets: false,
     },
     Rule {
         hash: "murmur",
@@ -48,6 +55,7 @@ const RULES: [Rule; 5] = [
         tag: Some("$$"),
         weights: [3, 1, 1],
         names: None,
+        sockets: false,
     },
     Rule {
         hash: "md5",
@@ -55,6 +63,7 @@ const RULES: [Rule; 5] = [
         tag: None,
         weights: [2, 1, 4],
         names: Some(["c", "a", "b"]),
+        sockets: false,
     },
     Rule {
         hash: "crc32a",
@@ -62,8 +71,30 @@ const RULES: [Rule; 5] = [
         tag: Some("{}"),
         weights: [1, 1, 1],
         names: None,
+        sockets: false,
+    },
+    Rule {
+        hash: "fnv1a_64",
+        distribution: "ketama",
+        tag: None,
+        weights: [1, 4, 1],
+        names: None,
+        sockets: true,
+    },
+    Rule {
+        hash: "murmur",
+        distribution: "ketama",
+        tag: Some("{}"),
+        weights: [1, 1, 1],
+        names: Some(["gamma", "alpha", "Beta"]),
+        sockets: true,
     },
 ];
+
+/// Where a server listens beside its port.
+fn socket_of(server: &Server) -> PathBuf {
+    server.dir().join(SOCKET)
+}
 
 impl Rule {
     fn twemproxy(&self, port: u16, servers: &[Server]) -> String {
@@ -76,7 +107,11 @@ impl Rule {
         }
         text.push_str("  servers:\n");
         for (place, server) in servers.iter().enumerate() {
-            let _ = write!(text, "   - {}:{}", server.address(), self.weights[place]);
+            let address = match self.sockets {
+                true => socket_of(server).display().to_string(),
+                false => server.address().to_string(),
+            };
+            let _ = write!(text, "   - {address}:{}", self.weights[place]);
             if let Some(names) = self.names {
                 let _ = write!(text, " {}", names[place]);
             }
@@ -86,7 +121,13 @@ impl Rule {
     }
 
     fn url(&self, servers: &[Server]) -> String {
-        let server = |(server, weight): (&Server, &u32)| format!("{}:{weight}", server.address());
+        let server = |(server, weight): (&Server, &u32)| {
+            let address = match self.sockets {
+                true => socket_of(server).display().to_string().replace('/', "%2F"),
+                false => server.address().to_string(),
+            };
+            format!("{address}:{weight}")
+        };
         let servers: Vec<String> = servers.iter().zip(&self.weights).map(server).collect();
         let tag = self.tag.unwrap_or_default();
         let tag: String = tag.bytes().map(|byte| format!("%{byte:02X}")).collect();
@@ -198,7 +239,7 @@ fn what_twemproxy_has_written_respool_finds_and_the_other_way_round() {
         Err(reason) => return servers::leave_out("nutcracker", reason),
     };
     for rule in &RULES {
-        let start = |_| Server::start(&any_server(), &[""; 0]);
+        let start = |_| Server::start(&any_server(), &["--unixsocket", SOCKET]);
         let servers: Vec<Server> = (0..3)
             .map(start)
             .collect::<Result<_, _>>()
