@@ -678,6 +678,10 @@ mod tests {
             ),
             ("redis-sharded://h:1,h:2:3?like=predixy", "has no weights"),
             (
+                "redis-sharded://h:1,h:2?like=predixy&names=a,b",
+                "leave names out",
+            ),
+            (
                 "redis-sharded://h:1,h:2,h:1?like=predixy",
                 "'h:1' stands there twice",
             ),

@@ -65,11 +65,14 @@ impl Shards {
         mut shards: Vec<Shard>,
         parameters: impl Iterator<Item = (&'a str, String)>,
     ) -> Result<Shards, String> {
-        let (mut like, mut hash, mut distribution) = (None, None, None);
+        let (mut like, mut hash, mut distribution, mut has_names) = (None, None, None, false);
         let mut tag = Some(HashTag::BRACES);
         for (name, value) in parameters {
             match name {
-                "names" => give_names(&mut shards, &value)?,
+                "names" => {
+                    give_names(&mut shards, &value)?;
+                    has_names = true;
+                }
                 "like" => like = Some(value),
                 "hash" => hash = Some(value),
                 "distribution" => distribution = Some(value),
@@ -107,6 +110,11 @@ impl Shards {
                 )?,
                 tag,
             },
+            "predixy" if has_names => {
+                return Err(
+                    "like predixy, the order of the servers counts: leave names out".into(),
+                );
+            }
             "predixy" if distribution.is_none_or(|name| name == "modula") => Hashing::Predixy {
                 hash: one_of(
                     "hash",
