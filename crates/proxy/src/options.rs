@@ -352,7 +352,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
                characters only), distribution (ketama, modula or random; ketama unless given), \
                hash-tag (two characters between which stands the part of a key that counts, {} unless given; nothing: the whole key), names (one for each \
                server, with commas, if the configuration that data comes from has such), like=predixy (its rule: hash is crc16 or atol, \
-               the order of the servers counts, and there are no weights). To keep data where it is, say what the proxy in use says, the order and the writing of \
+               the order of the servers counts, and there are no weights and no names). To keep data where it is, say what the proxy in use says, the order and the writing of \
                addresses included.\n\nredis-cluster://HOST:PORT,HOST:PORT is a Cluster: any nodes of it, which know the others. User and \
                password are those of every node.\n\nredis-sentinel://HOST:PORT,HOST:PORT/NAME is the primary that Sentinels watch under that \
                name: any of them, on port 26379 unless given. With NAME,NAME the keys are divided among several, as by redis-sharded:// and with \
