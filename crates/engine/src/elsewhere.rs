@@ -698,11 +698,16 @@ impl Engine {
             };
             let rests = |link: &Link| matches!(link.state, State::Resting { .. });
             let is_missing = self.links.get(link).is_some_and(rests);
-            // Whoever said that it is not the time for it knows that somebody is missing: there may be another one soon. Of a seed
-            // nobody is an heir.
-            let is_awaited = |link: &Link| match item.is_named_elsewhere() {
-                true => self.awaits_reader(link.key.server),
-                false => self.knows_all(usize::from(self.server(link.key.server).pool)),
+            let is_awaited = |link: &Link| match item.said() {
+                // Its node named another one.
+                Some(Refusal::Moved | Refusal::Ask) => self.awaits_reader(link.key.server),
+                // Whoever said that it is not the time for it knows that somebody is missing: there may be another one soon.
+                Some(_) => true,
+                // It was left on a link that is lost, and to a seed there is no heir.
+                None => {
+                    let pool = usize::from(self.server(link.key.server).pool);
+                    self.knows_all(pool) || self.awaits_owners(link)
+                }
             };
             let may_wait = self.links.get(link).is_some_and(is_awaited);
             let rests = is_missing && may_wait;
@@ -872,10 +877,14 @@ impl Engine {
 }
 
 impl PutOff {
+    /// What its node refused it for; `None`: it was left on a link that is lost.
+    fn said(&self) -> Option<Refusal> {
+        self.refusal.get(1..).and_then(Refusal::of)
+    }
+
     /// Whether its node named another one, and did not only refuse it for now.
     fn is_named_elsewhere(&self) -> bool {
-        let said = self.refusal.get(1..).and_then(Refusal::of);
-        matches!(said, Some(Refusal::Moved | Refusal::Ask))
+        matches!(self.said(), Some(Refusal::Moved | Refusal::Ask))
     }
 
     /// Whether something that was asked behind it, and about its keys, was executed.

@@ -548,10 +548,15 @@ impl Engine {
         {
             return placed;
         }
-        match self.strips(key) {
+        let placed = match self.strips(key) {
             true => self.place_stripped(key, &request, is_itselfs),
             false => self.place_at_server(key, &request, is_itselfs),
+        };
+        if names_no_subcommand(&request) && self.is_routed(key) {
+            // Keys of it that only a node sees may be at another one: nothing that is asked behind it may be there before it.
+            self.hold_until_caught_up(key);
         }
+        placed
     }
 
     /// The same behind its way: its session has turned to its server.

@@ -152,22 +152,69 @@ fn who_is_sent_elsewhere_goes_there_at_once_though_thousands_wait() {
 
 /// A subcommand that the table does not have: its node sees keys where we see none.
 #[test]
-fn who_is_sent_elsewhere_for_keys_that_only_the_node_sees_goes_there() {
+fn who_is_sent_elsewhere_for_keys_that_only_the_node_sees_goes_there_in_front_of_what_is_behind_it()
+{
     let mut world = nodes_of(world::cluster(2));
     let [first, second] = world.all_shared[..] else {
         panic!("two nodes")
     };
     let session = world.accept();
     let there = world.key_at(1, "k");
-    let asked = format!("OBJECT NOSUCH {there}");
-    world.asks(session, &[&asked]);
+    let (asked, behind) = (format!("OBJECT NOSUCH {there}"), format!("DEL {there}"));
+    world.asks(session, &[&asked, &behind]);
     assert_eq!(world.sent(first).as_bytes(), requests(&[&asked]));
+    assert_eq!(world.sent(second), "");
     let slot = respool_protocol::slot::hash_slot(there.as_bytes());
     world.says(first, format!("-MOVED {slot} server:2\r\n"));
-    world.wait_ms(100);
     assert_eq!(world.sent(second).as_bytes(), requests(&[&asked]));
-    world.says(second, "-ERR Unknown subcommand\r\n");
+    // Sent to and fro, it is in no hurry.
+    world.says(second, format!("-MOVED {slot} server:1\r\n"));
+    assert!(!world.sent(first).contains("NOSUCH"));
+    world.wait_ms(100);
+    assert_eq!(world.sent(first).matches("NOSUCH").count(), 1);
+    world.says(first, "-ERR Unknown subcommand\r\n");
+    world.turn(|_| {});
     assert_eq!(world.got(session), "-ERR Unknown subcommand\r\n");
+    let sent = [first, second].map(|link| world.sent(link)).concat();
+    assert_eq!(sent.matches("DEL").count(), 1, "{sent}");
+}
+
+/// Where no node has said yet who owns what, a seed that loads its data is waited for as any node is, also while its link is lost.
+#[test]
+fn what_a_seed_has_refused_for_a_while_waits_for_it_to_come_back() {
+    let mut world = World::new(world::cluster(1));
+    let seed = world.shared;
+    let session = world.accept();
+    world.asks(session, &["SET k 1"]);
+    // It does not say either who owns what.
+    let mut is_refused = false;
+    while !is_refused {
+        for args in world.asked(seed) {
+            is_refused |= args[0] == "SET";
+            world.says(seed, LOADING);
+        }
+    }
+    world.lose(seed);
+    world.wait_ms(500);
+    assert_eq!(world.got(session), "");
+    while world.connecting().is_empty() {
+        world.wait_ms(50);
+    }
+    world.up(seed);
+    let mut sets = 0;
+    for _ in 0..10 {
+        for args in world.asked(seed) {
+            sets += usize::from(args[0] == "SET");
+            let said = match &*args[0] {
+                "SET" => "+OK\r\n".to_owned(),
+                _ => world.owners.said(&args).expect("who owns what"),
+            };
+            world.says(seed, said);
+        }
+        world.wait_ms(50);
+    }
+    assert_eq!(sets, 1);
+    assert_eq!(world.got(session), "+OK\r\n");
 }
 
 const LARGE: usize = 30_000;

@@ -522,9 +522,8 @@ impl Row {
     fn derived_coalesce(&self) -> CoalesceColumn {
         let pure =
             self.flags.contains("readonly") && !self.tips.contains("nondeterministic_output");
-        let is_subcommand = self.name.contains('|');
-        let goes_straight = self.answer == AnswerColumn::Server && !is_subcommand;
-        if pure && self.only_key() > 0 && goes_straight {
+        let is_asked_as_it_is = self.answer == AnswerColumn::Server && !self.name.contains('|');
+        if pure && self.only_key() > 0 && is_asked_as_it_is {
             CoalesceColumn::Collapse
         } else {
             CoalesceColumn::None
