@@ -696,21 +696,10 @@ impl Engine {
             let on_others = |(to, touched): (&Key, &Touched)| {
                 *to != link && touched.conflicts_with(&item.about)
             };
-            let rests = |link: &Link| matches!(link.state, State::Resting { .. });
-            let is_missing = self.links.get(link).is_some_and(rests);
-            let is_awaited = |link: &Link| match item.said() {
-                // Its node named another one.
-                Some(Refusal::Moved | Refusal::Ask) => self.awaits_reader(link.key.server),
-                // Whoever said that it is not the time for it knows that somebody is missing: there may be another one soon.
-                Some(_) => true,
-                // It was left on a link that is lost, and to a seed there is no heir.
-                None => {
-                    let pool = usize::from(self.server(link.key.server).pool);
-                    self.knows_all(pool) || self.awaits_owners(link)
-                }
+            let waits_at = |link: &Link| {
+                matches!(link.state, State::Resting { .. }) && self.may_wait_at(link, &item)
             };
-            let may_wait = self.links.get(link).is_some_and(is_awaited);
-            let rests = is_missing && may_wait;
+            let rests = self.links.get(link).is_some_and(waits_at);
             if rests || sent.iter().any(on_others) {
                 staying.add(&item.about);
                 // Whoever comes up stirs it.
@@ -739,6 +728,21 @@ impl Engine {
             // It was closed meanwhile, and what it had put off with it.
             let left = stay.iter().map(|item| item.request.len());
             self.held_bytes -= left.sum::<usize>();
+        }
+    }
+
+    /// Whether there may soon be somebody in the place of a server that is missing, by what was said to a request.
+    fn may_wait_at(&self, link: &Link, item: &PutOff) -> bool {
+        match item.said() {
+            // Its node named another one.
+            Some(Refusal::Moved | Refusal::Ask) => self.awaits_reader(link.key.server),
+            // Whoever said that it is not the time for it knows that somebody is missing.
+            Some(_) => true,
+            // It was left on a link that is lost, and to a seed there is no heir.
+            None => {
+                let pool = usize::from(self.server(link.key.server).pool);
+                self.knows_all(pool) || self.awaits_owners(link)
+            }
         }
     }
 
