@@ -145,8 +145,11 @@ def read_skips(text, kind="server"):
         tests = entry.get("tests", []) + ([entry["test"]] if "test" in entry else [])
         if unknown or not tests or not entry.get("suite") or not entry.get("reason", "").strip():
             raise ValueError(f"a skip has a suite, a test or tests, a reason, perhaps by_chance, kinds, said, and nothing else: {entry}")
-        more = (entry.get("by_chance") is True, tuple(entry.get("kinds", ())), entry.get("said", ""))
-        skips += [Skip(entry["suite"], test, entry["reason"], *more) for test in tests]
+        more = (entry.get("by_chance") is True, tuple(entry.get("kinds", ())))
+        # Servers may have different words for the same: a skip for each.
+        said = entry.get("said", "")
+        texts = said if isinstance(said, list) else [said]
+        skips += [Skip(entry["suite"], test, entry["reason"], *more, text) for test in tests for text in texts]
     return [skip for skip in skips if not skip.kinds or kind in skip.kinds]
 
 

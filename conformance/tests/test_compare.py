@@ -83,6 +83,20 @@ class Judged(unittest.TestCase):
         runs = Runs("s", results(a=PASSED), results(a=PASSED))
         self.assertEqual(names(judge(runs, skips[:1], 1).skips_that_pass), ["a"])
 
+    def test_a_skip_may_expect_one_of_several_texts(self):
+        text = """
+            [[skip]]
+            suite = "s"
+            tests = ["a", "b", "c"]
+            reason = "because"
+            said = ["in one server's words", "in another's"]
+            """
+        runs = Runs("s", results(a=PASSED, b=PASSED, c=PASSED, d=PASSED), {"d": Result(PASSED)})
+        for test, message in [("a", "said in one server's words"), ("b", "said in another's"), ("c", "said otherwise")]:
+            runs.proxied[test] = Result(FAILED, message)
+        verdict = judge(runs, read_skips(text), 1)
+        self.assertEqual((names(verdict.skipped_with_reason), names(verdict.regressions)), (["a", "b"], ["c"]))
+
     def test_a_skip_holds_where_it_says(self):
         """A skip for some kinds of servers behind respool is none for others; one without kinds is for all."""
         text = """
