@@ -116,7 +116,7 @@ fn check(name: &str) {
 /// before they count the arguments of MSET.
 fn is_other_in_a_cluster(case: &str, (server, _): Version) -> bool {
     match case {
-        "SELECT" | "MSET without the last value" => true,
+        "SELECT" | "RESET and the database" | "MSET without the last value" => true,
         "A database that does not exist" => server == "redis",
         _ => false,
     }
