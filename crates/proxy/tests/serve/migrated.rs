@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::target::{any_server, respool, wait_until};
 /// Within which what must come comes, on a machine that has other things to do.
 const SOON: Duration = Duration::from_secs(20);
 
-/// In the folder of each server.
+/// Where a server listens beside its port, in its folder.
 const SOCKET: &str = "redis.sock";
 
 /// Keys that each of the two writes.
@@ -91,12 +91,15 @@ const RULES: [Rule; 7] = [
     },
 ];
 
-/// Where a server listens beside its port.
-fn socket_of(server: &Server) -> PathBuf {
-    server.dir().join(SOCKET)
-}
-
 impl Rule {
+    /// By what both are told of a server.
+    fn address_of(&self, server: &Server) -> String {
+        match self.sockets {
+            true => server.dir().join(SOCKET).display().to_string(),
+            false => server.address().to_string(),
+        }
+    }
+
     fn twemproxy(&self, port: u16, servers: &[Server]) -> String {
         let (hash, distribution) = (self.hash, self.distribution);
         let mut text = format!(
@@ -107,11 +110,12 @@ impl Rule {
         }
         text.push_str("  servers:\n");
         for (place, server) in servers.iter().enumerate() {
-            let address = match self.sockets {
-                true => socket_of(server).display().to_string(),
-                false => server.address().to_string(),
-            };
-            let _ = write!(text, "   - {address}:{}", self.weights[place]);
+            let _ = write!(
+                text,
+                "   - {}:{}",
+                self.address_of(server),
+                self.weights[place]
+            );
             if let Some(names) = self.names {
                 let _ = write!(text, " {}", names[place]);
             }
@@ -122,10 +126,7 @@ impl Rule {
 
     fn url(&self, servers: &[Server]) -> String {
         let server = |(server, weight): (&Server, &u32)| {
-            let address = match self.sockets {
-                true => socket_of(server).display().to_string().replace('/', "%2F"),
-                false => server.address().to_string(),
-            };
+            let address = self.address_of(server).replace('/', "%2F");
             format!("{address}:{weight}")
         };
         let servers: Vec<String> = servers.iter().zip(&self.weights).map(server).collect();
