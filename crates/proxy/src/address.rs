@@ -267,6 +267,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         let path = unix_path(percent_decode(path)?.into())?;
         Some(Named::One(Address::Unix(path)))
     } else {
+        // The hosts end at the first `/`.
         let lacks_host = host.is_empty() || host.ends_with(',');
         if scheme == "redis-sharded" && lacks_host && path.len() > 1 {
             return Err(
