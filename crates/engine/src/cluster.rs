@@ -22,6 +22,7 @@ use respool_protocol::slot::{SLOTS, hash_slot};
 
 use crate::duty::Duty;
 use crate::engine::{Engine, Event};
+use crate::introductions::Introductions;
 use crate::limits::SERVERS_MAX;
 use crate::link::{Link, Role, State};
 use crate::pool::{Group, Server, ServerId};
@@ -106,7 +107,9 @@ pub(crate) struct Cluster {
     unserved: Vec<u16>,
     /// When the refresh began that has said so.
     weighed_at: Time,
-    /// It said last that a slot is not served. What it says of its own is worth more than what others say, so it is asked.
+    /// Addresses that redirects have named.
+    introductions: Introductions,
+    /// It said last that a slot is not served, or is at an address that is not known. What it says of its own is worth more than what others say, so it is asked.
     denied_by: Option<ServerId>,
     /// Whether a node said then that it is in order as it is.
     is_ok: bool,
@@ -186,6 +189,7 @@ impl Cluster {
             healed: HashSet::new(),
             unserved: Vec::new(),
             weighed_at: Time::default(),
+            introductions: Introductions::default(),
             denied_by: None,
             is_ok: false,
             has_moved: false,
@@ -350,10 +354,7 @@ impl Cluster {
             let Some(owner) = named.next() else {
                 return Named::Nobody;
             };
-            let is_its = |at: &Address| match (at, owner) {
-                (Address::Tcp { host, port }, Some(its)) => *host == its.host && *port == its.port,
-                _ => false,
-            };
+            let is_its = |at: &Address| owner.is_some_and(|its| is_at(at, its));
             let its_own = answers.iter().find(|(at, _)| is_its(at));
             match its_own.map(|(_, (view, _))| view.owner(slot)) {
                 _ if named.any(|other| other != owner) => Named::Somebody,
@@ -601,10 +602,7 @@ impl Engine {
             return;
         };
         let pool = usize::from(self.server(server).pool);
-        let host = match &self.server(server).settings.address {
-            Address::Tcp { host, .. } => host.clone(),
-            Address::Unix(_) => String::from("localhost"),
-        };
+        let host = self.host_of(server);
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };
@@ -1167,7 +1165,75 @@ impl Engine {
         }
     }
 
-    /// The server at this address, among those of a pool; a new one, if there is none. `None` at [`SERVERS_MAX`].
+    /// The server at an address that a node has named in a redirect. `None`: no node has named it in an answer about
+    /// the topology. Then `by`, which named it, is asked, and nothing is sent there meanwhile.
+    pub(crate) fn known_server_at(
+        &mut self,
+        by: ServerId,
+        at: Endpoint,
+        ask: bool,
+    ) -> Option<ServerId> {
+        let pool = usize::from(self.server(by).pool);
+        let now = self.now;
+        let seeds = self.pools[pool].cluster()?.seeds.as_slice();
+        // The configuration names the seeds, whether nodes speak of them or not.
+        let is_known = |(index, server): &(ServerId, &Server)| {
+            usize::from(server.pool) == pool
+                && server.replica_of.is_none()
+                && (!server.gone || seeds.contains(index))
+                && is_at(&server.settings.address, &at)
+        };
+        let mut servers = (0..).map(ServerId).zip(&self.servers);
+        if let Some((known, _)) = servers.find(is_known) {
+            self.servers[usize::from(known.0)].gone = false;
+            return Some(known);
+        }
+        let cluster = self.pools[pool].cluster_mut()?;
+        // Where no answer about all nodes is to be had, the redirect itself has to do: it was no script's.
+        let is_sole_word = cluster.introductions.is_refused(now) && (ask || cluster.epoch == 0);
+        if is_sole_word || cluster.introductions.is_named(&at, now) {
+            return self.server_at(pool, &at);
+        }
+        cluster.denied_by = Some(by);
+        if cluster.introductions.seek(at, now) {
+            self.ask_for_nodes(by);
+        }
+        None
+    }
+
+    fn ask_for_nodes(&mut self, server: ServerId) {
+        let Some(link) = self.link_that_answers(server) else {
+            return;
+        };
+        let mut bytes = Vec::new();
+        for request in [["CLUSTER", "SHARDS"], ["CLUSTER", "NODES"]] {
+            encode::request(&mut bytes, &request);
+        }
+        self.put_ours(link, &bytes, Duty::Nodes { shards: None });
+    }
+
+    /// A node has said which nodes there are.
+    pub(crate) fn take_nodes(&mut self, link: Key, shards: &[u8], nodes: &[u8]) {
+        let Some(server) = self.links.get(link).map(|link| link.key.server) else {
+            return;
+        };
+        let (now, host) = (self.now, self.host_of(server));
+        let pool = usize::from(self.server(server).pool);
+        if let Some(cluster) = self.pools[pool].cluster_mut() {
+            cluster.introductions.take(shards, nodes, &host, now);
+        }
+        self.stir_put_off();
+    }
+
+    fn host_of(&self, server: ServerId) -> String {
+        match &self.server(server).settings.address {
+            Address::Tcp { host, .. } => host.clone(),
+            Address::Unix(_) => String::from("localhost"),
+        }
+    }
+
+    /// The server at this address, among those of a pool; a new one, if there is none. `None` at [`SERVERS_MAX`]. Only what a
+    /// node has said of the topology may lead here: a new server is sent the credentials of the pool.
     pub(crate) fn server_at(&mut self, pool: usize, at: &Endpoint) -> Option<ServerId> {
         let address = Address::Tcp {
             host: at.host.clone(),
@@ -1264,6 +1330,10 @@ impl Engine {
             }
         }
     }
+}
+
+fn is_at(address: &Address, at: &Endpoint) -> bool {
+    matches!(address, Address::Tcp { host, port } if *host == at.host && *port == at.port)
 }
 
 /// Whether a link owes replies, and nothing has come for so long.

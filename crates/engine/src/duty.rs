@@ -77,8 +77,19 @@ pub(crate) enum Duty {
     Script { body_at: usize },
     /// EVALSHA whose script we know.
     Evalsha,
-    /// EVAL in the place of one that was told this: who may not give a script gets that.
-    Healed { noscript: Vec<u8> },
+    /// A large request that runs code: its reply is passed on, whatever it says.
+    Code,
+    /// The server is asked whether the request with this place really was refused: nobody's.
+    Proof {
+        session: Key,
+        seq: u32,
+        proof: Proof,
+    },
+    /// The server is asked for its role: nobody's.
+    Role,
+    /// A node is asked which nodes there are, because it named an unknown one: nobody's; and what it said to the first of
+    /// two requests.
+    Nodes { shards: Option<Vec<u8>> },
     /// WAIT and WAITAOF.
     Wait(Box<Waiting>),
     /// CLIENT UNBLOCK of this link of ours, because respool ends: nobody's.
@@ -110,6 +121,15 @@ pub(crate) enum Duty {
     Learn(Subject),
 }
 
+/// How a refusal is proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// The server refuses a request with the same keys that does nothing.
+    Twin,
+    /// The server says that it does not have the script.
+    NoScript,
+}
+
 impl Duty {
     /// Of several replies the last one is the session's; `before` are nobody's.
     pub(crate) fn behind(before: u32) -> Duty {
@@ -131,7 +151,6 @@ impl Duty {
                 | Duty::Block { .. }
                 | Duty::Script { .. }
                 | Duty::Evalsha
-                | Duty::Healed { .. }
                 | Duty::Part { .. }
                 | Duty::Receivers(_)
                 | Duty::Named(_)
@@ -143,7 +162,10 @@ impl Duty {
     pub(crate) fn begin_again(&mut self, nobodys: bool) -> bool {
         match self {
             Duty::Learn(_) | Duty::Ask | Duty::Dismissal { .. } | Duty::Unblock { .. } => {}
-            Duty::Probe(told) | Duty::Owners { listed: told, .. } | Duty::Look { who: told } => {
+            Duty::Probe(told)
+            | Duty::Owners { listed: told, .. }
+            | Duty::Look { who: told }
+            | Duty::Nodes { shards: told } => {
                 *told = None;
             }
             Duty::Survey { answers, .. } => answers.clear(),
@@ -185,7 +207,7 @@ impl Duty {
     /// Whether the next reply must be whole before anything can be done with it.
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
-            Duty::Pass | Duty::Script { .. } | Duty::Healed { .. } => false,
+            Duty::Pass | Duty::Script { .. } | Duty::Code => false,
             Duty::Block {
                 before, came, exec, ..
             } => came < before || exec.is_some(),
@@ -241,7 +263,10 @@ impl Engine {
                 return;
             }
             Some(
-                Duty::Probe(first) | Duty::Owners { listed: first, .. } | Duty::Look { who: first },
+                Duty::Probe(first)
+                | Duty::Owners { listed: first, .. }
+                | Duty::Look { who: first }
+                | Duty::Nodes { shards: first },
             ) if first.is_none() => {
                 *first = Some(reply.to_vec());
                 return;
@@ -306,7 +331,7 @@ impl Engine {
             }
             _ if cut => self.pass_on(entry, reply),
             Duty::Dismissal { of } => self.dismissed(of, reply),
-            Duty::Pass => self.pass_on(entry, reply),
+            Duty::Pass | Duty::Code => self.pass_on(entry, reply),
             Duty::Scan {
                 number,
                 next,
@@ -329,10 +354,13 @@ impl Engine {
                 }
                 self.take_part_of(entry, index, reply);
             }
-            Duty::Healed { noscript } if reply.starts_with(b"-NOPERM") => {
-                self.pass_on(entry, &noscript);
-            }
-            Duty::Healed { .. } => self.pass_on(entry, reply),
+            Duty::Proof {
+                session,
+                seq,
+                proof,
+            } => self.settle_proof(key, (session, seq), proof, reply),
+            Duty::Role => self.take_role(key, reply),
+            Duty::Nodes { shards } => self.take_nodes(key, &shards.unwrap_or_default(), reply),
             Duty::Wait(waiting) => self.settle_wait(key, entry, *waiting, reply),
             Duty::Control(control) => self.settle_control(entry, *control, reply),
             Duty::Ask => self.settle_ask(key, reply),

@@ -23,8 +23,9 @@ use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner};
 use respool_protocol::slot::hash_slot;
 
+use crate::belief::{self, Asked, Belief, belief};
 use crate::cluster::Cluster;
-use crate::duty::Duty;
+use crate::duty::{Duty, Proof};
 use crate::engine::{Engine, TICK_MS};
 use crate::entry::{Before, Class, Entry};
 use crate::failure::{self, Cause, Fate};
@@ -62,6 +63,8 @@ struct PutOff {
     waits: bool,
     /// What the node said.
     refusal: Vec<u8>,
+    /// A request behind it was executed and changed its keys, or saw them.
+    overtaken: bool,
 }
 
 /// Where it is asked next.
@@ -73,6 +76,9 @@ pub(crate) enum To {
     Importer(ServerId),
     /// That one, whose a slot is by what a replica says, or a node of a request whose keys we do not see.
     Named(ServerId),
+    /// Nowhere yet: it may have run. A second question is on its way to the server, on this link since then. `again`: the
+    /// request was put off before.
+    Unproven { link: Key, since: Time, again: bool },
 }
 
 /// What a session has put off.
@@ -82,6 +88,8 @@ pub(crate) struct Delayed {
     items: VecDeque<PutOff>,
     /// What else it had in flight when that began, on the same links.
     others: Vec<Other>,
+    /// The places of requests that were sent to an importing node, with [`ASKING`] in front.
+    imported: Vec<u32>,
     /// Those links.
     looked_through: Vec<Key>,
     /// Since when a request is put off that may have to wait.
@@ -169,7 +177,7 @@ struct About {
     /// It is about all keys (FLUSHALL, DBSIZE).
     all_keys: bool,
     reads: bool,
-    /// It has the server execute code, which may say anything.
+    /// Its error texts may be its client's, see [`belief::runs_code`].
     runs_code: bool,
 }
 
@@ -199,7 +207,7 @@ impl About {
                 Some(id) => {
                     // Where its keys are cannot be said: then its server refuses it.
                     let _ = id.get().keys(spans.len(), arg, |index, _| note(index));
-                    about.runs_code |= runs_code(id);
+                    about.runs_code |= belief::runs_code(Some(id));
                     about.all_keys |= is_about_all_keys(id);
                 }
                 None => {
@@ -217,20 +225,6 @@ impl About {
     fn may_change_all(&self) -> bool {
         self.keys.is_empty() && !self.reads
     }
-
-    /// Whether a refusal can be believed. What a script returns as its error is its own text, after it has run.
-    fn believes(&self, said: &[u8], refusal: Refusal) -> bool {
-        match refusal {
-            _ if !self.runs_code => true,
-            // No code waits.
-            Refusal::Unblocked => false,
-            Refusal::Moved | Refusal::Ask => {
-                let slot = Redirect::read(said).map(|redirect| redirect.slot);
-                slot.is_some() && slot == self.slot
-            }
-            _ => refusal.is_in_a_nodes_words(said),
-        }
-    }
 }
 
 /// As what is for all servers where there are several: what changes or reads keys of it.
@@ -238,13 +232,6 @@ fn is_about_all_keys(id: CommandId) -> bool {
     let command = id.get();
     matches!(command.fan_out.spread, Spread::All | Spread::Turns)
         && (command.flags.has(CommandFlags::WRITE) || command.flags.has(CommandFlags::READONLY))
-}
-
-fn runs_code(id: CommandId) -> bool {
-    matches!(
-        id,
-        id::EVAL | id::EVAL_RO | id::EVALSHA | id::EVALSHA_RO | id::FCALL | id::FCALL_RO
-    )
 }
 
 /// Keys, and whether something about them only reads.
@@ -336,18 +323,29 @@ impl Engine {
         if !is_of_request || matches!(link.role, Role::Hub(_) | Role::Sentinel) {
             return false;
         }
-        let is_block = matches!(link.duties.front(), Some(Duty::Block { .. }) if front.duty);
+        let asked = match link.duties.front().filter(|_| front.duty) {
+            Some(Duty::Block { opens: true, .. }) => Some(Asked::Block),
+            // Its requests were executed one by one: no reply speaks for all of them.
+            Some(Duty::Block { .. }) => return false,
+            _ => None,
+        };
+        let is_block = asked.is_some();
         let pool = self.servers[usize::from(link.key.server.0)].pool;
         let request = as_asked(link.first_bytes());
         let about = About::of(&self.learned, request, pool, front.class.reads());
         let (server, role) = (link.key.server, link.role);
-        let believes = match front.len {
-            // It is not held any more, and may have been anything.
-            0 => refusal.is_in_a_nodes_words(said),
-            _ => is_block || about.believes(said, refusal),
-        };
-        if !believes {
-            return false;
+        let asked = asked.unwrap_or(match about.runs_code {
+            true => Asked::Code,
+            false => Asked::Plain,
+        });
+        match belief(asked, refusal) {
+            Belief::Believed => {}
+            Belief::Confirm => return self.await_proof(key, front, refusal, reply),
+            Belief::AskRole => {
+                self.ask_role(server);
+                return false;
+            }
+            Belief::Answer => return false,
         }
         if self.is_nobodys(server, said, about.slot) {
             if is_block {
@@ -384,17 +382,10 @@ impl Engine {
         match refusal {
             Refusal::Moved | Refusal::Ask => {
                 let redirect = Redirect::read(said);
-                let named = redirect.as_ref().and_then(|redirect| {
-                    let host = match (redirect.host, &self.server(server).settings.address) {
-                        (Some(host), _) => host.to_owned(),
-                        (None, Address::Tcp { host, .. }) => host.clone(),
-                        (None, Address::Unix(_)) => return None,
-                    };
-                    let port = redirect.port;
-                    self.server_at(pool, &Endpoint { host, port })
-                });
+                let named = redirect.as_ref();
+                let named = named.and_then(|redirect| self.server_named_by(server, redirect));
                 let Some((redirect, named)) = redirect.zip(named) else {
-                    // It points to nowhere that we could go to.
+                    // It points to nowhere that we could go to, or not yet.
                     self.doubt_owners(server);
                     return To::Owner;
                 };
@@ -432,6 +423,18 @@ impl Engine {
         To::Owner
     }
 
+    /// The server that a redirect names. `None`: no node has named that address in an answer about the topology.
+    /// Then the node is asked for it.
+    fn server_named_by(&mut self, server: ServerId, redirect: &Redirect<'_>) -> Option<ServerId> {
+        let host = match (redirect.host, &self.server(server).settings.address) {
+            (Some(host), _) => host.to_owned(),
+            (None, Address::Tcp { host, .. }) => host.clone(),
+            (None, Address::Unix(_)) => return None,
+        };
+        let port = redirect.port;
+        self.known_server_at(server, Endpoint { host, port }, redirect.ask)
+    }
+
     /// The request in front, and those that are the same, leave the link; their sessions keep them. `waits`: it may have
     /// to wait at its node.
     fn put_off_front(&mut self, key: Key, (to, why): (To, Refusal), waits: bool, reply: &[u8]) {
@@ -460,7 +463,8 @@ impl Engine {
         let now = matches!(why, Refusal::Moved | Refusal::Ask);
         for entry in entries {
             // Who was sent from one to the other and back is in no hurry.
-            let soon = now && !matches!(entry.before, Before::Refused | Before::Lost);
+            let is_again = matches!(entry.before, Before::Refused | Before::Lost);
+            let soon = now && !is_again && !matches!(to, To::Unproven { .. });
             let item = PutOff {
                 entry: Entry {
                     len: request.len() as u32,
@@ -478,6 +482,7 @@ impl Engine {
                 },
                 waits,
                 refusal: reply.to_vec(),
+                overtaken: false,
             };
             self.put_off(key, item);
         }
@@ -508,6 +513,7 @@ impl Engine {
         if delayed.items.is_empty() {
             // Those that were given back before all else was answered have left it behind.
             delayed.others.clear();
+            delayed.imported.clear();
             delayed.looked_through.clear();
             (delayed.due, delayed.oldest_ms) = (item.due, item.entry.at_ms);
         }
@@ -576,6 +582,10 @@ impl Engine {
     /// Its client gets what the node had said, if that is for clients.
     fn give_back_refusal(&mut self, item: PutOff) {
         self.held_bytes -= item.request.len();
+        if item.is_unproven() {
+            // It may have run: these are its own words.
+            return self.pass_on(item.entry, &item.refusal);
+        }
         let reply = match item.is_named_elsewhere() {
             true => moved_away(&self.server(item.asked.server).label),
             false => item.refusal,
@@ -656,13 +666,21 @@ impl Engine {
         }
         let (mut stay, mut staying) = (VecDeque::new(), Touched::default());
         let mut sent: HashMap<Key, Touched> = HashMap::new();
-        for item in items {
+        for mut item in items {
             let at_ms = match item.waits {
                 true => waits_since_ms,
                 false => item.entry.at_ms,
             };
-            if is_too_much || self.is_over(at_ms) || item.is_overtaken(&executed) {
+            item.overtaken |= item.is_overtaken(&executed);
+            let is_lost = item.overtaken && !item.is_unproven() || self.has_lost_proof(&item);
+            if is_too_much || self.is_over(at_ms) || is_lost {
                 self.give_back_refusal(item);
+                continue;
+            }
+            if item.is_unproven() {
+                staying.add(&item.about);
+                item.due = self.now.plus_ms(TICK_MS);
+                stay.push_back(item);
                 continue;
             }
             if !is_alone || item.due > self.now || staying.conflicts_with(&item.about) {
@@ -787,6 +805,7 @@ impl Engine {
         let pool = usize::from(self.server(asked).pool);
         let owner = match (item.to, item.about.slot, self.pools[pool].cluster()) {
             (To::Importer(server) | To::Named(server), ..) => server,
+            (To::Unproven { .. }, ..) => asked,
             (To::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
             (To::Owner, ..) => {
                 let owner = self.owner_behind(asked);
@@ -851,11 +870,14 @@ impl Engine {
         }
         let (request, duty) = match item.to {
             To::Importer(_) => {
+                if let Some(session) = self.sessions.get_mut(item.entry.session) {
+                    session.rare().delayed.imported.push(item.entry.seq);
+                }
                 let then = item.duty.map(Box::new);
                 let request = [ASKING, &item.request].concat();
                 (request, Some(Duty::Asking { then }))
             }
-            To::Owner | To::Named(_) => (item.request, item.duty),
+            To::Owner | To::Named(_) | To::Unproven { .. } => (item.request, item.duty),
         };
         let at_ms = match item.waits {
             true => self.now_ms,
@@ -884,6 +906,11 @@ impl PutOff {
     /// What its node refused it for; `None`: it was left on a link that is lost.
     fn said(&self) -> Option<Refusal> {
         self.refusal.get(1..).and_then(Refusal::of)
+    }
+
+    /// Whether it is not known whether it ran.
+    fn is_unproven(&self) -> bool {
+        matches!(self.to, To::Unproven { .. })
     }
 
     /// Whether its node named another one, and did not only refuse it for now.
@@ -954,6 +981,198 @@ impl Executed {
         }
     }
 }
+
+/// Replies to requests that run code.
+impl Engine {
+    /// The reply in front says that its request, which runs code, was not executed. The server is asked whether it
+    /// refuses a twin, and the reply waits for that. `false`: there is no such question, and the reply is the client's.
+    fn await_proof(&mut self, key: Key, front: Entry, refusal: Refusal, reply: &[u8]) -> bool {
+        let Some(link) = self.links.get(key) else {
+            return false;
+        };
+        let is_held = match link.role {
+            Role::Pinned { by } => by == front.session && !link.waits,
+            role => role.is_manys(),
+        };
+        let Some(session) = self.sessions.get(front.session).filter(|_| is_held) else {
+            return false;
+        };
+        let request = as_asked(link.first_bytes());
+        let keys = self.learned.keys_in(request);
+        let Some(twin) = belief::twin(request, keys) else {
+            return false;
+        };
+        let rare = session.rare.as_deref();
+        let is_imported = rare.is_some_and(|rare| rare.delayed.imported.contains(&front.seq));
+        let to = To::Unproven {
+            link: key,
+            since: self.now,
+            again: matches!(front.before, Before::Refused | Before::Lost),
+        };
+        self.put_off_front(key, (to, refusal), false, reply);
+        let (session, seq) = (front.session, front.seq);
+        self.ask_for_proof(key, (session, seq), Proof::Twin, &twin, is_imported);
+        true
+    }
+
+    /// An EVALSHA was answered that its server does not have its script. If it says so itself the script may be sent along.
+    pub(crate) fn await_proof_of_noscript(
+        &mut self,
+        link: Key,
+        entry: Entry,
+        request: &[u8],
+        reply: &[u8],
+    ) {
+        let Some(asked) = self.links.get(link).map(|link| link.key) else {
+            return self.pass_on(entry, reply);
+        };
+        let mut scanner = Scanner::default();
+        let digest = match scanner.scan(request, true) {
+            Ok(Found::Request { .. }) => scanner.spans().get(1).map(|span| span.of(request)),
+            _ => None,
+        };
+        let Some(digest) = digest else {
+            return self.pass_on(entry, reply);
+        };
+        let mut question = Vec::new();
+        encode::request(&mut question, &[&b"SCRIPT"[..], b"EXISTS", digest]);
+        let pool = self.server(asked.server).pool;
+        let item = PutOff {
+            about: About::of(&self.learned, request, pool, entry.class.reads()),
+            entry: Entry {
+                len: request.len() as u32,
+                ..entry
+            },
+            duty: None,
+            request: request.to_vec(),
+            asked,
+            to: To::Unproven {
+                link,
+                since: self.now,
+                again: false,
+            },
+            due: self.now.plus_ms(TICK_MS),
+            waits: false,
+            refusal: reply.to_vec(),
+            overtaken: false,
+        };
+        self.put_off(link, item);
+        let whose = (entry.session, entry.seq);
+        self.ask_for_proof(link, whose, Proof::NoScript, &question, false);
+    }
+
+    /// `is_imported`: the node has the slot only for requests behind [`ASKING`].
+    fn ask_for_proof(
+        &mut self,
+        link: Key,
+        (session, seq): (Key, u32),
+        proof: Proof,
+        question: &[u8],
+        is_imported: bool,
+    ) {
+        let duty = Duty::Proof {
+            session,
+            seq,
+            proof,
+        };
+        match is_imported {
+            false => self.put_ours(link, question, duty),
+            true => {
+                let then = Some(Box::new(duty));
+                let question = [ASKING, question].concat();
+                self.put_ours(link, &question, Duty::Asking { then });
+            }
+        }
+    }
+
+    /// Whether the answer to the second question cannot come any more.
+    fn has_lost_proof(&self, item: &PutOff) -> bool {
+        let To::Unproven { link, since, .. } = item.to else {
+            return false;
+        };
+        let has_it = |link: &Link| link.is_up() && link.up_since <= since;
+        !self.links.get(link).is_some_and(has_it)
+    }
+
+    /// The server has answered the second question.
+    pub(crate) fn settle_proof(
+        &mut self,
+        key: Key,
+        (session, seq): (Key, u32),
+        proof: Proof,
+        reply: &[u8],
+    ) {
+        let Some(mut item) = self.take_unproven(key, session, seq) else {
+            return;
+        };
+        let twin = reply.strip_prefix(b"-").and_then(Refusal::of);
+        let refusal = item.said();
+        let server = item.asked.server;
+        match proof {
+            Proof::NoScript if reply == NONE_EXISTS => {
+                self.held_bytes -= item.request.len();
+                self.send_script_along(key, item.entry, &item.request, &item.refusal);
+            }
+            Proof::Twin
+                if twin
+                    .zip(refusal)
+                    .is_some_and(|(twin, refusal)| belief::proves(twin, refusal)) =>
+            {
+                let said = reply.strip_prefix(b"-").unwrap_or_default();
+                let slot = item.about.slot;
+                item.refusal = reply.to_vec();
+                if self.is_nobodys(server, said, slot) {
+                    self.held_bytes -= item.request.len();
+                    return self.pass_on(item.entry, reply);
+                }
+                let To::Unproven { again, .. } = item.to else {
+                    return;
+                };
+                if let Some(twin) = twin {
+                    item.to = self.follow(server, slot, said, twin);
+                }
+                item.due = match item.is_named_elsewhere() && !again {
+                    true => self.now,
+                    false => self.now.plus_ms(TICK_MS),
+                };
+                self.keep_put_off(session, item);
+            }
+            _ => {
+                self.held_bytes -= item.request.len();
+                self.pass_on(item.entry, &item.refusal);
+            }
+        }
+    }
+
+    fn take_unproven(&mut self, link: Key, session: Key, seq: u32) -> Option<PutOff> {
+        let session = self.sessions.get_mut(session)?;
+        let items = &mut session.rare().delayed.items;
+        let is_it = |item: &PutOff| {
+            item.entry.seq == seq
+                && matches!(item.to, To::Unproven { link: its, .. } if its == link)
+        };
+        let at = items.iter().position(is_it)?;
+        items.remove(at)
+    }
+
+    /// A request goes back among those that are put off, at its place.
+    fn keep_put_off(&mut self, key: Key, item: PutOff) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            self.held_bytes -= item.request.len();
+            return;
+        };
+        let delayed = &mut session.rare().delayed;
+        let seq = item.entry.seq;
+        let in_front = |other: &PutOff| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
+        let place = delayed.items.partition_point(in_front);
+        delayed.due = delayed.due.min(item.due);
+        delayed.items.insert(place, item);
+        self.stir_put_off();
+    }
+}
+
+/// To SCRIPT EXISTS of one digest.
+const NONE_EXISTS: &[u8] = b"*1\r\n:0\r\n";
 
 /// On a session's own link.
 impl Engine {
@@ -1032,6 +1251,7 @@ impl Engine {
             due,
             waits: true,
             refusal: bound_reply("pinned-links-max"),
+            overtaken: false,
         };
         self.put_off(link, item);
         self.leave_own_link(link, entry.session);
@@ -1181,6 +1401,7 @@ impl Engine {
             due: self.now,
             waits: false,
             refusal,
+            overtaken: false,
         };
         self.put_off(link, item);
     }
@@ -1214,7 +1435,7 @@ fn moved_away(server: &str) -> Vec<u8> {
     reply
 }
 
-fn id_of(request: &[u8]) -> Option<commands::CommandId> {
+pub(crate) fn id_of(request: &[u8]) -> Option<commands::CommandId> {
     let mut scanner = Scanner::default();
     let Ok(Found::Request { .. }) = scanner.scan(request, true) else {
         return None;

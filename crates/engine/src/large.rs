@@ -4,6 +4,7 @@
 use respool_protocol::commands::{self, Answer};
 use respool_protocol::request::Scanner;
 
+use crate::belief;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
@@ -81,7 +82,10 @@ impl Engine {
         session.rare().large = Some(Large {
             tail: scanner.tail(),
             link,
-            duty: duty.or(silent.then_some(Duty::Pass)),
+            duty: match belief::runs_code(id) {
+                true => Some(Duty::Code),
+                false => duty.or(silent.then_some(Duty::Pass)),
+            },
             silent,
         });
         if let Some(link) = link {

@@ -4,6 +4,7 @@
 //! that its caller tells it. `respool-driver` calls it with real ones.
 
 mod auth;
+mod belief;
 mod buffer;
 mod clients;
 mod cluster;
@@ -21,6 +22,7 @@ mod gather;
 mod greeting;
 mod health;
 mod here;
+mod introductions;
 mod keeping;
 mod large;
 pub mod limits;

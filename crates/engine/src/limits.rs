@@ -136,3 +136,7 @@ pub const LOGINS_MAX: usize = 1 << 10;
 /// Commands that the table does not have of which one worker remembers what a server said. At it: all
 /// are forgotten, and asked for again.
 pub const LEARNED_COMMANDS_MAX: usize = 1 << 10;
+
+/// Addresses of one Cluster that redirects name and no topology answer has named yet; and those that a node has named
+/// since. At it: the oldest one is forgotten.
+pub const ADDRESSES_SOUGHT_MAX: usize = 64;

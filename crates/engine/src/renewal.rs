@@ -8,6 +8,12 @@
 //!
 //! Of a Cluster and of Sentinels others know who its primary is, and it is them who are asked (`elsewhere`).
 
+use respool_protocol::encode;
+use respool_protocol::value::Value;
+
+use crate::belief;
+use crate::duty::Duty;
+use crate::elsewhere::{as_asked, id_of};
 use crate::engine::Engine;
 use crate::link::{Link, Role};
 use crate::pool::ServerId;
@@ -19,6 +25,9 @@ const RENEWAL_MIN_MS: u32 = 1_000;
 /// How seldom at last: writes may be sent for days to a server that takes none, and is to take none.
 const RENEWAL_MAX_MS: u32 = 60_000;
 
+/// How often scripts may have a server asked for its role, milliseconds.
+const ROLE_MS: u32 = 1_000;
+
 /// When a server that takes no writes was connected anew.
 #[derive(Debug, Default)]
 pub(crate) struct Renewal {
@@ -26,9 +35,20 @@ pub(crate) struct Renewal {
     due: Time,
     /// How long that was from the last time on.
     pause_ms: u32,
+    /// Scripts said that it takes no writes: it is not asked for its role before.
+    role_due: Time,
 }
 
 impl Renewal {
+    /// Whether a server may be asked for its role.
+    fn may_ask(&mut self, now: Time) -> bool {
+        let may = now >= self.role_due;
+        if may {
+            self.role_due = now.plus_ms(ROLE_MS);
+        }
+        may
+    }
+
     /// Whether it is time. The pause doubles, and is forgotten by who was not in need of it for long.
     fn is_due(&mut self, now: Time) -> bool {
         if now < self.due {
@@ -44,6 +64,14 @@ impl Renewal {
     }
 }
 
+/// Whether an error says that its server takes no writes. A script of Redis before 7.0 says it behind words of its own.
+fn says_readonly(reply: &[u8]) -> bool {
+    const OF_SCRIPT: &[u8] = b"-ERR Error running script ";
+    const SAID: &[u8] = b"-READONLY ";
+    reply.starts_with(SAID)
+        || reply.starts_with(OF_SCRIPT) && reply.windows(SAID.len()).any(|words| words == SAID)
+}
+
 impl Engine {
     /// An error is the next reply of a link. Whether it is taken for what it says of the server, and not an answer.
     #[cold]
@@ -51,7 +79,7 @@ impl Engine {
         match self.links.get(key).is_some_and(|link| link.heeds) {
             true => self.goes_elsewhere(key, reply),
             false => {
-                if reply.starts_with(b"-READONLY ") {
+                if says_readonly(reply) {
                     self.note_readonly(key);
                 }
                 false
@@ -68,6 +96,64 @@ impl Engine {
         if self.server(server).replica_of.is_some() {
             return;
         }
+        match self.may_be_a_clients(link) {
+            true => self.ask_role(server),
+            false => self.renew_if_due(server),
+        }
+    }
+
+    /// Whether the error text that answers the request in front may be its client's own.
+    fn may_be_a_clients(&self, link: &Link) -> bool {
+        let Some(front) = link.first_in_flight() else {
+            return true;
+        };
+        match link.duties.front().filter(|_| front.duty) {
+            Some(Duty::Code) => true,
+            // It answers EXEC, or what a MULTI that was refused left behind.
+            Some(Duty::Block { opens, .. }) => !opens,
+            _ => front.len > 0 && belief::runs_code(id_of(as_asked(link.first_bytes()))),
+        }
+    }
+
+    /// A script says that its server takes no writes, and may say so of any server: the server is asked what it is.
+    pub(crate) fn ask_role(&mut self, server: ServerId) {
+        let now = self.now;
+        if self.server(server).replica_of.is_some() {
+            return;
+        }
+        let Some(link) = self.link_that_answers(server) else {
+            return;
+        };
+        if !self.servers[usize::from(server.0)].renewal.may_ask(now) {
+            return;
+        }
+        let version = self.links.get(link).map(|link| link.key.version);
+        let version = version.unwrap_or_default().number().to_string();
+        let mut question = Vec::new();
+        // Every user may ask it, and the link stays as it is.
+        encode::request(&mut question, &["HELLO", &version]);
+        self.put_ours(link, &question, Duty::Role);
+    }
+
+    /// The server has said what it is.
+    pub(crate) fn take_role(&mut self, link: Key, reply: &[u8]) {
+        let Some(link) = self.links.get(link) else {
+            return;
+        };
+        let (server, heeds) = (link.key.server, link.heeds);
+        let said = Value::read(reply);
+        let role = said.as_ref().and_then(|said| said.field("role")?.text());
+        match role {
+            Some(b"replica" | b"slave") if heeds => {
+                self.doubt_primary(server);
+                self.doubt_lost_owner(server);
+            }
+            Some(b"replica" | b"slave") => self.renew_if_due(server),
+            _ => {}
+        }
+    }
+
+    fn renew_if_due(&mut self, server: ServerId) {
         let now = self.now;
         if self.servers[usize::from(server.0)].renewal.is_due(now) {
             self.renew(server);

@@ -13,6 +13,7 @@ use crate::entry::Entry;
 use crate::fleet::Question;
 use crate::limits::SCRIPT_BYTES_MAX;
 use crate::requests::{Placed, Request};
+use crate::session::Session;
 use crate::slots::Key;
 
 /// The bodies of scripts, by the pool that they were shown to and by what EVALSHA calls them.
@@ -94,54 +95,60 @@ impl Engine {
         }
     }
 
-    /// The reply to an EVALSHA of a script that was seen. If the server has forgotten the script, the request
-    /// goes again with its body. That does no harm, since nothing was executed; but what the session
-    /// has asked behind it would then have been executed before it, so then its client gets to know.
+    /// The reply to an EVALSHA of a script that was seen. If the server has forgotten the script, the request goes again
+    /// behind its body. A script may say NOSCRIPT, too, after it ran: so the server is asked whether it has the script.
+    /// If the session has asked for more behind it, that would be executed first: then its client gets the reply.
     pub(crate) fn settle_evalsha(&mut self, link: Key, entry: Entry, request: &[u8], reply: &[u8]) {
-        let healed = if reply.starts_with(b"-NOSCRIPT") {
-            self.with_body(link, entry, request)
-        } else {
-            None
+        let is_last = |session: &Session| {
+            session.link == link && session.next_seq == entry.seq.wrapping_add(1)
         };
-        let Some(request) = healed else {
-            return self.pass_on(entry, reply);
-        };
-        if let Some(state) = self.links.get_mut(link) {
-            let entry = Entry {
-                len: request.len() as u32,
-                duty: true,
-                ..entry
-            };
-            let noscript = reply.to_vec();
-            state.push_with(entry, &request, Duty::Healed { noscript });
-            self.counters.scripts_sent_along += 1;
-            self.list_link(link);
+        match reply.starts_with(b"-NOSCRIPT")
+            && self.sessions.get(entry.session).is_some_and(is_last)
+        {
+            true => self.await_proof_of_noscript(link, entry, request, reply),
+            false => self.pass_on(entry, reply),
         }
     }
 
-    fn with_body(&self, link: Key, entry: Entry, request: &[u8]) -> Option<Vec<u8>> {
-        let session = self.sessions.get(entry.session)?;
-        if session.link != link || session.next_seq != entry.seq.wrapping_add(1) {
-            return None;
-        }
+    /// The server has said that it does not have the script of an EVALSHA: it gets the body, and the request again behind it.
+    /// Who may not load scripts is told `noscript` by the server once more.
+    pub(crate) fn send_script_along(
+        &mut self,
+        link: Key,
+        entry: Entry,
+        request: &[u8],
+        noscript: &[u8],
+    ) {
+        let Some(mut bytes) = self.loading_of(entry.session, request) else {
+            return self.pass_on(entry, noscript);
+        };
+        bytes.extend_from_slice(request);
+        let Some(state) = self.links.get_mut(link) else {
+            return self.pass_on(entry, noscript);
+        };
+        let entry = Entry {
+            len: bytes.len() as u32,
+            duty: true,
+            ..entry
+        };
+        state.push_with(entry, &bytes, Duty::behind(1));
+        self.counters.scripts_sent_along += 1;
+        self.list_link(link);
+        self.close_if_full(link);
+    }
+
+    /// SCRIPT LOAD of the body that an EVALSHA names.
+    fn loading_of(&self, session: Key, evalsha: &[u8]) -> Option<Vec<u8>> {
+        let session = self.sessions.get(session)?;
         let mut scanner = Scanner::default();
-        let Ok(Found::Request { .. }) = scanner.scan(request, true) else {
+        let Ok(Found::Request { .. }) = scanner.scan(evalsha, true) else {
             return None;
         };
-        let mut args: Vec<&[u8]> = scanner
-            .spans()
-            .iter()
-            .map(|span| span.of(request))
-            .collect();
-        args[1] = self.scripts.body(session.pool, args[1])?;
-        args[0] = if args[0].len() > b"EVALSHA".len() {
-            b"EVAL_RO"
-        } else {
-            b"EVAL"
-        };
-        let mut healed = Vec::new();
-        encode::request(&mut healed, &args);
-        Some(healed)
+        let digest = scanner.spans().get(1)?.of(evalsha);
+        let body = self.scripts.body(session.pool, digest)?;
+        let mut loading = Vec::new();
+        encode::request(&mut loading, &[&b"SCRIPT"[..], b"LOAD", body]);
+        Some(loading)
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use respool_protocol::commands::{self, Answer, CommandId, id};
 use respool_protocol::encode;
-use respool_protocol::request::Span;
+use respool_protocol::request::{Found, Scanner, Span};
 use respool_protocol::value::Value;
 
 use crate::duty::Duty;
@@ -104,6 +104,20 @@ impl Learned {
         };
         let said = self.commands.iter().find_map(said);
         said.unwrap_or(Keys::Unsaid)
+    }
+
+    /// The places of keys in a request, as far as a server has said where its command has them.
+    pub(crate) fn keys_in(&self, request: &[u8]) -> impl Iterator<Item = usize> + use<> {
+        let mut scanner = Scanner::default();
+        let (keys, argc) = match scanner.scan(request, true) {
+            Ok(Found::Request { .. }) => {
+                let spans = scanner.spans();
+                let name = spans.first().map_or(&b""[..], |name| name.of(request));
+                (self.keys_of(name), spans.len())
+            }
+            _ => (Keys::None, 0),
+        };
+        keys.places(argc)
     }
 
     /// A connection to a server is lost: it may be another one when it is back. What is being queued is still

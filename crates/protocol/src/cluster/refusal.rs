@@ -57,34 +57,6 @@ impl Refusal {
     }
 }
 
-impl Refusal {
-    /// Whether an error of this kind is in the very words of a server. A script may return any error of its own, after it has
-    /// run; what a server itself says of a script it says before.
-    pub fn is_in_a_nodes_words(self, error: &[u8]) -> bool {
-        let line = error.strip_suffix(b"\r\n").unwrap_or(error);
-        let words: &[&[u8]] = match self {
-            Refusal::Moved | Refusal::Ask => return Redirect::read(error).is_some(),
-            Refusal::TryAgain => &[b"TRYAGAIN Multiple keys request during rehashing of slot"],
-            Refusal::ClusterDown => &[
-                b"CLUSTERDOWN The cluster is down",
-                b"CLUSTERDOWN The cluster is down and only accepts read commands",
-                b"CLUSTERDOWN Hash slot not served",
-            ],
-            Refusal::Loading => &[
-                b"LOADING Redis is loading the dataset in memory",
-                b"LOADING Valkey is loading the dataset in memory",
-                b"LOADING server is loading the dataset in memory",
-            ],
-            Refusal::MasterDown => &[
-                b"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-            ],
-            Refusal::ReadOnly => &[b"READONLY You can't write against a read only replica."],
-            Refusal::Unblocked => &[UNBLOCKED],
-        };
-        words.contains(&line)
-    }
-}
-
 /// Where a node says that a request belongs: `MOVED 3999 127.0.0.1:6381`, `ASK 3999 one.example:6381`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirect<'a> {
@@ -186,7 +158,6 @@ mod tests {
         assert_eq!(Refusal::of(UNBLOCKED), Some(Refusal::Unblocked));
         let line = [UNBLOCKED, b"\r\n"].concat();
         assert_eq!(Refusal::of(&line), Some(Refusal::Unblocked));
-        assert!(Refusal::Unblocked.is_in_a_nodes_words(&line));
         for other in [
             &b"UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"[..],
             b"UNBLOCKED\r\n",

@@ -257,7 +257,8 @@ fn what_only_the_nodes_know_goes_to_the_owner_of_its_keys_and_behind_a_slot_that
             let facts = NEW.iter().find(|(new, _)| *new == name)?;
             Some(format!("*1\r\n*6\r\n{}{}", bulk(&name), facts.1))
         }
-        "NEW.GET" if asked.node == 0 && asked.words[1] == lost => {
+        // The node says it of the slot, whatever is asked: so respool makes sure that it is the node's own word.
+        "NEW.GET" | "EXISTS" if asked.node == 0 && asked.words[1] == lost => {
             Some(redirect("MOVED", &lost, asked.all[1]))
         }
         "NEW.GET" => Some(bulk(&format!("{} of {}", asked.words[1], asked.node))),

@@ -1,0 +1,239 @@
+//! Whether a refusal is believed: an error reply that says that its server executed nothing.
+//!
+//! A request that runs code may return any error text that its author likes, after it ran. So the text alone proves
+//! nothing: such a request is never sent again by itself, and its redirect is never followed. A second question
+//! can prove the refusal: a *twin* of the request, with the same command and keys and a body that does nothing.
+//!
+//! ```text
+//!   request        MOVED ASK TRYAGAIN CLUSTERDOWN    READONLY        UNBLOCKED    NOSCRIPT
+//!                  LOADING MASTERDOWN
+//!   plain          believed                          believed        believed     answer
+//!   MULTI ... EXEC believed                          believed        believed     answer
+//!   code           the twin decides                  ask the role    answer       SCRIPT EXISTS decides
+//! ```
+//!
+//! EXEC counts as believed although its block may hold scripts: its top-level error says that nothing of
+//! the block ran. An executed EXEC is an array, whatever the scripts returned.
+
+use respool_protocol::cluster::Refusal;
+use respool_protocol::commands::{self, CommandId, id};
+use respool_protocol::encode;
+use respool_protocol::number;
+use respool_protocol::request::{Found, Scanner};
+
+/// What a refusal answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// A command of the table whose error texts are the server's own.
+    Plain,
+    /// A transaction: the refusal is the reply to its EXEC.
+    Block,
+    /// A request that runs code, or a command that the table does not have.
+    Code,
+}
+
+/// What a refusal is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Belief {
+    /// The server executed nothing.
+    Believed,
+    /// Its server is asked once more, and the reply waits for that.
+    Confirm,
+    /// It is the client's answer. It is a reason to ask the server for its role.
+    AskRole,
+    /// It is the client's answer, and no more.
+    Answer,
+}
+
+/// The one place that says which refusals are believed.
+pub(crate) fn belief(asked: Asked, refusal: Refusal) -> Belief {
+    match (asked, refusal) {
+        (Asked::Plain | Asked::Block, _) => Belief::Believed,
+        (Asked::Code, Refusal::ReadOnly) => Belief::AskRole,
+        // No code waits.
+        (Asked::Code, Refusal::Unblocked) => Belief::Answer,
+        (
+            Asked::Code,
+            Refusal::Moved
+            | Refusal::Ask
+            | Refusal::TryAgain
+            | Refusal::ClusterDown
+            | Refusal::Loading
+            | Refusal::MasterDown,
+        ) => Belief::Confirm,
+    }
+}
+
+/// Whether the refusal of a twin proves the refusal of its request. A slot may move on between the two.
+pub(crate) fn proves(twin: Refusal, refusal: Refusal) -> bool {
+    let is_of_slots = |refusal| {
+        matches!(
+            refusal,
+            Refusal::Moved | Refusal::Ask | Refusal::TryAgain | Refusal::ClusterDown
+        )
+    };
+    twin == refusal || is_of_slots(twin) && is_of_slots(refusal)
+}
+
+/// Whether a request may return an error text that its client wrote. `command`: `None` if the table does not have it.
+/// SCRIPT LOAD and FUNCTION LOAD may not: the first word of their errors is always the server's `ERR`.
+pub(crate) fn runs_code(command: Option<CommandId>) -> bool {
+    command.is_none_or(|command| {
+        matches!(
+            command,
+            id::EVAL
+                | id::EVAL_RO
+                | id::EVALSHA
+                | id::EVALSHA_RO
+                | id::FCALL
+                | id::FCALL_RO
+                // DEBUG ERROR returns its argument.
+                | id::DEBUG
+        )
+    })
+}
+
+/// A request that its server refuses as it refuses this one, and that does nothing else. `keys`: of a command that the
+/// table does not have, the places of its keys. `None`: there is no such request.
+///
+/// ```text
+///   EVAL body 2 a b x         EVAL "return 0" 2 a b
+///   EVALSHA digest 1 a x      EVALSHA 000...0 1 a         no script has this digest
+///   FCALL name 1 a x          FCALL - 1 a                 no function has this name
+///   TOOL.ADD a x              EXISTS a
+/// ```
+///
+/// The same command needs the same rights, and the server finds the same keys in it.
+pub(crate) fn twin(request: &[u8], keys: impl Iterator<Item = usize>) -> Option<Vec<u8>> {
+    let mut scanner = Scanner::default();
+    let Ok(Found::Request { .. }) = scanner.scan(request, true) else {
+        return None;
+    };
+    let spans = scanner.spans();
+    let arg = |at: usize| spans[at].of(request);
+    let body: &[u8] = match commands::resolve(spans.len(), arg) {
+        Some(id::EVAL | id::EVAL_RO) => b"return 0",
+        Some(id::EVALSHA | id::EVALSHA_RO) => &[b'0'; 40],
+        Some(id::FCALL | id::FCALL_RO) => b"-",
+        Some(_) => return None,
+        None => {
+            let mut args: Vec<&[u8]> = vec![b"EXISTS"];
+            args.extend(keys.filter(|at| *at < spans.len()).map(arg));
+            return (args.len() > 1).then(|| encoded(&args));
+        }
+    };
+    let count = number::parse(spans.get(NUMBER_OF_KEYS_AT)?.of(request))?;
+    let behind = usize::try_from(count).ok()?.checked_add(FIRST_KEY_AT)?;
+    if behind > spans.len() {
+        return None;
+    }
+    let mut args: Vec<&[u8]> = (0..behind).map(arg).collect();
+    args[1] = body;
+    Some(encoded(&args))
+}
+
+/// Of a script: its number of keys, and the first of them.
+const NUMBER_OF_KEYS_AT: usize = 2;
+const FIRST_KEY_AT: usize = 3;
+
+fn encoded(args: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode::request(&mut bytes, args);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFUSALS: [Refusal; 8] = [
+        Refusal::Moved,
+        Refusal::Ask,
+        Refusal::TryAgain,
+        Refusal::ClusterDown,
+        Refusal::Loading,
+        Refusal::MasterDown,
+        Refusal::ReadOnly,
+        Refusal::Unblocked,
+    ];
+
+    /// Every kind of request with every refusal.
+    #[test]
+    fn code_is_never_believed_without_a_proof() {
+        use Belief::{Answer, AskRole, Believed, Confirm};
+        for refusal in REFUSALS {
+            assert_eq!(belief(Asked::Plain, refusal), Believed, "{refusal:?}");
+            assert_eq!(belief(Asked::Block, refusal), Believed, "{refusal:?}");
+        }
+        let of_code = REFUSALS.map(|refusal| belief(Asked::Code, refusal));
+        let waiting = [Confirm; 6];
+        assert_eq!(of_code[..6], waiting);
+        assert_eq!(of_code[6..], [AskRole, Answer]);
+    }
+
+    /// What a server says of slots may change between the two questions; the rest has to be the same.
+    #[test]
+    fn a_twin_proves_a_refusal_of_its_own_kind() {
+        for (at, twin) in REFUSALS.into_iter().enumerate() {
+            for (other, refusal) in REFUSALS.into_iter().enumerate() {
+                let of_slots = at < 4 && other < 4;
+                assert_eq!(proves(twin, refusal), at == other || of_slots);
+            }
+        }
+    }
+
+    /// The texts of all other commands of the table are the server's own.
+    #[test]
+    fn commands_that_run_code_are_known() {
+        let code = commands::all().filter(|command| runs_code(Some(*command)));
+        let names: Vec<&str> = code.map(|command| command.get().name).collect();
+        let expected = [
+            "debug",
+            "eval",
+            "eval_ro",
+            "evalsha",
+            "evalsha_ro",
+            "fcall",
+            "fcall_ro",
+        ];
+        assert_eq!(names, expected);
+        assert!(runs_code(None));
+    }
+
+    /// It has the keys of its request, and nothing that its client wrote but those.
+    #[test]
+    fn a_twin_has_the_keys_and_does_nothing() {
+        let of = |request: &str, keys: &[usize]| {
+            let args: Vec<&str> = request.split(' ').collect();
+            let mut bytes = Vec::new();
+            encode::request(&mut bytes, &args);
+            twin(&bytes, keys.iter().copied())
+        };
+        let none = "0".repeat(40);
+        for (request, expected) in [
+            ("EVAL body 2 a b x", vec!["EVAL", "return 0", "2", "a", "b"]),
+            ("eval_ro body 0 x", vec!["eval_ro", "return 0", "0"]),
+            ("EVALSHA digest 1 a x", vec!["EVALSHA", &none, "1", "a"]),
+            ("FCALL f 1 a x", vec!["FCALL", "-", "1", "a"]),
+            ("FCALL_RO f 1 a", vec!["FCALL_RO", "-", "1", "a"]),
+            ("TOOL.ADD a x b", vec!["EXISTS", "a", "b"]),
+        ] {
+            let mut bytes = Vec::new();
+            encode::request(&mut bytes, &expected);
+            assert_eq!(of(request, &[1, 3]), Some(bytes), "{request}");
+        }
+        for request in [
+            "EVAL body 3 a b",
+            "EVAL body -1",
+            "EVAL body x",
+            "EVAL body",
+            "EVAL body 9223372036854775807",
+            "DEBUG ERROR x",
+            "GET k",
+        ] {
+            assert_eq!(of(request, &[1]), None, "{request}");
+        }
+        assert_eq!(of("TOOL.ADD a", &[]), None);
+        assert_eq!(of("TOOL.ADD a", &[2]), None);
+    }
+}

@@ -1,0 +1,179 @@
+//! Addresses that a redirect names and no topology answer has named yet.
+//!
+//! ```text
+//!   -MOVED or -ASK ──► a known node: followed at once
+//!                 └──► an unknown address ──► that node is asked: CLUSTER SHARDS, CLUSTER NODES
+//!                                                    └──► it names the address ──► known
+//! ```
+//!
+//! CLUSTER SLOTS does not name nodes without slots, so a node that is about to get its first slot is met here.
+//! Requests that were redirected there are asked again meanwhile, until their deadline.
+
+use respool_protocol::cluster::{Endpoint, View};
+
+use crate::limits::ADDRESSES_SOUGHT_MAX;
+use crate::time::Time;
+
+/// How often a node is asked, milliseconds.
+const ASKED_MS: u64 = 100;
+/// How long an introduction lasts, milliseconds. A node that owns slots is known by CLUSTER SLOTS, and needs none.
+const NAMED_MS: u64 = 60_000;
+
+/// The introductions of one Cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Introductions {
+    sought: Vec<Endpoint>,
+    named: Vec<(Endpoint, Time)>,
+    asked_at: Option<Time>,
+    /// Since when the nodes refuse to tell: their user has no right to ask.
+    refused_at: Option<Time>,
+}
+
+impl Introductions {
+    /// Whether a node has named this address lately.
+    pub(crate) fn is_named(&self, at: &Endpoint, now: Time) -> bool {
+        let is_it =
+            |(named, since): &(Endpoint, Time)| named == at && now.since_ms(*since) < NAMED_MS;
+        self.named.iter().any(is_it)
+    }
+
+    /// Whether the nodes refused to tell, lately.
+    pub(crate) fn is_refused(&self, now: Time) -> bool {
+        self.refused_at
+            .is_some_and(|since| now.since_ms(since) < NAMED_MS)
+    }
+
+    /// An unknown address is sought. Whether its node is to be asked now.
+    pub(crate) fn seek(&mut self, at: Endpoint, now: Time) -> bool {
+        if !self.sought.contains(&at) {
+            bound(&mut self.sought);
+            self.sought.push(at);
+        }
+        let is_due = self.asked_at.is_none_or(|at| now.since_ms(at) >= ASKED_MS);
+        if is_due {
+            self.asked_at = Some(now);
+        }
+        is_due
+    }
+
+    /// A node has answered. `shards`, `nodes`: its replies, and `host` where it was asked.
+    pub(crate) fn take(&mut self, shards: &[u8], nodes: &[u8], host: &str, now: Time) {
+        let refuses = |reply: &[u8]| reply.starts_with(b"-");
+        let views = [
+            View::from_shards(shards, host),
+            View::from_nodes(nodes, host),
+        ];
+        let views: Vec<View> = views.into_iter().flatten().collect();
+        if views.is_empty() {
+            if refuses(shards) && refuses(nodes) {
+                self.refused_at = Some(now);
+            }
+            return;
+        }
+        self.refused_at = None;
+        let is_in = |at: &Endpoint| {
+            views.iter().any(|view| {
+                let node = view.find_at(&at.host, at.port);
+                let node = node.and_then(|index| view.nodes().get(usize::from(index)));
+                node.is_some_and(|node| node.is_usable())
+            })
+        };
+        let (named, sought) = std::mem::take(&mut self.sought)
+            .into_iter()
+            .partition(is_in);
+        self.sought = sought;
+        for at in Vec::from_iter::<Vec<Endpoint>>(named) {
+            self.named.retain(|(its, _)| *its != at);
+            bound(&mut self.named);
+            self.named.push((at, now));
+        }
+    }
+}
+
+fn bound<T>(addresses: &mut Vec<T>) {
+    if addresses.len() >= ADDRESSES_SOUGHT_MAX {
+        addresses.remove(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(port: u16) -> Endpoint {
+        let host = "node".to_owned();
+        Endpoint { host, port }
+    }
+
+    fn at(ms: u32) -> Time {
+        Time(0).plus_ms(ms)
+    }
+
+    fn nodes(lines: &[&str]) -> Vec<u8> {
+        let text = lines.concat();
+        format!("${}\r\n{text}\r\n", text.len()).into_bytes()
+    }
+
+    const UNKNOWN: &[u8] = b"-ERR unknown subcommand\r\n";
+    const ONE: &str = "a node:1@11 master - 0 0 1 connected 0-5\n";
+    const JOINING: &str = "b node:2@12 handshake - 0 0 0 connected\n";
+
+    /// The address has to stand in a node's own answer, as a member.
+    #[test]
+    fn an_address_is_known_once_a_node_names_it() {
+        let mut introductions = Introductions::default();
+        assert!(introductions.seek(endpoint(1), at(0)));
+        assert!(introductions.seek(endpoint(2), at(100)));
+        introductions.take(UNKNOWN, &nodes(&[ONE, JOINING]), "asked", at(101));
+        let named = |introductions: &Introductions, ms| {
+            [1, 2].map(|port| introductions.is_named(&endpoint(port), at(ms)))
+        };
+        assert_eq!(named(&introductions, 101), [true, false]);
+        assert_eq!(named(&introductions, 60_101), [false, false]);
+        // Nobody asked for this one.
+        introductions.take(
+            UNKNOWN,
+            &nodes(&["c node:3@1 master - 0 0 1 connected\n"]),
+            "asked",
+            at(102),
+        );
+        assert!(!introductions.is_named(&endpoint(3), at(102)));
+        assert!(!introductions.is_refused(at(102)));
+    }
+
+    /// However many redirects come.
+    #[test]
+    fn nodes_are_asked_ten_times_a_second_at_most() {
+        let mut introductions = Introductions::default();
+        let asked = (0..1_000).filter(|ms| introductions.seek(endpoint(1), at(*ms)));
+        assert_eq!(asked.count(), 10);
+    }
+
+    /// A node that answers one of the two questions has not refused.
+    #[test]
+    fn nodes_refuse_if_they_answer_neither_question() {
+        let mut introductions = Introductions::default();
+        introductions.seek(endpoint(1), at(0));
+        introductions.take(UNKNOWN, b"-NOPERM no\r\n", "asked", at(1));
+        assert!(introductions.is_refused(at(1)));
+        introductions.take(UNKNOWN, &nodes(&[ONE]), "asked", at(2));
+        assert!(!introductions.is_refused(at(2)));
+        assert!(introductions.is_named(&endpoint(1), at(2)));
+    }
+
+    #[test]
+    fn addresses_have_a_bound() {
+        let mut introductions = Introductions::default();
+        for port in 1..1_000 {
+            introductions.seek(endpoint(port), at(0));
+            assert!(introductions.sought.len() <= ADDRESSES_SOUGHT_MAX);
+        }
+        for port in 900..1_000 {
+            introductions.seek(endpoint(port), at(0));
+            let line = format!("a node:{port}@1 master - 0 0 1 connected\n");
+            introductions.take(UNKNOWN, &nodes(&[&line]), "asked", at(1));
+            assert!(introductions.named.len() <= ADDRESSES_SOUGHT_MAX);
+        }
+        assert!(introductions.is_named(&endpoint(999), at(1)));
+    }
+}
