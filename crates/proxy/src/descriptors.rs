@@ -43,7 +43,7 @@ impl Need {
 pub(crate) enum Granted {
     /// Every session has its descriptor.
     Enough,
-    /// Fewer sessions than were asked for: how many, and what to tell the operator.
+    /// Less than was asked for: how many sessions, never more than were asked for, and what to tell the operator.
     Fewer(u32, String),
     /// Not even one session.
     TooFew(String),
@@ -105,11 +105,21 @@ fn judge(need: Need, granted: u64) -> Granted {
     match u32::try_from(granted.saturating_sub(need.reserve())) {
         Ok(sessions) if sessions > 0 => {
             let asked = need.sessions_max;
+            if sessions < asked {
+                let text = format!(
+                    "open files are limited to {granted}: {sessions} sessions at the most instead of \
+                     {asked}; {remedy}"
+                );
+                return Granted::Fewer(sessions, text);
+            }
+            // Sessions come first; what is left is for pinned links.
+            let pinned = u64::from(sessions - asked) / need.workers.max(1) as u64;
             let text = format!(
-                "open files are limited to {granted}: {sessions} sessions at the most instead of \
-                 {asked}; {remedy}"
+                "open files are limited to {granted}: enough for {asked} sessions, but each worker has \
+                 descriptors for {pinned} pinned links instead of {}; {remedy} or pinned-links-max",
+                need.pinned_links_max
             );
-            Granted::Fewer(sessions, text)
+            Granted::Fewer(asked, text)
         }
         _ => Granted::TooFew(format!(
             "open files are limited to {granted}, which leaves none for a session; {remedy}, \
@@ -142,6 +152,24 @@ mod tests {
             "{text}"
         );
         assert!(text.contains(&format!("to {}", NEED.total())), "{text}");
+    }
+
+    /// A limit that is too low for pinned links gives no more sessions than were configured.
+    #[test]
+    fn sessions_never_exceed_what_was_configured() {
+        let need = Need {
+            sessions_max: 100,
+            pinned_links_max: 10_000,
+            ..NEED
+        };
+        for granted in need.reserve() + 1..need.reserve() + 1_000 {
+            let Granted::Fewer(sessions, text) = judge(need, granted) else {
+                panic!("pinned links have no descriptors");
+            };
+            let room = granted - need.reserve();
+            assert_eq!(u64::from(sessions), room.min(100));
+            assert_eq!(text.contains("pinned links instead of 10000"), room >= 100);
+        }
     }
 
     #[test]
