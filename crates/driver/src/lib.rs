@@ -9,6 +9,7 @@ mod mailbox;
 mod sockets;
 mod worker;
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use respool_engine::{Counters, Worker as WorkerId};
 
 pub use child::spawn_tied;
 
-use crate::listen::Listener;
+use crate::listen::{Listener, SocketFile};
 use crate::mailbox::{Mailbox, Order};
 use crate::worker::{Shared, Worker};
 
@@ -114,9 +115,70 @@ pub type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
 /// its time, and what it says may change.
 pub type Resolve = Arc<dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
 
+/// Why the workers could not be started.
+#[derive(Debug)]
+pub enum StartError {
+    /// An address cannot be bound.
+    Listen {
+        /// The address.
+        address: Address,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// The kernel does not give what each worker needs.
+    Kernel {
+        /// The system call.
+        call: &'static str,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// The thread of a worker cannot be started.
+    Thread {
+        /// How many threads were asked for.
+        workers: usize,
+        /// How many of them run.
+        started: usize,
+        /// The system's reason.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Listen { address, error } => {
+                write!(f, "cannot listen on {address}: {error}")
+            }
+            StartError::Kernel { call, error } => {
+                write!(f, "the system call {call} failed: {error}")
+            }
+            StartError::Thread {
+                workers,
+                started,
+                error,
+            } => write!(
+                f,
+                "{started} of {workers} worker threads could be started: {error}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// For errors of one system call.
+pub(crate) fn of_call<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> StartError {
+    move |error| StartError::Kernel {
+        call,
+        error: error.into(),
+    }
+}
+
 /// Running workers.
 pub struct Running {
     addresses: Vec<Address>,
+    /// Removed when this is dropped.
+    files: Vec<SocketFile>,
     workers: Vec<(Arc<Mailbox>, JoinHandle<usize>)>,
     shared: Arc<Shared>,
 }
@@ -125,7 +187,7 @@ pub struct Running {
 ///
 /// # Errors
 /// When an address cannot be bound (the message names it), or a thread cannot be started.
-pub fn start(setup: Setup, notify: Notify) -> io::Result<Running> {
+pub fn start(setup: Setup, notify: Notify) -> Result<Running, StartError> {
     let by_the_system = |host: &str, port| (host, port).to_socket_addrs().map(Iterator::collect);
     start_with(setup, notify, Arc::new(by_the_system))
 }
@@ -134,20 +196,22 @@ pub fn start(setup: Setup, notify: Notify) -> io::Result<Running> {
 ///
 /// # Errors
 /// As [`start`].
-pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> io::Result<Running> {
+pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Running, StartError> {
     let count = setup.workers.max(1);
-    let mut addresses = Vec::new();
+    let (mut addresses, mut files) = (Vec::new(), Vec::new());
     let mut listeners: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();
     for (address, pool) in &setup.listeners {
-        let (bound, sockets) = listen::bind(address, count).map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+        let bound = listen::bind(address, count).map_err(|error| StartError::Listen {
+            address: address.clone(),
+            error,
         })?;
-        addresses.push(bound);
+        addresses.push(bound.address);
+        files.extend(bound.file);
         let path = match address {
             Address::Tcp { .. } => None,
             Address::Unix(path) => Some(Arc::from(path.to_string_lossy())),
         };
-        for (worker, socket) in listeners.iter_mut().zip(sockets) {
+        for (worker, socket) in listeners.iter_mut().zip(bound.sockets) {
             worker.push(Listener {
                 socket,
                 pool: *pool,
@@ -167,7 +231,8 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> io::Result<
         .unwrap_or_default();
     let mailboxes = (0..count)
         .map(|_| Mailbox::new().map(Arc::new))
-        .collect::<io::Result<Vec<_>>>()?;
+        .collect::<io::Result<Vec<_>>>()
+        .map_err(of_call("eventfd2"))?;
     let shared = Arc::new(Shared {
         started: Instant::now(),
         sessions: AtomicUsize::new(0),
@@ -178,7 +243,8 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> io::Result<
         directory: Arc::default(),
         notify,
     });
-    let mut workers = Vec::new();
+    // All of them are made before one runs: until then, an error leaves nothing behind.
+    let mut made = Vec::new();
     for (index, listeners) in listeners.into_iter().enumerate() {
         let mailbox = shared.mailboxes[index].clone();
         let id = WorkerId {
@@ -196,13 +262,30 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> io::Result<
             mailbox.clone(),
             shared.clone(),
         )?;
-        let thread = std::thread::Builder::new()
-            .name(format!("worker-{index}"))
-            .spawn(move || worker.run())?;
-        workers.push((mailbox, thread));
+        made.push((mailbox, worker));
+    }
+    let mut workers: Vec<(Arc<Mailbox>, JoinHandle<usize>)> = Vec::new();
+    for (index, (mailbox, worker)) in made.into_iter().enumerate() {
+        let thread = std::thread::Builder::new().name(format!("worker-{index}"));
+        match thread.spawn(move || worker.run()) {
+            Ok(thread) => workers.push((mailbox, thread)),
+            Err(error) => {
+                let started = workers.len();
+                for (mailbox, thread) in workers {
+                    mailbox.send(Order::Stop);
+                    let _ = thread.join();
+                }
+                return Err(StartError::Thread {
+                    workers: count,
+                    started,
+                    error,
+                });
+            }
+        }
     }
     Ok(Running {
         addresses,
+        files,
         workers,
         shared,
     })
@@ -241,12 +324,7 @@ impl Running {
         for (mailbox, _) in &self.workers {
             mailbox.send(Order::Stop);
         }
-        for address in &self.addresses {
-            if let Address::Unix(path) = address {
-                // It is ours; that it may be gone already is no harm.
-                let _ = std::fs::remove_file(path);
-            }
-        }
+        drop(self.files);
         self.workers
             .into_iter()
             .map(|(_, thread)| thread.join().unwrap_or(0))

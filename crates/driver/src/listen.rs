@@ -3,8 +3,8 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use respool_engine::settings::Address;
@@ -23,21 +23,65 @@ pub(crate) struct Listener {
     pub(crate) path: Option<Arc<str>>,
 }
 
-/// Binds `count` sockets to an address; returns it with the port that the kernel chose.
-pub(crate) fn bind(address: &Address, count: usize) -> io::Result<(Address, Vec<OwnedFd>)> {
+/// A socket in the file system that this process has made. Dropping it removes the file, unless another process
+/// has put its own in that place.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device, inode, and time of the last change of content. The system may give a new file the number of a
+    /// removed one; a socket's content never changes.
+    made: Option<(u64, u64, i64, i64)>,
+}
+
+impl SocketFile {
+    /// The file that was just made at `path`.
+    fn made_at(path: &Path) -> SocketFile {
+        SocketFile {
+            path: path.to_owned(),
+            made: SocketFile::look(path),
+        }
+    }
+
+    fn look(path: &Path) -> Option<(u64, u64, i64, i64)> {
+        let file = std::fs::symlink_metadata(path).ok()?;
+        Some((file.dev(), file.ino(), file.mtime(), file.mtime_nsec()))
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.made.is_some() && SocketFile::look(&self.path) == self.made {
+            // That it may be gone already is no harm.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What listens on one address.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    /// With the port that the kernel chose.
+    pub(crate) address: Address,
+    /// One for each worker.
+    pub(crate) sockets: Vec<OwnedFd>,
+    /// For a socket in the file system.
+    pub(crate) file: Option<SocketFile>,
+}
+
+/// Binds `count` sockets to an address.
+pub(crate) fn bind(address: &Address, count: usize) -> io::Result<Bound> {
     match address {
         Address::Tcp { host, port } => {
             let mut error = io::Error::new(io::ErrorKind::NotFound, "no such host");
             for candidate in (host.as_str(), *port).to_socket_addrs()? {
                 match bind_tcp(candidate, count) {
                     Ok((bound, sockets)) => {
-                        return Ok((
-                            Address::Tcp {
-                                host: host.clone(),
-                                port: bound.port(),
-                            },
+                        let (host, port) = (host.clone(), bound.port());
+                        return Ok(Bound {
+                            address: Address::Tcp { host, port },
                             sockets,
-                        ));
+                            file: None,
+                        });
                     }
                     Err(failed) => error = failed,
                 }
@@ -46,13 +90,18 @@ pub(crate) fn bind(address: &Address, count: usize) -> io::Result<(Address, Vec<
         }
         Address::Unix(path) => {
             let first = bind_unix(path)?;
+            let file = Some(SocketFile::made_at(path));
             let mut sockets = Vec::new();
             for _ in 1..count {
                 // The kernel has no SO_REUSEPORT for these: the workers share one queue.
                 sockets.push(first.try_clone()?);
             }
             sockets.push(first);
-            Ok((address.clone(), sockets))
+            Ok(Bound {
+                address: address.clone(),
+                sockets,
+                file,
+            })
         }
     }
 }
@@ -131,4 +180,26 @@ fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
     }
     net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At the end a process removes its own socket, and leaves the one that another process has put there.
+    #[test]
+    fn socket_file_of_another_process_stays() {
+        let name = format!("respool-listen-{}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let address = Address::Unix(path.clone());
+        let first = bind(&address, 2).expect("the path is free");
+        let (sockets, file) = (first.sockets, first.file);
+        // The first process has closed its sockets, and its file is still there.
+        drop(sockets);
+        let second = bind(&address, 1).expect("nothing listens there");
+        drop(file);
+        assert!(path.exists(), "it is the socket of the second");
+        drop(second.file);
+        assert!(!path.exists());
+    }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 use crate::listen::Listener;
 use crate::mailbox::{Mailbox, Order};
 use crate::sockets::{self, LinkSocket, SessionSocket, Socket, Stage, Token};
-use crate::{Notice, Notify, Resolve};
+use crate::{Notice, Notify, Resolve, StartError, of_call};
 
 /// What workers share.
 pub(crate) struct Shared {
@@ -119,15 +119,19 @@ impl Worker {
         listeners: Vec<Listener>,
         mailbox: Arc<Mailbox>,
         shared: Arc<Shared>,
-    ) -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &*mailbox, Token::Mailbox.pack(), EventFlags::IN)?;
-        let tick = timer()?;
+    ) -> Result<Self, StartError> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(of_call("epoll_create1"))?;
+        let watch = |fd: &dyn AsFd, token: Token| {
+            epoll::add(&epoll, fd.as_fd(), token.pack(), EventFlags::IN)
+                .map_err(of_call("epoll_ctl"))
+        };
+        watch(&&*mailbox, Token::Mailbox)?;
+        let tick = timer().map_err(of_call("timerfd_create"))?;
         let every = Duration::from_millis(TICK_MS.into());
-        set_timer(&tick, every, every)?;
-        epoll::add(&epoll, &tick, Token::Tick.pack(), EventFlags::IN)?;
-        let alarm = timer()?;
-        epoll::add(&epoll, &alarm, Token::Alarm.pack(), EventFlags::IN)?;
+        set_timer(&tick, every, every).map_err(of_call("timerfd_settime"))?;
+        watch(&tick, Token::Tick)?;
+        let alarm = timer().map_err(of_call("timerfd_create"))?;
+        watch(&alarm, Token::Alarm)?;
         let worker = Worker {
             id,
             engine: Engine::new(settings.clone(), id, Time(0))
@@ -154,7 +158,7 @@ impl Worker {
             shared,
         };
         for index in 0..worker.listeners.len() {
-            worker.watch_listener(index)?;
+            worker.watch_listener(index).map_err(of_call("epoll_ctl"))?;
         }
         Ok(worker)
     }

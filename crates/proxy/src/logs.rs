@@ -1,22 +1,21 @@
 //! Structured logs to standard error, and the workers' notices among them.
+//!
+//! A worker writes its notices itself: [`log_lines`](crate::log_lines) never makes it wait. Each line that a client
+//! can cause has a rate ([`line_rates`](crate::line_rates)), which all workers share.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use respool_driver::{Notice, Notify};
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, error, info, warn};
 
+use crate::line_rates::{Kind, LeftOut, LineRates, subject_of};
+use crate::log_lines::LogLines;
 use crate::options::{LogFormat, LogLevel};
-
-/// Notices that wait to be written. At it, further ones are counted and dropped: a worker never
-/// waits for whoever reads our logs.
-const NOTICES_MAX: usize = 1_024;
 
 /// Reasons why a server is away, until it is back. At it, further ones are no news.
 const REASONS_MAX: usize = 16;
@@ -31,76 +30,85 @@ const SAME_EVENT: Duration = Duration::from_secs(60);
 /// What was told of the topology lately. At it, the oldest is forgotten, and may be told once more.
 const TALES_MAX: usize = 256;
 
-/// Starts to log. Called once.
-pub(crate) fn start(format: LogFormat, level: LogLevel) {
-    let level = match level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    };
-    let logs = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(io::stderr)
-        // It would tell of a failed write to standard error on standard error, and panic there.
-        .log_internal_errors(false);
-    match format {
-        LogFormat::Text => logs
-            .with_ansi(io::stderr().is_terminal())
-            .with_target(false)
-            .init(),
-        LogFormat::Json => logs.json().flatten_event(true).with_target(false).init(),
-    }
+/// The log of the process.
+pub(crate) struct Logs {
+    lines: LogLines,
+    notices: Arc<Mutex<Notices>>,
 }
 
-/// The thread that writes what workers notice.
-pub(crate) struct NoticeWriter {
-    sender: SyncSender<Option<Notice>>,
-    thread: JoinHandle<()>,
-}
-
-impl NoticeWriter {
-    /// Starts it.
+impl Logs {
+    /// Starts to log. Called once.
     ///
     /// # Errors
-    /// When no thread can be started.
-    pub(crate) fn start() -> io::Result<(Notify, NoticeWriter)> {
-        let dropped = Arc::new(AtomicU64::new(0));
-        let (sender, receiver) = sync_channel(NOTICES_MAX);
-        let sink = sink(sender.clone(), Arc::clone(&dropped));
-        let thread = thread::Builder::new()
-            .name("notices".into())
-            .spawn(move || write(&receiver, &dropped))?;
-        Ok((sink, NoticeWriter { sender, thread }))
+    /// When the thread that writes the log cannot be started.
+    pub(crate) fn start(format: LogFormat, level: LogLevel) -> io::Result<Logs> {
+        let level = match level {
+            LogLevel::Error => LevelFilter::ERROR,
+            LogLevel::Warn => LevelFilter::WARN,
+            LogLevel::Info => LevelFilter::INFO,
+            LogLevel::Debug => LevelFilter::DEBUG,
+            LogLevel::Trace => LevelFilter::TRACE,
+        };
+        let (lines, notices) = (LogLines::default(), Arc::default());
+        let ticking: Arc<Mutex<Notices>> = Arc::clone(&notices);
+        lines.start(Box::new(move |now| lock(&ticking).report(now)))?;
+        let logs = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(lines.clone())
+            // It would tell of a failed write to standard error on standard error, and panic there.
+            .log_internal_errors(false);
+        match format {
+            LogFormat::Text => logs
+                .with_ansi(io::stderr().is_terminal())
+                .with_target(false)
+                .init(),
+            LogFormat::Json => logs.json().flatten_event(true).with_target(false).init(),
+        }
+        log_panics(lines.clone());
+        Ok(Logs { lines, notices })
     }
 
-    /// Waits until every notice that came before has been written.
-    pub(crate) fn finish(self) {
-        // Either fails only when that thread has ended by itself.
-        let _ = self.sender.send(None);
-        let _ = self.thread.join();
+    /// Where workers put their notices.
+    pub(crate) fn notify(&self) -> Notify {
+        let notices = Arc::clone(&self.notices);
+        Arc::new(move |notice| lock(&notices).log(notice, Instant::now()))
+    }
+
+    /// Writes what is left, but waits for nothing that standard error does not take.
+    pub(crate) fn finish(&self) {
+        lock(&self.notices).report_all();
+        self.lines.finish();
     }
 }
 
-fn sink(sender: SyncSender<Option<Notice>>, dropped: Arc<AtomicU64>) -> Notify {
-    Arc::new(move |notice| {
-        if sender.try_send(Some(notice)).is_err() {
-            dropped.fetch_add(1, Ordering::Relaxed);
-        }
-    })
+fn lock(notices: &Mutex<Notices>) -> std::sync::MutexGuard<'_, Notices> {
+    notices.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes until the first `None`.
-fn write(receiver: &Receiver<Option<Notice>>, dropped: &AtomicU64) {
-    let (mut down, mut told) = (Down::default(), Told::default());
-    while let Ok(Some(notice)) = receiver.recv() {
-        log(notice, &mut down, &mut told, Instant::now());
-        let count = dropped.swap(0, Ordering::Relaxed);
-        if count > 0 {
-            warn!(count, "notices dropped: standard error is read too slowly");
-        }
-    }
+/// A panic becomes a line of the log. The standard hook writes to standard error itself, and would wait for a reader
+/// before the process could end.
+fn log_panics(lines: LogLines) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let backtrace = std::backtrace::Backtrace::capture();
+        let backtrace = match backtrace.status() {
+            std::backtrace::BacktraceStatus::Captured => Some(backtrace.to_string()),
+            _ => None,
+        };
+        let (thread, reason) = (std::thread::current(), panic.to_string());
+        error!(
+            thread = thread.name(),
+            reason, backtrace, "panicked: a defect of respool"
+        );
+        lines.finish();
+    }));
+}
+
+/// What workers notice, on its way into the log.
+#[derive(Default)]
+struct Notices {
+    down: Down,
+    told: Told,
+    rates: LineRates,
 }
 
 /// What the log has said of servers that are away.
@@ -164,79 +172,165 @@ impl Told {
     }
 }
 
-fn log(notice: Notice, down: &mut Down, told: &mut Told, now: Instant) {
-    match notice {
-        Notice::LinkUp {
-            worker,
-            server,
-            pool,
-            version,
-        } => {
-            info!(worker, server = %server, pool, version, "link up");
-            down.said.remove(&(worker, pool, server));
-        }
-        Notice::LinkDown {
-            worker,
-            server,
-            pool,
-            reason,
-        } => {
-            if down.is_news(worker, (&pool, &server), &reason) {
-                warn!(worker, server = %server, pool, reason, "link down");
-            } else {
-                debug!(worker, server = %server, pool, reason, "link still down");
+impl Notices {
+    fn log(&mut self, notice: Notice, now: Instant) {
+        match notice {
+            Notice::LinkUp {
+                worker,
+                server,
+                pool,
+                version,
+            } => {
+                self.down
+                    .said
+                    .remove(&(worker, pool.clone(), server.clone()));
+                if self.admits_link(Kind::LinkUp, worker, (&pool, &server), now) {
+                    let (at, version) = (plain(&server), &*plain(&version));
+                    info!(worker, server = %at, pool, version, "link up");
+                }
+            }
+            Notice::LinkDown {
+                worker,
+                server,
+                pool,
+                reason,
+            } => {
+                let is_news = self.down.is_news(worker, (&pool, &server), &reason);
+                let (at, why) = (plain(&server), plain(&reason));
+                if !is_news {
+                    debug!(worker, server = %at, pool, reason = &*why, "link still down");
+                } else if self.admits_link(Kind::LinkDown, worker, (&pool, &server), now) {
+                    warn!(worker, server = %at, pool, reason = &*why, "link down");
+                }
+            }
+            Notice::SessionClosed {
+                worker,
+                peer,
+                reason,
+            } => {
+                let reason = &*plain(&reason);
+                if self.admits(Kind::SessionClosed, &subject_of(reason), now) {
+                    warn!(worker, peer, reason, "session closed");
+                }
+            }
+            Notice::Topology { worker, pool, text } => {
+                let is_news = self.told.is_news(worker, (&pool, &text), now);
+                let text = &*plain(&text);
+                if !is_news {
+                    debug!(
+                        worker,
+                        pool, text, "topology, as another worker has found, too"
+                    );
+                } else if self.admits(Kind::Topology, &pool, now) {
+                    info!(worker, pool, text, "topology");
+                }
+            }
+            Notice::OptionsSet {
+                peer,
+                pool,
+                listener,
+                options,
+            } => {
+                if self.admits(Kind::OptionsSet, &pool, now) {
+                    let options = &*plain(&options);
+                    info!(peer, pool, listener, options, "options set");
+                }
+            }
+            Notice::AcceptFailed { worker, reason } => {
+                if self.admits(Kind::Refused, &subject_of(&reason), now) {
+                    warn!(worker, reason, "a newcomer could not be accepted");
+                }
+            }
+            Notice::WorkerFailed { worker, reason } => {
+                error!(worker, reason, "a worker has failed");
+            }
+            other => {
+                if self.admits(Kind::Other, "", now) {
+                    info!(notice = ?other, "notice");
+                }
             }
         }
-        Notice::SessionClosed {
-            worker,
-            peer,
-            reason,
-        } => {
-            warn!(worker, peer, reason, "session closed");
-        }
-        Notice::Topology { worker, pool, text } => {
-            if told.is_news(worker, (&pool, &text), now) {
-                info!(worker, pool, text, "topology");
-            } else {
-                debug!(
-                    worker,
-                    pool, text, "topology, as another worker has found, too"
-                );
-            }
-        }
-        Notice::OptionsSet {
-            peer,
-            pool,
-            listener,
-            options,
-        } => info!(peer, pool, listener, options, "options set"),
-        Notice::AcceptFailed { worker, reason } => {
-            warn!(worker, reason, "a newcomer could not be accepted");
-        }
-        Notice::WorkerFailed { worker, reason } => {
-            error!(worker, reason, "a worker has failed");
-        }
-        other => info!(notice = ?other, "notice"),
     }
+
+    /// Every kind of line that a client can cause asks here before it is written.
+    fn admits(&mut self, kind: Kind, subject: &str, now: Instant) -> bool {
+        while let Some(left_out) = self.rates.poll_left_out(now) {
+            say_left_out(&left_out);
+        }
+        self.rates.admits(kind, subject, now)
+    }
+
+    fn admits_link(
+        &mut self,
+        kind: Kind,
+        worker: usize,
+        (pool, server): (&str, &str),
+        now: Instant,
+    ) -> bool {
+        let subject = format!("server {}, pool {pool}, worker {worker}", plain(server));
+        self.admits(kind, &subject, now)
+    }
+
+    /// Says what was left out in the minutes that are over. Returns when to call it again.
+    fn report(&mut self, now: Instant) -> Option<Instant> {
+        while let Some(left_out) = self.rates.poll_left_out(now) {
+            say_left_out(&left_out);
+        }
+        self.rates.due()
+    }
+
+    /// The same, for all minutes.
+    fn report_all(&mut self) {
+        self.rates.take_all().iter().for_each(say_left_out);
+    }
+}
+
+fn say_left_out(left_out: &LeftOut) {
+    let (line, count) = (left_out.kind.name(), left_out.count);
+    if count == 0 {
+        return;
+    }
+    let about = Some(left_out.subject.as_str()).filter(|subject| !subject.is_empty());
+    match left_out.kind.is_info() {
+        true => info!(line, count, about, "lines like these were left out"),
+        false => warn!(line, count, about, "lines like these were left out"),
+    }
+}
+
+/// A text of a client or server as a log line may have it: characters that steer a terminal are spelt out.
+fn plain(text: &str) -> Cow<'_, str> {
+    // What ends a line, or turns its direction round, beside the control characters.
+    let steers = |letter: char| {
+        let turns = matches!(letter, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        letter.is_control() || turns
+    };
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        match steers(letter) {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    Cow::Owned(shown)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Text of a client cannot begin a line of its own, or steer a terminal.
     #[test]
-    fn a_full_queue_drops_notices_and_counts_them_instead_of_waiting() {
-        let dropped = Arc::new(AtomicU64::new(0));
-        let (sender, receiver) = sync_channel(2);
-        let sink = sink(sender.clone(), Arc::clone(&dropped));
-        for worker in 0..5 {
-            sink(Notice::AcceptFailed {
-                worker,
-                reason: "test".into(),
-            });
-        }
-        assert_eq!(dropped.load(Ordering::Relaxed), 3);
-        assert_eq!(receiver.try_iter().count(), 2);
+    fn control_characters_are_spelt_out() {
+        assert_eq!(plain("GET / é"), "GET / é");
+        let text = "a\n2026 ERROR\r\u{1b}[2J\u{7f}\u{9b}\u{2028}\u{202e}b";
+        let shown = plain(text);
+        assert_eq!(
+            shown,
+            r"a\n2026 ERROR\r\u{1b}[2J\u{7f}\u{9b}\u{2028}\u{202e}b"
+        );
     }
 
     #[test]
@@ -252,7 +346,8 @@ mod tests {
 
     #[test]
     fn a_server_that_stays_away_is_news_once_for_each_reason_until_it_is_back() {
-        let mut down = Down::default();
+        let mut notices = Notices::default();
+        let down = &mut notices.down;
         assert!(down.is_news(0, ("p", "a:1"), "refused"));
         assert!(!down.is_news(0, ("p", "a:1"), "refused"));
         assert!(down.is_news(1, ("p", "a:1"), "refused"));
@@ -269,7 +364,8 @@ mod tests {
             pool: "p".into(),
             version: "redis".into(),
         };
-        log(up, &mut down, &mut Told::default(), Instant::now());
+        notices.log(up, Instant::now());
+        let down = &mut notices.down;
         assert!(down.is_news(0, ("p", "a:1"), "timed out"));
         assert!(!down.is_news(1, ("p", "a:1"), "refused"));
         assert!(!down.is_news(0, ("q", "a:1"), "timed out"));

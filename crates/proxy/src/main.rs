@@ -7,7 +7,8 @@
 //!   what names several of them;
 //! - [`config`] makes one checked configuration of it, or says every [`problem`];
 //! - [`serve`] runs it: open files ([`descriptors`]), a server of our own ([`spawn`]), the workers
-//!   (crate `driver`), signals, the drain; [`logs`] writes what happens;
+//!   (crate `driver`), signals, the drain; [`logs`] says what happens, as often as
+//!   [`line_rates`] lets it and as [`log_lines`] can write it;
 //! - [`help`] and [`manual`] tell people about it, from the same table.
 
 mod address;
@@ -15,6 +16,8 @@ mod arguments;
 mod config;
 mod descriptors;
 mod help;
+mod line_rates;
+mod log_lines;
 mod logs;
 mod manual;
 mod options;

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_driver::{Notice, Notify, Running, Setup};
+use respool_driver::{Notice, Notify, Running, Setup, StartError};
 use respool_engine::settings::Address;
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::consts::{
+    SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXFSZ,
+};
 use signal_hook::iterator::Signals;
 use tracing::field::display;
 use tracing::{error, info, warn};
@@ -17,17 +19,73 @@ use tracing::{error, info, warn};
 use crate::address::BackendUrl;
 use crate::config::{Backend, Config};
 use crate::descriptors::{self, Granted, Need};
-use crate::logs::{self, NoticeWriter};
+use crate::logs::Logs;
 use crate::spawn::SpawnedServer;
 
 /// How long a repeated signal is taken for the same wish.
 const SAME_WISH: Duration = Duration::from_millis(500);
 
+/// Signals that would end the process by default, and here do nothing but a line in the log.
+const NOTED: [(i32, &str); 7] = [
+    (SIGHUP, "SIGHUP"),
+    (SIGUSR1, "SIGUSR1"),
+    (SIGUSR2, "SIGUSR2"),
+    (SIGALRM, "SIGALRM"),
+    (SIGVTALRM, "SIGVTALRM"),
+    (SIGPROF, "SIGPROF"),
+    (SIGIO, "SIGIO"),
+];
+
+/// Signals that the main thread waits for. SIGPIPE is not among them: the runtime ignores it from the
+/// start, so that a write to a closed socket is an error. SIGXFSZ is, so that a log file that may not
+/// grow is an error, too.
+fn waited_for() -> impl Iterator<Item = i32> {
+    let noted = NOTED.iter().map(|(signal, _)| *signal);
+    [SIGTERM, SIGINT, SIGCHLD, SIGXFSZ].into_iter().chain(noted)
+}
+
+fn is_stop(signal: i32) -> bool {
+    matches!(signal, SIGTERM | SIGINT)
+}
+
+/// Says in the log that a signal has no effect, if it is one of those.
+fn note(signal: i32) {
+    let Some((_, name)) = NOTED.iter().find(|(noted, _)| *noted == signal) else {
+        return;
+    };
+    if signal == SIGHUP {
+        warn!(
+            signal = name,
+            "nothing was reloaded: options are read at the start only; to change them, start respool \
+             anew and stop this process by SIGTERM"
+        );
+    } else {
+        warn!(
+            signal = name,
+            "the signal has no effect; SIGTERM stops respool"
+        );
+    }
+}
+
 /// Runs until a signal ends it, or what it depends on has ended. Called on the main thread, which
 /// then does nothing but wait for signals.
 pub(crate) fn serve(config: &Config) -> ExitCode {
-    logs::start(config.log_format, config.log_level);
-    match run(config) {
+    let logs = match Logs::start(config.log_format, config.log_level) {
+        Ok(logs) => logs,
+        Err(error) => {
+            let remedy = thread_remedy(&error);
+            eprintln!("error: cannot start the thread that writes the log: {error}{remedy}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = conclude(run(config, &logs));
+    logs.finish();
+    code
+}
+
+/// Says how it ended.
+fn conclude(ended: Result<Ending, String>) -> ExitCode {
+    match ended {
         Ok(Ending::Clean) => {
             info!("stopped");
             ExitCode::SUCCESS
@@ -85,11 +143,12 @@ enum Event {
     WorkerFailed,
 }
 
-fn run(config: &Config) -> Result<Ending, String> {
-    // First of all, so that a signal that comes while we start is kept. SIGPIPE is not among them:
-    // the runtime ignores it from the start, so that writing to a closed socket is an error.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD])
-        .map_err(|error| format!("cannot wait for signals: {error}"))?;
+fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
+    // First of all, so that a signal that comes while we start is kept.
+    let mut signals = Signals::new(waited_for()).map_err(|error| {
+        let remedy = kernel_remedy(&error);
+        format!("cannot wait for signals: {error}{remedy}")
+    })?;
     let sessions_max = sessions_max(config)?;
 
     let (mut servers, mut spawned) = (Vec::with_capacity(config.pools.len()), None);
@@ -97,7 +156,12 @@ fn run(config: &Config) -> Result<Ending, String> {
         servers.push(match &pool.backend {
             Backend::Server(url) => (**url).clone(),
             Backend::Spawn(plan) => {
-                let mut asked = || signals.pending().any(|signal| signal != SIGCHLD);
+                let mut asked = || {
+                    signals
+                        .pending()
+                        .inspect(|signal| note(*signal))
+                        .any(is_stop)
+                };
                 let Some(server) = SpawnedServer::start(plan, &mut asked)? else {
                     return Ok(Ending::Clean);
                 };
@@ -116,16 +180,14 @@ fn run(config: &Config) -> Result<Ending, String> {
         workers: config.workers,
         settings: Arc::new(config.settings(&servers, sessions_max)),
     };
-    let (notify, notices) =
-        NoticeWriter::start().map_err(|error| format!("cannot start a thread: {error}"))?;
     let failed = Arc::new(AtomicBool::new(false));
-    let notify = watching(notify, Arc::clone(&failed));
-    let running = respool_driver::start(setup, notify).map_err(explain)?;
+    let notify = watching(logs.notify(), Arc::clone(&failed));
+    let running = respool_driver::start(setup, notify).map_err(|error| explain(&error))?;
     log_ready(config, &running, &servers, sessions_max);
 
     let event = wait(&mut signals, &mut spawned, &failed);
     // Whatever ends us, answers may still be on their way, and every request that can have none
-    // gets an error that says what became of it. Begun before we log: that may take long.
+    // gets an error that says what became of it.
     running.drain();
     if let Event::Stop(signal) = event {
         info!(
@@ -149,7 +211,6 @@ fn run(config: &Config) -> Result<Ending, String> {
     {
         server.kill();
     }
-    notices.finish();
     Ok(ending)
 }
 
@@ -210,10 +271,10 @@ fn signal_name(signal: i32) -> &'static str {
 /// Blocks until something happens that ends us.
 fn wait(signals: &mut Signals, spawned: &mut Option<SpawnedServer>, failed: &AtomicBool) -> Event {
     for signal in signals.forever() {
-        match signal {
-            SIGTERM | SIGINT => return Event::Stop(signal_name(signal)),
-            _ => {}
+        if is_stop(signal) {
+            return Event::Stop(signal_name(signal));
         }
+        note(signal);
         if failed.load(Ordering::Acquire) {
             return Event::WorkerFailed;
         }
@@ -244,7 +305,8 @@ fn drain(
     let joiner = match joiner {
         Ok(joiner) => joiner,
         Err(error) => {
-            error!(%error, "cannot start a thread to drain with");
+            let remedy = thread_remedy(&error);
+            error!("cannot start a thread to drain with: {error}{remedy}");
             return Ending::AtOnce;
         }
     };
@@ -253,6 +315,7 @@ fn drain(
             SIGCHLD => {
                 server_ended(spawned);
             }
+            _ if !is_stop(signal) => note(signal),
             // `timeout`, and some supervisors, signal the process and then its group: the same wish twice.
             _ if signal_name(signal) == asked && began.elapsed() < SAME_WISH => {}
             _ => return Ending::AtOnce,
@@ -316,18 +379,89 @@ fn warn_if_open(config: &Config) {
     }
 }
 
-/// The driver names the address; what to do about it depends on the reason.
-fn explain(error: io::Error) -> String {
-    let remedy = match error.kind() {
-        io::ErrorKind::AddrInUse => "; stop who listens there, or choose another by --listen",
-        io::ErrorKind::AddrNotAvailable => "; --listen must name an address of this machine",
-        io::ErrorKind::PermissionDenied => {
-            "; choose a port above 1023, or a directory that we may write"
+/// What failed, the system's reason, and what to do about it.
+fn explain(failure: &StartError) -> String {
+    let remedy = match failure {
+        StartError::Listen { address, error } => listen_remedy(address, error),
+        StartError::Kernel { error, .. } => kernel_remedy(error),
+        StartError::Thread { error, .. } => match thread_remedy(error) {
+            remedy if is_short_of_threads(error) => format!("{remedy}, or lower --threads"),
+            remedy => remedy,
+        },
+    };
+    format!("{failure}{remedy}")
+}
+
+fn listen_remedy(address: &Address, error: &io::Error) -> String {
+    let remedy = match (error.kind(), address) {
+        (io::ErrorKind::AddrInUse, _) => {
+            "; stop the program that listens there, or choose another by --listen"
         }
-        io::ErrorKind::NotFound => "; make the directory first, or choose another by --listen",
+        (io::ErrorKind::AddrNotAvailable, _) => "; --listen must name an address of this machine",
+        (io::ErrorKind::PermissionDenied, Address::Tcp { port: 1..1024, .. }) => {
+            "; choose a port above 1023, or give respool the capability CAP_NET_BIND_SERVICE \
+             (AmbientCapabilities= of a systemd unit, --cap-add of a container)"
+        }
+        (io::ErrorKind::PermissionDenied, Address::Unix(_)) => {
+            "; the user that respool runs as must be allowed to write the directory, and a socket \
+             that is already there"
+        }
+        (io::ErrorKind::NotFound, Address::Unix(_)) => {
+            "; make the directory first, or choose another by --listen"
+        }
+        (io::ErrorKind::AlreadyExists, Address::Unix(_)) => {
+            "; respool replaces only sockets: remove the file, or choose another path by --listen"
+        }
+        (io::ErrorKind::ReadOnlyFilesystem, Address::Unix(_)) => {
+            "; choose a directory that can be written by --listen"
+        }
+        (_, Address::Tcp { host, .. }) if host.parse::<std::net::IpAddr>().is_err() => {
+            "; is the name right? An IP address in --listen needs no look-up"
+        }
+        _ => return kernel_remedy(error),
+    };
+    remedy.into()
+}
+
+/// For an error that no option of ours causes.
+fn kernel_remedy(error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
+            "; a seccomp filter, SELinux, AppArmor or the container's policy forbids it: allow it for \
+             respool (SystemCallFilter= of a systemd unit, --security-opt of a container)"
+        }
+        io::ErrorKind::OutOfMemory => {
+            "; memory is short: raise the limit (MemoryMax= of a systemd unit, --memory of a \
+             container, ulimit -v), or lower --threads"
+        }
+        _ if is_short_of_descriptors(error) => {
+            "; no file descriptor is left: raise the limit (LimitNOFILE= of a systemd unit, --ulimit \
+             nofile= of a container, ulimit -n)"
+        }
         _ => "",
     };
-    format!("{error}{remedy}")
+    remedy.into()
+}
+
+/// For a thread that cannot be started.
+fn thread_remedy(error: &io::Error) -> String {
+    if !is_short_of_threads(error) {
+        return kernel_remedy(error);
+    }
+    "; the limit of threads or of memory is reached: raise it (TasksMax= and LimitNPROC= of a systemd \
+     unit, --pids-limit of a container, ulimit -u and -v)"
+        .into()
+}
+
+fn is_short_of_threads(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::AGAIN.raw_os_error())
+}
+
+fn is_short_of_descriptors(error: &io::Error) -> bool {
+    let short = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
+    short
+        .map(|errno| Some(errno.raw_os_error()))
+        .contains(&error.raw_os_error())
 }
 
 #[cfg(test)]
@@ -355,20 +489,84 @@ mod tests {
         assert!(matches!(event, Event::WorkerFailed));
     }
 
+    fn os(errno: rustix::io::Errno) -> io::Error {
+        io::Error::from_raw_os_error(errno.raw_os_error())
+    }
+
+    /// A start error names what failed, the system's reason, and a remedy that belongs to that.
     #[test]
-    fn an_error_at_the_start_says_what_to_do() {
-        for (kind, remedy) in [
-            (io::ErrorKind::AddrInUse, "choose another by --listen"),
+    fn start_error_says_what_to_do() {
+        use rustix::io::Errno;
+        let tcp = |host: &str, port| Address::Tcp {
+            host: host.into(),
+            port,
+        };
+        let unix = || Address::Unix("/run/x.sock".into());
+        let listen = |address, errno| StartError::Listen {
+            address,
+            error: os(errno),
+        };
+        let kernel = |errno| StartError::Kernel {
+            call: "epoll_create1",
+            error: os(errno),
+        };
+        let thread = |errno| StartError::Thread {
+            workers: 4,
+            started: 1,
+            error: os(errno),
+        };
+        for (failure, what, remedy) in [
             (
-                io::ErrorKind::AddrNotAvailable,
+                listen(tcp("127.0.0.1", 1), Errno::ADDRINUSE),
+                "cannot listen on 127.0.0.1:1: Address already in use",
+                "choose another by --listen",
+            ),
+            (
+                listen(tcp("1.2.3.4", 1), Errno::ADDRNOTAVAIL),
+                "cannot listen on 1.2.3.4:1: ",
                 "an address of this machine",
             ),
-            (io::ErrorKind::PermissionDenied, "above 1023"),
-            (io::ErrorKind::NotFound, "make the directory"),
+            (
+                listen(tcp("127.0.0.1", 80), Errno::ACCESS),
+                "Permission denied",
+                "above 1023",
+            ),
+            (
+                listen(tcp("127.0.0.1", 6380), Errno::ACCESS),
+                "Permission denied",
+                "seccomp",
+            ),
+            (
+                listen(unix(), Errno::ACCESS),
+                "Permission denied",
+                "write the directory",
+            ),
+            (
+                listen(unix(), Errno::NOENT),
+                "cannot listen on unix:/run/x.sock: No such file",
+                "make the directory",
+            ),
+            (
+                kernel(Errno::PERM),
+                "the system call epoll_create1 failed: Operation not permitted",
+                "seccomp",
+            ),
+            (kernel(Errno::NOSYS), "epoll_create1", "seccomp"),
+            (kernel(Errno::MFILE), "epoll_create1", "LimitNOFILE="),
+            (
+                thread(Errno::AGAIN),
+                "1 of 4 worker threads could be started: Resource temporarily unavailable",
+                "ulimit -u and -v), or lower --threads",
+            ),
+            (thread(Errno::PERM), "1 of 4 worker threads", "seccomp"),
         ] {
-            let text = explain(io::Error::new(kind, "127.0.0.1:1: no"));
-            assert!(text.starts_with("127.0.0.1:1: no; "), "{text}");
+            let text = explain(&failure);
+            assert!(text.contains(what), "{text}");
             assert!(text.contains(remedy), "{text}");
+            assert!(
+                !text.contains("above 1023") || remedy == "above 1023",
+                "{text}"
+            );
         }
     }
 }

@@ -4,11 +4,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -399,6 +402,7 @@ fn a_second_signal_ends_us_at_once() {
 #[test]
 fn that_nobody_reads_the_log_any_more_is_no_reason_to_fail() {
     let mut respool = Serving::spawning(&[]);
+    // The only reader.
     respool.stderr = None;
     assert_eq!(ask(&mut respool.connect(), "SET k v"), "+OK\r\n");
     respool.signal(Signal::TERM);
@@ -442,11 +446,172 @@ fn the_limit_of_open_files_is_raised_or_the_log_says_what_it_allows() {
     assert!(soft > 10_000 || told, "{soft}: {log}");
 }
 
+/// A client without any right cannot fill the disk: each kind of line has a rate, and what was left out is counted.
+#[test]
+fn log_flood_is_bounded_and_counted() {
+    let mut respool = Serving::start(&["--backend", "redis://127.0.0.1:1"]);
+    let clients = 300;
+    for _ in 0..clients {
+        let mut client = respool.connect();
+        client.write_all(b"POST / HTTP/1.1\r\n\r\n").unwrap();
+        // It is closed without an answer.
+        let mut nothing = Vec::new();
+        let _ = client.read_to_end(&mut nothing);
+    }
+    respool.signal(Signal::TERM);
+    let (_, log) = respool.end();
+    let closed = log
+        .lines()
+        .filter(|line| line.contains("session closed\",\"worker"));
+    assert_eq!(closed.count(), 5, "{log}");
+    let left_out = log
+        .lines()
+        .find(|line| line.contains("lines like these were left out"));
+    let left_out = left_out.unwrap_or_else(|| panic!("{log}"));
+    assert_eq!(field(left_out, "line"), "session closed");
+    assert_eq!(field(left_out, "count"), (clients - 5).to_string());
+}
+
+/// Fills the pipe that `writer` leads to, for as long as it can be written.
+fn fill(mut writer: io::PipeWriter) {
+    let written = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&written);
+    std::thread::spawn(move || {
+        while writer.write_all(b"x").is_ok() {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let mut last = usize::MAX;
+    wait_until("the pipe is full", || {
+        std::thread::sleep(Duration::from_millis(50));
+        std::mem::replace(&mut last, written.load(Ordering::Relaxed)) == last
+    });
+}
+
+/// A standard error that is not read keeps respool from nothing: it serves, and it ends by SIGTERM.
+#[test]
+fn blocked_log_does_not_delay_the_end() {
+    let (mut respool, writer) = Serving::piped(&["--backend", "redis://127.0.0.1:1"]);
+    fill(writer);
+    for _ in 0..3 {
+        respool.signal(Signal::HUP);
+        let answer = ask(&mut respool.connect(), "GET k");
+        assert!(answer.starts_with('-'), "{answer}");
+        assert_eq!(ask(&mut respool.connect(), "CLIENT GETNAME"), "$-1\r\n");
+    }
+    respool.signal(Signal::TERM);
+    let status = respool.status();
+    assert_eq!(status.code(), Some(0));
+}
+
+/// The second SIGTERM ends respool at once though standard error is not read.
+#[test]
+fn blocked_log_does_not_hide_the_second_signal() {
+    let (mut respool, writer) = Serving::piped(&["--spawn", "--drain-timeout-ms", "1h"]);
+    let server = respool.server_pid();
+    let mut client = respool.connect();
+    assert_eq!(ask(&mut client, "SET k v"), "+OK\r\n");
+    let _frozen = Frozen::new(server);
+    client.write_all(b"GET k\r\n").unwrap();
+    let mut other = respool.connect();
+    assert_eq!(ask(&mut other, "CLIENT GETNAME"), "$-1\r\n");
+    fill(writer);
+    respool.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(700));
+    respool.signal(Signal::TERM);
+    assert_eq!(respool.status().code(), Some(1));
+}
+
+/// Lines that could not be written come out when standard error is read again before the end.
+#[test]
+fn last_lines_come_out_when_the_log_is_read() {
+    let (mut respool, writer) = Serving::piped(&["--backend", "redis://127.0.0.1:1"]);
+    fill(writer);
+    respool.signal(Signal::HUP);
+    respool.signal(Signal::TERM);
+    let mut stderr = respool.stderr.take().unwrap();
+    let log = std::thread::spawn(move || {
+        let mut log = Vec::new();
+        let mut part = [0; 4096];
+        // The pipe has another writer, so it does not end with respool.
+        while !String::from_utf8_lossy(&log).contains("\"stopped\"") {
+            let count = stderr.read(&mut part).unwrap();
+            log.extend(part[..count].iter().filter(|byte| **byte != b'x'));
+        }
+        String::from_utf8_lossy(&log).into_owned()
+    });
+    assert_eq!(respool.status().code(), Some(0));
+    let log = log.join().unwrap();
+    assert!(log.contains("nothing was reloaded"), "{log}");
+    assert!(log.contains("\"stopping"), "{log}");
+}
+
+/// SIGHUP and the signals that mean nothing here leave respool and its clients alone, and the log says so.
+#[test]
+fn signal_without_meaning_ends_nothing() {
+    let mut respool = Serving::spawning(&[]);
+    let mut client = respool.connect();
+    assert_eq!(ask(&mut client, "SET k v"), "+OK\r\n");
+    for (what, name) in [
+        (Signal::HUP, "SIGHUP"),
+        (Signal::USR1, "SIGUSR1"),
+        (Signal::USR2, "SIGUSR2"),
+        (Signal::ALARM, "SIGALRM"),
+        (Signal::VTALARM, "SIGVTALRM"),
+        (Signal::PROF, "SIGPROF"),
+        (Signal::IO, "SIGIO"),
+    ] {
+        respool.signal(what);
+        let line = respool.wait_for(&format!("\"signal\":\"{name}\""));
+        assert_eq!(line.contains("nothing was reloaded"), what == Signal::HUP);
+        assert_eq!(ask(&mut client, "APPEND k v").chars().next(), Some(':'));
+    }
+    respool.signal(Signal::XFSZ);
+    respool.signal(Signal::PIPE);
+    assert_eq!(ask(&mut client, "STRLEN k"), ":8\r\n");
+    respool.signal(Signal::TERM);
+    let (status, log) = respool.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+}
+
+/// A rolling restart: the process that ends leaves the socket that its successor has made.
+#[test]
+fn unix_socket_of_the_successor_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("respool.sock");
+    let listen = format!("unix:{}", path.display());
+    let arguments = ["--listen", &listen, "--drain-timeout-ms", "1h", "--spawn"];
+    let mut first = Serving::start(&arguments);
+    let server = first.server_pid();
+    let mut client = first.connect();
+    assert_eq!(ask(&mut client, "SET k v"), "+OK\r\n");
+    let frozen = Frozen::new(server);
+    client.write_all(b"GET k\r\n").unwrap();
+    let mut other = first.connect();
+    assert_eq!(ask(&mut other, "CLIENT GETNAME"), "$-1\r\n");
+    drop(other);
+    first.signal(Signal::TERM);
+    first.wait_for("\"message\":\"stopping");
+    wait_until("the first accepts nothing more", || {
+        UnixStream::connect(&path).is_err()
+    });
+    let mut second = Serving::start(&arguments);
+    drop(frozen);
+    let (status, log) = first.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    let reached = UnixStream::connect(&path);
+    assert!(reached.is_ok(), "{reached:?}");
+    drop(reached);
+    second.signal(Signal::TERM);
+    second.end();
+    assert!(!path.exists(), "the last one removes its own");
+}
+
 /// A `respool serve` that has said that it is ready.
 struct Serving {
     child: Child,
     /// `None` once nobody reads it.
-    stderr: Option<BufReader<ChildStderr>>,
+    stderr: Option<BufReader<io::PipeReader>>,
     /// Everything that was read of its log.
     log: String,
     address: String,
@@ -464,7 +629,17 @@ impl Serving {
         Serving::start_by(Command::new(RESPOOL), arguments)
     }
 
-    fn start_by(mut command: Command, arguments: &[&str]) -> Serving {
+    fn start_by(command: Command, arguments: &[&str]) -> Serving {
+        Serving::start_piped(command, arguments).0
+    }
+
+    /// The same, with a writing end of the pipe that its log goes to.
+    fn piped(arguments: &[&str]) -> (Serving, io::PipeWriter) {
+        Serving::start_piped(Command::new(RESPOOL), arguments)
+    }
+
+    fn start_piped(mut command: Command, arguments: &[&str]) -> (Serving, io::PipeWriter) {
+        let (reader, writer) = io::pipe().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let fixed = [
             "serve",
@@ -479,9 +654,10 @@ impl Serving {
             .args(fixed)
             .args(arguments)
             .env("TMPDIR", directory.path());
-        command.process_group(0).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let stderr = child.stderr.take().map(BufReader::new);
+        command.process_group(0).stderr(writer.try_clone().unwrap());
+        let child = command.spawn().unwrap();
+        drop(command);
+        let stderr = Some(BufReader::new(reader));
         let (log, address, ended) = (String::new(), String::new(), false);
         let mut serving = Serving {
             child,
@@ -492,8 +668,19 @@ impl Serving {
             ended,
         };
         let ready = serving.wait_for("\"message\":\"ready\"");
-        serving.address = field(&ready, "listen");
-        serving
+        serving.address = field(&ready, "listen").split(',').next().unwrap().into();
+        (serving, writer)
+    }
+
+    /// Waits for its end, whatever becomes of its log.
+    fn status(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("respool has ended", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        self.ended = true;
+        status.unwrap()
     }
 
     /// Reads the log up to the line that has `part`.
@@ -530,16 +717,11 @@ impl Serving {
 
     /// Waits for its end; how it ended, and its whole log.
     fn end(&mut self) -> (ExitStatus, &str) {
-        let mut status = None;
-        wait_until("respool has ended", || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
-        self.ended = true;
+        let status = self.status();
         if let Some(stderr) = &mut self.stderr {
             stderr.read_to_string(&mut self.log).unwrap();
         }
-        (status.unwrap(), &self.log)
+        (status, &self.log)
     }
 
     /// What it left in its TMPDIR.

@@ -1,0 +1,243 @@
+//! Log lines on their way to standard error, which may be read slowly or not at all.
+//!
+//! No thread waits for standard error but the one that writes to it. Lines wait in a queue that is bounded in
+//! bytes. A full queue drops its oldest lines and counts them, so that the last lines before an end are
+//! kept.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Bytes of lines that wait to be written. At it, the oldest lines are dropped and counted.
+const QUEUE_BYTES_MAX: usize = 1 << 20;
+
+/// How long the end of the process waits for a standard error that takes no byte.
+const STALLED_MAX: Duration = Duration::from_secs(1);
+
+/// How long the end of the process waits for a standard error that takes bytes slowly.
+const FINISH_MAX: Duration = Duration::from_secs(5);
+
+/// Called by the writing thread between lines. Returns when to call it next, at the latest.
+pub(crate) type Tick = Box<dyn Fn(Instant) -> Option<Instant> + Send>;
+
+/// The queue of lines; clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct LogLines(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// The queue has a line.
+    filled: Condvar,
+    /// Bytes were written.
+    written: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    lines: VecDeque<Vec<u8>>,
+    bytes: usize,
+    /// Lines that were dropped and not yet reported.
+    dropped: u64,
+    /// The writing thread has a line in its hands.
+    is_writing: bool,
+    /// Bytes ever written.
+    bytes_written: u64,
+}
+
+impl Queue {
+    fn push(&mut self, line: &[u8]) {
+        while self.bytes + line.len() > QUEUE_BYTES_MAX {
+            let Some(oldest) = self.lines.pop_front() else {
+                self.dropped += 1;
+                return;
+            };
+            self.bytes -= oldest.len();
+            self.dropped += 1;
+        }
+        self.bytes += line.len();
+        self.lines.push_back(line.to_vec());
+    }
+
+    fn pop(&mut self) -> Option<Vec<u8>> {
+        let line = self.lines.pop_front()?;
+        self.bytes -= line.len();
+        Some(line)
+    }
+}
+
+impl LogLines {
+    /// Starts the thread that writes the lines.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn start(&self, tick: Tick) -> io::Result<()> {
+        let lines = self.clone();
+        thread::Builder::new()
+            .name("log".into())
+            .spawn(move || lines.write_for_ever(&tick))?;
+        Ok(())
+    }
+
+    /// Waits until every line is written, but not for a standard error that is not read.
+    pub(crate) fn finish(&self) {
+        let begun = Instant::now();
+        let mut queue = self.lock();
+        let mut progress = (queue.bytes_written, begun);
+        while !queue.lines.is_empty() || queue.is_writing {
+            let (waited, _) = self
+                .0
+                .written
+                .wait_timeout(queue, STALLED_MAX / 10)
+                .unwrap_or_else(PoisonError::into_inner);
+            queue = waited;
+            if queue.bytes_written != progress.0 {
+                progress = (queue.bytes_written, Instant::now());
+            }
+            if progress.1.elapsed() >= STALLED_MAX || begun.elapsed() >= FINISH_MAX {
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_for_ever(&self, tick: &Tick) {
+        loop {
+            let due = tick(Instant::now());
+            let mut queue = self.lock();
+            if queue.lines.is_empty() {
+                let wait = due.map(|due| due.saturating_duration_since(Instant::now()));
+                queue = match wait {
+                    None => {
+                        let woken = self.0.filled.wait(queue);
+                        woken.unwrap_or_else(PoisonError::into_inner)
+                    }
+                    Some(wait) => {
+                        let woken = self.0.filled.wait_timeout(queue, wait);
+                        woken.unwrap_or_else(PoisonError::into_inner).0
+                    }
+                };
+            }
+            let Some(line) = queue.pop() else { continue };
+            queue.is_writing = true;
+            drop(queue);
+            let is_written = self.write(&line);
+            let mut queue = self.lock();
+            queue.is_writing = false;
+            let dropped = match is_written {
+                true => std::mem::take(&mut queue.dropped),
+                false => {
+                    queue.dropped += 1;
+                    0
+                }
+            };
+            drop(queue);
+            if dropped > 0 {
+                tracing::warn!(
+                    count = dropped,
+                    "log lines were dropped: standard error was read too slowly"
+                );
+            }
+            self.0.written.notify_all();
+        }
+    }
+
+    /// Whether standard error took all of it.
+    fn write(&self, mut line: &[u8]) -> bool {
+        let errors = io::stderr();
+        while !line.is_empty() {
+            // Not through the lock of `Stderr`: a panic of another thread may hold it.
+            match rustix::io::write(errors.as_fd(), line) {
+                Ok(count) => {
+                    line = &line[count.min(line.len())..];
+                    self.lock().bytes_written += count as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    // Another process has made it non-blocking.
+                    let mut fds = [PollFd::new(&errors, PollFlags::OUT)];
+                    let second = Timespec {
+                        tv_sec: 1,
+                        tv_nsec: 0,
+                    };
+                    let _ = poll(&mut fds, Some(&second));
+                }
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// The formatter gives each line in one piece.
+impl Write for &LogLines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.lock().push(line);
+        self.0.filled.notify_one();
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogLines {
+    type Writer = &'a LogLines;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full queue drops the oldest lines, counts them, and keeps the newest.
+    #[test]
+    fn full_queue_drops_the_oldest_lines() {
+        let mut queue = Queue::default();
+        let line = vec![b'x'; QUEUE_BYTES_MAX / 4];
+        for number in 0..10u8 {
+            let mut line = line.clone();
+            line[0] = number;
+            queue.push(&line);
+            assert!(queue.bytes <= QUEUE_BYTES_MAX);
+        }
+        assert_eq!(queue.dropped, 6);
+        let kept: Vec<u8> = queue.lines.iter().map(|line| line[0]).collect();
+        assert_eq!(kept, [6, 7, 8, 9]);
+        while queue.pop().is_some() {}
+        assert_eq!(queue.bytes, 0);
+    }
+
+    /// A line that is longer than the queue is dropped, too.
+    #[test]
+    fn line_longer_than_the_queue_is_dropped() {
+        let mut queue = Queue::default();
+        queue.push(&vec![b'x'; QUEUE_BYTES_MAX + 1]);
+        assert_eq!((queue.dropped, queue.bytes), (1, 0));
+    }
+
+    /// The end of the process does not wait for lines that nothing takes.
+    #[test]
+    fn finish_gives_up_when_nothing_is_taken() {
+        let lines = LogLines::default();
+        lines.finish();
+        (&lines).write_all(b"never written\n").unwrap();
+        let begun = Instant::now();
+        lines.finish();
+        assert!(begun.elapsed() >= STALLED_MAX);
+    }
+}
