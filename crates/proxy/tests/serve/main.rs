@@ -41,6 +41,7 @@ mod redis_rs;
 mod refused;
 mod replicas;
 mod rights;
+mod script_words;
 mod sentinel;
 mod sessions;
 mod sharded;
