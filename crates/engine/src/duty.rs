@@ -77,6 +77,8 @@ pub(crate) enum Duty {
     Script { body_at: usize },
     /// EVALSHA whose script we know.
     Evalsha,
+    /// SCRIPT FLUSH: if the server agrees, no script is sent along any more.
+    FlushScripts,
     /// A large request that runs code: its reply is passed on, whatever it says.
     Code,
     /// The server is asked whether the request with this place really was refused: nobody's.
@@ -151,6 +153,7 @@ impl Duty {
                 | Duty::Block { .. }
                 | Duty::Script { .. }
                 | Duty::Evalsha
+                | Duty::FlushScripts
                 | Duty::Part { .. }
                 | Duty::Receivers(_)
                 | Duty::Named(_)
@@ -406,6 +409,13 @@ impl Engine {
             }
             Duty::Select(db) => self.settle_select(key, entry, db, reply),
             Duty::Login(login) => self.settle_login(key, entry, *login),
+            Duty::FlushScripts => {
+                let server = self.links.get(key).map(|link| link.key.server);
+                if let Some(server) = server.filter(|_| reply.starts_with(b"+")) {
+                    self.forget_scripts(self.pool_of(server).whole);
+                }
+                self.pass_on(entry, reply);
+            }
             Duty::Evalsha => self.settle_evalsha(key, entry, &request, reply),
         }
     }

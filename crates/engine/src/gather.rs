@@ -264,9 +264,6 @@ impl Engine {
             Err(text) => return self.refuse_stripped(key, text),
         };
         let parts = as_seen(&parts, &stripped);
-        if request.id == id::SCRIPT_FLUSH {
-            self.forget_scripts(session.pool);
-        }
         self.ask_several(key, request, &parts, merge)
     }
 
@@ -560,6 +557,12 @@ impl Engine {
             return;
         };
         self.held_bytes -= gather.held_bytes();
+        if gather.id == id::SCRIPT_FLUSH
+            && gather.executed
+            && let Some(session) = self.sessions.get(entry.session)
+        {
+            self.forget_scripts(session.pool);
+        }
         let mut reply = std::mem::take(&mut self.scratch);
         reply.clear();
         let failed = match &gather.failure {

@@ -64,13 +64,10 @@ impl Renewal {
     }
 }
 
-/// Whether an error says that its server takes no writes. A script of Redis before 7.0 says it behind words of its own.
-fn says_readonly(reply: &[u8]) -> bool {
-    const OF_SCRIPT: &[u8] = b"-ERR Error running script ";
-    const SAID: &[u8] = b"-READONLY ";
-    reply.starts_with(SAID)
-        || reply.starts_with(OF_SCRIPT) && reply.windows(SAID.len()).any(|words| words == SAID)
-}
+/// How a server says that it takes no writes. A script of Redis before 7.0 says it behind words of its own.
+const READONLY: &[u8] = b"-READONLY ";
+/// As far as those go.
+const BEGINNING_BYTES: usize = 512;
 
 impl Engine {
     /// An error is the next reply of a link. Whether it is taken for what it says of the server, and not an answer.
@@ -79,15 +76,20 @@ impl Engine {
         match self.links.get(key).is_some_and(|link| link.heeds) {
             true => self.goes_elsewhere(key, reply),
             false => {
-                if says_readonly(reply) {
-                    self.note_readonly(key);
+                let beginning = &reply[..reply.len().min(BEGINNING_BYTES)];
+                if beginning
+                    .windows(READONLY.len())
+                    .any(|words| words == READONLY)
+                {
+                    self.note_readonly(key, reply.starts_with(READONLY));
                 }
                 false
             }
         }
     }
 
-    fn note_readonly(&mut self, key: Key) {
+    /// `says_it`: the error is this and no other that speaks of it.
+    fn note_readonly(&mut self, key: Key, says_it: bool) {
         let Some(link) = self.links.get(key) else {
             return;
         };
@@ -98,7 +100,8 @@ impl Engine {
         }
         match self.may_be_a_clients(link) {
             true => self.ask_role(server),
-            false => self.renew_if_due(server),
+            false if says_it => self.renew_if_due(server),
+            false => {}
         }
     }
 

@@ -66,10 +66,7 @@ impl Engine {
         let duty = match request.id {
             id::EVAL | id::EVAL_RO => Some(Duty::Script { body_at: 1 }),
             id::SCRIPT_LOAD => Some(Duty::Script { body_at: 2 }),
-            id::SCRIPT_FLUSH => {
-                self.forget_scripts(pool);
-                None
-            }
+            id::SCRIPT_FLUSH => Some(Duty::FlushScripts),
             _ => {
                 let body = self.scripts.body(pool, request.arg(1));
                 body.map(|_| Duty::Evalsha)
@@ -78,7 +75,7 @@ impl Engine {
         self.place_on_link(key, request.bytes, reads, duty)
     }
 
-    /// Whoever flushes wants NOSCRIPT.
+    /// A server has flushed its scripts: whoever asks for one wants NOSCRIPT.
     pub(crate) fn forget_scripts(&mut self, pool: u16) {
         self.tell_all(Question::ForgetScripts { pool });
     }

@@ -422,6 +422,22 @@ fn script_that_its_server_forgot_is_loaded_and_asked_again() {
     assert_eq!(world.got(session), own);
 }
 
+/// A client that may not flush takes no script from the others.
+#[test]
+fn scripts_are_forgotten_only_if_the_server_flushes_them() {
+    for (said, is_flushed) in [("-NOPERM no\r\n", false), ("+OK\r\n", true)] {
+        let (mut world, session, digest) = with_script();
+        let link = world.shared;
+        world.asks(session, &["SCRIPT FLUSH"]);
+        assert_eq!(asked(&mut world, link), ["SCRIPT FLUSH"]);
+        world.says(link, said);
+        assert_eq!(world.got(session), said);
+        world.asks(session, &[&format!("EVALSHA {digest} 0 x")]);
+        world.says(link, NOSCRIPT);
+        assert_eq!(world.got(session) == NOSCRIPT, is_flushed, "{said}");
+    }
+}
+
 /// The server is asked for its role, once a second, and says that nothing is wrong.
 #[test]
 fn script_that_says_readonly_has_nothing_connected_anew() {
@@ -429,6 +445,7 @@ fn script_that_says_readonly_has_nothing_connected_anew() {
         "-READONLY You can't write against a read only replica.\r\n",
         "-READONLY x script: 0, on @user_script:1.\r\n",
         "-ERR Error running script (call to f_0): @user_script:1: -READONLY You can't write\r\n",
+        "-@user_script: 1: -READONLY You can't write against a read only replica.\r\n",
     ] {
         let mut world = World::new(settings());
         let link = world.shared;
