@@ -1397,6 +1397,14 @@ fn said_by(asked: &Asked<'_>, replica: &Behaviour, of_cluster: bool) -> Answer {
             place(0),
             place(1)
         )),
+        // It names the one without slots, too.
+        ("CLUSTER", _) if asked.is("CLUSTER NODES") => {
+            let line = |at: &SocketAddr| {
+                let id = at.port();
+                format!("{id:040} {at}@1 master - 0 0 1 connected\n")
+            };
+            Some(bulk(&asked.all.iter().map(line).collect::<String>()))
+        }
         ("CLUSTER", _) => Some(info(3, 1)),
         (_, 2) if !of_cluster => {
             let names = Names {
