@@ -479,7 +479,7 @@ impl Engine {
         }
         if ours {
             text.push_str("\r\n");
-            text.push_str(&self.our_section());
+            text.push_str(&self.our_section(session));
         }
         let mut out = Vec::with_capacity(text.len() + 32);
         let version = self

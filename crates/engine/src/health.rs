@@ -254,9 +254,9 @@ struct Seen {
 
 /// INFO.
 impl Engine {
-    /// A line for each server that this worker has to do with, and how many there are. At [`SERVERS_SHOWN_MAX`], those that are
-    /// not up come first.
-    pub(crate) fn server_lines(&self) -> (usize, Vec<String>) {
+    /// A line for each server that `is_shown` and that this worker has to do with, and how many there are. At
+    /// [`SERVERS_SHOWN_MAX`], those that are not up come first.
+    pub(crate) fn server_lines(&self, is_shown: impl Fn(ServerId) -> bool) -> (usize, Vec<String>) {
         let mut seen = vec![Seen::default(); self.servers.len()];
         for (_, link) in self.links.iter() {
             let seen = &mut seen[usize::from(link.key.server.0)];
@@ -273,6 +273,7 @@ impl Engine {
         let ids = (0..self.servers.len() as u16).map(ServerId);
         let with_seen = ids.zip(&seen);
         let mut shown: Vec<(ServerId, &Seen)> = with_seen
+            .filter(|(id, _)| is_shown(*id))
             .filter(|(id, seen)| !self.server(*id).gone || seen.links > 0)
             .filter(|(id, seen)| seen.links > 0 || !self.is_shown_as_read(*id))
             .collect();

@@ -15,7 +15,7 @@ use crate::greeting::Identity;
 use crate::limits::NAME_BYTES_MAX;
 use crate::link::{LinkKey, Role, State};
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
-use crate::session::{Flags, Pins, Session};
+use crate::session::{Flags, Local, Pins, Session};
 use crate::slots::Key;
 use crate::subscriptions::Kind;
 use crate::words::unknown_subcommand_before_7;
@@ -446,7 +446,7 @@ impl Engine {
             if let Some(placed) = self.refused_by_right(key, request) {
                 return placed;
             }
-            let text = self.our_section();
+            let text = self.our_section(key);
             return self.answer_with(key, |out, session| {
                 encode::verbatim(out, session.version, &text)
             });
@@ -457,27 +457,37 @@ impl Engine {
         self.place_on_link(key, request.bytes, true, duty)
     }
 
-    /// Our section of INFO.
-    pub(crate) fn our_section(&self) -> String {
+    /// Our section of INFO for a session: counters of the whole process, and the servers and links of the session's own
+    /// pool. A client of one pool learns no name or address of another.
+    pub(crate) fn our_section(&self, key: Key) -> String {
+        let pool = self.pool_of_session(key);
+        let is_shown = |server| self.pool_of(server).whole == pool;
+        let tcp_port = match self.sessions.get(key).map(|session| &session.local) {
+            _ if self.settings.pools.len() == 1 => self.worker.tcp_port,
+            Some(Local::Tcp(at)) => at.port(),
+            _ => 0,
+        };
         let mut text = String::from("# Respool\r\n");
         let mut field = |name: &str, value: &dyn std::fmt::Display| {
             let _ = write!(text, "{name}:{value}\r\n");
         };
         field("respool_version", &env!("CARGO_PKG_VERSION"));
         field("respool_process_id", &self.worker.process_id);
-        field("respool_tcp_port", &self.worker.tcp_port);
+        field("respool_tcp_port", &tcp_port);
         field("respool_uptime_in_seconds", &(self.now.0 / 1_000_000));
         field("respool_worker", &self.worker.index);
         field("respool_workers", &self.worker.count);
         for (name, value) in self.fleet_now().each() {
             field(&format!("respool_{name}"), &value);
         }
-        let (servers, lines) = self.server_lines();
+        let (servers, lines) = self.server_lines(is_shown);
         field("respool_servers", &servers);
         for (index, line) in lines.iter().enumerate() {
             field(&format!("respool_server_{index}"), line);
         }
-        for (index, (_, link)) in self.links.iter().enumerate() {
+        let links = self.links.iter().map(|(_, link)| link);
+        let links = links.filter(|link| is_shown(link.key.server));
+        for (index, link) in links.enumerate() {
             let state = match link.state {
                 State::Down => "down",
                 State::Connecting { .. } => "connecting",

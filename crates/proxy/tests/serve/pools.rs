@@ -408,18 +408,36 @@ fn every_field_of_info_is_explained_to_who_operates_respool() {
     assert!(names.iter().any(|name| name == "riders"), "{info}");
 }
 
+/// INFO shows a client the servers and links of its own pool, and nothing of the other one; the log has both.
 #[test]
 fn the_log_and_info_name_the_pool_of_each_server() {
     let pools = Pools::start(1);
     let (mut one, mut many) = (pools.one(), pools.many());
     assert_eq!(one.call("PING"), Value::Simple("PONG".into()));
     assert_eq!(many.call("SET k 1"), Value::ok());
-    for client in [&mut one, &mut many] {
-        let info = info(client);
-        for (server, pool) in [(&pools.alone, "one"), (&pools.shards[0], "many")] {
-            let link = format!("server={},pool={pool},db=0", server.address());
+    let mut sides = [
+        (&mut one, "one", "many", &pools.alone, &pools.shards[0]),
+        (&mut many, "many", "one", &pools.shards[0], &pools.alone),
+    ];
+    for (client, own, other, its, others) in &mut sides {
+        for command in ["INFO respool", "INFO", "INFO everything"] {
+            let Value::Bulk(info) = client.call(command) else {
+                panic!("{command} is a text")
+            };
+            let info = String::from_utf8(info).expect("INFO is ASCII");
+            let link = format!("server={},pool={own},db=0", its.address());
             assert!(info.contains(&link), "{link}: {info}");
+            for hidden in [format!("pool={other}"), others.address().to_string()] {
+                assert!(!info.contains(&hidden), "{hidden}: {info}");
+            }
+            let servers = if *own == "one" { 1 } else { 2 };
+            let count = format!("respool_servers:{servers}\r\n");
+            assert!(info.contains(&count), "{count}: {info}");
         }
+    }
+    for (client, port) in [(&mut one, pools.proxy.address()), (&mut many, pools.beside)] {
+        let port = format!("respool_tcp_port:{}\r\n", port.port());
+        assert!(info(client).contains(&port), "{port}");
     }
     let log = pools.proxy.log();
     let ready = log.lines().find(|line| line.contains(" ready "));
