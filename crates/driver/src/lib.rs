@@ -6,6 +6,7 @@
 mod child;
 mod listen;
 mod mailbox;
+mod names;
 mod sockets;
 mod worker;
 
@@ -236,7 +237,7 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
     let shared = Arc::new(Shared {
         started: Instant::now(),
         sessions: AtomicUsize::new(0),
-        resolvers: AtomicUsize::new(0),
+        look_ups: Default::default(),
         resolve,
         reports: (0..count).map(|_| Default::default()).collect(),
         mailboxes,

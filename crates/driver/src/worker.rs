@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, Settings};
@@ -24,6 +24,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::listen::Listener;
 use crate::mailbox::{Mailbox, Order};
+use crate::names::{Answer, Asked, Caller, LookUps, Name};
 use crate::sockets::{self, LinkSocket, SessionSocket, Socket, Stage, Token};
 use crate::{Notice, Notify, Resolve, StartError, of_call};
 
@@ -32,8 +33,8 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     /// Sessions of all workers.
     pub(crate) sessions: AtomicUsize,
-    /// Look-ups of host names under way.
-    pub(crate) resolvers: AtomicUsize,
+    /// Look-ups of host names.
+    pub(crate) look_ups: Mutex<LookUps<(usize, LinkId)>>,
     /// How they are looked up.
     pub(crate) resolve: Resolve,
     /// What each worker last reported.
@@ -43,6 +44,35 @@ pub(crate) struct Shared {
     /// Subscribers of all workers.
     pub(crate) directory: Arc<Directory>,
     pub(crate) notify: Notify,
+}
+
+impl Shared {
+    /// Tells everybody who asked for a name; returns the name to look up next.
+    fn end_look_up(&self, name: &Name, answer: &Answer) -> Option<Name> {
+        let (callers, next) = lock(&self.look_ups).end(name, answer, Instant::now());
+        for caller in callers {
+            let (worker, link) = caller.link;
+            self.mailboxes[worker].send(Order::Resolved {
+                link,
+                attempt: caller.attempt,
+                addresses: answer.clone(),
+            });
+        }
+        next
+    }
+}
+
+/// Looks names up, one behind the other, until none waits for a place.
+fn resolve(shared: &Shared, first: Name) {
+    let mut next = Some(first);
+    while let Some(name) = next {
+        let answer = (shared.resolve)(&name.0, name.1).map_err(|error| error.to_string());
+        next = shared.end_look_up(&name, &answer);
+    }
+}
+
+fn lock(look_ups: &Mutex<LookUps<(usize, LinkId)>>) -> MutexGuard<'_, LookUps<(usize, LinkId)>> {
+    look_ups.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn read_report(report: &Mutex<Counters>) -> Counters {
@@ -59,8 +89,6 @@ const EVENTS_MAX: usize = 1024;
 const DRAIN_READS_MAX: usize = 1024;
 /// Reads for nothing of one session that was closed, at one time.
 const DISCARDS_MAX: usize = 16;
-/// Look-ups of host names under way at once: a resolver that hangs must not collect threads.
-const RESOLVERS_MAX: usize = 8;
 /// Clients accepted from one socket in one turn.
 const ACCEPTS_MAX: usize = 128;
 /// How often a worker looks after what is not urgent; it ticks as often.
@@ -667,33 +695,37 @@ impl Worker {
                     let connected = sockets::connect_tcp(address);
                     self.connecting(id, connected);
                 }
-                None => {
-                    // The resolver of the system blocks: it gets a thread of its own.
-                    let (mailbox, name) = (self.mailbox.clone(), (host.clone(), *port));
-                    let resolvers = self.shared.clone();
-                    if resolvers.resolvers.fetch_add(1, Ordering::Relaxed) >= RESOLVERS_MAX {
-                        resolvers.resolvers.fetch_sub(1, Ordering::Relaxed);
-                        return self.link_lost(id, "earlier look-ups of its name have not ended");
-                    }
-                    let look_up = move || {
-                        let (host, port) = name;
-                        let addresses =
-                            (resolvers.resolve)(&host, port).map_err(|error| error.to_string());
-                        resolvers.resolvers.fetch_sub(1, Ordering::Relaxed);
-                        mailbox.send(Order::Resolved {
-                            link: id,
-                            attempt,
-                            addresses,
-                        });
-                    };
-                    if let Err(error) = std::thread::Builder::new()
-                        .name("resolver".to_owned())
-                        .spawn(look_up)
-                    {
-                        self.link_lost(id, &format!("its name cannot be looked up: {error}"));
-                    }
-                }
+                None => self.look_up(id, attempt, (host.clone(), *port)),
             },
+        }
+    }
+
+    /// The resolver of the system blocks: it gets a thread of its own.
+    fn look_up(&mut self, link: LinkId, attempt: u64, name: Name) {
+        let (worker, pool) = (self.id.index, self.engine.pool_of_link(link));
+        let caller = Caller {
+            link: (worker, link),
+            attempt,
+        };
+        let asked = lock(&self.shared.look_ups).ask(&name, pool, caller, Instant::now());
+        let since = match asked {
+            Asked::Known(addresses) => return self.resolved(link, attempt, Ok(addresses)),
+            Asked::Wait(since) | Asked::Start(since) => since,
+        };
+        let since = since.saturating_duration_since(self.shared.started);
+        let since = Time(since.as_micros() as u64);
+        self.engine.handle_link_resolving(link, since);
+        if !matches!(asked, Asked::Start(_)) {
+            return;
+        }
+        let (shared, first) = (self.shared.clone(), name.clone());
+        let resolver = std::thread::Builder::new().name("resolver".to_owned());
+        if let Err(error) = resolver.spawn(move || resolve(&shared, first)) {
+            let answer = Err(format!("no thread can be started: {error}"));
+            let mut next = Some(name);
+            while let Some(name) = next {
+                next = self.shared.end_look_up(&name, &answer);
+            }
         }
     }
 
@@ -709,6 +741,7 @@ impl Worker {
         if link.attempt != attempt {
             return;
         }
+        self.engine.handle_link_resolved(id);
         match addresses {
             Err(error) => self.link_lost(id, &format!("its name cannot be looked up: {error}")),
             Ok(mut addresses) => {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_driver::{Running, Setup, start_with};
+use respool_driver::{Resolve, Running, Setup, start_with};
 use respool_engine::settings::{Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -242,4 +242,125 @@ fn when_a_server_takes_no_writes_any_more_its_name_is_looked_up_again() {
     assert_eq!(running.join(SOON), 0);
     first.end();
     second.end();
+}
+
+/// Settings of pools that have one server each.
+fn pools_of(hosts: &[Vec<String>]) -> Settings {
+    let server = |host: &String| ServerSettings {
+        address: Address::Tcp {
+            host: host.clone(),
+            port: 6379,
+        },
+        credentials: None,
+        db: 0,
+    };
+    let pools = hosts.iter().enumerate().map(|(index, hosts)| PoolSettings {
+        name: format!("pool-{index}"),
+        kind: match &hosts[..] {
+            [host] => PoolKind::Single(server(host)),
+            seeds => PoolKind::Cluster {
+                seeds: seeds.iter().map(server).collect(),
+            },
+        },
+        reads: Reads::default(),
+        flush: None,
+        announce: None,
+    });
+    Settings {
+        pools: pools.collect(),
+        ..Settings::default()
+    }
+}
+
+/// Workers before those pools, and a client of each pool.
+fn before_pools(settings: Settings, resolve: Resolve, workers: usize) -> (Running, Vec<TcpStream>) {
+    let listeners = (0..settings.pools.len()).map(|pool| {
+        let (host, port) = ("127.0.0.1".to_owned(), 0);
+        (Address::Tcp { host, port }, pool)
+    });
+    let setup = Setup {
+        listeners: listeners.collect(),
+        workers,
+        settings: Arc::new(settings),
+    };
+    let running = start_with(setup, Arc::new(|_| {}), resolve).expect("it starts");
+    let clients = running.addresses().into_iter().map(|address| {
+        let Address::Tcp { port, .. } = address else {
+            unreachable!("it listens on TCP");
+        };
+        let client = TcpStream::connect(("127.0.0.1", port)).expect("it accepts");
+        client.set_read_timeout(Some(SOON)).expect("a limit");
+        client
+    });
+    let clients = clients.collect();
+    (running, clients)
+}
+
+/// A pool whose names hang in the resolver takes no place from the names of another pool.
+#[test]
+fn hanging_names_of_one_pool_leave_another_alone() {
+    let server = Named::start("there");
+    let (address, asked) = (server.address, Arc::new(AtomicUsize::new(0)));
+    let hanging = Arc::clone(&asked);
+    let resolve: Resolve = Arc::new(move |host: &str, _| {
+        if host == "there.example" {
+            return Ok(vec![address]);
+        }
+        hanging.fetch_add(1, Ordering::SeqCst);
+        thread::sleep(2 * SOON);
+        Err(io::Error::other("no such name"))
+    });
+    let hang = (0..40).map(|number| format!("hangs-{number}.example"));
+    let settings = pools_of(&[hang.collect(), vec!["there.example".to_owned()]]);
+    let (running, mut clients) = before_pools(settings, resolve, 2);
+    let reply = get(&mut clients[0]);
+    assert!(reply.starts_with("-NOTSENT "), "{reply}");
+    wait_until("every place that it may have is taken", || {
+        asked.load(Ordering::SeqCst) >= 5
+    });
+    assert_eq!(get(&mut clients[1]), "+there\r\n");
+    assert!(asked.load(Ordering::SeqCst) <= 10, "threads are bounded");
+    drop(clients);
+    running.drain();
+    assert_eq!(running.join(SOON), 0);
+    server.end();
+}
+
+/// All workers and attempts share one look-up of a name, and the error of a request says that it takes its time.
+#[test]
+fn slow_look_up_is_shared_and_told() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (counted, server) = (Arc::clone(&asked), Named::start("there"));
+    let (address, may_end) = (server.address, Arc::new(AtomicBool::new(false)));
+    let ends = Arc::clone(&may_end);
+    let resolve: Resolve = Arc::new(move |_: &str, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        while !ends.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(vec![address])
+    });
+    let mut settings = pools_of(&[vec!["slow.example".to_owned()]]);
+    settings.timeouts.connect_ms = 300;
+    let (running, mut clients) = before_pools(settings, resolve, 3);
+    let client = &mut clients[0];
+    let reply = get(client);
+    let why = "looking up slow.example has taken more than 300 ms\r\n";
+    assert!(reply.ends_with(why), "{reply}");
+    wait_until("an attempt is under way", || {
+        let reply = get(client);
+        assert!(
+            reply.contains("looking up slow.example has taken "),
+            "{reply}"
+        );
+        !reply.ends_with(why)
+    });
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    may_end.store(true, Ordering::SeqCst);
+    wait_until("the server is reached", || get(client) == "+there\r\n");
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "its result is used");
+    drop(clients);
+    running.drain();
+    assert_eq!(running.join(SOON), 0);
+    server.end();
 }

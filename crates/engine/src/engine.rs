@@ -640,6 +640,28 @@ impl Engine {
         self.close(session.0, false);
     }
 
+    /// The name of a link's server is looked up since then, and the link waits for that.
+    pub fn handle_link_resolving(&mut self, link: LinkId, since: Time) {
+        if let Some(link) = self.links.get(link.0) {
+            let server = usize::from(link.key.server.0);
+            self.servers[server].health.begin_look_up(since);
+        }
+    }
+
+    /// That look-up has ended, whatever it has found.
+    pub fn handle_link_resolved(&mut self, link: LinkId) {
+        if let Some(link) = self.links.get(link.0) {
+            let server = usize::from(link.key.server.0);
+            self.servers[server].health.end_look_up();
+        }
+    }
+
+    /// The index of the pool that a link belongs to, in [`Settings::pools`].
+    pub fn pool_of_link(&self, link: LinkId) -> u16 {
+        let link = self.links.get(link.0);
+        link.map_or(0, |link| self.pool_of(link.key.server).whole)
+    }
+
     /// A link's socket is connected.
     pub fn handle_link_up(&mut self, link: LinkId) {
         let Some(server) = self.links.get(link.0).map(|link| link.key.server) else {
@@ -1067,6 +1089,7 @@ impl Engine {
             return;
         }
         let to = server.settings.address.clone();
+        self.servers[usize::from(id.0)].health.end_look_up();
         if !self.may_try(key, id) {
             if let Some(link) = self.links.get_mut(key) {
                 link.untried = true;

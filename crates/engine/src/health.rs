@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::limits::SERVERS_SHOWN_MAX;
 use crate::link::{Link, Role, State};
 use crate::pool::{Server, ServerId, Topology};
+use crate::settings::Address;
 use crate::slots::Key;
 use crate::time::Time;
 
@@ -43,6 +44,8 @@ pub(crate) struct Health {
     probe: Option<Key>,
     /// The last attempt was answered, be it by a refusal.
     answered: bool,
+    /// Since when its name is looked up, while that goes on.
+    looked_up_since: Option<Time>,
 }
 
 impl Health {
@@ -52,6 +55,14 @@ impl Health {
         self.rest_until = None;
         self.probe = None;
         self.answered = false;
+    }
+
+    pub(crate) fn begin_look_up(&mut self, since: Time) {
+        self.looked_up_since = Some(since);
+    }
+
+    pub(crate) fn end_look_up(&mut self) {
+        self.looked_up_since = None;
     }
 }
 
@@ -224,13 +235,37 @@ impl Engine {
                 if is_late(link, since) && self.away_until(link.key.server).is_some() => {}
             _ => return,
         }
-        let reason = self.server(link.key.server).health.reason.clone();
+        let reason = self.why_late(link.key.server);
         if let Some(link) = self.links.get_mut(key) {
             link.is_late = true;
             link.reason.clone_from(&reason);
         }
         self.fail_waiting(key);
         self.wake_waiters(key);
+    }
+
+    /// Why an attempt to reach a server takes its time: the look-up of its name, or else as the last attempt failed.
+    fn why_late(&self, server: ServerId) -> String {
+        let server = self.server(server);
+        match (server.health.looked_up_since, &server.settings.address) {
+            (Some(since), Address::Tcp { host, .. }) => {
+                let ms = self.now.since_ms(since);
+                format!("looking up {host} has taken {ms} ms")
+            }
+            _ => server.health.reason.clone(),
+        }
+    }
+
+    /// Why an attempt to reach a server has failed that was neither refused nor answered in time. Its text is the same
+    /// for each attempt.
+    pub(crate) fn why_no_answer(&self, server: ServerId, limit_ms: u32) -> String {
+        let server = self.server(server);
+        match (server.health.looked_up_since, &server.settings.address) {
+            (Some(_), Address::Tcp { host, .. }) => {
+                format!("looking up {host} has taken more than {limit_ms} ms")
+            }
+            _ => format!("no answer within {limit_ms} ms"),
+        }
     }
 
     /// Servers to which no link is up, and that cannot be reached. One that owns slots and is read as a replica, too, is one.

@@ -492,8 +492,9 @@ impl Engine {
             State::Connecting { since } | State::Greeting { since, .. }
                 if over(now, since, timeouts.connect_ms) =>
             {
-                let late = || format!("no answer within {} ms", timeouts.connect_ms);
-                let reason = self.why_unknown(link.key.server).unwrap_or_else(late);
+                let server = link.key.server;
+                let late = || self.why_no_answer(server, timeouts.connect_ms);
+                let reason = self.why_unknown(server).unwrap_or_else(late);
                 return self.lose_link(key, &reason);
             }
             // A database that does not exist, say: nobody rides on it, and who asked was told.
