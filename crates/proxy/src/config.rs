@@ -1,6 +1,7 @@
 //! From what was given to what is run: one whole, checked configuration, or every reason why not.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use respool_engine::limits::Limits;
@@ -34,6 +35,8 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     /// Which are written.
     pub(crate) log_level: LogLevel,
+    /// What works, and is still not as its operator means it.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// What is behind us, and where clients reach it.
@@ -90,7 +93,8 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::build`].
-    pub(crate) fn resolve(raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
+    pub(crate) fn resolve(mut raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
+        let mut warnings = std::mem::take(&mut raw.warnings);
         let (resolved, mut problems) = Resolved::from_raw(raw);
         let pools = resolved.pools(&mut problems);
         let users = resolved.users(&mut problems);
@@ -101,6 +105,7 @@ impl Config {
         if !problems.is_empty() {
             return Err(problems);
         }
+        warnings.extend(resolved.readable_secrets());
         let values = &resolved.values;
         let config = Config {
             pools,
@@ -121,6 +126,7 @@ impl Config {
             drain_timeout: std::time::Duration::from_millis(values.drain_timeout_ms.into()),
             log_format: values.log_format,
             log_level: values.log_level,
+            warnings,
         };
         Ok((config, resolved))
     }
@@ -486,6 +492,53 @@ impl Resolved {
             .ok()
     }
 
+    /// Warnings about files that hold a password and that other users of the machine may read.
+    fn readable_secrets(&self) -> Vec<String> {
+        let values = &self.values;
+        let files = [
+            ("password-file", values.password_file.as_deref()),
+            (
+                "backend-password-file",
+                values.backend_password_file.as_deref(),
+            ),
+        ];
+        let files = files
+            .into_iter()
+            .filter_map(|(name, path)| Some((name, path?)));
+        let config = self.file_with_secrets();
+        let config = config.iter().map(|path| ("config", Path::new(path)));
+        let warnings = files.chain(config).filter_map(|(name, path)| {
+            let warning = readable_by_others(path)?;
+            Some(format!("--{name}: {warning}"))
+        });
+        warnings.collect()
+    }
+
+    /// The configuration file, if a password stands in it.
+    fn file_with_secrets(&self) -> Option<String> {
+        let values = &self.values;
+        let has_password = |url: &BackendUrl| url.password.is_some();
+        let path = |place: &Place| match place {
+            Place::File { path, .. } => Some(path.clone()),
+            _ => None,
+        };
+        let of_all = [
+            ("password", values.password.is_some()),
+            ("backend-password", values.backend_password.is_some()),
+            ("user", !values.users.is_empty()),
+            ("backend", has_password(&values.backend)),
+        ];
+        let of_all = of_all.into_iter().filter(|(_, is_secret)| *is_secret);
+        let of_all = of_all.filter_map(|(name, _)| path(self.place(name)));
+        let of_pools = values.pools.iter().filter(|pool| {
+            let backend = pool.backend.iter().map(|(url, _)| url);
+            let prefixes = pool.prefixes.iter().map(|part| &part.url);
+            backend.chain(prefixes).any(has_password)
+        });
+        let mut all = of_all.chain(of_pools.filter_map(|pool| path(&pool.place)));
+        all.next()
+    }
+
     /// Every listener with the name of its pool and its place.
     fn listeners(&self) -> Vec<(Option<&str>, &Address, &Place)> {
         let values = &self.values;
@@ -754,6 +807,27 @@ impl Resolved {
             line
         }
     }
+}
+
+/// Whether other users of the machine may read or write a file, and what to do about it.
+fn readable_by_others(path: &Path) -> Option<String> {
+    let file = std::fs::metadata(path).ok().filter(|file| file.is_file())?;
+    let mode = file.mode() & 0o7777;
+    // Where the file is another user's, respool may need its group to read it.
+    let is_ours = file.uid() == rustix::process::geteuid().as_raw();
+    let (group, others) = (is_ours && mode & 0o060 != 0, mode & 0o006 != 0);
+    let readers = match (group, others) {
+        (false, false) => return None,
+        (true, false) => "its group",
+        (false, true) => "every user",
+        (true, true) => "its group and every user",
+    };
+    let path = path.display();
+    let right = if is_ours { "600" } else { "640" };
+    Some(format!(
+        "`{path}` holds a password and has the mode {mode:04o}: {readers} may read or change it; say \
+         `chmod {right} {path}`"
+    ))
 }
 
 /// What must be true of the backends among which keys are divided by how they begin.

@@ -55,14 +55,25 @@ fn main() -> ExitCode {
 }
 
 fn all_layers(told: Told) -> raw::RawConfig {
-    told.into_raw(|variable| std::env::var_os(variable))
+    let mut raw = told.into_raw(|variable| std::env::var_os(variable));
+    raw.warn_of_variables(std::env::vars_os().map(|(name, _)| name));
+    raw
 }
 
 /// `respool check`: the same steps as `serve`, up to where something would happen.
 fn check(told: Told, print: bool) -> ExitCode {
     match Config::resolve(all_layers(told)) {
-        Ok((_, resolved)) if print => say(&resolved.to_toml()),
-        Ok((config, _)) => say(&format!("good: {}\n", config.summary())),
+        Ok((config, resolved)) => {
+            let mut errors = io::stderr().lock();
+            for warning in &config.warnings {
+                // Where nothing reads standard error, the exit code still tells.
+                let _ = writeln!(errors, "warning: {warning}");
+            }
+            match print {
+                true => say(&resolved.to_toml()),
+                false => say(&format!("good: {}\n", config.summary())),
+            }
+        }
         Err(problems) => refuse(&problems),
     }
 }

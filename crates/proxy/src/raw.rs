@@ -30,7 +30,12 @@ pub(crate) struct RawConfig {
     pub(crate) pools: Vec<PoolTable>,
     /// What could not even be read.
     pub(crate) problems: Vec<Problem>,
+    /// What is no problem, and still not as its operator means it.
+    pub(crate) warnings: Vec<String>,
 }
+
+/// Variables that are warned of one by one; the rest is counted.
+const WARNINGS_MAX: usize = 16;
 
 impl RawConfig {
     /// Adds one option of the command line. Of an option that has one value the last one counts, so
@@ -75,6 +80,36 @@ impl RawConfig {
                         .push(Problem::of_option(option.name, &place, "is not UTF-8"));
                 }
             }
+        }
+    }
+
+    /// Warns of variables that look like ours and are not read.
+    pub(crate) fn warn_of_variables(&mut self, names: impl Iterator<Item = OsString>) {
+        let names = names.filter_map(|name| name.into_string().ok());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        let in_kubernetes = names.iter().any(|name| name == "KUBERNETES_SERVICE_HOST");
+        let is_read = |name: &str| OPTIONS.iter().any(|option| option.variable == Some(name));
+        let mut unread = Vec::new();
+        for name in &names {
+            let Some(rest) = name.strip_prefix("RESPOOL_") else {
+                continue;
+            };
+            // Kubernetes sets these for a service that is called `respool`; the others belong to the tests of the project.
+            let of_kubernetes = in_kubernetes
+                && ["SERVICE_", "PORT"]
+                    .iter()
+                    .any(|start| rest.starts_with(start));
+            if !is_read(name) && !of_kubernetes && !rest.starts_with("TEST") {
+                unread.push(unread_variable(name, rest));
+            }
+        }
+        let more = unread.len().saturating_sub(WARNINGS_MAX);
+        unread.truncate(WARNINGS_MAX);
+        self.warnings.extend(unread);
+        if more > 0 {
+            let text = format!("{more} more variables that begin with RESPOOL_ are not read");
+            self.warnings.push(text);
         }
     }
 
@@ -355,6 +390,27 @@ fn texts(option: &Opt, item: &Item) -> Result<Vec<(String, Span)>, (Span, String
         }
         (Kind::List { .. }, _) => {
             wrong(item.span(), "an array of strings", option.example_in_file())
+        }
+    }
+}
+
+/// What to do about a variable that is not read.
+fn unread_variable(name: &str, rest: &str) -> String {
+    let name = name.escape_debug();
+    let meant = did_you_mean(rest, OPTIONS.iter().map(|option| option.name));
+    let meant = meant.and_then(find);
+    match meant.map(|option| (option.name, option.variable)) {
+        Some((_, Some(variable))) => {
+            format!("the environment variable {name} is not read: did you mean {variable}?")
+        }
+        Some((option, None)) => format!(
+            "the environment variable {name} is not read: say --{option} on the command line, or \
+             `{option}` in the file"
+        ),
+        None => {
+            let read = OPTIONS.iter().filter_map(|option| option.variable);
+            let read = read.collect::<Vec<_>>().join(", ");
+            format!("the environment variable {name} is not read; those that are: {read}")
         }
     }
 }

@@ -78,6 +78,9 @@ pub(crate) fn serve(config: &Config) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    for warning in &config.warnings {
+        warn!("{warning}");
+    }
     let code = conclude(run(config, &logs));
     logs.finish();
     code

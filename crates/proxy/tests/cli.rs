@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -145,6 +146,8 @@ fn check_tells_every_problem_of_a_file_and_starts_nothing() {
         "listen = [':1234']\nbackend = 'redis://:SECRET@h:1/2'\nthreads = 3\n",
     )
     .unwrap();
+    // A password stands in it.
+    fs::set_permissions(&good, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&bad, "threads = 0\n  max_delay_us = 1\nlinks-max = 'x'\n").unwrap();
 
     let (code, out, err) = said(&["check", good.to_str().unwrap()]);
@@ -193,6 +196,7 @@ fn check_shows_every_pool_and_tells_what_is_wrong_with_each() {
     let pools = "[pool.a]\nlisten = ':1'\nbackend = 'redis://:SECRET@h:1'\n\
                  [pool.b]\nlisten = [':2', 'unix:/b']\nbackend = 'redis-cluster://h:2'\n";
     fs::write(&path, format!("threads = 3\n{pools}")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let (code, out, err) = said(&["check", file]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let summary = "good: pool a: listen 0.0.0.0:1, backend redis://h:1/0; pool b: listen 0.0.0.0:2, unix:/b, \
@@ -444,6 +448,89 @@ fn the_limit_of_open_files_is_raised_or_the_log_says_what_it_allows() {
     // Only a privileged process may go beyond the hard limit, which the shell lowered too.
     let told = log.contains("open files are limited to 200: ") && log.contains("\"sessions_max\":");
     assert!(soft > 10_000 || told, "{soft}: {log}");
+}
+
+/// A variable that looks like an option is named, with what to say instead; so is what it most likely means.
+#[test]
+fn unread_variable_is_a_warning() {
+    let check = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(RESPOOL);
+        command.args(["check", "--listen", "127.0.0.1:0"]);
+        command.envs(variables.iter().copied());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        text(&output.stderr)
+    };
+    let said = check(&[
+        ("RESPOOL_THREADS", "9"),
+        ("RESPOOL_PASSWROD", "SECRET"),
+        ("RESPOOL_QQQQ", "x"),
+    ]);
+    for part in [
+        "warning: the environment variable RESPOOL_THREADS is not read: say --threads",
+        "warning: the environment variable RESPOOL_PASSWROD is not read: did you mean RESPOOL_PASSWORD?",
+        "warning: the environment variable RESPOOL_QQQQ is not read; those that are: RESPOOL_PASSWORD",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!said.contains("SECRET"), "{said}");
+    let of_service = [
+        ("RESPOOL_SERVICE_HOST", "10.0.0.1"),
+        ("RESPOOL_PORT", "tcp://10.0.0.1:1"),
+    ];
+    assert_eq!(check(&of_service).lines().count(), 2);
+    let in_kubernetes = [&of_service[..], &[("KUBERNETES_SERVICE_HOST", "10.0.0.2")]].concat();
+    assert_eq!(check(&in_kubernetes), "");
+    let mut command = Command::new(RESPOOL);
+    command.env("RESPOOL_THREADS", "9");
+    let mut respool = Serving::start_by(command, &["--backend", "redis://127.0.0.1:1"]);
+    assert!(
+        respool.log.contains("RESPOOL_THREADS is not read"),
+        "{}",
+        respool.log
+    );
+    respool.signal(Signal::TERM);
+    respool.end();
+}
+
+/// A file with a password that other users may read is named, with its mode and the command that mends it.
+#[test]
+fn readable_password_file_is_a_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    let secret = directory.path().join("secret");
+    fs::write(&secret, "a-long-one\n").unwrap();
+    let config = directory.path().join("respool.toml");
+    fs::write(&config, "password = 'a-long-one'\n").unwrap();
+    let plain = directory.path().join("plain.toml");
+    fs::write(&plain, "threads = 1\n").unwrap();
+    for (mode, readers) in [
+        (0o644, Some("its group and every user")),
+        (0o640, Some("its group")),
+        (0o604, Some("every user")),
+        (0o600, None),
+        (0o400, None),
+    ] {
+        for (option, path) in [
+            ("--password-file", &secret),
+            ("--backend-password-file", &secret),
+            ("--config", &config),
+        ] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            let path = path.to_str().unwrap();
+            let (code, _, err) = said(&["check", option, path]);
+            assert_eq!(code, Some(0), "{err}");
+            let warning = readers.map(|readers| {
+                format!(
+                    "warning: {option}: `{path}` holds a password and has the mode {mode:04o}: \
+                     {readers} may read or change it; say `chmod 600 {path}`\n"
+                )
+            });
+            assert_eq!(err, warning.unwrap_or_default());
+        }
+    }
+    fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).unwrap();
+    let (_, _, err) = said(&["check", "--config", plain.to_str().unwrap()]);
+    assert_eq!(err, "", "it holds no password");
 }
 
 /// A client without any right cannot fill the disk: each kind of line has a rate, and what was left out is counted.
