@@ -85,6 +85,13 @@ python: ready-test ## redis-py, as it is, through respool
 	cargo build -p respool --bins $(QUICK)
 	$(VENV)/bin/python -B -m unittest discover --verbose --start-directory tests/redis_py
 
+# Not a part of `make test`: some attacks need a minute until what should come has come.
+.PHONY: hostile
+hostile: ready-test ## Hostile clients, hostile servers, careless operators; SERVERS="redis-7.0 valkey-9.1" and ONLY=WORD for some
+	cargo build -p respool --bins $(QUICK)
+	HOSTILE_SERVERS="$(or $(SERVERS),redis-7.0 redis-8.2 valkey-9.1)" $(VENV)/bin/python -B -m unittest discover --verbose \
+	    --start-directory tests/hostile $(if $(ONLY),-k '$(ONLY)')
+
 .PHONY: fuzz-smoke
 fuzz-smoke: ready-test ## The fuzz targets, a few seconds each
 	fuzz/run --seconds 15

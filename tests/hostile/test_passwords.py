@@ -1,0 +1,638 @@
+"""Passwords: guessed ones, and ones that change while respool is connected."""
+
+import itertools
+import re
+import time
+import unittest
+
+from harness import (
+    ATTACK_SECONDS,
+    Client,
+    ErrorReply,
+    HostileTest,
+    encode,
+    on_every_server,
+    seconds_of,
+    time_waits,
+    wait_until,
+)
+
+GUESSER, POLITE = "127.0.0.2", "127.0.0.3"
+# How late a changed password may be seen by clients that come: the interval of fresh greetings.
+SEEN_WITHIN_SECONDS = 20
+
+
+class Guesser:
+    """Connections that guess passwords in a loop, all from one address."""
+
+    def __init__(self, respool, connections, source=GUESSER, words=None):
+        self.respool, self.source = respool, source
+        self.words = words or (lambda number: ("AUTH", f"user{number}", "wrong"))
+        self.clients, self.number, self.connections = [], itertools.count(), connections
+        self.answered, self.accepted = 0, 0
+
+    def step(self):
+        """Every connection guesses once. A connection that is gone is replaced."""
+        while len(self.clients) < self.connections:
+            self.clients.append(Client(self.respool.port, timeout=1, source=self.source))
+        for client in list(self.clients):
+            try:
+                client.send(*self.words(next(self.number)))
+            except OSError:
+                self._drop(client)
+        for client in list(self.clients):
+            try:
+                reply = client.reply()
+                self.answered += 1
+                self.accepted += not isinstance(reply, ErrorReply)
+            except (OSError, ValueError):
+                self._drop(client)
+
+    def _drop(self, client):
+        client.close()
+        self.clients.remove(client)
+
+    def close(self):
+        for client in self.clients:
+            client.close()
+
+
+class GuessesAtServersUsers(HostileTest):
+    """Users are the server's, and strangers guess."""
+
+    def prepare(self, sharded):
+        servers = [self.server(password="secret") for _ in range(2 if sharded else 1)]
+        for each in servers:
+            client = self.client(each)
+            for number in range(40):
+                client.ask("ACL", "SETUSER", f"alice{number}", "on", ">right", "+@all", "~*", "&*")
+        hosts = ",".join(each.address for each in servers)
+        backend = f"redis-sharded://{hosts}" if sharded else f"redis://{hosts}"
+        return servers, self.respool(backend=backend)
+
+    def attack(self, sharded, connections, source, pause=0.0):
+        """Guesses for some seconds; meanwhile users with the right password log in."""
+        servers, respool = self.prepare(sharded)
+        control = self.client(servers[0])
+        settled = self.client(respool, "alice0", "right", source=POLITE)
+        before = int(control_stat(control, "total_connections_received"))
+        guesser = self.keep(Guesser(respool, connections, source))
+        # The polite ones come from the guesser's address where that is the default.
+        address = POLITE if source else None
+        attack = self.background(guesser.step, pause)
+        wait_until(lambda: guesser.answered or len(guesser.clients) == connections, "guesses")
+        failures, slowest, logins = [], 0, 0
+        end = time.monotonic() + ATTACK_SECONDS
+        while time.monotonic() < end:
+            for login in (("AUTH", f"alice{logins % 40}", "right"), ("HELLO", "3", "AUTH", "default", "secret")):
+                with Client(respool.port, source=address) as client:
+                    took, reply = seconds_of(lambda: client.ask(*login))
+                    if isinstance(reply, ErrorReply):
+                        failures.append(f"{login}: {reply}")
+                    elif isinstance(value := client.ask("GET", "k"), ErrorReply):
+                        failures.append(f"GET after {login}: {value}")
+                    slowest = max(slowest, took)
+            self.assertIsNone(settled.ask("GET", "k"))
+            logins += 1
+            time.sleep(0.05)
+        attack.close()
+        made = int(control_stat(control, "total_connections_received")) - before
+        waiting = time_waits(servers[0].port)
+        self.assertFalse(failures, f"{len(failures)} of {2 * logins} logins failed, {guesser.answered} guesses")
+        self.assertLess(slowest, 5, "a login with the right password is not held up")
+        self.assertEqual(guesser.accepted, 0)
+        # The logins themselves may need a link for each user and version.
+        self.assertLess(made, 150, f"connections at the server, for {guesser.answered} guesses")
+        self.assertLess(waiting, 150, "sockets in TIME_WAIT")
+
+    def test_many_guessers_before_plain_server(self):
+        """200 guessing connections neither use up ports nor keep other addresses from logging in."""
+        self.attack(False, 200, GUESSER)
+
+    def test_many_guessers_before_shards(self):
+        """The same before sharded servers."""
+        self.attack(True, 200, GUESSER)
+
+    def test_many_guessers_of_one_address(self):
+        """The same where guessers and polite clients share an address."""
+        self.attack(False, 200, None)
+
+    def test_one_guesser_before_shards(self):
+        """20 guesses a second lock nobody out before sharded servers."""
+        self.attack(True, 1, GUESSER, pause=0.05)
+
+    def test_wrong_password_is_said_once(self):
+        """The server sees one wrong login for each guess, and none by itself afterwards."""
+        servers, respool = self.prepare(False)
+        control = self.client(servers[0])
+        control.ask("ACL", "LOG", "RESET")
+        with respool.client() as client:
+            for _ in range(3):
+                self.assert_error(client.ask("AUTH", "alice1", "wrong"), "WRONGPASS")
+        time.sleep(2)
+        entries = control.ask("ACL", "LOG")
+        count = sum(dict(zip(each[::2], each[1::2]))[b"count"] for each in entries)
+        self.assertLessEqual(count, 3, entries)
+
+    def test_right_password_after_wrong_ones(self):
+        """One client that mistypes its password logs in with the right one within seconds."""
+        _, respool = self.prepare(False)
+        client = self.client(respool)
+        for _ in range(3):
+            self.assert_error(client.ask("AUTH", "alice1", "wrong"), "WRONGPASS")
+        took, reply = seconds_of(lambda: client.ask("AUTH", "alice1", "right"))
+        self.assertEqual(reply, "OK")
+        self.assertLess(took, 5)
+
+    def test_wrong_password_harms_no_user_of_that_name(self):
+        """Guesses at a user's password do not end the links of that user's sessions."""
+        _, respool = self.prepare(False)
+        settled = self.client(respool, "alice1", "right", source=POLITE)
+        downs = respool.counter("link_downs", "alice0", "right")
+        guesser = self.keep(Guesser(respool, 20, words=lambda _: ("AUTH", "alice1", "wrong")))
+        self.background(guesser.step)
+        for _ in range(60):
+            self.assertIsNone(settled.ask("GET", "k"))
+            time.sleep(0.05)
+        self.assertEqual(settled.ask("ACL", "WHOAMI"), b"alice1")
+        self.assertLess(respool.counter("link_downs", "alice0", "right") - downs, 60)
+
+
+    def test_more_guesses_at_once_than_places(self):
+        """1,500 guesses at the same time leave room for a login of another address."""
+        _, respool = self.prepare(False)
+        held = [self.client(respool, source=GUESSER) for _ in range(1500)]
+        for number, each in enumerate(held):
+            each.send("AUTH", f"user{number}", "wrong" * 20)
+        for number in range(5):
+            with Client(respool.port, source=POLITE) as client:
+                took, reply = seconds_of(lambda: client.ask("AUTH", f"alice{number}", "right"))
+            self.assertEqual(reply, "OK")
+            self.assertLess(took, 5)
+
+    def test_pipelined_guesses(self):
+        """Guesses in one long pipeline are no faster, and a login of another address is let in."""
+        servers, respool = self.prepare(False)
+        control = self.client(servers[0])
+        before = int(control_stat(control, "total_connections_received"))
+        held = [self.client(respool, source=GUESSER, timeout=2) for _ in range(20)]
+        for each in held:
+            each.raw(b"".join(encode("AUTH", f"user{number}", "wrong") for number in range(2000)))
+        for number in range(10):
+            with Client(respool.port, source=POLITE) as client:
+                took, reply = seconds_of(lambda: client.ask("AUTH", f"alice{number}", "right"))
+            self.assertEqual(reply, "OK")
+            self.assertLess(took, 5)
+        self.assertLess(int(control_stat(control, "total_connections_received")) - before, 60)
+
+    def test_guessers_that_leave(self):
+        """Guessers that do not wait for the answer leave neither connections nor a queue behind."""
+        servers, respool = self.prepare(False)
+        control = self.client(servers[0])
+        before = int(control_stat(control, "total_connections_received"))
+        for number in range(2000):
+            with Client(respool.port, source=GUESSER) as client:
+                client.send("AUTH", f"user{number}", "wrong")
+        with Client(respool.port, source=POLITE) as client:
+            took, reply = seconds_of(lambda: client.ask("AUTH", "alice1", "right"))
+        self.assertEqual(reply, "OK")
+        self.assertLess(took, 5)
+        self.assertLess(int(control_stat(control, "total_connections_received")) - before, 100)
+
+    def test_guesses_by_hello_before_plain_server(self):
+        """HELLO with AUTH in either version is no way round the probing links."""
+        servers, respool = self.prepare(False)
+        control = self.client(servers[0])
+        before = int(control_stat(control, "total_connections_received"))
+        words = lambda number: ("HELLO", str(2 + number % 2), "AUTH", f"user{number}", "wrong", "SETNAME", f"n{number}")
+        guesser = self.keep(Guesser(respool, 100, words=words))
+        attack = self.background(guesser.step)
+        time.sleep(ATTACK_SECONDS)
+        with Client(respool.port, source=POLITE) as client:
+            took, reply = seconds_of(lambda: client.ask("AUTH", "alice1", "right"))
+        attack.close()
+        self.assertEqual(reply, "OK")
+        self.assertLess(took, 5)
+        self.assertLess(int(control_stat(control, "total_connections_received")) - before, 100)
+
+    def test_passwords_that_are_no_text(self):
+        """Passwords with any bytes are refused, not crashed on, and no connection is made for each."""
+        _, respool = self.prepare(False)
+        for password in (b"", b"\x00", b"\xff\xfe", b"a" * 100_000, b"\r\n", b" "):
+            with Client(respool.port, source=GUESSER, timeout=10) as client:
+                self.assert_error(client.ask("AUTH", password))
+            with Client(respool.port, source=GUESSER, timeout=10) as client:
+                self.assert_error(client.ask("AUTH", password or b"x", password))
+        self.assertEqual(respool.client("alice1", "right").ask("PING"), "PONG")
+
+
+def control_stat(client, field):
+    return re.search(rf"{field}:(\d+)", client.ask("INFO", "stats").decode())[1]
+
+
+class GuessesAtOwnUsers(HostileTest):
+    """Users are respool's own."""
+
+    def prepare(self):
+        return self.respool("--password", "right", "--user", "alice:right", backend=self.server().backend)
+
+    def guess(self, words, pipeline=200, connections=8, seconds=ATTACK_SECONDS):
+        """Pipelined guesses of one address. Returns respool and how many were answered."""
+        respool = self.prepare()
+        settled = self.client(respool, "right", source=POLITE)
+        before = respool.counters("right")
+        answered = [0]
+        many = b"".join(encode(*words(number)) for number in range(pipeline))
+
+        def attack():
+            with Client(respool.port, source=GUESSER, timeout=seconds) as client:
+                end = time.monotonic() + seconds
+                try:
+                    while time.monotonic() < end:
+                        client.raw(many)
+                        for _ in range(pipeline):
+                            self.assertIsInstance(client.reply(), ErrorReply)
+                            answered[0] += 1
+                except OSError:
+                    pass
+
+        attacks = [self.background(attack, pause=0.01) for _ in range(connections)]
+        end, slowest = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            took, _ = seconds_of(lambda: settled.ask("GET", "k"))
+            with Client(respool.port, source=POLITE) as client:
+                took_login, reply = seconds_of(lambda: client.ask("AUTH", "alice", "right"))
+            self.assertEqual(reply, "OK")
+            slowest = max(slowest, took, took_login)
+            time.sleep(0.1)
+        for each in attacks:
+            each.stopping.set()
+        self.assertLess(slowest, 3, "polite clients of another address go on")
+        return respool, before, answered[0]
+
+    def check_trace(self, respool, before):
+        """A counter has grown, and one log line or two name the address."""
+        after = respool.counters("right")
+        grown = {n for n in after if re.search("auth|password|login|guess", n) and after[n] != before.get(n)}
+        self.assertTrue(grown, f"no counter of wrong passwords in {sorted(after)}")
+        found = respool.lines(GUESSER)
+        self.assertTrue(1 <= len(found) <= 6, f"{len(found)} lines name the address: {found[:3]}")
+        self.assertNotIn("wrong-word", respool.output())
+
+    def test_guesses_are_few_counted_and_logged(self):
+        """AUTH guesses of one address are slowed down, counted, and logged once with the address."""
+        respool, before, answered = self.guess(lambda number: ("AUTH", "alice", f"wrong-word{number}"))
+        self.assertLess(answered, 1000 * ATTACK_SECONDS)
+        self.check_trace(respool, before)
+
+    def test_guesses_by_hello(self):
+        """HELLO with AUTH is no way round."""
+        words = lambda number: ("HELLO", "2", "AUTH", "alice", f"wrong-word{number}")
+        respool, before, answered = self.guess(words)
+        self.assertLess(answered, 1000 * ATTACK_SECONDS)
+        self.check_trace(respool, before)
+
+    def test_guesses_with_new_connections(self):
+        """A new connection for each guess is no way round."""
+        respool = self.prepare()
+        before = respool.counters("right")
+        answered, end = 0, time.monotonic() + ATTACK_SECONDS
+        while time.monotonic() < end:
+            with Client(respool.port, source=GUESSER, timeout=ATTACK_SECONDS) as client:
+                try:
+                    self.assert_error(client.ask("AUTH", f"wrong-word{answered}"))
+                    answered += 1
+                except OSError:
+                    pass
+        self.assertLess(answered, 500 * ATTACK_SECONDS)
+        self.check_trace(respool, before)
+
+    def test_guesses_in_one_session_while_logged_in(self):
+        """A session that is logged in as one user cannot guess another's password faster."""
+        respool = self.prepare()
+        answered = 0
+        with Client(respool.port, source=GUESSER, timeout=2) as client:
+            client.ask("AUTH", "alice", "right")
+            client.raw(b"".join(encode("AUTH", "default", f"wrong-word{n}") for n in range(20_000)))
+            end = time.monotonic() + 2
+            try:
+                while time.monotonic() < end:
+                    answered += isinstance(client.reply(), ErrorReply)
+            except OSError:
+                pass
+        self.assertLess(answered, 4000)
+
+
+    def test_guesses_in_a_transaction(self):
+        """AUTH between MULTI and EXEC is no way round."""
+        respool = self.prepare()
+        wrong, end = 0, time.monotonic() + 2
+        with Client(respool.port, source=GUESSER, timeout=3) as client:
+            client.ask("AUTH", "alice", "right")
+            try:
+                while time.monotonic() < end:
+                    client.raw(encode("MULTI") + encode("AUTH", "default", "wrong-word") * 1000 + encode("EXEC"))
+                    replies = client.replies(1002)
+                    last = replies[-1] if isinstance(replies[-1], list) else replies
+                    wrong += sum(str(each).startswith("WRONGPASS") for each in last)
+            except OSError:
+                pass
+        self.assertLess(wrong, 4000)
+
+    def test_guesses_without_replies(self):
+        """CLIENT REPLY OFF is no way round: of guesses without a reply the right one is not found fast."""
+        respool = self.prepare()
+        client = self.client(respool, source=GUESSER, timeout=2)
+        client.ask("AUTH", "alice", "right")
+        try:
+            client.raw(encode("CLIENT", "REPLY", "OFF"))
+            client.raw(b"".join(encode("AUTH", "default", f"wrong-word{n}") for n in range(20_000)))
+            client.raw(encode("AUTH", "default", "right") + encode("CLIENT", "REPLY", "ON"))
+            found = client.reply() == "OK" and client.ask("ACL", "WHOAMI")
+        except OSError:
+            found = None
+        # Twenty thousand guesses and the right one behind them, within two seconds, would be found.
+        self.assertIsNone(found)
+
+    def test_polite_client_of_the_same_address(self):
+        """A client that shares the guesser's address is let in within the delay's maximum."""
+        respool = self.prepare()
+        guesser = self.keep(Guesser(respool, 20, source=None, words=lambda n: ("AUTH", "alice", f"wrong-word{n}")))
+        self.background(guesser.step)
+        time.sleep(ATTACK_SECONDS)
+        with respool.client() as client:
+            took, reply = seconds_of(lambda: client.ask("AUTH", "alice", "right"))
+        self.assertEqual(reply, "OK")
+        self.assertLess(took, 10)
+
+    def test_many_addresses(self):
+        """Guesses of thousands of addresses cost little memory, and lock nobody out."""
+        respool = self.prepare()
+        before = respool.rss()
+        for number in range(4000):
+            source = f"127.{1 + number // 60_000}.{number // 250 % 250}.{1 + number % 250}"
+            with Client(respool.port, source=source, timeout=10) as client:
+                client.send("AUTH", "alice", "wrong-word")
+        with Client(respool.port, source="127.9.9.9") as client:
+            took, reply = seconds_of(lambda: client.ask("AUTH", "alice", "right"))
+        self.assertEqual(reply, "OK")
+        self.assertLess(took, 5)
+        self.assertLess(respool.rss() - before, 16 << 20)
+        self.assertLess(len(respool.output().splitlines()), 100)
+
+    def test_guesser_on_the_socket_of_the_file_system(self):
+        """Guesses by a socket of the file system do not lock out its other clients, or those by TCP."""
+        server = self.server()
+        path = f"{server.folder.name}/respool.sock"
+        respool = self.respool(
+            "--password", "right", "--user", "alice:right", "--listen", f"unix:{path}", backend=server.backend
+        )
+        guessers = [self.keep(Client(path=path)) for _ in range(10)]
+        for each in guessers:
+            each.raw(b"".join(encode("AUTH", "alice", f"wrong-word{n}") for n in range(500)))
+        time.sleep(1)
+        for options in ({"path": path}, {"port": respool.port}):
+            with Client(**options) as client:
+                took, reply = seconds_of(lambda: client.ask("AUTH", "alice", "right"))
+            self.assertEqual(reply, "OK")
+            self.assertLess(took, 10)
+
+
+class PasswordThatChanges(HostileTest):
+    """The server's password, or a user's, changes while respool is connected."""
+
+    def newcomer(self, respool, *words, login=()):
+        with Client(respool.port) as client:
+            if login:
+                reply = client.ask("AUTH", *login)
+                if isinstance(reply, ErrorReply):
+                    return reply
+            return client.ask(*words)
+
+    def refused(self, respool, *words, login=()):
+        return str(self.newcomer(respool, *words, login=login)).startswith(("NOAUTH", "WRONGPASS"))
+
+    def check_newcomers_must_login(self, server, respool, control, login):
+        look = lambda: self.refused(respool, "GET", "a")
+        wait_until(look, "newcomers must authenticate", SEEN_WITHIN_SECONDS)
+        for words in (
+            ("GET", "a"),
+            ("SET", "a", "2"),
+            ("CONFIG", "GET", "requirepass"),
+            ("INFO",),
+            ("CLIENT", "LIST"),
+            ("SELECT", "1"),
+            ("BLPOP", "q", "0.1"),
+            ("SUBSCRIBE", "news"),
+            ("WATCH", "a"),
+            ("EVAL", "return 1", "0"),
+            ("SET", "big", "x" * 300_000),
+            ("MULTI",),
+            ("CONFIG", "GET", "respool.*"),
+            ("CONFIG", "SET", "respool.fuse", "no"),
+        ):
+            self.assert_error(self.newcomer(respool, *words), "NOAUTH")
+        self.assert_error(self.newcomer(respool, "HELLO", "3"), "NOAUTH")
+        self.assertEqual(control.ask("GET", "a"), b"1")
+        # With the right words, all goes on.
+        self.assertEqual(self.newcomer(respool, "GET", "a", login=login), b"1")
+
+    @on_every_server
+    def test_requirepass_set_later(self):
+        """Once the server wants a password, clients that come must say it."""
+        server = self.server()
+        respool = self.respool(backend=server.backend)
+        old = self.client(respool)
+        self.assertEqual(old.ask("SET", "a", "1"), "OK")
+        control = self.client(server)
+        self.assertEqual(control.ask("CONFIG", "SET", "requirepass", "new"), "OK")
+        # The server keeps what is connected, and so does respool.
+        self.assertEqual(old.ask("GET", "a"), b"1")
+        self.check_newcomers_must_login(server, respool, control, ("new",))
+        self.assertIn(old.ask("GET", "a"), (b"1",))
+        self.assert_error(self.newcomer(respool, "GET", "a", login=("wrong",)), "WRONGPASS")
+
+    @on_every_server
+    def test_password_removed_again(self):
+        """Once the server wants no password any more, clients that come need none."""
+        server = self.server()
+        respool = self.respool(backend=server.backend)
+        control = self.client(server)
+        control.ask("SET", "a", "1")
+        control.ask("CONFIG", "SET", "requirepass", "new")
+        wait_until(lambda: self.refused(respool, "GET", "a"), "NOAUTH", SEEN_WITHIN_SECONDS)
+        control.ask("CONFIG", "SET", "requirepass", "")
+        look = lambda: self.newcomer(respool, "GET", "a") == b"1"
+        wait_until(look, "newcomers need no password", SEEN_WITHIN_SECONDS)
+
+    @on_every_server
+    def test_default_switched_off(self):
+        """Once `default` is off, clients that come must be somebody."""
+        server = self.server()
+        control = self.client(server)
+        control.ask("SET", "a", "1")
+        control.ask("ACL", "SETUSER", "admin", "on", ">adm", "+@all", "~*", "&*")
+        respool = self.respool(backend=server.backend)
+        self.assertEqual(respool.ask("GET", "a"), b"1")
+        control.ask("ACL", "SETUSER", "default", "off")
+        self.check_newcomers_must_login(server, respool, control, ("admin", "adm"))
+
+    def test_requirepass_set_later_before_shards(self):
+        """The same before sharded servers, where one server alone gets the password."""
+        servers = [self.server() for _ in range(2)]
+        respool = self.respool(backend="redis-sharded://" + ",".join(each.address for each in servers))
+        self.assertEqual(respool.ask("SET", "a", "1"), "OK")
+        owner = next(each for each in servers if each.ask("EXISTS", "a"))
+        control = self.client(owner)
+        control.ask("CONFIG", "SET", "requirepass", "new")
+        wait_until(lambda: self.refused(respool, "GET", "a"), "NOAUTH", SEEN_WITHIN_SECONDS)
+        self.assert_error(self.newcomer(respool, "CONFIG", "GET", "requirepass"))
+
+    def test_requirepass_set_later_before_cluster(self):
+        """The same before a Cluster, all of whose nodes get the password."""
+        cluster = self.cluster()
+        respool = self.respool(backend=cluster.backend)
+        self.assertEqual(respool.ask("SET", "a", "1"), "OK")
+        controls = [self.client(node) for node in cluster.nodes]
+        for control in controls:
+            control.ask("CONFIG", "SET", "requirepass", "new")
+        wait_until(lambda: self.refused(respool, "GET", "a"), "NOAUTH", SEEN_WITHIN_SECONDS)
+        self.assertEqual(self.newcomer(respool, "GET", "a", login=("new",)), b"1")
+
+    def test_newcomers_while_busy(self):
+        """Polite load on the old link does not keep the change from being seen."""
+        server = self.server()
+        respool = self.respool("--threads", "2", backend=server.backend)
+        busy = [self.client(respool) for _ in range(4)]
+        load = [self.background(lambda c=c: c.ask("INCR", "n"), pause=0.001) for c in busy]
+        control = self.client(server)
+        control.ask("CONFIG", "SET", "requirepass", "new")
+        end = time.monotonic() + SEEN_WITHIN_SECONDS
+        wait_until(lambda: self.refused(respool, "GET", "a"), "NOAUTH", SEEN_WITHIN_SECONDS)
+        # Both workers have seen it.
+        for _ in range(20):
+            look = lambda: self.refused(respool, "GET", "a") or time.monotonic() < end and None
+            wait_until(look, "NOAUTH", SEEN_WITHIN_SECONDS)
+        for each in load:
+            each.close()
+            self.assertEqual(each.errors, [])
+
+    def test_link_lost_after_the_change(self):
+        """A link that is lost after the change greets anew, and does not let its old sessions in."""
+        server = self.server()
+        respool = self.respool(backend=server.backend)
+        old = self.client(respool)
+        old.ask("SET", "a", "1")
+        control = self.client(server)
+        control.ask("CONFIG", "SET", "requirepass", "new")
+        control.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        wait_until(lambda: self.refused(respool, "GET", "a"), "NOAUTH", SEEN_WITHIN_SECONDS)
+        reply = old.ask("GET", "a")
+        self.assertTrue(reply == b"1" or isinstance(reply, ErrorReply), reply)
+        self.assertEqual(self.newcomer(respool, "GET", "a", login=("new",)), b"1")
+
+    def test_old_session_that_resets(self):
+        """A session from before the change must authenticate after RESET, as at the server."""
+        server = self.server()
+        respool = self.respool(backend=server.backend)
+        old, direct = self.client(respool), self.client(server)
+        old.ask("SET", "a", "1")
+        control = self.client(server)
+        control.ask("CONFIG", "SET", "requirepass", "new")
+        wait_until(lambda: self.refused(respool, "GET", "a"), "NOAUTH", SEEN_WITHIN_SECONDS)
+        self.assertEqual(direct.ask("RESET"), "RESET")
+        self.assert_error(direct.ask("GET", "a"), "NOAUTH")
+        self.assertEqual(old.ask("RESET"), "RESET")
+        self.assert_error(old.ask("GET", "a"), "NOAUTH")
+
+    def test_wrong_words_are_not_said_again(self):
+        """A user's links that are lost after a change of password do not say the old one without end."""
+        server = self.server()
+        control = self.client(server)
+        control.ask("ACL", "SETUSER", "al", "on", ">one", "+@all", "~*", "&*")
+        respool = self.respool(backend=server.backend)
+        old = self.client(respool, "al", "one")
+        old.ask("GET", "a")
+        control.ask("ACL", "SETUSER", "al", "resetpass", ">two")
+        control.ask("ACL", "LOG", "RESET")
+        control.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        for _ in range(10):
+            try:
+                old.ask("GET", "a")
+            except OSError:
+                break
+            time.sleep(0.5)
+        entries = control.ask("ACL", "LOG")
+        count = sum(dict(zip(each[::2], each[1::2]))[b"count"] for each in entries)
+        self.assertLessEqual(count, 12, entries)
+
+    @on_every_server
+    def test_users_password_changes(self):
+        """A user's old password lets no newcomer in, though a link of that user is up."""
+        server = self.server()
+        control = self.client(server)
+        control.ask("ACL", "SETUSER", "al", "on", ">one", "+@all", "~*", "&*")
+        respool = self.respool(backend=server.backend)
+        old = self.client(respool, "al", "one")
+        self.assertIsNone(old.ask("GET", "a"))
+        control.ask("ACL", "SETUSER", "al", "resetpass", ">two")
+        refused = lambda: self.refused(respool, "GET", "a", login=("al", "one"))
+        wait_until(refused, "the old password is refused", SEEN_WITHIN_SECONDS)
+        self.assertIsNone(self.newcomer(respool, "GET", "a", login=("al", "two")))
+        # The server keeps sessions that are logged in; so does respool.
+        self.assertIsNone(old.ask("GET", "a"))
+
+    @on_every_server
+    def test_user_switched_off(self):
+        """A user that is off lets no newcomer in."""
+        server = self.server()
+        control = self.client(server)
+        control.ask("ACL", "SETUSER", "al", "on", ">one", "+@all", "~*", "&*")
+        respool = self.respool(backend=server.backend)
+        old = self.client(respool, "al", "one")
+        old.ask("GET", "a")
+        control.ask("ACL", "SETUSER", "al", "off")
+        refused = lambda: self.refused(respool, "GET", "a", login=("al", "one"))
+        wait_until(refused, "the user is off", SEEN_WITHIN_SECONDS)
+
+    @on_every_server
+    def test_user_deleted(self):
+        """The sessions of a deleted user get nothing any more, and newcomers are refused."""
+        server = self.server()
+        control = self.client(server)
+        control.ask("ACL", "SETUSER", "al", "on", ">one", "+@all", "~*", "&*")
+        respool = self.respool(backend=server.backend)
+        old = self.client(respool, "al", "one")
+        old.ask("GET", "a")
+        control.ask("ACL", "DELUSER", "al")
+
+        def gone():
+            try:
+                return isinstance(old.ask("GET", "a"), ErrorReply)
+            except OSError:
+                return True
+
+        wait_until(gone, "the session of a deleted user", SEEN_WITHIN_SECONDS)
+        refused = lambda: self.refused(respool, "GET", "a", login=("al", "one"))
+        wait_until(refused, "the user is gone", SEEN_WITHIN_SECONDS)
+        # A user of the same name with other rights is another user.
+        control.ask("ACL", "SETUSER", "al", "on", ">three", "+get", "~b*")
+        self.assert_error(self.newcomer(respool, "GET", "a", login=("al", "three")), "NOPERM")
+
+    def test_backends_password_changes(self):
+        """Where respool says a password of its own, and that is refused, nobody is let in without."""
+        server = self.server(password="first")
+        respool = self.respool(backend=server.backend)
+        self.assertEqual(respool.ask("SET", "a", "1"), "OK")
+        control = self.client(server)
+        control.ask("CONFIG", "SET", "requirepass", "second")
+        control.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        refused = lambda: isinstance(self.newcomer(respool, "GET", "a"), ErrorReply)
+        wait_until(refused, "the configured password is wrong", SEEN_WITHIN_SECONDS)
+        control.ask("CONFIG", "SET", "requirepass", "first")
+        look = lambda: self.newcomer(respool, "GET", "a") == b"1"
+        wait_until(look, "the configured password is right again", SEEN_WITHIN_SECONDS)
+
+
+if __name__ == "__main__":
+    unittest.main()
