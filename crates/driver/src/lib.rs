@@ -82,6 +82,15 @@ pub enum Notice {
         /// What has.
         text: String,
     },
+    /// Requests wait, or are refused, because a bound is reached; said once a minute of each bound.
+    BoundReached {
+        /// Whose.
+        worker: usize,
+        /// The option that sets the bound.
+        name: &'static str,
+        /// What becomes of these requests.
+        effect: String,
+    },
     /// A client has set options of ours, for all workers.
     OptionsSet {
         /// The client's address.

@@ -304,6 +304,11 @@ impl Worker {
                     reason,
                 },
                 Event::Topology { pool, text } => Notice::Topology { worker, pool, text },
+                Event::BoundReached { name, effect } => Notice::BoundReached {
+                    worker,
+                    name,
+                    effect,
+                },
                 Event::OptionsSet {
                     peer,
                     pool,

@@ -196,6 +196,14 @@ counters! {
     streamed_requests: u64,
     /// Sessions that were given a link of their own.
     pins: u64,
+    /// How often a request needed a link of its own, and `pinned-links-max` was reached.
+    pinned_links_full: u64,
+    /// How often a large request needed a streaming link, and `streaming-links-max` was reached.
+    streaming_links_full: u64,
+    /// Sessions that lost a streaming link because they were too slow while others waited for one.
+    slow_uploads_ended: u64,
+    /// Sessions that lost the link on which they watched keys because others waited for one.
+    watches_ended: u64,
     /// Transactions sent.
     transactions: u64,
     /// Scripts sent along because their server had forgotten them.

@@ -22,6 +22,7 @@ use respool_protocol::fan::{Merger, Split};
 use respool_protocol::request::Scanner;
 
 use crate::auth::{CONFIGURED, Logins};
+use crate::bounds::Bounds;
 use crate::buffer::Spare;
 use crate::clients::Pause;
 use crate::coalesce::{Asking, Coalescing, Move, Run};
@@ -31,6 +32,7 @@ use crate::directory::Directory;
 use crate::entry::{Class, Entry};
 use crate::fleet::{Answer, Asked, Question, Settling};
 use crate::greeting::{Greeting, Identity};
+use crate::holders::Holders;
 use crate::keeping::Keeping;
 use crate::limits::LINKS_PER_SERVER;
 use crate::link::{Decision, Link, LinkKey, Role, State, Streaming, Why};
@@ -146,6 +148,13 @@ pub enum Event {
         /// What has.
         text: String,
     },
+    /// Requests wait, or are refused, because a bound of ours is reached. Told once a minute.
+    BoundReached {
+        /// The option that sets it.
+        name: &'static str,
+        /// What becomes of these requests.
+        effect: String,
+    },
     /// A client has set options of ours.
     OptionsSet {
         /// The client's address.
@@ -195,6 +204,10 @@ pub struct Engine {
     pub(crate) spares: HashMap<LinkKey, Vec<Key>>,
     pub(crate) pinned_links: u32,
     pub(crate) pinned_waiters: VecDeque<Key>,
+    /// When each bound was told last.
+    pub(crate) bounds: Bounds,
+    /// Sessions that hold what others wait for.
+    pub(crate) holders: Holders,
     /// Users that clients have named.
     pub(crate) logins: Logins,
     /// Of each command, if any request for it with the right number of arguments goes to a server, what it is to
@@ -385,6 +398,8 @@ impl Engine {
             spares: HashMap::new(),
             pinned_links: 0,
             pinned_waiters: VecDeque::new(),
+            bounds: Bounds::default(),
+            holders: Holders::default(),
             logins: Logins::default(),
             straight: straight(&settings),
             alike: Alike::default(),
@@ -1046,7 +1061,7 @@ impl Engine {
     }
 
     pub(crate) fn add_link(&mut self, key: LinkKey, role: Role) -> Option<Key> {
-        if !role.is_one_sessions() && !self.has_room_for_link() {
+        if role.is_bounded_by_links_max() && !self.has_room_for_link() {
             return None;
         }
         let max_delay_us = self.pool_of(key.server).flush.max_delay_us;
@@ -1059,8 +1074,9 @@ impl Engine {
 
     /// Whether there may be one more link that is not a session's own. Those have a bound of their own.
     pub(crate) fn has_room_for_link(&self) -> bool {
-        let counts =
-            |(_, link): &(Key, &Link)| !link.role.is_one_sessions() && link.role != Role::Spare;
+        let counts = |(_, link): &(Key, &Link)| {
+            link.role.is_bounded_by_links_max() && link.role != Role::Spare
+        };
         // Of these, nobody says beforehand how many there are.
         let unnamed = |server: &&Server| {
             let pool = &self.pools[usize::from(server.pool)];

@@ -28,6 +28,8 @@ pub(crate) enum Cause<'a> {
     TooLargeToMove { server: &'a str },
     /// A bound of ours, by its name.
     Bound { name: &'static str },
+    /// Its client sent it too slowly while others waited at this bound.
+    Slow { name: &'static str, least: u64 },
     /// Another worker gave no answer.
     Workers { limit_ms: u32 },
 }
@@ -51,6 +53,9 @@ pub(crate) fn append_reply(out: &mut Vec<u8>, fate: Fate, cause: Cause<'_>) {
             "{server} does not have its keys just now, and it is too large to be held: send it again"
         ),
         Cause::Bound { name } => format!("the limit {name} is reached"),
+        Cause::Slow { name, least } => {
+            format!("it came at less than {least} bytes a second while others waited for {name}")
+        }
         Cause::Workers { limit_ms } => {
             format!("another worker of respool gave no answer within {limit_ms} ms")
         }

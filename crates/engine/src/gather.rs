@@ -429,7 +429,7 @@ impl Engine {
     }
 
     /// A link to each server on which nothing else is asked, for what must not wait behind others there. They serve this
-    /// once, as those for large requests do, and are of their number.
+    /// once, as those for large requests do, and are of their number. Where that is reached, each is an emergency link.
     fn links_alone(&mut self, key: Key, servers: Vec<ServerId>) -> Result<Vec<Key>, Blocked> {
         // What the session asked before is executed before.
         if self.hold_until_caught_up(key) {
@@ -441,14 +441,27 @@ impl Engine {
                 return Err(Blocked::Refused(self.no_link_reply(first)));
             }
         }
-        self.wait_for_streaming(key, servers.len())?;
+        let has_room = self.streaming_links() + servers.len()
+            <= self.settings.limits.streaming_links_max as usize
+            && self.has_room_for_link();
+        let is_urgent = !has_room
+            && servers
+                .iter()
+                .all(|server| self.has_room_for_emergency(*server));
+        if !is_urgent {
+            self.wait_for_streaming(key, servers.len())?;
+        }
         let mut links = Vec::with_capacity(servers.len());
         for server in servers {
             let Some(session) = self.sessions.get(key) else {
                 return Err(Blocked::Wait);
             };
             let kind = self.kind_at(session, server);
-            match self.link_once(kind, key) {
+            let link = match is_urgent {
+                true => self.emergency_link(kind, key),
+                false => self.link_once(kind, key),
+            };
+            match link {
                 Some(link) => links.push(link),
                 None => {
                     links.into_iter().for_each(|link| self.close_link(link));

@@ -499,6 +499,7 @@ impl Engine {
                 Role::Shared => "shared",
                 Role::Captured { .. } => "captured",
                 Role::Streaming { .. } => "streaming",
+                Role::Emergency { .. } => "emergency",
                 Role::Pinned { .. } => "pinned",
                 Role::Hub(_) => "hub",
                 Role::Sentinel => "sentinel",

@@ -5,10 +5,13 @@ use respool_protocol::commands::{self, Answer};
 use respool_protocol::request::Scanner;
 
 use crate::belief;
+use crate::bounds::Bound;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
-use crate::link::{LinkKey, Role};
+use crate::limits::EMERGENCY_LINKS_PER_SERVER;
+use crate::link::{Link, LinkKey, Role};
+use crate::pool::ServerId;
 use crate::requests::{Blocked, Placed, bound_reply};
 use crate::session::{Flags, Large};
 use crate::slots::Key;
@@ -192,19 +195,43 @@ impl Engine {
         if needed > max {
             return Err(Blocked::Refused(bound_reply("streaming-links-max")));
         }
+        if self.is_past_deadline(key) {
+            return Err(Blocked::Refused(bound_reply("streaming-links-max")));
+        }
         if self.streaming_links() + needed > max {
+            self.note_bound(Bound::StreamingLinks);
+            self.begin_to_wait(key);
             self.streaming_waiters.push_back(key);
             self.hold(key, Flags::HOLD_LINK);
             return Err(Blocked::Wait);
         }
+        self.set_gives_up_at(key, None);
         Ok(())
+    }
+
+    /// A link to a server for one command that must not wait for any bound but its own: SCRIPT KILL and its like. `None`: as
+    /// many such commands as may be are on their way there.
+    pub(crate) fn emergency_link(&mut self, kind: LinkKey, key: Key) -> Option<Key> {
+        if !self.has_room_for_emergency(kind.server) {
+            return None;
+        }
+        let link = self.add_link(kind, Role::Emergency { by: key })?;
+        self.connect(link);
+        Some(link)
+    }
+
+    pub(crate) fn has_room_for_emergency(&self, server: ServerId) -> bool {
+        let is_one =
+            |link: &Link| link.key.server == server && matches!(link.role, Role::Emergency { .. });
+        let links = self.links.iter().filter(|(_, link)| is_one(link));
+        links.count() < EMERGENCY_LINKS_PER_SERVER
     }
 
     pub(crate) fn has_room_for_streaming(&self) -> bool {
         self.streaming_links() < self.settings.limits.streaming_links_max as usize
     }
 
-    fn streaming_links(&self) -> usize {
+    pub(crate) fn streaming_links(&self) -> usize {
         let links = self.links.iter();
         let streaming = links.filter(|(_, link)| matches!(link.role, Role::Streaming { .. }));
         streaming.count()

@@ -5,6 +5,7 @@
 
 mod auth;
 mod belief;
+mod bounds;
 mod buffer;
 mod clients;
 mod cluster;
@@ -22,6 +23,7 @@ mod gather;
 mod greeting;
 mod health;
 mod here;
+mod holders;
 mod introductions;
 mod keeping;
 mod large;

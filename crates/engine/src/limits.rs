@@ -86,6 +86,20 @@ pub const FUSED_WAITING_BYTES_MAX: usize = 64 << 10;
 /// goes by itself to see it again; after all of it nothing is fused until it is seen.
 pub const RIGHT_SEEN_MS: u64 = 1_000;
 
+/// Bytes a second that a request on a streaming link must bring, or its reply take away, while others wait for one. The
+/// slowest session below that loses its link.
+pub const UPLOAD_BYTES_PER_S_MIN: u64 = 64 << 10;
+/// How long the rate of a session on a streaming link is measured before it counts, milliseconds.
+pub const UPLOAD_WINDOW_MS: u64 = 1_000;
+
+/// How long a session may hold a link of its own by WATCH alone while others wait for one, milliseconds. Half of the
+/// deadline of a request, if that is less. Then its EXEC answers nil.
+pub const WATCH_HELD_MS: u32 = 3_000;
+
+/// Links to one server on which SCRIPT KILL, FUNCTION KILL and FUNCTION STATS travel, one each, where no other link is
+/// left for them. They are outside all other bounds. At it: the next such command waits.
+pub const EMERGENCY_LINKS_PER_SERVER: usize = 2;
+
 /// Questions to the other workers (CLIENT LIST and the like) of one worker that are not answered yet. At it:
 /// a session that waits for something already is not read; another one is refused.
 pub const QUESTIONS_MAX: usize = 256;

@@ -64,6 +64,8 @@ pub(crate) enum Role {
     Captured { by: Key },
     /// One large request of `by`.
     Streaming { by: Key },
+    /// One request of `by` that must not wait for a bound (SCRIPT KILL).
+    Emergency { by: Key },
     /// All requests of `by`: the server's side of the connection knows something about it.
     Pinned { by: Key },
     /// Subscriptions on this server, and what subscribers publish.
@@ -80,7 +82,10 @@ impl Role {
     /// The session whose slowness stops the link.
     pub(crate) fn captor(self) -> Key {
         match self {
-            Role::Captured { by } | Role::Streaming { by } | Role::Pinned { by } => by,
+            Role::Captured { by }
+            | Role::Streaming { by }
+            | Role::Emergency { by }
+            | Role::Pinned { by } => by,
             Role::Shared | Role::Hub(_) | Role::Sentinel | Role::Redirect { .. } | Role::Spare => {
                 Key::NOBODY
             }
@@ -91,6 +96,16 @@ impl Role {
     /// of their own.
     pub(crate) fn is_one_sessions(self) -> bool {
         matches!(self, Role::Pinned { .. } | Role::Redirect { .. })
+    }
+
+    /// Whether it counts against `links-max`.
+    pub(crate) fn is_bounded_by_links_max(self) -> bool {
+        !self.is_one_sessions() && !matches!(self, Role::Emergency { .. })
+    }
+
+    /// Whether it serves one request of one session.
+    pub(crate) fn is_one_requests(self) -> bool {
+        matches!(self, Role::Streaming { .. } | Role::Emergency { .. })
     }
 
     /// Whether requests of many sessions may stand on it.

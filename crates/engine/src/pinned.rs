@@ -7,6 +7,7 @@
 
 use respool_protocol::commands::id;
 
+use crate::bounds::Bound;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::entry::Entry;
@@ -97,12 +98,18 @@ impl Engine {
 
     /// Links that serve one session each have a bound: at it, the session waits or is refused.
     pub(crate) fn wait_for_room(&mut self, key: Key) -> Result<(), Blocked> {
+        if self.is_past_deadline(key) {
+            return Err(Blocked::Refused(bound_reply("pinned-links-max")));
+        }
         if self.has_room_for_own_link() {
+            self.set_gives_up_at(key, None);
             return Ok(());
         }
+        self.note_bound(Bound::PinnedLinks);
         if self.settings.pinned_links_full == WhenFull::Refuse {
             return Err(Blocked::Refused(bound_reply("pinned-links-max")));
         }
+        self.begin_to_wait(key);
         self.pinned_waiters.push_back(key);
         self.hold(key, Flags::HOLD_ROOM);
         Err(Blocked::Wait)
@@ -289,6 +296,38 @@ impl Engine {
             self.unpin(key, pins);
         }
         placed
+    }
+
+    /// One command that ends the trouble of others, and so must not wait for a link that they hold: SCRIPT KILL and its like.
+    /// Where all links are taken that sessions may have for themselves, it has an emergency link.
+    pub(crate) fn place_urgent(
+        &mut self,
+        key: Key,
+        bytes: &[u8],
+        (reads, duty): (bool, Option<Duty>),
+    ) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let kind = self.kind_of(session);
+        let has_own = !session.pins.is_empty();
+        if has_own || self.has_room_for_own_link() {
+            return self.place_alone(key, bytes, (reads, duty), Pins::ONCE, false);
+        }
+        if self.hold_until_caught_up(key) {
+            return Placed::Wait;
+        }
+        let Some(link) = self.emergency_link(kind, key) else {
+            return match self.wait_for_room(key) {
+                Ok(()) => Placed::Wait,
+                Err(blocked) => self.blocked(key, blocked),
+            };
+        };
+        self.set_gives_up_at(key, None);
+        self.put_on(link, key, bytes, duty.unwrap_or(Duty::Pass));
+        // What it asks next goes another way.
+        self.hold_until_caught_up(key);
+        Placed::Done
     }
 
     /// A client has said its last, and as far as is known here the server makes it wait. On its link we say no more

@@ -1,16 +1,18 @@
-//! Who waits for a link to wait on: no longer than for what it asked.
+//! Requests that wait for a link which others hold: each has a deadline.
 //!
-//! Links that serve one session each have a bound. At it, BLPOP and its like wait here, and the time for which
-//! they may wait runs all the same: who asked for a second gets nothing after a second, as from the server.
+//! Links that serve one session each have a bound, and so have streaming links. At it, a request waits here, for the
+//! deadline of any request (`request-timeout-ms`) at the most. The time for which a blocking command may wait runs all the
+//! same. At the deadline the client gets an error that names the bound: the server was never asked, so nil would be untrue.
 
-use respool_protocol::commands::id;
+use respool_protocol::commands::{Answer, id};
 use respool_protocol::encode;
 
 use crate::engine::Engine;
-use crate::requests::{Placed, Request};
+use crate::requests::{Placed, Request, may_wait};
 use crate::session::Flags;
 use crate::slots::Key;
 use crate::time::Time;
+use crate::wait::is_wait;
 
 impl Engine {
     /// What may wait at the server, on a link of the session's own.
@@ -20,25 +22,21 @@ impl Engine {
         request: &Request<'_>,
         place: impl FnOnce(&mut Engine) -> Placed,
     ) -> Placed {
-        let gives_up_at = |engine: &Engine| {
-            let session = engine.sessions.get(key)?;
-            let (seq, at) = session.rare.as_ref()?.gives_up_at?;
-            // Not that of a request before this one.
-            (seq == session.next_seq).then_some(at)
-        };
-        if gives_up_at(self).is_some_and(|at| self.now >= at) {
+        let gives_up_at = |engine: &Engine| engine.deadline_of(key);
+        let is_over = gives_up_at(self).is_some_and(|at| self.now >= at);
+        if is_over && is_wait(request.id) && self.is_own_patience(request) {
             self.set_gives_up_at(key, None);
-            return self.answer_with(key, |out, session| match request.id {
+            return self.answer_with(key, |out, _| match request.id {
                 // So many servers are known to have it.
                 id::WAIT => encode::integer(out, 0),
-                id::WAITAOF => {
+                _ => {
                     encode::array(out, 2);
                     encode::integer(out, 0);
                     encode::integer(out, 0);
                 }
-                _ => encode::null_array(out, session.version),
             });
         }
+        let is_waiting = gives_up_at(self).is_some();
         let placed = place(self);
         let Some(session) = self.sessions.get(key) else {
             return placed;
@@ -51,8 +49,9 @@ impl Engine {
         }
         match (placed, waits) {
             (Placed::Done, _) => self.set_gives_up_at(key, None),
-            (Placed::Wait, true) if gives_up_at(self).is_none() => {
-                let at = patience_ms(request).map(|ms| self.now.plus_ms(ms));
+            (Placed::Wait, true) if !is_waiting => {
+                let own = patience_ms(request).map(|ms| self.now.plus_ms(ms));
+                let at = [own, gives_up_at(self)].into_iter().flatten().min();
                 self.set_gives_up_at(key, at);
             }
             (Placed::Wait, _) => {}
@@ -60,7 +59,34 @@ impl Engine {
         placed
     }
 
-    fn set_gives_up_at(&mut self, key: Key, at: Option<Time>) {
+    /// Whether the time that a request says is shorter than the deadline of any request.
+    fn is_own_patience(&self, request: &Request<'_>) -> bool {
+        let request_ms = self.settings.timeouts.request_ms;
+        patience_ms(request).is_some_and(|ms| request_ms == 0 || ms <= request_ms)
+    }
+
+    /// A session's next request waits for what others hold: its deadline is set, unless it waits already.
+    pub(crate) fn begin_to_wait(&mut self, key: Key) {
+        let request_ms = self.settings.timeouts.request_ms;
+        if request_ms > 0 && self.deadline_of(key).is_none() {
+            self.set_gives_up_at(key, Some(self.now.plus_ms(request_ms)));
+        }
+    }
+
+    /// Whether a session's next request has waited until its deadline.
+    pub(crate) fn is_past_deadline(&self, key: Key) -> bool {
+        self.deadline_of(key).is_some_and(|at| self.now >= at)
+    }
+
+    /// When a session's next request gives up, if it waits.
+    fn deadline_of(&self, key: Key) -> Option<Time> {
+        let session = self.sessions.get(key)?;
+        let (seq, at) = session.rare.as_ref()?.gives_up_at?;
+        // Not that of a request before this one.
+        (seq == session.next_seq).then_some(at)
+    }
+
+    pub(crate) fn set_gives_up_at(&mut self, key: Key, at: Option<Time>) {
         if let Some(session) = self.sessions.get_mut(key)
             && (at.is_some() || session.rare.is_some())
         {
@@ -69,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Lets those go on whose time is over.
+    /// Lets requests go on whose deadline has passed: each is refused when it is looked at again.
     pub(crate) fn tick_waiters(&mut self) {
         let (now, sessions) = (self.now, &self.sessions);
         let is_late = |key: &Key| {
@@ -77,19 +103,35 @@ impl Engine {
             rare.and_then(|rare| rare.gives_up_at)
                 .is_some_and(|(_, at)| now >= at)
         };
-        let late: Vec<Key> = self
+        // A command that has emergency links tries again whenever one of these may be free.
+        let is_urgent = |key: &Key| {
+            let asked = sessions.get(*key).and_then(|session| session.asked);
+            asked.is_some_and(|id| id.get().answer == Answer::Alone && !may_wait(id))
+        };
+        let goes_on = |key: &Key| is_late(key) || is_urgent(key);
+        let is_there = |key: &Key| sessions.get(*key).is_some();
+        let own: Vec<Key> = self
             .pinned_waiters
             .iter()
             .copied()
-            .filter(is_late)
+            .filter(goes_on)
             .collect();
-        // Those that left are found here, too.
+        let streaming: Vec<Key> = self
+            .streaming_waiters
+            .iter()
+            .copied()
+            .filter(goes_on)
+            .collect();
+        // Sessions that left are found here, too.
         self.pinned_waiters
-            .retain(|key| sessions.get(*key).is_some() && !is_late(key));
+            .retain(|key| is_there(key) && !goes_on(key));
         self.streaming_waiters
-            .retain(|key| sessions.get(*key).is_some());
-        for key in late {
+            .retain(|key| is_there(key) && !goes_on(key));
+        for key in own {
             self.release(key, Flags::HOLD_ROOM);
+        }
+        for key in streaming {
+            self.release(key, Flags::HOLD_LINK);
         }
     }
 }

@@ -749,7 +749,10 @@ impl Engine {
                 }
                 self.hand_over(link, key);
             }
-            Role::Captured { .. } | Role::Streaming { .. } | Role::Pinned { .. } => {}
+            Role::Captured { .. }
+            | Role::Streaming { .. }
+            | Role::Emergency { .. }
+            | Role::Pinned { .. } => {}
             Role::Shared | Role::Hub(_) | Role::Sentinel | Role::Redirect { .. } | Role::Spare => {
                 return;
             }
@@ -900,7 +903,7 @@ impl Engine {
             Role::Pinned { .. } if link.takes && link.waiters.is_empty() => {}
             Role::Shared | Role::Pinned { .. } => self.reopen(key),
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
-            Role::Captured { .. } => {
+            Role::Captured { .. } | Role::Emergency { .. } => {
                 self.close_link(key);
             }
             Role::Streaming { .. } if link.out.bytes().is_empty() => {

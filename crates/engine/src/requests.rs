@@ -603,7 +603,7 @@ impl Engine {
             _ if alone && may_wait(id) => self.place_waiting(key, request, |engine| {
                 engine.place_alone(key, bytes, (reads, named), Pins::ONCE, true)
             }),
-            _ if alone => self.place_alone(key, bytes, (reads, named), Pins::ONCE, false),
+            _ if alone => self.place_urgent(key, bytes, (reads, named)),
             Answer::Conditional(Condition::Script) => self.place_script(key, request),
             Answer::Conditional(Condition::Count) => self.place_counted(key, request),
             _ => self.place_on_link(key, bytes, reads, named),

@@ -258,6 +258,7 @@ impl Engine {
                 self.fail_large(by, key, lost);
                 return self.remove_link(key);
             }
+            Role::Emergency { .. } => return self.remove_link(key),
             Role::Redirect { .. } if was_up => {
                 self.lose_redirect(key);
                 return self.remove_link(key);
@@ -443,6 +444,7 @@ impl Engine {
         self.tick_questions();
         self.tick_lessons();
         self.tick_waiters();
+        self.tick_holders();
         // Whoever was offered a link may have gone without it.
         self.next_pinned();
         self.next_streaming();
@@ -486,7 +488,7 @@ impl Engine {
             // A server that executes something long answers nobody, and is there: what is asked of it aside waits as long as what
             // is asked of it at all.
             State::Greeting { .. }
-                if matches!(link.role, Role::Streaming { .. })
+                if link.role.is_one_requests()
                     && timeouts.request_ms > 0
                     && self.is_reachable(link.key.server) => {}
             State::Connecting { since } | State::Greeting { since, .. }
@@ -573,9 +575,7 @@ impl Engine {
         let Some(link) = self.links.get(key) else {
             return;
         };
-        if matches!(link.role, Role::Streaming { .. })
-            && !link.is_up()
-            && link.ledger.front().is_some_and(expired)
+        if link.role.is_one_requests() && !link.is_up() && link.ledger.front().is_some_and(expired)
         {
             // Its bytes cannot be told from each other: the only way not to send them is not to connect.
             return self.lose_link(key, &format!("not connected within {request_ms} ms"));
@@ -594,7 +594,11 @@ impl Engine {
         // Who takes its replies slowly is not late for that. And the reply in front may be half with its
         // client: that one is being answered.
         let captor = match link.role {
-            Role::Pinned { .. } | Role::Streaming { .. } if link.paused.is_none() => Key::NOBODY,
+            Role::Pinned { .. } | Role::Streaming { .. } | Role::Emergency { .. }
+                if link.paused.is_none() =>
+            {
+                Key::NOBODY
+            }
             role => role.captor(),
         };
         let mut late = Vec::new();
@@ -620,8 +624,14 @@ impl Engine {
         let is_own = matches!(link.role, Role::Pinned { .. });
         let uncertain =
             is_own && !late.is_empty() && link.duties.iter().any(Duty::changes_identity);
+        let is_late = !late.is_empty();
         for entry in late {
             self.give_up(key, entry, Fate::Unknown);
+        }
+        let is_emergency = |link: &Link| matches!(link.role, Role::Emergency { .. });
+        if is_late && self.links.get(key).is_some_and(is_emergency) {
+            // It is one of few: its place is free again.
+            self.lose_link(key, "its request was not answered in time");
         }
         if uncertain && self.links.get(key).is_some() {
             self.lose_link(key, "whose it is was not answered in time");

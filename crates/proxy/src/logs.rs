@@ -225,6 +225,15 @@ impl Notices {
                     info!(worker, pool, text, "topology");
                 }
             }
+            Notice::BoundReached {
+                worker,
+                name,
+                effect,
+            } => {
+                if self.admits(Kind::Other, name, now) {
+                    warn!(worker, bound = name, effect, "bound reached");
+                }
+            }
             Notice::OptionsSet {
                 peer,
                 pool,

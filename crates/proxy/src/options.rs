@@ -888,8 +888,10 @@ pub(crate) static OPTIONS: &[Opt] = &[
         }),
         value: "COUNT",
         brief: "Links on which one large request each travels",
-        more: "At it, the next large request waits. Where a pool has several servers, SCRIPT KILL, FUNCTION KILL and \
-               FUNCTION STATS need one to each of them.",
+        more: "At it, the next large request waits, until `request-timeout-ms` at the most, and then fails with NOTSENT. While \
+               one waits, the slowest client that sends its own, or takes its reply, at less than 64 KiB a second is closed. \
+               Where a pool has several servers, SCRIPT KILL, FUNCTION KILL and FUNCTION STATS need one to each of them, and \
+               at the bound have two links more to each server.",
         example: "4",
         ..OPTION
     },
@@ -942,7 +944,10 @@ pub(crate) static OPTIONS: &[Opt] = &[
         },
         value: "wait|refuse",
         brief: "What becomes of who needs a link of its own and finds none left",
-        more: "It waits until another session gives its own back, or it is refused with an error.",
+        more: "With `wait`, the request waits until another session gives its link back, until its own time is over or until \
+               `request-timeout-ms`. Then it fails with NOTSENT: its server was never asked. While a request waits, a \
+               session that has held a link for 3 s by WATCH alone loses it, and its EXEC answers nil. SCRIPT KILL, \
+               FUNCTION KILL and FUNCTION STATS have two links more to each server. With `refuse`, it is an error at once.",
         example: "refuse",
         ..OPTION
     },

@@ -1,0 +1,202 @@
+//! Requests that wait for a link which others hold: each has a deadline, and each holder must use its link.
+
+mod world;
+
+use respool_engine::settings::Settings;
+use respool_engine::{Event, LinkId, SessionId};
+
+use world::{World, requests, settings, sharded};
+
+/// Requests have a second.
+fn impatient() -> Settings {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 1_000;
+    settings.limits.streaming_links_max = 1;
+    settings.limits.pinned_links_max = 1;
+    settings
+}
+
+/// The beginning of a SET of 600,000 bytes.
+fn beginning(key: &str) -> Vec<u8> {
+    let head = format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n$600000\r\n");
+    [head.as_bytes(), &[b'x'; 300_000]].concat()
+}
+
+/// A session uploads, on a streaming link that is up.
+fn uploads(world: &mut World, key: &str) -> (SessionId, LinkId) {
+    let session = world.accept();
+    world.sends(session, &beginning(key));
+    (session, world.connect())
+}
+
+fn bounds_told(world: &World) -> Vec<&'static str> {
+    let told = |event: &Event| match event {
+        Event::BoundReached { name, .. } => Some(*name),
+        _ => None,
+    };
+    world.events.iter().filter_map(told).collect()
+}
+
+/// An upload at its full rate keeps its link; a large request that waits for one fails at its deadline, unsent.
+#[test]
+fn large_request_that_finds_no_link_fails_at_its_deadline() {
+    let mut world = World::new(impatient());
+    let (fast, link) = uploads(&mut world, "a");
+    let waiting = world.accept();
+    world.sends(waiting, &beginning("b"));
+    assert!(world.connecting().is_empty());
+    for _ in 0..22 {
+        world.sends(fast, &[b'x'; 8_000]);
+        world.wait_ms(50);
+    }
+    let got = world.got(waiting);
+    assert!(got.starts_with("-NOTSENT"), "{got}");
+    assert!(got.contains("streaming-links-max"), "{got}");
+    assert_eq!(bounds_told(&world), ["streaming-links-max"]);
+    assert_eq!(world.engine.counters().streaming_links_full, 1);
+    // The rest of it is read for nothing, and what follows is answered.
+    world.sends(
+        waiting,
+        &[&[b'x'; 300_000][..], b"\r\n", &requests(&["GET k"])].concat(),
+    );
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["GET k"]));
+    world.sends(fast, &[&[b'x'; 300_000 - 22 * 8_000][..], b"\r\n"].concat());
+    world.says(link, "+OK\r\n");
+    assert_eq!(world.got(fast), "+OK\r\n");
+}
+
+/// Its client gets an error and is closed, and its server drops what it has of the request.
+#[test]
+fn slow_upload_loses_its_link_once_another_request_waits() {
+    let mut settings = impatient();
+    settings.timeouts.request_ms = 10_000;
+    let mut world = World::new(settings);
+    let (slow, link) = uploads(&mut world, "a");
+    world.wait_ms(3_000);
+    assert!(world.closed_links().is_empty(), "alone it may be slow");
+    let waiting = world.accept();
+    world.sends(waiting, &beginning("b"));
+    for _ in 0..10 {
+        world.sends(slow, b"x");
+        world.wait_ms(100);
+    }
+    world.wait_ms(100);
+    assert_eq!(world.closed_links(), [link]);
+    let got = world.got(slow);
+    assert!(got.starts_with("-NOTSENT"), "{got}");
+    assert!(got.contains("streaming-links-max"), "{got}");
+    assert_eq!(world.closed_sessions(), [slow]);
+    assert_eq!(world.engine.counters().slow_uploads_ended, 1);
+    let link = world.connect();
+    world.sends(waiting, &[&[b'x'; 300_000][..], b"\r\n"].concat());
+    world.says(link, "+OK\r\n");
+    assert_eq!(world.got(waiting), "+OK\r\n");
+}
+
+/// BLPOP may hold its link for ever, so other requests that need one fail at their deadline.
+#[test]
+fn request_that_finds_no_own_link_fails_at_its_deadline() {
+    for asked in [
+        "WATCH k",
+        "BLPOP k 0",
+        "MONITOR",
+        "CLIENT TRACKING ON BCAST",
+    ] {
+        let mut world = World::new(impatient());
+        let first = world.accept();
+        world.asks(first, &["BLPOP a 0"]);
+        world.connect();
+        let other = world.accept();
+        if asked.starts_with("CLIENT") {
+            world.asks(other, &["HELLO 3"]);
+            world.connect();
+            world.got(other);
+        }
+        world.asks(other, &[asked]);
+        world.wait_ms(900);
+        assert_eq!(world.got(other), "", "{asked}");
+        world.wait_ms(150);
+        let got = world.got(other);
+        assert!(got.starts_with("-NOTSENT"), "{asked}: {got}");
+        assert!(got.contains("pinned-links-max"), "{asked}: {got}");
+        assert_eq!(bounds_told(&world), ["pinned-links-max"]);
+    }
+}
+
+/// A session that watches and does nothing gives its link to one that waits; its EXEC answers nil.
+#[test]
+fn idle_watch_gives_its_link_up_once_another_session_waits() {
+    let mut settings = impatient();
+    settings.timeouts.request_ms = 10_000;
+    let mut world = World::new(settings);
+    let idle = world.accept();
+    world.asks(idle, &["WATCH k"]);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    world.got(idle);
+    world.wait_ms(20_000);
+    assert!(world.closed_links().is_empty(), "no session waits");
+    let other = world.accept();
+    world.asks(other, &["WATCH k"]);
+    world.wait_ms(2_900);
+    assert!(world.closed_links().is_empty());
+    world.wait_ms(200);
+    assert_eq!(world.closed_links(), [own]);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    assert_eq!(world.got(other), "+OK\r\n");
+    world.asks(idle, &["MULTI", "SET k v", "EXEC"]);
+    // First the server is asked for its commands, then whether this user may open transactions.
+    for said in ["-NOPERM no\r\n", "+OK\r\n*0\r\n"] {
+        if !world.sent(world.shared).is_empty() {
+            world.says(world.shared, said);
+        }
+    }
+    let got = world.got(idle);
+    assert!(got.ends_with("*-1\r\n"), "{got}");
+    assert_eq!(world.engine.counters().watches_ended, 1);
+}
+
+/// The command that ends a script must not wait for links that other sessions hold, be its pool one server or several.
+#[test]
+fn script_kill_needs_no_link_that_others_hold() {
+    for mut settings in [settings(), sharded(2)] {
+        settings.limits.streaming_links_max = 2;
+        settings.limits.pinned_links_max = 1;
+        let mut world = World::new(settings);
+        let holder = world.accept();
+        world.asks(holder, &["BLPOP a 0"]);
+        world.connect();
+        for key in ["a", "b"] {
+            let session = world.accept();
+            world.sends(session, &beginning(key));
+            world.connect();
+        }
+        let servers = world.all_shared.len();
+        for round in 0..3 {
+            let operators: Vec<_> = (0..3).map(|_| world.accept()).collect();
+            for operator in &operators {
+                world.asks(*operator, &["SCRIPT KILL"]);
+            }
+            let mut links = world.connecting();
+            assert_eq!(
+                links.len(),
+                2 * servers,
+                "round {round}: two to each server"
+            );
+            let mut answered = 0;
+            while let Some(link) = links.pop() {
+                world.up(link);
+                assert_eq!(world.sent(link).as_bytes(), requests(&["SCRIPT KILL"]));
+                world.says(link, "+OK\r\n");
+                world.wait_ms(50);
+                links.extend(world.connecting());
+                answered += 1;
+            }
+            assert_eq!(answered, 3 * servers, "the third waited for its turn");
+            for operator in operators {
+                assert_eq!(world.got(operator), "+OK\r\n");
+            }
+        }
+    }
+}
