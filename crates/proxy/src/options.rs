@@ -571,7 +571,12 @@ pub(crate) static OPTIONS: &[Opt] = &[
         },
         value: "COMMAND",
         brief: "A command that no client may use; may be given several times",
-        more: "`none` for no such command. Names as in `config|set`; the name of a command that has subcommands stands for all of \
+        more: "It holds for what clients send: plainly, in a transaction, inline, to a subscriber, before and \
+               after AUTH. It does not hold for what scripts, functions and modules call within the \
+               server. Only a rule of the server's ACL for the user of `--backend`, or for the users of \
+               clients, prevents that: `ACL SETUSER NAME -flushall`. A command that was renamed on the \
+               server is refused by both names. \
+               `none` for no such command. Names as in `config|set`; the name of a command that has subcommands stands for all of \
                them. Several names may be given at once, with commas between them. What is given \
                replaces the default, which is what one client could do to all others.",
         example: "shutdown,flushall,config",

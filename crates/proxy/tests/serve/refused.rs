@@ -1,7 +1,7 @@
 //! What needs a connection of its own is refused, not let through to the link that all share.
 
 use super::client::{Value, words};
-use super::target::{Options, Target, installed, on_every_target};
+use super::target::{Options, Target, installed, on_every_target, proxied};
 
 /// Each would change what the server does with the requests behind it on the same connection, or hold
 /// them up, or bring replies that nobody counts.
@@ -203,4 +203,42 @@ fn keyed_commands_of_every_kind_are_answered_as_the_server_answers_them() {
             assert_eq!(proxied[at], direct[at], "{command} on {server}");
         }
     }
+}
+
+/// `refuse-commands` holds for what clients send, by the new name of a renamed command, too, and not for what scripts call:
+/// that is the server's to refuse, by its ACL.
+#[test]
+fn refused_command_in_a_script_is_for_the_acl() {
+    let options = Options {
+        server: ["--rename-command", "FLUSHALL", "wipe"]
+            .map(str::to_owned)
+            .into(),
+        ..Options::with(&["--refuse-commands=flushall,flushdb"])
+    };
+    let target = proxied(&options);
+    let (mut client, mut direct) = (target.client(), target.direct_client());
+    let refused = |reply: Value| {
+        let Value::Error(text) = reply else {
+            panic!("it is executed: {reply:?}")
+        };
+        assert!(text.contains("(refuse-commands)"), "{text}");
+    };
+    for request in ["wipe", "FLUSHALL", "WIPE ASYNC", "FLUSHDB"] {
+        assert_eq!(direct.call("SET k 1"), Value::ok());
+        refused(client.call(request));
+        client.send(format!("{request}\r\n").as_bytes());
+        refused(client.reply());
+        assert_eq!(client.call("MULTI"), Value::ok());
+        refused(client.call(request));
+        assert_eq!(client.call("DISCARD"), Value::ok());
+        assert_eq!(direct.call("EXISTS k"), Value::Integer(1), "{request}");
+    }
+    let script = "EVAL return{redis.call('FLUSHDB')} 0";
+    client.call(script);
+    assert_eq!(direct.call("EXISTS k"), Value::Integer(0));
+    // The rule that the option's text names.
+    assert_eq!(direct.call("SET k 1"), Value::ok());
+    assert_eq!(direct.call("ACL SETUSER default -flushdb"), Value::ok());
+    assert!(matches!(client.call(script), Value::Error(_)));
+    assert_eq!(direct.call("EXISTS k"), Value::Integer(1));
 }
