@@ -163,15 +163,18 @@ fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
     match net::bind(&socket, &address) {
         Ok(()) => {}
         Err(rustix::io::Errno::ADDRINUSE) => {
-            // Left behind by a process that is gone, or in use? Only the first may be replaced.
-            if net::connect(&new()?, &address) != Err(rustix::io::Errno::CONNREFUSED) {
-                return Err(rustix::io::Errno::ADDRINUSE.into());
-            }
             if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
                 return Err(io::Error::new(
                     io::ErrorKind::AlreadyExists,
                     "there is a file of that name, and it is no socket",
                 ));
+            }
+            // Left behind by a process that is gone, or in use? Only the first may be replaced.
+            match net::connect(&new()?, &address) {
+                Err(rustix::io::Errno::CONNREFUSED) => {}
+                // Whether a process listens there cannot be told.
+                Err(error @ rustix::io::Errno::ACCESS) => return Err(error.into()),
+                _ => return Err(rustix::io::Errno::ADDRINUSE.into()),
             }
             std::fs::remove_file(path)?;
             net::bind(&socket, &address)?;
@@ -201,5 +204,24 @@ mod tests {
         assert!(path.exists(), "it is the socket of the second");
         drop(second.file);
         assert!(!path.exists());
+    }
+
+    /// What is no socket is never removed, and the error says so; a link that leads nowhere is none.
+    #[test]
+    fn file_that_is_no_socket_stays() {
+        let name = format!("respool-listen-{}", std::process::id());
+        let [file, link] = ["file", "link"].map(|kind| {
+            let path = std::env::temp_dir().join(format!("{name}.{kind}"));
+            let _ = std::fs::remove_file(&path);
+            path
+        });
+        std::fs::write(&file, "precious").expect("it can be written");
+        std::os::unix::fs::symlink("/nonexistent/x", &link).expect("it can be made");
+        for path in [&file, &link] {
+            let error = bind(&Address::Unix(path.clone()), 1).expect_err("it is no socket");
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
+            assert!(std::fs::symlink_metadata(path).is_ok());
+            std::fs::remove_file(path).expect("it is there");
+        }
     }
 }

@@ -17,8 +17,11 @@ use crate::options::{
 };
 use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, PREFIXES_MAX, PoolOption, Prefix, about};
 use crate::problem::{Place, Problem};
-use crate::raw::RawConfig;
+use crate::raw::{RawConfig, read_file};
 use crate::spawn::Plan;
+
+/// Bytes of a password file. At it, the file is refused: a device may never end.
+const SECRET_BYTES_MAX: u64 = 64 << 10;
 
 /// A configuration that holds together.
 #[derive(Debug, PartialEq, Eq)]
@@ -477,7 +480,7 @@ impl Resolved {
     }
 
     fn read_secret(&self, name: &str, path: &Path, problems: &mut Vec<Problem>) -> Option<String> {
-        let secret = std::fs::read(path)
+        let secret = read_file(path, SECRET_BYTES_MAX)
             .map_err(|error| format!("`{}` cannot be read: {error}", path.display()))
             .and_then(|bytes| {
                 String::from_utf8(bytes).map_err(|_| format!("`{}` is not UTF-8", path.display()))

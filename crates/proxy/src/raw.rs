@@ -3,6 +3,9 @@
 //! Reading a layer does nothing but read. Every problem is kept, so that one run shows them all.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 
 use toml_edit::{Document, Item, Value};
 
@@ -33,6 +36,9 @@ pub(crate) struct RawConfig {
     /// What is no problem, and still not as its operator means it.
     pub(crate) warnings: Vec<String>,
 }
+
+/// Bytes of a configuration file. At it, the file is refused: a device may never end.
+const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Variables that are warned of one by one; the rest is counted.
 const WARNINGS_MAX: usize = 16;
@@ -115,7 +121,7 @@ impl RawConfig {
 
     /// Adds the file at `path`.
     pub(crate) fn add_file(&mut self, path: &str) {
-        match std::fs::read(path).map(String::from_utf8) {
+        match read_file(Path::new(path), FILE_BYTES_MAX).map(String::from_utf8) {
             Ok(Ok(text)) => self.add_toml(path, &text),
             Ok(Err(_)) => {
                 let text = format!(
@@ -391,6 +397,19 @@ fn texts(option: &Opt, item: &Item) -> Result<Vec<(String, Span)>, (Span, String
         (Kind::List { .. }, _) => {
             wrong(item.span(), "an array of strings", option.example_in_file())
         }
+    }
+}
+
+/// The whole of a file that has no more than so many bytes.
+pub(crate) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path)?;
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > bytes_max {
+        true => Err(io::Error::other(format!(
+            "it has more than {bytes_max} bytes"
+        ))),
+        false => Ok(bytes),
     }
 }
 

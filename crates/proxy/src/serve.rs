@@ -446,12 +446,12 @@ fn kernel_remedy(error: &io::Error) -> String {
     remedy.into()
 }
 
-/// For a thread that cannot be started.
-fn thread_remedy(error: &io::Error) -> String {
+/// For a thread, or a process, that cannot be started.
+pub(crate) fn thread_remedy(error: &io::Error) -> String {
     if !is_short_of_threads(error) {
         return kernel_remedy(error);
     }
-    "; the limit of threads or of memory is reached: raise it (TasksMax= and LimitNPROC= of a systemd \
+    "; the limit of threads and processes, or of memory, is reached: raise it (TasksMax= and LimitNPROC= of a systemd \
      unit, --pids-limit of a container, ulimit -u and -v)"
         .into()
 }

@@ -16,9 +16,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, Reads};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::address::{BackendUrl, Named, UNIX_PATH_BYTES_MAX};
+use crate::serve::thread_remedy;
 
 /// What is looked for in PATH, in this order.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
@@ -138,7 +140,8 @@ impl SpawnedServer {
         let (child, pipe) = launched.map_err(|error| {
             // What is left of it is empty and ours.
             let _ = std::fs::remove_dir(&directory);
-            format!("cannot start {}: {error}", program.display())
+            let remedy = spawn_remedy(&error);
+            format!("cannot start {}: {error}{remedy}", program.display())
         })?;
         let output = Arc::new(Mutex::new(VecDeque::new()));
         let lines = Arc::clone(&output);
@@ -154,7 +157,10 @@ impl SpawnedServer {
         match reader.spawn(move || read_output(pipe, &lines)) {
             Ok(reader) => server.reader = Some(reader),
             // Dropping `server` stops it.
-            Err(error) => return Err(format!("cannot start a thread: {error}")),
+            Err(error) => {
+                let remedy = thread_remedy(&error);
+                return Err(format!("cannot start a thread: {error}{remedy}"));
+            }
         }
         Ok(server)
     }
@@ -232,6 +238,18 @@ impl Drop for SpawnedServer {
         if let Err(error) = std::fs::remove_dir_all(&self.directory) {
             tracing::warn!(directory = %self.directory.display(), %error, "cannot be removed");
         }
+    }
+}
+
+/// For a program that cannot be started.
+fn spawn_remedy(error: &io::Error) -> String {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::ACCESS) => {
+            "; the system does not let this user run it: look at its mode, its owner and whether its \
+             file system is mounted noexec"
+                .into()
+        }
+        _ => thread_remedy(error),
     }
 }
 

@@ -533,6 +533,20 @@ fn readable_password_file_is_a_warning() {
     assert_eq!(err, "", "it holds no password");
 }
 
+/// A file that never ends is refused, and does not fill the memory of the machine.
+#[test]
+fn endless_file_is_refused() {
+    for (option, most) in [
+        ("--config", "67108864"),
+        ("--password-file", "65536"),
+        ("--backend-password-file", "65536"),
+    ] {
+        let (code, _, err) = said(&["check", option, "/dev/zero"]);
+        let told = format!("cannot be read: it has more than {most} bytes");
+        assert!(code == Some(2) && err.contains(&told), "{err}");
+    }
+}
+
 /// A client without any right cannot fill the disk: each kind of line has a rate, and what was left out is counted.
 #[test]
 fn log_flood_is_bounded_and_counted() {
