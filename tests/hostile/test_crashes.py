@@ -15,7 +15,7 @@ LEAST = (
     "--session-output-hard-bytes=64KiB",
     "--session-depth-max=1",
     "--link-ledger-max=1",
-    "--link-unanswered-bytes-max=32KiB",
+    "--link-unanswered-bytes-max=64KiB",
     "--worker-memory-bytes-max=1MiB",
     "--streaming-links-max=1",
     "--pinned-links-max=1",
@@ -137,9 +137,14 @@ class HalfSent(HostileTest):
 
     def test_each_limit_alone(self):
         """Each limit at its least alone, others as they are."""
+        output = ("--session-output-soft-bytes=16KiB", "--session-output-hard-bytes=64KiB")
+        held = ("--request-held-bytes-max=64KiB",)
         for each in LEAST[:10]:
+            # Limits that contradict each other are refused at the start.
+            others = output if "output-soft" in each or "memory" in each else ()
+            others += held if "link-unanswered" in each or "memory" in each else ()
             with self.subTest(limit=each):
-                self.attack([each], [1000, 5000])
+                self.attack([each, *others], [1000, 5000])
 
     def test_default_limits(self):
         """Limits as they are."""
@@ -297,7 +302,8 @@ class FewDescriptors(HostileTest):
         """Where strangers use up all descriptors, sessions that are there go on, and later ones are served."""
         limits = [(resource.RLIMIT_NOFILE, 300)]
         server = self.server()
-        respool = self.respool(backend=server.backend, limits=limits)
+        links = ("--links-max", "8", "--pinned-links-max", "8", "--streaming-links-max", "4")
+        respool = self.respool(*links, backend=server.backend, limits=limits)
         settled = self.client(respool)
         settled.ask("SET", "a", "1")
         held = []

@@ -32,7 +32,8 @@ class Floods(HostileTest):
                 left_out(line) for line in now
             ) >= number * 0.8
 
-        if len(lines) < number * 0.8:
+        # An event that makes no line at all needs no count.
+        if lines:
             wait_until(told, f"a count of {number} events: {respool.output()[-600:]}", SUMMARY_SECONDS)
         return respool
 

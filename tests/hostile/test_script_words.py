@@ -7,7 +7,7 @@ sessions: their links stay, their messages arrive, and no address that a script 
 import time
 import unittest
 
-from harness import ErrorReply, FakeServer, HostileTest, crc16_slot, on_every_server, wait_until
+from harness import ErrorReply, FakeServer, HostileTest, crc16_slot, encode, on_every_server, wait_until
 
 KEY = "mine"
 SLOT = crc16_slot(KEY.encode())
@@ -58,17 +58,20 @@ BY_RAISING = "redis.call('INCR', KEYS[1]); error({err = ARGV[1]})"
 class Watch:
     """Sessions beside the attack: a counting one, a subscriber, and the links of respool."""
 
-    def __init__(self, test, respool):
-        self.test, self.respool = test, respool
+    def __init__(self, test, respool, evaluate="EVAL"):
+        self.test, self.respool, self.evaluate = test, respool, evaluate
         self.polite = test.client(respool)
         self.polite.ask("DEL", "polite")
         self.listener = test.client(respool)
         self.listener.ask("SUBSCRIBE", "news")
         self.publisher = test.client(respool)
         self.published, self.counted = 0, 0
+        self.look()
         self.links = self._links()
 
     def _links(self):
+        # INFO tells what was so a tenth of a second ago.
+        time.sleep(0.3)
         found = self.respool.counters()
         return {name: int(found[f"respool_{name}"]) for name in ("link_ups", "link_downs")}
 
@@ -79,7 +82,7 @@ class Watch:
         self.published += 1
         self.test.assertEqual(self.publisher.ask("PUBLISH", "news", self.published), 1)
         self.test.assertEqual(self.polite.ask("GET", "polite"), b"%d" % self.counted)
-        self.test.assertEqual(self.polite.ask("EVAL", "return ARGV[1]", 1, "polite", "seen"), b"seen")
+        self.test.assertEqual(self.polite.ask(self.evaluate, "return ARGV[1]", 1, "polite", "seen"), b"seen")
         message = self.listener.reply()
         self.test.assertEqual(message, [b"message", b"news", b"%d" % self.published])
 
@@ -184,7 +187,7 @@ class ScriptWords(HostileTest):
         respool = self.respool(backend=server.backend)
         attacker = self.client(respool)
         attacker.ask("perform", BY_ARGUMENT, 1, KEY, "ERR warm")
-        watch = Watch(self, respool)
+        watch = Watch(self, respool, "perform")
         for number, text in enumerate(TEXTS, 2):
             text = text.format(slot=SLOT, address="127.0.0.1:1", port=1, node="127.0.0.1:1")
             self.assert_error(attacker.ask("perform", BY_ARGUMENT, 1, KEY, text))
@@ -200,7 +203,7 @@ class ScriptWords(HostileTest):
         respool = self.respool(backend=cluster.backend)
         attacker, owner = self.client(respool), cluster.owner(SLOT)
         attacker.ask("perform", BY_ARGUMENT, 1, KEY, "ERR warm")
-        watch = Watch(self, respool)
+        watch = Watch(self, respool, "perform")
         runs = []
         for number, text in enumerate(TEXTS, 2):
             text = text.format(slot=SLOT, address=evil.address, port=evil.port, node=owner.address)
@@ -273,13 +276,13 @@ class ClusterWords(HostileTest):
         client.ask("SET", KEY, "1")
         wait_until(lambda: all(each.ask("READONLY") == "OK" for each in cluster.nodes), "nodes answer")
         time.sleep(2)
-        read = "return redis.error_reply(ARGV[1])"
+        read = "redis.call('GETRANGE', KEYS[1], 0, 0); return redis.error_reply(ARGV[1])"
         self.assert_error(client.ask("EVAL_RO", read, 1, KEY, "ERR warm"))
         for text in TEXTS:
             text = text.format(slot=SLOT, address=evil.address, port=evil.port, node=cluster.nodes[0].address)
-            before = sum(node.calls("eval_ro") for node in cluster.nodes)
+            before = sum(node.calls("getrange") for node in cluster.nodes)
             self.assert_error(client.ask("EVAL_RO", read, 1, KEY, text))
-            runs = sum(node.calls("eval_ro") for node in cluster.nodes) - before
+            runs = sum(node.calls("getrange") for node in cluster.nodes) - before
             self.assertEqual(runs, 1, text)
             self.assertEqual(bystander.ask("GET", KEY), b"1", text)
         self.assertEqual(evil.accepted, 0, evil.requests[:5])
@@ -293,6 +296,61 @@ class ClusterWords(HostileTest):
         self.assertEqual(respool.ask("PING"), "PONG")
 
 
+class Forgotten(HostileTest):
+    """A script that says NOSCRIPT, and a SCRIPT FLUSH that makes this look true."""
+
+    SAYS = "redis.call('INCR', KEYS[1]); return redis.error_reply('NOSCRIPT No matching script. Please use EVAL.')"
+    SLOWLY = (
+        "local t = redis.call('TIME'); local till = t[1] * 1000000 + t[2] + 300000; "
+        "repeat t = redis.call('TIME') until t[1] * 1000000 + t[2] > till; "
+    )
+
+    def check(self, script, flush):
+        server = self.server()
+        respool = self.respool("--threads", "2", backend=server.backend)
+        client = self.client(respool)
+        sha = client.ask("SCRIPT", "LOAD", script)
+        flush(client, respool, server, encode("EVALSHA", sha, 1, KEY))
+        self.assertEqual(server.ask("GET", KEY), b"1")
+
+    def test_flush_in_the_same_pipeline(self):
+        """A flush behind the request in one pipeline."""
+
+        def flush(client, respool, server, request):
+            client.raw(request + encode("SCRIPT", "FLUSH"))
+            client.replies(2)
+
+        self.check(self.SAYS, flush)
+
+    def test_flush_by_other_sessions(self):
+        """A flush of other sessions, at least one of which is another worker's."""
+
+        def flush(client, respool, server, request):
+            others = [self.client(respool) for _ in range(6)]
+            client.raw(request)
+            time.sleep(0.1)
+            for each in others:
+                each.send("SCRIPT", "FLUSH")
+            client.reply()
+            for each in others:
+                each.reply()
+
+        self.check(self.SLOWLY + self.SAYS, flush)
+
+    def test_flush_past_respool(self):
+        """A flush of a client of the server itself."""
+
+        def flush(client, respool, server, request):
+            direct = self.client(server)
+            client.raw(request)
+            time.sleep(0.1)
+            direct.send("SCRIPT", "FLUSH")
+            client.reply()
+            direct.reply()
+
+        self.check(self.SLOWLY + self.SAYS, flush)
+
+
 class ReadOnlyStorm(HostileTest):
     """READONLY in a loop, while subscribers listen."""
 
@@ -300,7 +358,7 @@ class ReadOnlyStorm(HostileTest):
         """No message is lost, and no link is made anew, while scripts say READONLY."""
         server = self.server()
         respool = self.respool(backend=server.backend)
-        listener, publisher = self.client(respool), self.client(server)
+        listener, publisher = self.client(respool, timeout=3), self.client(server)
         listener.ask("SUBSCRIBE", "news")
         heard = []
         self.background(lambda: heard.append(int(listener.reply()[2])))
@@ -308,6 +366,7 @@ class ReadOnlyStorm(HostileTest):
         text = "READONLY You can't write against a read only replica."
         script = f"return redis.error_reply(\"{text}\")"
         attacker.ask("EVAL", script, 0)
+        time.sleep(0.5)
         before = respool.counter("link_ups")
         for number in range(3000):
             self.assertEqual(publisher.ask("PUBLISH", "news", number), 1)
