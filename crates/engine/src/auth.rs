@@ -12,7 +12,6 @@ use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::limits::LOGINS_MAX;
 use crate::link::{Link, LinkKey, Role, State};
-use crate::pool::ServerId;
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
 use crate::settings::{Credentials, User};
@@ -348,22 +347,6 @@ impl Engine {
         }
     }
 
-    /// A server turns out to want a password: who has not given one must, before anything else.
-    pub(crate) fn flag_unauthenticated(&mut self, server: ServerId) {
-        if !self.settings.users.is_empty() {
-            return;
-        }
-        let pool = self.pool_of(server).whole;
-        for key in self.sessions.keys() {
-            let Some(session) = self.sessions.get_mut(key) else {
-                continue;
-            };
-            if session.user == CONFIGURED && session.pool == pool {
-                session.flags |= Flags::UNAUTHENTICATED;
-            }
-        }
-    }
-
     /// The kind of link that a session rides on.
     pub(crate) fn kind_of(&self, session: &Session) -> LinkKey {
         LinkKey {
@@ -391,7 +374,7 @@ impl Engine {
         name.unwrap_or("default")
     }
 
-    /// Whether a session has to say first who it is: to us, or to a server that says so.
+    /// Whether a new session must authenticate first: to respool, or because a server demands it.
     pub(crate) fn must_authenticate(&self, pool: usize) -> bool {
         let first = self.first_link(self.pools.home_of(pool));
         let refusal = self
@@ -399,7 +382,9 @@ impl Engine {
             .get(&first)
             .and_then(|link| self.links.get(*link))
             .and_then(|link| link.refusal.as_deref());
-        !self.settings.users.is_empty() || refusal.is_some_and(|text| text.starts_with(b"NOAUTH"))
+        !self.settings.users.is_empty()
+            || refusal.is_some_and(|text| text.starts_with(b"NOAUTH"))
+            || self.is_login_withdrawn(pool)
     }
 }
 

@@ -15,6 +15,7 @@ use crate::control::Control;
 use crate::elsewhere::{ASKING, as_asked};
 use crate::engine::Engine;
 use crate::entry::Entry;
+use crate::login_check::Check;
 use crate::node::as_standalone;
 use crate::pinned::Switch;
 use crate::redirect::Redirect;
@@ -71,6 +72,8 @@ pub(crate) enum Duty {
     NameTold,
     /// SELECT of a session with a link of its own.
     Select(u32),
+    /// Whether the configured login is accepted: nobody's.
+    Check(Box<Check>),
     /// AUTH, alone or in a HELLO.
     Login(Box<Login>),
     /// EVAL, SCRIPT LOAD: the argument that is a script.
@@ -247,6 +250,11 @@ impl Engine {
         {
             return;
         }
+        if let Some(Duty::Check(check)) = link.duties.front_mut()
+            && check.is_answered_by(reply)
+        {
+            return;
+        }
         match link.duties.front_mut() {
             Some(Duty::Block {
                 before,
@@ -408,6 +416,7 @@ impl Engine {
                 self.pass_on(entry, &self.name_told(owner, reply));
             }
             Duty::Select(db) => self.settle_select(key, entry, db, reply),
+            Duty::Check(check) => self.settle_check(key, *check, reply),
             Duty::Login(login) => self.settle_login(key, entry, *login),
             Duty::FlushScripts => {
                 let server = self.links.get(key).map(|link| link.key.server);

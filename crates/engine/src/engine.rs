@@ -36,6 +36,7 @@ use crate::holders::Holders;
 use crate::keeping::Keeping;
 use crate::limits::LINKS_PER_SERVER;
 use crate::link::{Decision, Link, LinkKey, Role, State, Streaming, Why};
+use crate::login_probe::LoginProbes;
 use crate::parking::Piece;
 use crate::pool::{Pool, Pools, Server, ServerId};
 use crate::requests::{Alike, may_wait};
@@ -210,6 +211,7 @@ pub struct Engine {
     pub(crate) holders: Holders,
     /// Users that clients have named.
     pub(crate) logins: Logins,
+    pub(crate) login_probes: LoginProbes,
     /// Of each command, if any request for it with the right number of arguments goes to a server, what it is to
     /// its batch.
     pub(crate) straight: Box<[Option<Class>]>,
@@ -401,6 +403,7 @@ impl Engine {
             bounds: Bounds::default(),
             holders: Holders::default(),
             logins: Logins::default(),
+            login_probes: LoginProbes::default(),
             straight: straight(&settings),
             alike: Alike::default(),
             scripts: Scripts::default(),
@@ -541,6 +544,7 @@ impl Engine {
         let session = self.sessions.insert(session);
         self.reset_reading(session);
         self.ride(session, link);
+        self.check_newcomer(session);
         SessionId(session)
     }
 
@@ -693,7 +697,10 @@ impl Engine {
                 CONFIGURED => configured,
                 user => self.logins.get(user),
             };
-            let greeting = Greeting::new(link.key, credentials, reads_only, to_node);
+            let greeting = match link.role {
+                Role::Probe => Greeting::of_probe(),
+                _ => Greeting::new(link.key, credentials, reads_only, to_node),
+            };
             link.greet(greeting, self.now);
         }
         self.flushed_links.push(link.0);
@@ -1067,7 +1074,8 @@ impl Engine {
         let max_delay_us = self.pool_of(key.server).flush.max_delay_us;
         let mut link = Link::new(key, role, max_delay_us, self.now);
         let pool = self.pool_of(key.server);
-        link.heeds = pool.cluster().is_some() || pool.watch.is_some() && role != Role::Sentinel;
+        link.heeds = role != Role::Probe
+            && (pool.cluster().is_some() || pool.watch.is_some() && role != Role::Sentinel);
         self.pinned_links += u32::from(role.is_one_sessions());
         Some(self.links.insert(link))
     }

@@ -113,6 +113,20 @@ impl Greeting {
         }
     }
 
+    /// Of a probing link: it has no credentials yet.
+    pub(crate) fn of_probe() -> Self {
+        let mut unsent = Vec::new();
+        encode::request(&mut unsent, &["HELLO"]);
+        Greeting {
+            unsent,
+            replies: 1,
+            to_node: false,
+            asks_for_node: false,
+            got: Vec::new(),
+            scanner: reply::Scanner::default(),
+        }
+    }
+
     /// Takes bytes of the server; says what they come to.
     pub(crate) fn read(
         &mut self,

@@ -294,6 +294,9 @@ impl Engine {
     pub(crate) fn server_lines(&self, is_shown: impl Fn(ServerId) -> bool) -> (usize, Vec<String>) {
         let mut seen = vec![Seen::default(); self.servers.len()];
         for (_, link) in self.links.iter() {
+            if link.role == Role::Probe {
+                continue;
+            }
             let seen = &mut seen[usize::from(link.key.server.0)];
             seen.links += 1;
             seen.sentinel |= link.role == Role::Sentinel;
@@ -350,6 +353,7 @@ impl Engine {
             Some(ms) => write!(line, ",last_failure_ms_ago={ms}"),
             None => write!(line, ",last_failure_ms_ago=-1"),
         };
+        let _ = write!(line, ",login={}", server.trust.word());
         if let Some(slots) = slots {
             let _ = write!(line, ",slots={slots}");
         }

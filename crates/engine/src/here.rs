@@ -504,6 +504,7 @@ impl Engine {
                 Role::Hub(_) => "hub",
                 Role::Sentinel => "sentinel",
                 Role::Redirect { .. } => "redirect",
+                Role::Probe => "probe",
                 Role::Spare => "spare",
             };
             let version = link.key.version.number();

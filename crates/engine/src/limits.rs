@@ -144,6 +144,10 @@ pub const REPLICAS_READ_MAX: usize = 32;
 /// Servers of which INFO says how they fare. At it: those that are up are left out first.
 pub const SERVERS_SHOWN_MAX: usize = 256;
 
+/// Links of one worker to one server that try the logins of clients and check the configured login. They do not count among
+/// [`Limits::links_max`]. At it: logins wait for one another.
+pub const LOGIN_PROBES_PER_SERVER: usize = 2;
+
 /// Users of servers whose passwords clients have given to one worker, and who are still in use.
 pub const LOGINS_MAX: usize = 1 << 10;
 

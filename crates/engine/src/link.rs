@@ -74,6 +74,8 @@ pub(crate) enum Role {
     Sentinel,
     /// Nothing is asked on it: it stands for the session of this id, to be told what others track.
     Redirect { to: u64 },
+    /// Logins of clients, each tried once, and checks of the configured login. It is never authenticated for requests.
+    Probe,
     /// Nobody's: it was streaming or pinned, carries no trace of that, and waits for the next one.
     Spare,
 }
@@ -86,9 +88,12 @@ impl Role {
             | Role::Streaming { by }
             | Role::Emergency { by }
             | Role::Pinned { by } => by,
-            Role::Shared | Role::Hub(_) | Role::Sentinel | Role::Redirect { .. } | Role::Spare => {
-                Key::NOBODY
-            }
+            Role::Shared
+            | Role::Hub(_)
+            | Role::Sentinel
+            | Role::Redirect { .. }
+            | Role::Probe
+            | Role::Spare => Key::NOBODY,
         }
     }
 
@@ -100,7 +105,7 @@ impl Role {
 
     /// Whether it counts against `links-max`.
     pub(crate) fn is_bounded_by_links_max(self) -> bool {
-        !self.is_one_sessions() && !matches!(self, Role::Emergency { .. })
+        !self.is_one_sessions() && !matches!(self, Role::Emergency { .. } | Role::Probe)
     }
 
     /// Whether it serves one request of one session.

@@ -17,6 +17,7 @@ use crate::sentinels::Watch;
 use crate::settings::{FlushRule, Part, PoolKind, PoolSettings, Reads, ServerSettings};
 use crate::slots::Key;
 use crate::time::Time;
+use crate::trust::Trust;
 
 /// A server's index in the engine's table of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,6 +43,8 @@ pub(crate) struct Server {
     pub(crate) health: Health,
     /// When it was connected anew because it takes no writes.
     pub(crate) renewal: Renewal,
+    /// Whether it accepts the configured login.
+    pub(crate) trust: Trust,
 }
 
 impl Server {
@@ -56,6 +59,7 @@ impl Server {
             current: [None; 2],
             health: Health::default(),
             renewal: Renewal::default(),
+            trust: Trust::default(),
         }
     }
 

@@ -186,6 +186,7 @@ impl Engine {
                         self.connect(successor);
                     }
                 }
+                Role::Probe => self.lose_link(key, "its server is connected anew"),
                 // Whoever has one of its own keeps it, and nobody gets it afterwards; subscriptions keep theirs until there is a successor.
                 _ => link.tainted = true,
             }

@@ -753,7 +753,12 @@ impl Engine {
             | Role::Streaming { .. }
             | Role::Emergency { .. }
             | Role::Pinned { .. } => {}
-            Role::Shared | Role::Hub(_) | Role::Sentinel | Role::Redirect { .. } | Role::Spare => {
+            Role::Shared
+            | Role::Hub(_)
+            | Role::Sentinel
+            | Role::Redirect { .. }
+            | Role::Probe
+            | Role::Spare => {
                 return;
             }
         }
@@ -914,6 +919,7 @@ impl Engine {
             | Role::Hub(_)
             | Role::Sentinel
             | Role::Redirect { .. }
+            | Role::Probe
             | Role::Spare => {}
         }
     }

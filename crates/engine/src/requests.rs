@@ -728,7 +728,7 @@ impl Engine {
         Some((&identity.server, release))
     }
 
-    /// Whether a session has still to say who it is. A server that wanted to know may want it no more.
+    /// Whether a session must authenticate first. It need not any more once its server accepts the configured login.
     fn is_unauthenticated(&mut self, key: Key) -> bool {
         let Some(session) = self.sessions.get(key) else {
             return false;
@@ -739,7 +739,9 @@ impl Engine {
             .shared
             .get(&first)
             .and_then(|link| self.links.get(*link));
-        let seen_not_to = self.settings.users.is_empty() && link.is_some_and(Link::is_up);
+        let seen_not_to = self.settings.users.is_empty()
+            && link.is_some_and(Link::is_up)
+            && !self.is_login_withdrawn(usize::from(pool));
         if !session.flags.any(Flags::UNAUTHENTICATED) || !seen_not_to {
             return session.flags.any(Flags::UNAUTHENTICATED);
         }

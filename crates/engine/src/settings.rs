@@ -54,6 +54,8 @@ pub struct Timeouts {
     pub reconnect_max_ms: u32,
     /// How long a session may be idle before it is closed. 0: for ever.
     pub session_idle_ms: u32,
+    /// How often a server is asked whether it still accepts the configured login. 0: never.
+    pub login_check_ms: u32,
 }
 
 impl Default for Timeouts {
@@ -65,6 +67,7 @@ impl Default for Timeouts {
             reconnect_min_ms: 20,
             reconnect_max_ms: 2_000,
             session_idle_ms: 0,
+            login_check_ms: 500,
         }
     }
 }

@@ -54,7 +54,15 @@ impl Engine {
                 }
                 self.doubt_primary(server);
             }
-            Greeted::Done => self.link_is_up(key),
+            Greeted::Done => {
+                self.greeted_as_configured(key, None);
+                self.link_is_up(key);
+            }
+            // It is there to log in on.
+            Greeted::Refused(text) if self.is_probe(key) && text.starts_with(b"NOAUTH") => {
+                self.greeted_as_configured(key, Some(&text));
+                self.link_is_up(key);
+            }
             Greeted::Broken(reason) => self.lose_link(key, &reason),
             Greeted::Refused(text) => {
                 self.act(Action::CloseLink(LinkId(key)));
@@ -171,7 +179,7 @@ impl Engine {
         };
         // What stays waits for the next connection; only a shared link gets one.
         let stranded: Vec<Entry> = match role {
-            Role::Shared => Vec::new(),
+            Role::Shared | Role::Probe => Vec::new(),
             _ => link.take_unsent(|_| true),
         };
         if stable {
@@ -189,6 +197,7 @@ impl Engine {
         // A session's own link says nothing that the shared one does not.
         let told = tried && !theirs && matches!(role, Role::Shared | Role::Hub(_) | Role::Sentinel);
         let refused = refusal.is_some();
+        let refused_with = refusal.clone();
         // A server that wanted a password wants it still, until it has been seen not to.
         if refusal.is_some() || !wants_password(link) {
             link.refusal = refusal;
@@ -205,9 +214,13 @@ impl Engine {
                 false => self.note_unreachable(kind.server, began, reason),
             }
         }
+        if refused && role != Role::Probe {
+            self.greeted_as_configured(key, refused_with.as_deref());
+        }
         // A Sentinel's password is no client's to say.
-        if wanted && kind.user == CONFIGURED && role != Role::Sentinel {
-            self.flag_unauthenticated(kind.server);
+        let is_clients = !matches!(role, Role::Sentinel | Role::Probe);
+        if wanted && kind.user == CONFIGURED && is_clients {
+            self.flag_unauthenticated(key);
         }
         if told {
             self.tell(Event::LinkDown {
@@ -264,6 +277,11 @@ impl Engine {
                 return self.remove_link(key);
             }
             Role::Redirect { .. } => self.rest(key),
+            Role::Probe => {
+                self.fail_waiting(key);
+                self.remove_link(key);
+                return self.probe_lost(its_server);
+            }
             Role::Captured { .. } | Role::Spare => return self.remove_link(key),
         }
         if heeds {
@@ -449,6 +467,7 @@ impl Engine {
         self.next_pinned();
         self.next_streaming();
         self.tick_hubs();
+        self.tick_login_checks();
         let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);
         if idle_ms > 0 {
             let idle = |(key, session): (Key, &crate::session::Session)| {
@@ -557,7 +576,7 @@ impl Engine {
             && link.out.bytes().is_empty()
             && link.waiters.is_empty();
         let is_first = link.key == self.first_link(link.key.server) && !self.is_gone(link);
-        let may_go = matches!(link.role, Role::Spare | Role::Redirect { .. })
+        let may_go = matches!(link.role, Role::Spare | Role::Probe | Role::Redirect { .. })
             || link.role == Role::Shared && !is_first;
         if unused && may_go && link.is_up() && over(now, link.unused_since, LINK_UNUSED_MS) {
             self.close_link(key);

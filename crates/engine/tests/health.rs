@@ -256,7 +256,7 @@ fn info_counts_the_failures_of_each_server_and_forgets_those_in_a_row_when_it_an
     let session = world.accept();
     world.wait_ms(1_500);
     let second = world.all_shared[1];
-    let line_0 = "address=server:1,pool=default,role=primary,state=up,links=1,failures=0,failures_total=0,lost_total=0,last_failure_ms_ago=-1";
+    let line_0 = "address=server:1,pool=default,role=primary,state=up,links=1,failures=0,failures_total=0,lost_total=0,last_failure_ms_ago=-1,login=accepted";
     assert_eq!(line(&mut world, session, 0), line_0);
     world.lose(second);
     world.connecting();

@@ -766,6 +766,21 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ..OPTION
     },
     Opt {
+        name: "login-check-ms",
+        topic: Topic::Deadlines,
+        kind: number_or_zero(Unit::Milliseconds, (50, DAY_MS), "never", |values| {
+            &mut values.timeouts.login_check_ms
+        }),
+        value: "TIME",
+        brief: "How often each server is asked whether it still accepts the configured login",
+        more: "A server keeps connections that it has accepted, though it wants a password from then on, has another one, or \
+               has switched the user off. Once respool finds out, new sessions must authenticate. Older sessions keep their \
+               links, as they would keep their connections. Each worker asks on a connection of its own, while it has \
+               sessions, and not where `password` or `user` say who may connect.",
+        example: "200",
+        ..OPTION
+    },
+    Opt {
         name: "session-idle-ms",
         topic: Topic::Deadlines,
         kind: number_or_zero(Unit::Milliseconds, (1, 30 * DAY_MS), "for ever", |values| {
@@ -1381,6 +1396,7 @@ mod tests {
             reconnect_min_ms: _,
             reconnect_max_ms: _,
             session_idle_ms: _,
+            login_check_ms: _,
         } = Timeouts::default();
         let FlushRule {
             hold: _,

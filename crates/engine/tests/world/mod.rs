@@ -41,6 +41,8 @@ pub(crate) fn settings() -> Settings {
     };
     settings.flush.fuse = false;
     settings.flush.collapse = false;
+    // Its link would be one more to be connected.
+    settings.timeouts.login_check_ms = 0;
     settings
 }
 

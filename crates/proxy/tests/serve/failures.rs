@@ -501,7 +501,12 @@ fn a_respool_that_starts_before_its_server_works_once_that_is_there() {
 #[test]
 fn a_reply_that_comes_after_its_deadline_reaches_nobody() {
     before_every_server(
-        &Options::with(&["--request-timeout-ms=200", "--threads=2"]),
+        &Options::with(&[
+            "--request-timeout-ms=200",
+            "--threads=2",
+            // It would be a connection more.
+            "--login-check-ms=0",
+        ]),
         |target| {
             let target = &*target;
             let connections = |target: &Target| {
@@ -806,7 +811,9 @@ fn of_server(client: &mut Client, name: &str) -> String {
 fn one_connection_at_a_time_tries_a_server_that_is_away_whoever_needs_it_for_what() {
     let target = Target::direct(&any_server(), &Options::default());
     let relay = Relay::start(target.server.address(), Mode::Pass);
-    let target = target.behind(relay.address(), &Options::default());
+    // The check would be a connection more.
+    let options = Options::with(&["--login-check-ms=0"]);
+    let target = target.behind(relay.address(), &options);
     // A link for each.
     let mut clients: Vec<Client> = (0..8).map(|_| target.client()).collect();
     for (number, client) in clients.iter_mut().enumerate() {

@@ -28,6 +28,7 @@ mod known;
 mod large;
 mod limits;
 mod linear;
+mod logins;
 mod migrated;
 mod node;
 mod partition;

@@ -1,0 +1,171 @@
+//! Whether a server accepts the configured login: what it said to the last greeting or check.
+//!
+//! A server keeps a connection that it has accepted, though its password changes or its user is switched off. So an old link does
+//! not tell whether the server would accept the same login now. Greetings tell it, and checks in between.
+//!
+//! ```text
+//!   Unknown ──accepts──► Accepted ──NOAUTH, WRONGPASS──► Withdrawn
+//!                            ▲                               │
+//!                            └────────────accepts────────────┘
+//! ```
+//!
+//! While a login is withdrawn, new sessions must authenticate. Older sessions keep their links.
+
+use crate::time::Time;
+
+/// What one server says to the configured login. Its caller reports greetings and checks in the order in which they are answered.
+#[derive(Debug, Default)]
+pub(crate) struct Trust {
+    state: State,
+    /// When the server answered the last greeting or check.
+    heard_at: Time,
+    /// When the last check was asked.
+    checked_at: Time,
+    /// Whether that check waits for its answer.
+    checking: bool,
+    /// Whether new sessions wait for that answer: the one before was old.
+    holding: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// The server has never accepted the login.
+    #[default]
+    Unknown,
+    /// The server accepted it last time.
+    Accepted,
+    /// The server accepted it once, and refused it last time.
+    Withdrawn,
+}
+
+/// Getters.
+impl Trust {
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        self.state == State::Withdrawn
+    }
+
+    /// Whether a check may be asked: the last one is answered and at least this old.
+    pub(crate) fn is_check_due(&self, now: Time, every_ms: u32) -> bool {
+        !self.checking && now.since_ms(self.checked_at) >= u64::from(every_ms)
+    }
+
+    /// Whether the last answer is too old to let a new session in by it. The server was not asked meanwhile, since there were no
+    /// sessions.
+    pub(crate) fn is_stale(&self, now: Time, every_ms: u32) -> bool {
+        !self.checking && now.since_ms(self.heard_at) >= 2 * u64::from(every_ms)
+    }
+
+    /// Whether new sessions wait for the answer to a check, which takes at most [`NEWCOMER_WAIT_MS`].
+    pub(crate) fn holds_newcomers(&self, now: Time) -> bool {
+        self.checking && self.holding && now.since_ms(self.checked_at) < NEWCOMER_WAIT_MS
+    }
+
+    /// The word for INFO.
+    pub(crate) fn word(&self) -> &'static str {
+        match self.state {
+            State::Unknown => "unknown",
+            State::Accepted => "accepted",
+            State::Withdrawn => "withdrawn",
+        }
+    }
+}
+
+/// Events.
+impl Trust {
+    /// A greeting or a check was accepted. Whether the login was withdrawn before.
+    pub(crate) fn handle_accepted(&mut self, now: Time) -> bool {
+        self.heard_at = now;
+        std::mem::replace(&mut self.state, State::Accepted) == State::Withdrawn
+    }
+
+    /// A greeting or a check was refused with this error. Whether that withdraws the login.
+    pub(crate) fn handle_refused(&mut self, error: &[u8], now: Time) -> bool {
+        self.heard_at = now;
+        let withdraws = self.state == State::Accepted && refuses_login(error);
+        if withdraws {
+            self.state = State::Withdrawn;
+        }
+        withdraws
+    }
+
+    /// A check was asked.
+    pub(crate) fn handle_check(&mut self, now: Time, every_ms: u32) {
+        self.holding = self.is_stale(now, every_ms);
+        self.checked_at = now;
+        self.checking = true;
+    }
+
+    /// The check is answered, or lost with its link.
+    pub(crate) fn handle_check_end(&mut self) {
+        self.checking = false;
+    }
+}
+
+/// How long a new session waits for a check at most, milliseconds. A server that is slower than that is not waited for: it serves
+/// nobody just then.
+const NEWCOMER_WAIT_MS: u64 = 500;
+
+/// Whether an error, without the dash in front, is about the login: no credentials, or wrong ones.
+pub(crate) fn refuses_login(error: &[u8]) -> bool {
+    [b"NOAUTH".as_slice(), b"WRONGPASS"]
+        .iter()
+        .any(|code| error.starts_with(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOAUTH: &[u8] = b"NOAUTH Authentication required.";
+
+    /// A login that was never accepted has no old links, so its refusal withdraws nothing.
+    #[test]
+    fn refusal_withdraws_only_an_accepted_login() {
+        let mut trust = Trust::default();
+        let now = Time(0);
+        assert!(!trust.handle_refused(NOAUTH, now));
+        assert!(!trust.is_withdrawn());
+        assert!(!trust.handle_accepted(now));
+        assert!(!trust.handle_refused(b"LOADING", now));
+        assert!(!trust.is_withdrawn());
+        assert!(trust.handle_refused(b"WRONGPASS", now));
+        assert!(trust.is_withdrawn());
+        assert!(!trust.handle_refused(NOAUTH, now), "it is told once");
+        assert!(trust.handle_accepted(now));
+        assert!(!trust.is_withdrawn());
+    }
+
+    /// A server that does not answer is not asked again.
+    #[test]
+    fn check_waits_for_the_answer_to_the_last_one() {
+        let mut trust = Trust::default();
+        let at = |ms| Time(0).plus_ms(ms);
+        assert!(!trust.is_check_due(at(499), 500));
+        assert!(trust.is_check_due(at(500), 500));
+        trust.handle_check(at(500), 500);
+        assert!(!trust.is_check_due(at(5_000), 500));
+        trust.handle_check_end();
+        assert!(!trust.is_check_due(at(999), 500));
+        assert!(trust.is_check_due(at(1_000), 500));
+    }
+
+    /// An answer that is old lets no new session in; one that does not come holds none up for long.
+    #[test]
+    fn newcomers_wait_for_a_check_only_if_the_last_answer_is_old() {
+        let mut trust = Trust::default();
+        let at = |ms| Time(0).plus_ms(ms);
+        trust.handle_accepted(at(100));
+        trust.handle_check(at(600), 500);
+        assert!(!trust.holds_newcomers(at(601)));
+        trust.handle_check_end();
+        trust.handle_accepted(at(602));
+        assert!(!trust.is_stale(at(1_601), 500));
+        assert!(trust.is_stale(at(1_602), 500));
+        trust.handle_check(at(1_602), 500);
+        assert!(trust.holds_newcomers(at(1_602)));
+        assert!(trust.holds_newcomers(at(2_101)));
+        assert!(!trust.holds_newcomers(at(2_102)));
+        trust.handle_check_end();
+        assert!(!trust.holds_newcomers(at(1_603)));
+    }
+}

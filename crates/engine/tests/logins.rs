@@ -1,0 +1,201 @@
+//! Logins: whether servers still accept the configured one, and how clients bring their own.
+
+mod world;
+
+use respool_engine::settings::Credentials;
+use respool_engine::{Event, LinkId, SessionId};
+use world::{HELLO, World, requests, settings};
+
+const NOAUTH: &str = "-NOAUTH Authentication required.\r\n";
+/// To a HELLO, in the words of Redis.
+const HELLO_REFUSED: &str =
+    "-NOAUTH HELLO must be called with the client already authenticated\r\n";
+
+/// A GET of this session is answered by the server.
+fn is_served(world: &mut World, session: SessionId, link: LinkId) {
+    world.asks(session, &["GET k"]);
+    assert_eq!(world.sent(link).as_bytes(), requests(&["GET k"]));
+    world.says(link, "$1\r\nv\r\n");
+    assert_eq!(world.got(session), "$1\r\nv\r\n");
+}
+
+/// A GET of this session is refused, and reaches no server.
+fn must_log_in(world: &mut World, session: SessionId, link: LinkId) {
+    world.asks(session, &["GET k"]);
+    assert_eq!(world.got(session), NOAUTH);
+    assert_eq!(world.sent(link), "");
+}
+
+/// What the log says of logins.
+fn told(world: &mut World) -> Vec<String> {
+    let events = std::mem::take(&mut world.events);
+    let texts = events.into_iter().filter_map(|event| match event {
+        Event::Topology { text, .. } => Some(text),
+        _ => None,
+    });
+    texts.filter(|text| text.contains("login")).collect()
+}
+
+/// The link of another database is refused: the old link gets no new session. Sessions that were there keep it.
+#[test]
+fn refused_greeting_of_any_link_stops_newcomers_alone() {
+    let mut world = World::new(settings());
+    let link = world.shared;
+    let (old, other) = (world.accept(), world.accept());
+    is_served(&mut world, old, link);
+    world.may_ask(other, &["SELECT respool"]);
+    world.asks(other, &["SELECT 5"]);
+    let [refused] = world.connecting()[..] else {
+        panic!("a link of the database is to be connected");
+    };
+    world.turn(|engine| engine.handle_link_up(refused));
+    world.says(refused, HELLO_REFUSED);
+    assert!(world.got(other).starts_with("-NOAUTH "));
+    let newcomer = world.accept();
+    must_log_in(&mut world, newcomer, link);
+    is_served(&mut world, old, link);
+    is_served(&mut world, other, link);
+    let said = told(&mut world);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(
+        said[0].contains("new sessions must authenticate"),
+        "{said:?}"
+    );
+    // It is refused again, which is no news.
+    world.asks(other, &["SELECT 6"]);
+    let refused = world.connecting().pop().expect("it is tried");
+    world.turn(|engine| engine.handle_link_up(refused));
+    world.says(refused, HELLO_REFUSED);
+    assert!(told(&mut world).is_empty());
+    world.got(other);
+    // A greeting is accepted again.
+    world.asks(other, &["SELECT 7"]);
+    let accepted = world.connecting().pop().expect("it is tried");
+    world.up(accepted);
+    assert_eq!(world.got(other), "+OK\r\n");
+    is_served(&mut world, newcomer, link);
+    let late = world.accept();
+    is_served(&mut world, late, link);
+    assert_eq!(told(&mut world).len(), 1);
+}
+
+/// A world whose probing link is up, and that link.
+fn checked(credentials: Option<&str>) -> (World, LinkId, SessionId) {
+    let mut settings = settings();
+    settings.timeouts.login_check_ms = 500;
+    if let respool_engine::settings::PoolKind::Single(server) = &mut settings.pools[0].kind {
+        server.credentials = credentials.map(|password| Credentials {
+            user: Some("app".to_owned()),
+            password: password.to_owned(),
+        });
+    }
+    let mut world = World::new(settings);
+    world.wait_ms(2_000);
+    assert!(
+        world.connecting().is_empty(),
+        "without sessions nothing is checked"
+    );
+    let session = world.accept();
+    world.turn(|_| {});
+    let probe = world.connect();
+    (world, probe, session)
+}
+
+/// Nothing was asked for long, since there were no sessions: the first one waits until the server has answered, or does not.
+#[test]
+fn first_session_after_a_while_waits_for_a_check() {
+    for answers in [true, false] {
+        let (mut world, probe, first) = checked(None);
+        let link = world.shared;
+        let second = world.accept();
+        for session in [first, second] {
+            world.asks(session, &["GET k"]);
+            assert_eq!(world.got(session), "");
+        }
+        assert_eq!(world.sent(link), "");
+        match answers {
+            true => {
+                world.says(probe, ["+RESET\r\n", HELLO_REFUSED].concat());
+                for session in [first, second] {
+                    assert_eq!(world.got(session), NOAUTH);
+                }
+                assert_eq!(world.sent(link), "");
+            }
+            false => {
+                world.wait_ms(550);
+                assert_eq!(world.asked(link).len(), 2);
+            }
+        }
+    }
+}
+
+/// No request is needed to see it: a probing link greets anew twice a second.
+#[test]
+fn check_finds_a_password_that_was_set_later() {
+    let (mut world, probe, old) = checked(None);
+    let link = world.shared;
+    let check = requests(&["RESET", "HELLO"]);
+    assert_eq!(world.sent(probe).as_bytes(), check);
+    world.says(probe, ["+RESET\r\n", HELLO].concat());
+    for _ in 0..3 {
+        world.wait_ms(550);
+        assert_eq!(world.sent(probe).as_bytes(), check);
+        world.says(probe, ["+RESET\r\n", HELLO].concat());
+    }
+    let newcomer = world.accept();
+    is_served(&mut world, newcomer, link);
+    world.wait_ms(550);
+    assert_eq!(world.sent(probe).as_bytes(), check);
+    world.says(probe, ["+RESET\r\n", HELLO_REFUSED].concat());
+    let late = world.accept();
+    must_log_in(&mut world, late, link);
+    is_served(&mut world, old, link);
+    is_served(&mut world, newcomer, link);
+    assert_eq!(told(&mut world).len(), 1);
+    world.wait_ms(550);
+    world.says(probe, ["+RESET\r\n", HELLO].concat());
+    is_served(&mut world, late, link);
+    // A server that does not answer is not asked again, and its probing link is not all that it has.
+    world.wait_ms(550);
+    world.sent(probe);
+    world.wait_ms(2_000);
+    assert_eq!(world.sent(probe), "");
+    world.lose(probe);
+    world.wait_ms(550);
+    world.connect();
+    is_served(&mut world, late, link);
+}
+
+/// The configured user has another password, is off, or gone.
+#[test]
+fn check_finds_that_the_configured_credentials_changed() {
+    for refusal in ["-WRONGPASS no\r\n", ""] {
+        let (mut world, probe, old) = checked(Some("secret"));
+        let link = world.shared;
+        let check = requests(&["AUTH app secret", "HELLO"]);
+        assert_eq!(world.sent(probe).as_bytes(), check);
+        world.says(probe, ["+OK\r\n", HELLO].concat());
+        world.wait_ms(550);
+        world.says(probe, [refusal, HELLO].concat());
+        let newcomer = world.accept();
+        must_log_in(&mut world, newcomer, link);
+        is_served(&mut world, old, link);
+    }
+}
+
+/// Redis before 6.2 does not know RESET: each check is a connection.
+#[test]
+fn check_without_reset_connects_anew() {
+    let (mut world, probe, _) = checked(None);
+    let link = world.shared;
+    world.says(probe, ["-ERR unknown command 'RESET'\r\n", HELLO].concat());
+    assert_eq!(world.closed_links(), [probe]);
+    world.wait_ms(550);
+    let [probe] = world.connecting()[..] else {
+        panic!("a probing link is to be connected");
+    };
+    world.turn(|engine| engine.handle_link_up(probe));
+    world.says(probe, HELLO_REFUSED);
+    let newcomer = world.accept();
+    must_log_in(&mut world, newcomer, link);
+}
