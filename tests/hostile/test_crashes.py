@@ -73,7 +73,7 @@ def half_sent(number, rng):
         b"*0\r\n" * (number // 4) + b"*",
         b"*-1\r\n" * (number // 5) + b"*1",
         encode("SET", "k", x) + b"*3\r\n$3\r\nSET",
-        encode("GET", "k") * (number // 20) + b"GET " + x,
+        encode("GET", "none") * (number // 20) + b"GET " + x,
         encode("MULTI") + encode("SET", "k", x) + x[: number // 2],
         encode("SUBSCRIBE", x[:100]) + x,
         encode("EVAL", x, 0) + b"*2\r\n$4\r\nAUTH\r\n$" + b"9" * min(number, 18),

@@ -70,10 +70,15 @@ class Watch:
         self.links = self._links()
 
     def _links(self):
-        # INFO tells what was so a tenth of a second ago.
-        time.sleep(0.3)
-        found = self.respool.counters()
-        return {name: int(found[f"respool_{name}"]) for name in ("link_ups", "link_downs")}
+        # INFO tells what was so some time ago, and links of the steps before may still come up.
+        last = None
+        while True:
+            time.sleep(0.4)
+            found = self.respool.counters()
+            now = {name: int(found[f"respool_{name}"]) for name in ("link_ups", "link_downs")}
+            if now == last:
+                return now
+            last = now
 
     def look(self):
         """A step of every bystander."""
@@ -205,7 +210,8 @@ class ScriptWords(HostileTest):
         attacker.ask("perform", BY_ARGUMENT, 1, KEY, "ERR warm")
         watch = Watch(self, respool, "perform")
         runs = []
-        for number, text in enumerate(TEXTS, 2):
+        first = int(owner.ask("GET", KEY) or 0) + 1
+        for number, text in enumerate(TEXTS, first):
             text = text.format(slot=SLOT, address=evil.address, port=evil.port, node=owner.address)
             attacker.ask("perform", BY_ARGUMENT, 1, KEY, text)
             runs.append(int(owner.ask("GET", KEY)) - number)
