@@ -13,7 +13,7 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 /// Windows that are kept at once. At it, lines about new subjects share one window for each kind.
 const WINDOWS_MAX: usize = 4_096;
 
-/// Windows of closed sessions that are kept at once. Their subjects hold text that a client may choose.
+/// Windows that are kept at once of kinds whose subjects are reasons: a client may choose text or addresses in them.
 const REASONS_MAX: usize = 16;
 
 /// A kind of log line that a client, or a server that flaps, can cause.
@@ -56,6 +56,11 @@ impl Kind {
             Kind::Refused => "a newcomer could not be accepted",
             Kind::Other => "notice",
         }
+    }
+
+    /// Whether the subjects of its lines are reasons.
+    fn has_reasons(self) -> bool {
+        matches!(self, Kind::SessionClosed | Kind::Refused)
     }
 
     /// Whether its lines have the level `info`; else they have `warn`.
@@ -173,7 +178,7 @@ impl LineRates {
     fn is_full(&mut self, kind: Kind, now: Instant) -> bool {
         let is_full = |windows: &HashMap<(Kind, String), Window>| {
             let of_kind = || windows.keys().filter(|(other, _)| *other == kind).count();
-            windows.len() >= WINDOWS_MAX || kind == Kind::SessionClosed && of_kind() >= REASONS_MAX
+            windows.len() >= WINDOWS_MAX || kind.has_reasons() && of_kind() >= REASONS_MAX
         };
         if is_full(&self.windows) {
             self.forget_ended(now);
@@ -261,9 +266,11 @@ mod tests {
     #[test]
     fn new_subjects_are_bounded() {
         let (mut rates, now) = (LineRates::default(), Instant::now());
-        let lines = (0..100_000).filter(|number| rates.admits(KIND, &format!("r{number}"), now));
-        let lines = lines.count();
-        assert_eq!(lines, REASONS_MAX + KIND.lines_max() as usize);
+        for kind in [KIND, Kind::Refused] {
+            let lines = (0..10_000).filter(|number| rates.admits(kind, &format!("r{number}"), now));
+            let lines = lines.count();
+            assert_eq!(lines, REASONS_MAX + kind.lines_max() as usize);
+        }
         for number in 0..3 * WINDOWS_MAX {
             rates.admits(Kind::LinkDown, &number.to_string(), now);
             assert!(rates.windows.len() <= WINDOWS_MAX + 2);
