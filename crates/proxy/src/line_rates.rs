@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     OptionsSet,
     /// A client was not accepted.
     Refused,
+    /// A signal without effect.
+    Signal,
     /// Every other notice of a worker.
     Other,
 }
@@ -39,7 +41,7 @@ impl Kind {
     /// Lines about one subject in one window.
     pub(crate) fn lines_max(self) -> u32 {
         match self {
-            Kind::SessionClosed | Kind::Refused => 5,
+            Kind::SessionClosed | Kind::Refused | Kind::Signal => 5,
             Kind::LinkUp | Kind::LinkDown | Kind::OptionsSet | Kind::Other => 10,
             Kind::Topology => 30,
         }
@@ -54,6 +56,7 @@ impl Kind {
             Kind::Topology => "topology",
             Kind::OptionsSet => "options set",
             Kind::Refused => "a newcomer could not be accepted",
+            Kind::Signal => "signal",
             Kind::Other => "notice",
         }
     }

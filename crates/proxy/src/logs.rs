@@ -294,7 +294,8 @@ impl Notices {
     }
 }
 
-fn say_left_out(left_out: &LeftOut) {
+/// Says how many lines were left out, and what they were about.
+pub(crate) fn say_left_out(left_out: &LeftOut) {
     let (line, count) = (left_out.kind.name(), left_out.count);
     if count == 0 {
         return;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use respool_driver::{Notice, Notify, Running, Setup, StartError};
 use respool_engine::settings::Address;
 use signal_hook::consts::{
-    SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXFSZ,
+    SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
+    SIGVTALRM, SIGXFSZ,
 };
 use signal_hook::iterator::Signals;
 use tracing::field::display;
@@ -19,7 +20,8 @@ use tracing::{error, info, warn};
 use crate::address::BackendUrl;
 use crate::config::{Backend, Config};
 use crate::descriptors::{self, Granted, Need};
-use crate::logs::Logs;
+use crate::line_rates::{Kind, LineRates};
+use crate::logs::{Logs, say_left_out};
 use crate::spawn::SpawnedServer;
 
 /// How long a repeated signal is taken for the same wish.
@@ -41,18 +43,27 @@ const NOTED: [(i32, &str); 7] = [
 /// grow is an error, too.
 fn waited_for() -> impl Iterator<Item = i32> {
     let noted = NOTED.iter().map(|(signal, _)| *signal);
-    [SIGTERM, SIGINT, SIGCHLD, SIGXFSZ].into_iter().chain(noted)
+    [SIGTERM, SIGINT, SIGQUIT, SIGCHLD, SIGXFSZ]
+        .into_iter()
+        .chain(noted)
 }
 
 fn is_stop(signal: i32) -> bool {
-    matches!(signal, SIGTERM | SIGINT)
+    matches!(signal, SIGTERM | SIGINT | SIGQUIT)
 }
 
-/// Says in the log that a signal has no effect, if it is one of those.
-fn note(signal: i32) {
+/// Says in the log that a signal has no effect, if it is one of those, and not more often than `rates` admits.
+fn note(signal: i32, rates: &mut LineRates) {
     let Some((_, name)) = NOTED.iter().find(|(noted, _)| *noted == signal) else {
         return;
     };
+    let now = Instant::now();
+    while let Some(left_out) = rates.poll_left_out(now) {
+        say_left_out(&left_out);
+    }
+    if !rates.admits(Kind::Signal, name, now) {
+        return;
+    }
     if signal == SIGHUP {
         warn!(
             signal = name,
@@ -138,7 +149,7 @@ enum Ending {
 
 /// Why a wait ended.
 enum Event {
-    /// SIGTERM or SIGINT.
+    /// SIGTERM, SIGINT or SIGQUIT.
     Stop(&'static str),
     /// The server of our own has ended.
     ServerEnded,
@@ -152,6 +163,7 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
         let remedy = kernel_remedy(&error);
         format!("cannot wait for signals: {error}{remedy}")
     })?;
+    let mut rates = LineRates::default();
     let sessions_max = sessions_max(config)?;
 
     let (mut servers, mut spawned) = (Vec::with_capacity(config.pools.len()), None);
@@ -162,7 +174,7 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
                 let mut asked = || {
                     signals
                         .pending()
-                        .inspect(|signal| note(*signal))
+                        .inspect(|signal| note(*signal, &mut rates))
                         .any(is_stop)
                 };
                 let Some(server) = SpawnedServer::start(plan, &mut asked)? else {
@@ -188,7 +200,7 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
     let running = respool_driver::start(setup, notify).map_err(|error| explain(&error))?;
     log_ready(config, &running, &servers, sessions_max);
 
-    let event = wait(&mut signals, &mut spawned, &failed);
+    let event = wait(&mut signals, &mut spawned, &failed, &mut rates);
     // Whatever ends us, answers may still be on their way, and every request that can have none
     // gets an error that says what became of it.
     running.drain();
@@ -202,7 +214,14 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
         Event::Stop(signal) => signal,
         Event::ServerEnded | Event::WorkerFailed => "",
     };
-    let drained = drain(running, config, asked, &mut signals, &mut spawned);
+    let drained = drain(
+        running,
+        config,
+        asked,
+        (&mut signals, &mut rates),
+        &mut spawned,
+    );
+    rates.take_all().iter().for_each(say_left_out);
     let ending = match (drained, event) {
         (Ending::AtOnce, _) => Ending::AtOnce,
         _ if failed.load(Ordering::Acquire) => Ending::WorkerFailed,
@@ -264,20 +283,25 @@ fn watching(notify: Notify, failed: Arc<AtomicBool>) -> Notify {
 }
 
 fn signal_name(signal: i32) -> &'static str {
-    if signal == SIGINT {
-        "SIGINT"
-    } else {
-        "SIGTERM"
+    match signal {
+        SIGINT => "SIGINT",
+        SIGQUIT => "SIGQUIT",
+        _ => "SIGTERM",
     }
 }
 
 /// Blocks until something happens that ends us.
-fn wait(signals: &mut Signals, spawned: &mut Option<SpawnedServer>, failed: &AtomicBool) -> Event {
+fn wait(
+    signals: &mut Signals,
+    spawned: &mut Option<SpawnedServer>,
+    failed: &AtomicBool,
+    rates: &mut LineRates,
+) -> Event {
     for signal in signals.forever() {
         if is_stop(signal) {
             return Event::Stop(signal_name(signal));
         }
-        note(signal);
+        note(signal, rates);
         if failed.load(Ordering::Acquire) {
             return Event::WorkerFailed;
         }
@@ -295,7 +319,7 @@ fn drain(
     running: Running,
     config: &Config,
     asked: &str,
-    signals: &mut Signals,
+    (signals, rates): (&mut Signals, &mut LineRates),
     spawned: &mut Option<SpawnedServer>,
 ) -> Ending {
     let began = Instant::now();
@@ -318,7 +342,7 @@ fn drain(
             SIGCHLD => {
                 server_ended(spawned);
             }
-            _ if !is_stop(signal) => note(signal),
+            _ if !is_stop(signal) => note(signal, rates),
             // `timeout`, and some supervisors, signal the process and then its group: the same wish twice.
             _ if signal_name(signal) == asked && began.elapsed() < SAME_WISH => {}
             _ => return Ending::AtOnce,
@@ -488,7 +512,7 @@ mod tests {
         });
         assert!(written.load(Ordering::Acquire) && !failed.load(Ordering::Acquire));
         notify(Notice::WorkerFailed { worker, reason });
-        let event = wait(&mut signals, &mut None, &failed);
+        let event = wait(&mut signals, &mut None, &failed, &mut LineRates::default());
         assert!(matches!(event, Event::WorkerFailed));
     }
 

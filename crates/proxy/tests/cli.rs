@@ -675,6 +675,25 @@ fn signal_without_meaning_ends_nothing() {
     assert_eq!(status.code(), Some(0), "{log}");
 }
 
+/// SIGQUIT drains as SIGTERM does, and a storm of SIGHUP fills no log.
+#[test]
+fn sigquit_drains_and_sighup_storms_are_bounded() {
+    let mut respool = Serving::start(&["--backend", "redis://127.0.0.1:1"]);
+    for _ in 0..300 {
+        respool.signal(Signal::HUP);
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    respool.signal(Signal::QUIT);
+    let (status, log) = respool.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("\"signal\":\"SIGQUIT\""), "{log}");
+    let noted = log
+        .lines()
+        .filter(|line| line.contains("nothing was reloaded"));
+    assert_eq!(noted.count(), 5, "{log}");
+    assert!(log.contains("lines like these were left out"), "{log}");
+}
+
 /// A rolling restart: the process that ends leaves the socket that its successor has made.
 #[test]
 fn unix_socket_of_the_successor_stays() {
