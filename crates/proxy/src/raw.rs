@@ -5,8 +5,12 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use toml_edit::{Document, Item, Value};
 
 use crate::options::{Kind, OPTIONS, Opt, Values, find};
@@ -39,6 +43,9 @@ pub(crate) struct RawConfig {
 
 /// Bytes of a configuration file. At it, the file is refused: a device may never end.
 const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// How long a file that is a pipe may be without a byte.
+const PIPE_SECONDS_MAX: i64 = 5;
 
 /// Variables that are warned of one by one; the rest is counted.
 const WARNINGS_MAX: usize = 16;
@@ -400,16 +407,43 @@ fn texts(option: &Opt, item: &Item) -> Result<Vec<(String, Span)>, (Span, String
     }
 }
 
-/// The whole of a file that has no more than so many bytes.
+/// The whole of a file that has no more than so many bytes. It may be a pipe: then it is waited for, but not for ever.
 pub(crate) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let file = File::open(path)?;
-    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > bytes_max {
-        true => Err(io::Error::other(format!(
-            "it has more than {bytes_max} bytes"
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let is_pipe = file.metadata()?.file_type().is_fifo();
+    let (mut bytes, mut part) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        if is_pipe {
+            wait_for_bytes(&file)?;
+        }
+        match (&file).read(&mut part) {
+            Ok(0) => return Ok(bytes),
+            Ok(count) => bytes.extend_from_slice(&part[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if bytes.len() as u64 > bytes_max {
+            return Err(io::Error::other(format!(
+                "it has more than {bytes_max} bytes"
+            )));
+        }
+    }
+}
+
+/// Waits until a pipe has bytes, or its writer is gone.
+fn wait_for_bytes(pipe: &File) -> io::Result<()> {
+    let limit = Timespec {
+        tv_sec: PIPE_SECONDS_MAX,
+        tv_nsec: 0,
+    };
+    let mut fds = [PollFd::new(pipe, PollFlags::IN)];
+    match poll(&mut fds, Some(&limit)) {
+        Ok(0) => Err(io::Error::other(format!(
+            "it is a pipe, and nothing was written to it for {PIPE_SECONDS_MAX} seconds"
         ))),
-        false => Ok(bytes),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -164,7 +164,7 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
         format!("cannot wait for signals: {error}{remedy}")
     })?;
     let mut rates = LineRates::default();
-    let sessions_max = sessions_max(config)?;
+    let (sessions_max, fewer) = sessions_max(config)?;
 
     let (mut servers, mut spawned) = (Vec::with_capacity(config.pools.len()), None);
     for pool in &config.pools {
@@ -198,6 +198,10 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
     let failed = Arc::new(AtomicBool::new(false));
     let notify = watching(logs.notify(), Arc::clone(&failed));
     let running = respool_driver::start(setup, notify).map_err(|error| explain(&error))?;
+    // Not before: it would stand in front of an error that has another cause.
+    if let Some(text) = fewer {
+        warn!("{text}");
+    }
     log_ready(config, &running, &servers, sessions_max);
 
     let event = wait(&mut signals, &mut spawned, &failed, &mut rates);
@@ -367,7 +371,8 @@ fn server_ended(spawned: &mut Option<SpawnedServer>) -> bool {
     true
 }
 
-fn sessions_max(config: &Config) -> Result<u32, String> {
+/// How many sessions the descriptors allow, and what to warn of.
+fn sessions_max(config: &Config) -> Result<(u32, Option<String>), String> {
     let limits = config.limits();
     let granted = descriptors::raise(Need {
         sessions_max: limits.sessions_max,
@@ -377,11 +382,8 @@ fn sessions_max(config: &Config) -> Result<u32, String> {
         listeners: config.listeners().count(),
     });
     match granted {
-        Granted::Enough => Ok(limits.sessions_max),
-        Granted::Fewer(sessions, text) => {
-            warn!("{text}");
-            Ok(sessions)
-        }
+        Granted::Enough => Ok((limits.sessions_max, None)),
+        Granted::Fewer(sessions, text) => Ok((sessions, Some(text))),
         Granted::TooFew(text) => Err(text),
     }
 }

@@ -547,6 +547,25 @@ fn endless_file_is_refused() {
     }
 }
 
+/// A pipe that nothing is written to is an error in time, and one that is written to is read whole.
+#[test]
+fn pipe_as_a_file_is_waited_for_but_not_for_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let (code, _, err) = said(&["check", "--password-file", pipe.to_str().unwrap()]);
+    let told = err.contains("nothing was written to it for 5 seconds");
+    assert!(code == Some(2) && told, "{err}");
+    let script =
+        "(echo threads; sleep 0.3; echo = 3) | tr '\\n' ' ' | \"$0\" check --config /dev/stdin";
+    let output = Command::new("sh")
+        .args(["-c", script, RESPOOL])
+        .output()
+        .unwrap();
+    assert!(text(&output.stdout).contains("3 workers"), "{output:?}");
+}
+
 /// A client without any right cannot fill the disk: each kind of line has a rate, and what was left out is counted.
 #[test]
 fn log_flood_is_bounded_and_counted() {
