@@ -129,12 +129,44 @@ pub struct Scanner {
     argc: u32,
     /// The arguments found so far.
     spans: Vec<Span>,
-    /// Length of the argument that is being waited for, if its header was read.
-    bulk: Option<u32>,
+    /// The part of the request that starts at `pos` and has not come whole.
+    part: Part,
+}
+
+/// The part of a request at which the bytes ran out. Its bytes are not looked at again.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// A header or an inline request.
+    Line {
+        /// Bytes that were searched for the end of the line: of a header behind its type byte.
+        searched: u32,
+    },
+    /// An argument whose header was read.
+    Bulk {
+        /// Its length without the two bytes that end it.
+        len: u32,
+    },
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Part::Line { searched: 0 }
+    }
+}
+
+impl Part {
+    /// Bytes of an argument that must still come, with the two that end it; 0 for a line.
+    fn bulk_bytes(self) -> u64 {
+        match self {
+            Part::Line { .. } => 0,
+            Part::Bulk { len } => u64::from(len) + 2,
+        }
+    }
 }
 
 impl Scanner {
-    /// The arguments found: all of them after [`Found::Request`].
+    /// The arguments found: all of them after [`Found::Request`], those of the present request alone after
+    /// [`Found::More`].
     #[inline]
     pub fn spans(&self) -> &[Span] {
         &self.spans
@@ -153,7 +185,7 @@ impl Scanner {
 
     /// How many bytes from its start the request is known to have.
     pub fn len_at_least(&self) -> u64 {
-        self.pos as u64 + self.bulk.map_or(0, |len| u64::from(len) + 2)
+        self.pos as u64 + self.part.bulk_bytes()
     }
 
     /// What is left of a request behind its first [`Scanner::scanned`] bytes, for who passes it on
@@ -161,8 +193,8 @@ impl Scanner {
     pub fn tail(&self) -> Tail {
         let bulks_left = self.argc - self.spans.len() as u32;
         Tail {
-            args_left: bulks_left - u32::from(self.bulk.is_some()),
-            bulk_left: self.bulk.map_or(0, |len| u64::from(len) + 2),
+            args_left: bulks_left - u32::from(matches!(self.part, Part::Bulk { .. })),
+            bulk_left: self.part.bulk_bytes(),
             header: Vec::new(),
         }
     }
@@ -177,7 +209,7 @@ impl Scanner {
     pub fn reset(&mut self) {
         self.pos = 0;
         self.argc = 0;
-        self.bulk = None;
+        self.part = Part::default();
         self.spans.clear();
         if self.spans.capacity() > 4096 {
             self.spans.shrink_to(64);
@@ -194,15 +226,24 @@ impl Scanner {
             if let Some(len) = self.scan_short(bytes) {
                 return Ok(Found::Request { len });
             }
+            // The arguments that are still here are those of the request before.
+            let part = self.part;
+            self.reset();
+            let searched = match part {
+                Part::Line { searched } => searched as usize,
+                Part::Bulk { .. } => 0,
+            };
             match bytes.first() {
                 None => return Ok(Found::More),
                 Some(b'*') => {}
-                Some(_) => return scan_inline(bytes),
+                Some(_) => return self.scan_inline(bytes, searched),
             }
-            self.reset();
-            let (count, next) = match header(bytes, 1) {
+            let (count, next) = match header(bytes, 1, searched) {
                 Header::Number(count, next) => (count, next),
-                Header::More => return Ok(Found::More),
+                Header::More(searched) => {
+                    self.part = Part::Line { searched };
+                    return Ok(Found::More);
+                }
                 Header::Long => return Err(Violation::LongArrayHeader),
                 Header::LineEnd => return Err(Violation::LineEnd),
                 Header::Bad => return Err(Violation::ArrayLength),
@@ -259,7 +300,7 @@ impl Scanner {
             at = end + 2;
         }
         self.argc = argc;
-        self.bulk = None;
+        self.part = Part::default();
         Some(at)
     }
 
@@ -267,12 +308,15 @@ impl Scanner {
     fn scan_bulks(&mut self, bytes: &[u8], trusted: bool) -> Result<Found, Violation> {
         let mut pos = self.pos;
         while self.spans.len() < self.argc as usize {
-            let len = match self.bulk.take() {
-                Some(len) => len,
-                None => {
-                    let (len, next) = match header(bytes, pos + 1) {
+            let len = match std::mem::take(&mut self.part) {
+                Part::Bulk { len } => len,
+                Part::Line { searched } => {
+                    let (len, next) = match header(bytes, pos + 1, searched as usize) {
                         // Redis waits for the end of the line before it looks at the first byte.
-                        Header::More => break,
+                        Header::More(searched) => {
+                            self.part = Part::Line { searched };
+                            break;
+                        }
                         Header::Long => return Err(Violation::LongBulkHeader),
                         _ if bytes[pos] != b'$' => return Err(Violation::NotABulk(bytes[pos])),
                         Header::LineEnd => return Err(Violation::LineEnd),
@@ -291,7 +335,7 @@ impl Scanner {
             };
             let end = pos + len as usize;
             if end + 2 > bytes.len() {
-                self.bulk = Some(len);
+                self.part = Part::Bulk { len };
                 break;
             }
             if bytes[end] != b'\r' || bytes[end + 1] != b'\n' {
@@ -311,6 +355,40 @@ impl Scanner {
         self.pos = 0;
         Ok(Found::Request { len: pos })
     }
+
+    /// A line of words, of which `searched` bytes hold no end.
+    #[cold]
+    fn scan_inline(&mut self, bytes: &[u8], searched: usize) -> Result<Found, Violation> {
+        // Redis looks for the end of the line with `strchr`: it never finds one behind a zero byte.
+        match position(bytes, searched, |byte| byte == b'\n' || byte == 0) {
+            Some(end) if bytes[end] == b'\n' => {
+                let len = end + 1;
+                let empty = bytes[..end].iter().all(|byte| is_space(*byte));
+                Ok(if empty {
+                    Found::Nothing { len }
+                } else {
+                    Found::Inline { len }
+                })
+            }
+            _ if bytes.len() > LINE_BYTES_MAX => Err(Violation::LongLine),
+            end => {
+                // The next search meets a zero byte at once.
+                self.part = Part::Line {
+                    searched: end.unwrap_or(bytes.len()) as u32,
+                };
+                Ok(Found::More)
+            }
+        }
+    }
+}
+
+/// Where the first such byte is, if not among the first `searched`.
+fn position(bytes: &[u8], searched: usize, is: impl Fn(u8) -> bool) -> Option<usize> {
+    let rest = bytes.get(searched..)?;
+    let found = rest.iter().position(|&byte| is(byte));
+    #[cfg(test)]
+    tests::SEARCHED.set(tests::SEARCHED.get() + found.map_or(rest.len(), |at| at + 1));
+    found.map(|at| searched + at)
 }
 
 /// The rest of a request too large to be held: finds its end without keeping its bytes.
@@ -359,8 +437,8 @@ impl Tail {
             if !ended && self.header.len() <= LINE_BYTES_MAX {
                 continue;
             }
-            let (len, _) = match header(&self.header, 1) {
-                Header::More => continue,
+            let (len, _) = match header(&self.header, 1, 0) {
+                Header::More(_) => continue,
                 Header::Long => return Err(Violation::LongBulkHeader),
                 _ if self.header[0] != b'$' => return Err(Violation::NotABulk(self.header[0])),
                 Header::LineEnd => return Err(Violation::LineEnd),
@@ -380,8 +458,8 @@ impl Tail {
 enum Header {
     /// The number, and where the next line starts.
     Number(i64, usize),
-    /// The end of the line has not come.
-    More,
+    /// The end of the line has not come. So many bytes of it, without the type byte, hold none.
+    More(u32),
     /// It has not come and never may.
     Long,
     /// Something else follows its CR than LF.
@@ -390,9 +468,9 @@ enum Header {
     Bad,
 }
 
-/// Reads the number of a header line from behind its type byte.
+/// Reads the number of a header line from behind its type byte, of which `searched` bytes hold no end.
 #[inline]
-fn header(bytes: &[u8], start: usize) -> Header {
+fn header(bytes: &[u8], start: usize, searched: usize) -> Header {
     // Nearly every header is one to six digits: read them in one pass, and leave whatever is odd
     // (a sign, a zero in front, an overflow, a line cut short) to the slow way.
     let mut value = 0u32;
@@ -413,40 +491,23 @@ fn header(bytes: &[u8], start: usize) -> Header {
     {
         return Header::Number(i64::from(value), at + 2);
     }
-    odd_header(bytes, start)
+    odd_header(bytes, start, searched)
 }
 
 #[cold]
-fn odd_header(bytes: &[u8], start: usize) -> Header {
+fn odd_header(bytes: &[u8], start: usize, searched: usize) -> Header {
     let line = bytes.get(start..).unwrap_or_default();
-    match line.iter().position(|&byte| byte == b'\r') {
+    match position(line, searched, |byte| byte == b'\r') {
         None if line.len() + 1 > LINE_BYTES_MAX => Header::Long,
-        None => Header::More,
-        Some(end) if end + 1 >= line.len() => Header::More,
-        Some(end) if line[end + 1] != b'\n' => Header::LineEnd,
-        Some(end) => match number::parse(&line[..end]) {
-            Some(value) => Header::Number(value, start + end + 2),
-            None => Header::Bad,
+        None => Header::More(line.len() as u32),
+        Some(end) => match line.get(end + 1) {
+            None => Header::More(end as u32),
+            Some(b'\n') => match number::parse(&line[..end]) {
+                Some(value) => Header::Number(value, start + end + 2),
+                None => Header::Bad,
+            },
+            Some(_) => Header::LineEnd,
         },
-    }
-}
-
-#[cold]
-fn scan_inline(bytes: &[u8]) -> Result<Found, Violation> {
-    // Redis looks for the end of the line with `strchr`: it never finds one behind a zero byte.
-    let end = bytes.iter().position(|&byte| byte == b'\n' || byte == 0);
-    match end.filter(|&end| bytes[end] == b'\n') {
-        None if bytes.len() > LINE_BYTES_MAX => Err(Violation::LongLine),
-        None => Ok(Found::More),
-        Some(end) => {
-            let len = end + 1;
-            let empty = bytes[..end].iter().all(|byte| is_space(*byte));
-            Ok(if empty {
-                Found::Nothing { len }
-            } else {
-                Found::Inline { len }
-            })
-        }
     }
 }
 
@@ -555,10 +616,17 @@ fn hex(digit: u8) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use proptest::prelude::*;
 
     use super::*;
     use crate::encode;
+
+    thread_local! {
+        /// Bytes in which the end of a line was searched, over all calls.
+        pub(super) static SEARCHED: Cell<usize> = const { Cell::new(0) };
+    }
 
     /// Every event of `bytes`, scanned whole or in pieces: requests as their arguments.
     fn events(bytes: &[u8], cuts: &[usize]) -> (Vec<Vec<Vec<u8>>>, Option<Violation>) {
@@ -574,7 +642,10 @@ mod tests {
             from = end;
             loop {
                 let len = match scanner.scan(&held, true) {
-                    Ok(Found::More) => break,
+                    Ok(Found::More) => {
+                        assert_lends_own_arguments(&scanner, &held);
+                        break;
+                    }
                     Ok(Found::Request { len }) => {
                         let args = scanner.spans().iter().map(|span| span.of(&held).to_vec());
                         seen.push(args.collect());
@@ -596,8 +667,58 @@ mod tests {
         (seen, None)
     }
 
+    /// What the scanner shows of an incomplete request is what a new one finds in the same bytes.
+    fn assert_lends_own_arguments(scanner: &Scanner, held: &[u8]) {
+        let mut fresh = Scanner::default();
+        assert_eq!(fresh.scan(held, true), Ok(Found::More));
+        assert_eq!(scanner.spans(), fresh.spans());
+        assert_eq!(scanner.argc(), fresh.argc());
+        assert_eq!(scanner.len_at_least(), fresh.len_at_least());
+    }
+
     fn request() -> impl Strategy<Value = Vec<Vec<u8>>> {
         prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..8)
+    }
+
+    /// An incomplete line or header has no arguments, whatever request came before it.
+    #[test]
+    fn incomplete_request_has_no_arguments_of_the_one_before() {
+        let complete = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".as_slice();
+        let long = format!("*1\r\n$120\r\n{}\r\n", "x".repeat(120));
+        for before in [complete, long.as_bytes()] {
+            for begun in ["a", "*", "*1", "*1\r", "*01", "\0", ""] {
+                let mut scanner = Scanner::default();
+                let len = before.len();
+                assert_eq!(scanner.scan(before, true), Ok(Found::Request { len }));
+                assert_eq!(scanner.scan(begun.as_bytes(), true), Ok(Found::More));
+                assert_eq!(scanner.argc(), 0, "{begun:?}");
+                assert!(scanner.spans().is_empty(), "{begun:?}");
+                assert_eq!(scanner.len_at_least(), 0, "{begun:?}");
+            }
+        }
+    }
+
+    /// Bytes that come one at a time are each searched a few times at most.
+    #[test]
+    fn bytes_one_at_a_time_are_searched_once() {
+        let fill = |beginning: &str, byte: u8| {
+            let mut bytes = beginning.as_bytes().to_vec();
+            bytes.resize(LINE_BYTES_MAX - 2, byte);
+            bytes
+        };
+        let header = fill("*1\r\n$", b'0');
+        let mut arguments = b"*10000\r\n".to_vec();
+        arguments.extend_from_slice(&b"$1\r\na\r\n".repeat(9_000));
+        let lines = [fill("GET ", b'a'), fill("\0", b'a'), fill("*", b'0')];
+        for bytes in lines.into_iter().chain([header, arguments]) {
+            let mut scanner = Scanner::default();
+            let before = SEARCHED.get();
+            for end in 1..=bytes.len() {
+                assert_eq!(scanner.scan(&bytes[..end], true), Ok(Found::More));
+            }
+            let searched = SEARCHED.get() - before;
+            assert!(searched <= 2 * bytes.len(), "{searched} of {}", bytes.len());
+        }
     }
 
     proptest! {
