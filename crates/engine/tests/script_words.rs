@@ -83,16 +83,13 @@ fn scripts(key: &str) -> Vec<(String, String)> {
             format!("EVAL body 1 {key} x"),
             format!("EVAL return 0 1 {key}"),
         ),
-        (
-            format!("EVAL_RO body 1 {key}"),
-            format!("EVAL_RO return 0 1 {key}"),
-        ),
+        (format!("EVAL_RO body 1 {key}"), format!("EXISTS {key}")),
         (
             format!("EVALSHA abc 1 {key}"),
             format!("EVALSHA {none} 1 {key}"),
         ),
         (format!("FCALL f 1 {key}"), format!("FCALL - 1 {key}")),
-        (format!("FCALL_RO f 1 {key}"), format!("FCALL_RO - 1 {key}")),
+        (format!("FCALL_RO f 1 {key}"), format!("EXISTS {key}")),
     ]
     .to_vec()
 }
