@@ -772,7 +772,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
             &mut values.timeouts.login_check_ms
         }),
         value: "TIME",
-        brief: "How often each server is asked whether it still accepts the configured login",
+        brief: "How often servers are asked if they still accept the login",
         more: "A server keeps connections that it has accepted, though it wants a password from then on, has another one, or \
                has switched the user off. Once respool finds out, new sessions must authenticate. Older sessions keep their \
                links, as they would keep their connections. Each worker asks on a connection of its own, while it has \
