@@ -130,6 +130,10 @@ pub(crate) struct Worker {
     attempts: u64,
     lingering: VecDeque<(Instant, OwnedFd)>,
     buffer: Vec<u8>,
+    /// How many events the turn before handled, if it left some out.
+    left_out: usize,
+    /// Bytes read since the engine measured its links.
+    read_bytes: usize,
     housekeep_at: Instant,
     report_at: Instant,
     draining: bool,
@@ -180,6 +184,8 @@ impl Worker {
             attempts: 0,
             lingering: VecDeque::new(),
             buffer: vec![0; LINK_READ_BYTES],
+            left_out: 0,
+            read_bytes: 0,
             housekeep_at: shared.started,
             report_at: shared.started,
             draining: false,
@@ -217,10 +223,23 @@ impl Worker {
         let now = self.now();
         self.engine.begin_turn(now);
         let mut orders = Vec::new();
-        for event in events.drain(..) {
+        let held = self.engine.held_bytes();
+        let budget = self.engine.links_bytes_read_max().max(LINK_READ_BYTES);
+        // What was left out in the turn before comes first: so everybody has a turn.
+        let first = std::mem::take(&mut self.left_out).min(events.len());
+        events.rotate_left(first);
+        for (at, event) in events.drain(..).enumerate() {
             // Copied out: the struct is packed.
             let (data, flags) = (event.data, event.flags);
+            let is_full = self.engine.held_bytes() > held + budget;
             match Token::unpack(data) {
+                // Replies take memory until they are written, at the end of the turn: what is ready still
+                // is read in the next one.
+                Token::Session(_) | Token::Link(_) if is_full => {
+                    if self.left_out == 0 {
+                        self.left_out = at;
+                    }
+                }
                 Token::Session(index) => {
                     self.session_event(index, flags);
                 }
@@ -261,6 +280,10 @@ impl Worker {
 
     /// The engine decides; what leaves is written, links first; what is to be done is done.
     fn finish_turn(&mut self) {
+        if self.read_bytes >= self.engine.links_bytes_read_max() {
+            self.read_bytes = 0;
+            self.engine.measure_links();
+        }
         self.engine.end_turn();
         while let Some(link) = self.engine.poll_link() {
             self.write_link(link);
@@ -390,6 +413,7 @@ impl Worker {
             match rustix::io::read(&session.socket.fd, buffer) {
                 Ok(0) => self.engine.handle_session_end(id),
                 Ok(count) => {
+                    self.read_bytes += count;
                     self.engine.handle_session_bytes(id, &self.buffer[..count]);
                     return count == SESSION_READ_BYTES;
                 }
@@ -426,6 +450,9 @@ impl Worker {
         }
         if count > 0 {
             self.engine.handle_session_written(id, count);
+        }
+        if count < all {
+            self.engine.handle_session_full(id);
         }
     }
 
@@ -633,7 +660,10 @@ impl Worker {
                 }
                 match rustix::io::read(&socket.fd, &mut self.buffer[..LINK_READ_BYTES]) {
                     Ok(0) => self.link_lost(id, "the server closed it"),
-                    Ok(count) => self.engine.handle_link_bytes(id, &self.buffer[..count]),
+                    Ok(count) => {
+                        self.read_bytes += count;
+                        self.engine.handle_link_bytes(id, &self.buffer[..count]);
+                    }
                     Err(Errno::AGAIN | Errno::INTR) => {}
                     Err(error) => self.link_lost(id, &describe(error)),
                 }

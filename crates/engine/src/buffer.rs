@@ -28,6 +28,20 @@ impl Outgoing {
         self.len() == 0
     }
 
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Gives back room: the socket has taken what it takes, and the rest may wait for long.
+    pub(crate) fn settle(&mut self) {
+        if self.start > self.len() / 4 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        shrink(&mut self.bytes);
+    }
+
     /// Where to append; memory comes from `spare` when there is none yet.
     #[inline]
     pub(crate) fn tail(&mut self, spare: &mut Spare) -> &mut Vec<u8> {
@@ -70,6 +84,18 @@ pub(crate) struct Unanswered {
 }
 
 impl Unanswered {
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Gives back the room of a link that owes nothing.
+    pub(crate) fn settle(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes = Vec::new();
+        }
+    }
+
     /// Everything that was not answered.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.answered..]
@@ -116,7 +142,7 @@ impl Unanswered {
             self.answered = 0;
             self.written = 0;
             self.bytes.clear();
-            self.bytes.shrink_to(SPARE_BYTES_MAX);
+            self.bytes.shrink_to(LINK_BYTES_KEPT);
         } else if self.answered >= COMPACT_BYTES && self.answered * 2 >= self.bytes.len() {
             self.bytes.drain(..self.answered);
             self.written -= self.answered;
@@ -133,6 +159,17 @@ impl Unanswered {
     }
 }
 
+/// Frees the room of a buffer whose bytes may wait for long, if it is more than half of them. A quarter
+/// stays, so a buffer that grows and is shrunk in turn is copied once per quarter.
+pub(crate) fn shrink(bytes: &mut Vec<u8>) {
+    if bytes.capacity() > bytes.len() + bytes.len() / 2 + SMALL_BYTES {
+        bytes.shrink_to(bytes.len() + bytes.len() / 4);
+    }
+}
+
+/// So much room is no loss.
+const SMALL_BYTES: usize = 512;
+
 const COMPACT_BYTES: usize = 64 << 10;
 
 /// Buffers that nobody uses. Whoever becomes idle gives its buffer back, so an idle session holds
@@ -144,16 +181,23 @@ pub(crate) struct Spare {
 
 /// What a fresh buffer has room for; it grows by doubling.
 const FRESH_BYTES: usize = 512;
+/// Room that a link keeps between batches.
+const LINK_BYTES_KEPT: usize = 64 << 10;
 /// A buffer that grew beyond this is freed, not kept.
-const SPARE_BYTES_MAX: usize = 64 << 10;
-/// How many buffers are kept.
-const SPARES_MAX: usize = 1024;
+const SPARE_BYTES_MAX: usize = 16 << 10;
+/// How many buffers are kept: at most four megabytes in a worker.
+const SPARES_MAX: usize = 256;
 
 impl Spare {
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.buffers
             .pop()
             .unwrap_or_else(|| Vec::with_capacity(FRESH_BYTES))
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.buffers.iter().map(Vec::capacity).sum()
     }
 
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {

@@ -784,6 +784,7 @@ impl Engine {
             " tot-net-in={} tot-net-out={} tot-cmds={}",
             session.bytes_in, session.bytes_out, session.head_seq
         );
+        line.shrink_to_fit();
         line
     }
 }

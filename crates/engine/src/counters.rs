@@ -117,6 +117,8 @@ counters! {
     sessions: u64,
     /// Sessions we closed for breaking a rule or a bound.
     sessions_closed_by_us: u64,
+    /// Of these, sessions closed before they authenticated: too late, or because memory was short.
+    sessions_closed_unauthenticated: u64,
     /// Requests read from clients.
     requests: u64,
     /// Requests answered here, without a server.
@@ -216,8 +218,27 @@ counters! {
     messages_in: u64,
     /// Messages put into the outputs of sessions.
     messages_out: u64,
-    /// Bytes held for sessions and links, now.
+    /// Bytes held for sessions, now, by their length.
     held_bytes: u64,
+    /// Memory that is compared with `worker-memory-bytes-max`, now: these bytes with the room behind them, and what the
+    /// accounts below have beside them. The accounts are measured in turn, so they may be a second old.
+    memory_bytes: u64,
+    /// Of it, replies and messages that clients have not taken.
+    memory_output_bytes: u64,
+    /// Of it, requests that have not come whole.
+    memory_incomplete_bytes: u64,
+    /// Of it, requests that wait: behind another one, for EXEC, to be asked again.
+    memory_queued_bytes: u64,
+    /// Of it, channels and patterns, with their names.
+    memory_subscription_bytes: u64,
+    /// Of it, replies before their turn, parts of replies, and answers of other workers.
+    memory_answer_bytes: u64,
+    /// Of it, names of clients and the state that few sessions have.
+    memory_state_bytes: u64,
+    /// Of it, links: requests that are not answered, and replies that have not come whole.
+    memory_link_bytes: u64,
+    /// Of it, what sessions hold that have not authenticated.
+    memory_unauthenticated_bytes: u64,
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::subscriptions::Kind;
 
 /// By pool and kind, then by name. All of a pool's subscribers are at one server, which every worker may know by another number.
-type Excess = HashMap<(u16, Kind), HashMap<Box<[u8]>, i64>>;
+type Excess = HashMap<(u16, Kind), HashMap<Arc<[u8]>, i64>>;
 
 /// The excess of every channel and pattern, over all workers. They share one.
 #[derive(Debug, Default)]
@@ -31,20 +31,20 @@ impl Directory {
     }
 
     /// What one worker's subscribers change.
-    pub(crate) fn add(&self, pool: u16, kind: Kind, name: &[u8], change: i64) {
+    pub(crate) fn add(&self, pool: u16, kind: Kind, name: &Arc<[u8]>, change: i64) {
         if change == 0 {
             return;
         }
         let mut servers = self.lock();
         let names = servers.entry((pool, kind)).or_default();
-        match names.get_mut(name) {
+        match names.get_mut(&name[..]) {
             Some(excess) if *excess + change == 0 => {
-                names.remove(name);
+                names.remove(&name[..]);
                 self.len.fetch_sub(1, Ordering::Relaxed);
             }
             Some(excess) => *excess += change,
             None => {
-                names.insert(name.into(), change);
+                names.insert(name.clone(), change);
                 self.len.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -173,6 +173,10 @@ fn matches_one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
 mod tests {
     use super::*;
 
+    fn name(bytes: &[u8]) -> Arc<[u8]> {
+        bytes.into()
+    }
+
     #[test]
     fn a_pattern_matches_what_redis_says_it_matches() {
         let cases: &[(&str, &str, bool)] = &[
@@ -222,12 +226,12 @@ mod tests {
         let directory = Directory::default();
         let (here, there) = (0, 1);
         assert!(directory.is_empty());
-        directory.add(here, Kind::Channel, b"news", 4);
-        directory.add(here, Kind::Pattern, b"n*", 2);
-        directory.add(here, Kind::Pattern, b"*", -1);
-        directory.add(here, Kind::Pattern, b"x*", 100);
-        directory.add(here, Kind::Shard, b"news", 1000);
-        directory.add(there, Kind::Channel, b"news", 50);
+        directory.add(here, Kind::Channel, &name(b"news"), 4);
+        directory.add(here, Kind::Pattern, &name(b"n*"), 2);
+        directory.add(here, Kind::Pattern, &name(b"*"), -1);
+        directory.add(here, Kind::Pattern, &name(b"x*"), 100);
+        directory.add(here, Kind::Shard, &name(b"news"), 1000);
+        directory.add(there, Kind::Channel, &name(b"news"), 50);
         assert_eq!(directory.receivers(here, Kind::Channel, b"news"), 5);
         assert_eq!(directory.receivers(here, Kind::Shard, b"news"), 1000);
         assert_eq!(directory.subscribers(here, Kind::Channel, b"news"), 4);
@@ -238,10 +242,10 @@ mod tests {
     #[test]
     fn what_comes_to_nothing_leaves_nothing() {
         let directory = Directory::default();
-        directory.add(0, Kind::Channel, b"a", 2);
-        directory.add(0, Kind::Channel, b"a", 0);
-        directory.add(0, Kind::Channel, b"a", -3);
-        directory.add(0, Kind::Channel, b"a", 1);
+        directory.add(0, Kind::Channel, &name(b"a"), 2);
+        directory.add(0, Kind::Channel, &name(b"a"), 0);
+        directory.add(0, Kind::Channel, &name(b"a"), -3);
+        directory.add(0, Kind::Channel, &name(b"a"), 1);
         assert!(directory.is_empty());
         assert_eq!(directory.subscribers(0, Kind::Channel, b"a"), 0);
     }

@@ -67,6 +67,9 @@ struct PutOff {
     overtaken: bool,
 }
 
+/// What is kept of a request that was put off, apart from its bytes and its server's words.
+const PUT_OFF_BYTES: usize = 2 * size_of::<PutOff>();
+
 /// Where it is asked next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
@@ -115,6 +118,13 @@ struct Other {
 impl Delayed {
     pub(crate) fn held_bytes(&self) -> usize {
         self.items.iter().map(|item| item.request.len()).sum()
+    }
+
+    /// The same with what is kept of each of them.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let each = |item: &PutOff| item.request.len() + item.refusal.len() + PUT_OFF_BYTES;
+        let others = self.others.capacity() * size_of::<Other>();
+        self.items.iter().map(each).sum::<usize>() + others
     }
 
     /// More has come behind it than may wait: it is not asked again.

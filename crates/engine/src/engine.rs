@@ -23,20 +23,21 @@ use respool_protocol::request::Scanner;
 
 use crate::auth::{CONFIGURED, Logins};
 use crate::bounds::Bounds;
-use crate::buffer::Spare;
+use crate::buffer::{Spare, shrink};
 use crate::clients::Pause;
 use crate::coalesce::{Asking, Coalescing, Move, Run};
 use crate::control::Levels;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::entry::{Class, Entry};
-use crate::fleet::{Answer, Asked, Question, Settling};
+use crate::fleet::{Answer, Question, Questions, Settling};
 use crate::greeting::{Greeting, Identity};
 use crate::holders::Holders;
 use crate::keeping::Keeping;
 use crate::limits::LINKS_PER_SERVER;
 use crate::link::{Decision, Link, LinkKey, Role, State, Streaming, Why};
 use crate::login_probe::LoginProbes;
+use crate::memory::Memory;
 use crate::parking::Piece;
 use crate::pool::{Pool, Pools, Server, ServerId};
 use crate::requests::{Alike, may_wait};
@@ -290,8 +291,9 @@ pub struct Engine {
     pub(crate) ticking: Vec<Key>,
     /// Links that were to be connected though their server is away.
     pub(crate) untried: Vec<Key>,
-    /// Bytes held for sessions.
+    /// Bytes held for sessions, and what that takes in memory.
     pub(crate) held_bytes: usize,
+    pub(crate) memory: Memory,
     pub(crate) next_session: u64,
     pub(crate) counters: Counters,
     /// The sum over the other workers, as of a moment ago.
@@ -299,7 +301,7 @@ pub struct Engine {
     pub(crate) random: u64,
     pub(crate) draining: bool,
     /// Questions of our sessions that are not answered by every worker yet, oldest first.
-    pub(crate) asked: VecDeque<Asked>,
+    pub(crate) asked: Questions,
     pub(crate) next_ticket: u64,
     /// CLIENT PAUSE: what it holds back and until when, and who waits for its end.
     pub(crate) pauses: Vec<Pause>,
@@ -307,6 +309,9 @@ pub struct Engine {
     /// Pauses that are answered once what had been let through before them is.
     pub(crate) settling: Vec<Settling>,
 }
+
+/// Up to here, room for bytes of a session that have to wait is doubled; beyond, it is made for what comes.
+const HELD_BYTES_DOUBLED: usize = 16 << 10;
 
 /// How often a turn must be taken though nothing happens: the precision of every deadline in
 /// milliseconds.
@@ -335,14 +340,15 @@ fn straight(settings: &Settings) -> Box<[Option<Class>]> {
 impl Engine {
     /// What this worker counted.
     pub fn counters(&self) -> Counters {
-        Counters {
+        let mut counters = Counters {
             sessions: self.sessions.len() as u64,
             links: self.links.len() as u64,
             servers_away: self.servers_away(),
-            held_bytes: self.held_bytes as u64,
             subscriptions: self.subscriptions() as u64,
             ..self.counters
-        }
+        };
+        self.count_held(&mut counters);
+        counters
     }
 
     /// When the next turn must be taken though nothing happens, if that is sooner than the next tick.
@@ -447,12 +453,13 @@ impl Engine {
             ticking: Vec::new(),
             untried: Vec::new(),
             held_bytes: 0,
+            memory: Memory::new(settings.limits.worker_memory_bytes_max),
             next_session: worker.index as u64 + 1,
             counters: Counters::default(),
             fleet: Counters::default(),
             random: worker.seed | 1,
             draining: false,
-            asked: VecDeque::new(),
+            asked: Questions::default(),
             next_ticket: 0,
             pauses: Vec::new(),
             paused: Vec::new(),
@@ -596,6 +603,11 @@ impl Engine {
             }
             self.finish_if_done(key);
         }
+    }
+
+    /// A session's socket took less than all of its output, or nothing.
+    pub fn handle_session_full(&mut self, session: SessionId) {
+        self.settle_output(session.0);
     }
 
     /// A client sends no more. What it asked is answered, then it is closed.
@@ -806,11 +818,15 @@ impl Engine {
         if session.held.capacity() == 0 {
             session.held = self.spare.take();
         }
+        if session.held.len() + bytes.len() > HELD_BYTES_DOUBLED {
+            session.held.reserve_exact(bytes.len());
+        }
         session.held.extend_from_slice(bytes);
         self.held_bytes += bytes.len();
         if session.flags.any(Flags::HOLD) {
             self.reading.push(key);
         }
+        self.weigh(key);
     }
 
     /// Takes requests from what a session holds.
@@ -824,11 +840,16 @@ impl Engine {
         match self.sessions.get_mut(key) {
             Some(session) if used < held.len() && !session.flags.any(Flags::CLOSING) => {
                 held.drain(..used);
+                shrink(&mut held);
                 self.held_bytes += held.len();
                 session.held = held;
+                if used > 0 {
+                    self.memory.restart(key);
+                }
             }
             _ => self.spare.give(held),
         }
+        self.weigh(key);
     }
 
     /// The session has a reason to wait.
@@ -962,6 +983,7 @@ impl Engine {
             return;
         };
         self.askers.remove(&key);
+        self.memory.forget(key);
         self.held_bytes -= session.held_bytes();
         session.out.take(session.out.len(), &mut self.spare);
         match session.flags.any(Flags::ROUTED) {

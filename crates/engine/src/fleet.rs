@@ -11,6 +11,8 @@
 //!   every worker: handle_question, at once or, for a pause, when it has settled
 //! ```
 
+use std::collections::VecDeque;
+
 use respool_protocol::encode;
 
 use crate::clients::{Filter, Unblock};
@@ -137,6 +139,32 @@ pub(crate) struct Asked {
     doubt: Option<Vec<u8>>,
 }
 
+/// Questions of one worker's sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    /// Those that are not answered by every worker yet, oldest first.
+    open: VecDeque<Asked>,
+    /// Sessions that wait to ask for a list of clients.
+    list_waiters: VecDeque<Key>,
+}
+
+impl Questions {
+    /// How many ask for a list of clients.
+    fn lists(&self) -> usize {
+        let is_list = |asked: &&Asked| matches!(asked.form, Form::Lines(_));
+        self.open.iter().filter(is_list).count()
+    }
+
+    /// Bytes of answers that wait for others.
+    fn held_bytes(&self) -> usize {
+        let lines = self.open.iter().flat_map(|asked| &asked.lines);
+        lines.map(|(_, line)| line.capacity() + LINE_BYTES).sum()
+    }
+}
+
+/// A line's place in a list, and its own memory's bookkeeping.
+const LINE_BYTES: usize = size_of::<(u64, String)>() + 16;
+
 /// A pause that waits for what was let through before it.
 #[derive(Debug)]
 pub(crate) struct Settling {
@@ -204,20 +232,26 @@ impl Engine {
 
     /// A worker's part of the answer to a question of ours.
     pub fn handle_answer(&mut self, ticket: u64, answer: Answer) {
-        let Some(index) = self.asked.iter().position(|asked| asked.ticket == ticket) else {
+        let Some(index) = self
+            .asked
+            .open
+            .iter()
+            .position(|asked| asked.ticket == ticket)
+        else {
             // It came too late: the client has its error.
             return;
         };
-        let asked = &mut self.asked[index];
+        let asked = &mut self.asked.open[index];
         match answer {
             Answer::Lines(lines) => asked.lines.extend(lines),
             Answer::Count(count) => asked.sum += count,
         }
         asked.missing -= 1;
         if asked.missing == 0
-            && let Some(asked) = self.asked.remove(index)
+            && let Some(asked) = self.asked.open.remove(index)
         {
             self.reply_to(asked);
+            self.next_lists();
         }
     }
 
@@ -229,10 +263,16 @@ impl Engine {
         form: Form,
         doubt: Option<Vec<u8>>,
     ) -> Placed {
+        let is_list = matches!(form, Form::Lines(_));
+        if is_list && self.worker.count > 1 && self.asked.lists() >= self.lists_max() {
+            self.asked.list_waiters.push_back(key);
+            self.hold(key, Flags::HOLD_ROOM);
+            return Placed::Wait;
+        }
         let Some(session) = self.sessions.get_mut(key) else {
             return Placed::Done;
         };
-        if self.asked.len() >= QUESTIONS_MAX {
+        if self.asked.open.len() >= QUESTIONS_MAX {
             if session.is_caught_up() {
                 self.abort_transaction(key);
                 return self.answer_reply(key, &bound_reply("questions_max"));
@@ -249,7 +289,7 @@ impl Engine {
 
     /// The same for a request that has its place. Returns whether they are asked; if not, its client is told.
     pub(crate) fn ask_in_place(&mut self, entry: Entry, question: Question, form: Form) -> bool {
-        let has_room = self.asked.len() < QUESTIONS_MAX;
+        let has_room = self.asked.open.len() < QUESTIONS_MAX;
         if has_room {
             let place = (entry.seq, entry.silent);
             self.ask_for(entry.session, place, question, form, None);
@@ -269,7 +309,7 @@ impl Engine {
     ) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.asked.push_back(Asked {
+        self.asked.open.push_back(Asked {
             ticket,
             session: key,
             seq,
@@ -309,6 +349,33 @@ impl Engine {
         }
     }
 
+    /// Bytes of answers that wait for others.
+    pub(crate) fn answers_bytes(&self) -> usize {
+        self.asked.held_bytes()
+    }
+
+    /// How many lists of clients may be under way at once: together they are a small part of the bound.
+    /// What was asked for first comes first.
+    fn lists_max(&self) -> usize {
+        let sessions = self.sessions.len() as u64 + self.fleet.sessions;
+        let bytes = (sessions * LISTED_BYTES).max(1);
+        let most = self.settings.limits.worker_memory_bytes_max / LISTS_SHARE / bytes;
+        usize::try_from(most).unwrap_or(QUESTIONS_MAX).max(1)
+    }
+
+    /// A list is complete, or never will be: the next sessions may ask for theirs.
+    fn next_lists(&mut self) {
+        let mut room = self.lists_max().saturating_sub(self.asked.lists());
+        while room > 0
+            && let Some(key) = self.asked.list_waiters.pop_front()
+        {
+            if self.sessions.get(key).is_some() {
+                self.release(key, Flags::HOLD_ROOM);
+                room -= 1;
+            }
+        }
+    }
+
     fn reply_to(&mut self, asked: Asked) {
         let Some(session) = self.sessions.get(asked.session) else {
             return;
@@ -331,6 +398,7 @@ impl Engine {
             _ if asked.silent => {}
             Form::Lines(order) => {
                 let text = in_order(asked.lines, order);
+                reply.reserve_exact(text.len() + VERBATIM_BYTES);
                 encode::verbatim(&mut reply, session.version, &text);
             }
             Form::Sum => encode::integer(&mut reply, asked.sum as i64),
@@ -380,8 +448,8 @@ impl Engine {
     pub(crate) fn tick_questions(&mut self) {
         let now = self.now;
         let over = |asked: &Asked| now.since_ms(asked.at) >= u64::from(QUESTION_MS);
-        while self.asked.front().is_some_and(over)
-            && let Some(asked) = self.asked.pop_front()
+        while self.asked.open.front().is_some_and(over)
+            && let Some(asked) = self.asked.open.pop_front()
         {
             self.settling
                 .retain(|pause| pause.to != self.worker.index || pause.ticket != asked.ticket);
@@ -396,15 +464,29 @@ impl Engine {
             self.abort_transaction(asked.session);
             self.deliver(asked.session, asked.seq, 1, &reply);
         }
+        self.next_lists();
     }
 }
+
+/// What stands around a text in a reply.
+const VERBATIM_BYTES: usize = 32;
+
+/// What a session's line takes in a list of clients, on average at most.
+const LISTED_BYTES: u64 = 1 << 10;
+
+/// Lists of clients under way at once take one part of so many of the bound, or are one.
+const LISTS_SHARE: u64 = 32;
 
 /// All lines, oldest session first; or, where the client named sessions, as often and in the order as it
 /// named them.
 fn in_order(mut lines: Vec<(u64, String)>, named: Option<Vec<u64>>) -> String {
     lines.sort_unstable_by_key(|(id, _)| *id);
     let Some(named) = named else {
-        return lines.into_iter().map(|(_, line)| line).collect();
+        let len = lines.iter().map(|(_, line)| line.len()).sum();
+        let mut text = String::with_capacity(len);
+        // Each line is freed once it is copied.
+        lines.into_iter().for_each(|(_, line)| text.push_str(&line));
+        return text;
     };
     named
         .iter()

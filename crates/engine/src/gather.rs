@@ -133,6 +133,15 @@ impl Gather {
         self.held_bytes
     }
 
+    /// What it takes apart from the answers.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let order = match &self.merge {
+            How::ByKey(order) => order.capacity() * size_of::<u16>(),
+            How::AsSaid | How::Info { .. } => 0,
+        };
+        size_of::<Gather>() + self.parts.capacity() * size_of::<Answered>() + order
+    }
+
     /// What was answered is of no use.
     fn drop_parts(&mut self) {
         for part in &mut self.parts {

@@ -383,7 +383,7 @@ impl Engine {
             session.db = first.db;
             session.user = CONFIGURED;
             if let Some(rare) = &mut session.rare {
-                rare.name.clear();
+                rare.name = Vec::new();
                 rare.no_evict = false;
                 rare.watch_lost = false;
                 rare.redirect_found = None;
@@ -406,6 +406,7 @@ impl Engine {
         if let Some(session) = self.sessions.get_mut(key) {
             session.rare().name = name.to_vec();
         }
+        self.weigh(key);
         Ok(())
     }
 
@@ -437,6 +438,7 @@ impl Engine {
                 &mut rare.lib_ver
             }) = value.to_vec();
         }
+        self.weigh(key);
         self.answer_reply(key, OK)
     }
 

@@ -4,6 +4,8 @@
 //! Limits marked *wire* are Redis's own: a client meets the same error at the same size whether it
 //! speaks to us or to the server. The others bound what we hold on behalf of others.
 
+use respool_protocol::request::UNAUTHENTICATED_BULK_BYTES_MAX;
+
 /// The named bounds of one worker. Sizes in bytes, counts without unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -46,8 +48,9 @@ pub struct Limits {
     /// Bytes of requests on one link that are not answered yet; they are kept until then. At it: the
     /// sessions that add more wait.
     pub link_unanswered_bytes_max: u32,
-    /// Bytes that one worker holds for its sessions. At it: the session that owes most
-    /// is not read; an eighth above, it is closed.
+    /// Bytes of memory that one worker holds for its sessions. At it: sessions that have not
+    /// authenticated and old incomplete requests are given up, and the session that is owed most is not
+    /// read. An eighth above: that session is closed.
     pub worker_memory_bytes_max: u64,
 }
 
@@ -73,6 +76,28 @@ impl Default for Limits {
         }
     }
 }
+
+/// The least value of [`Limits::worker_memory_bytes_max`] that the options take.
+pub const WORKER_MEMORY_BYTES_MIN: u64 = 1 << 20;
+
+/// Bytes of requests that one session may have held before it has authenticated: AUTH with a name and
+/// a password of the longest kind. At it: a request that is not whole is refused, and the session closed;
+/// a session that waits for the answer to AUTH is not read.
+pub const UNAUTHENTICATED_HELD_BYTES_MAX: usize =
+    2 * UNAUTHENTICATED_BULK_BYTES_MAX as usize + (4 << 10);
+
+/// All sessions of a worker that have not authenticated hold together one part of so many of
+/// [`Limits::worker_memory_bytes_max`]. At it: those that hold most are closed, until it is half of that.
+pub const UNAUTHENTICATED_SHARE: usize = 16;
+
+// One of them is never closed for what it may hold.
+const _: () = assert!(
+    UNAUTHENTICATED_HELD_BYTES_MAX as u64 <= WORKER_MEMORY_BYTES_MIN / UNAUTHENTICATED_SHARE as u64
+);
+
+/// When memory is short, a request that has been incomplete for so long is given up before any output,
+/// milliseconds. Younger ones are given up only if they are what fills the memory.
+pub const INCOMPLETE_OLD_MS: u32 = 1_000;
 
 /// The longest name that a client may give itself or its library: every session may keep three.
 pub const NAME_BYTES_MAX: usize = 1 << 10;

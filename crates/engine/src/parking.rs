@@ -83,6 +83,11 @@ impl Parking {
         self.bytes.len() - self.left
     }
 
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.places.capacity() * size_of::<Place>()
+    }
+
     /// How many requests they are the replies to.
     pub(crate) fn places(&self) -> usize {
         self.parked

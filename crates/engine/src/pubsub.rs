@@ -137,12 +137,13 @@ impl Engine {
         if waits || subscriber.listens() {
             session.rare().subscriber = Some(subscriber);
         }
+        if waits {
+            session.take_seq();
+        }
+        self.weigh(key);
         match outcome {
             Outcome::Reply(reply) => Some(reply),
-            Outcome::Waits => {
-                session.take_seq();
-                None
-            }
+            Outcome::Waits => None,
         }
     }
 
@@ -474,7 +475,6 @@ impl Engine {
         // Copied once for those of the other version, not once for each.
         let mut in_resp2 = std::mem::take(&mut self.message);
         in_resp2.clear();
-        let memory_max = self.settings.limits.worker_memory_bytes_max;
         for &member in &members {
             let Some(session) = self.sessions.get(member) else {
                 continue;
@@ -496,7 +496,7 @@ impl Engine {
             self.counters.messages_out += 1;
             self.fanned_out += bytes.len();
             self.push_to(member, bytes);
-            if self.held_bytes as u64 > memory_max + memory_max / 8 {
+            if self.memory.is_far_above(self.held_bytes) {
                 self.relieve_memory();
             }
         }
@@ -505,11 +505,15 @@ impl Engine {
         self.members = members;
     }
 
+    fn fan_out_bytes_max(&self) -> usize {
+        FAN_OUT_BYTES_MAX.min(self.links_bytes_read_max().max(MESSAGE_BYTES_KEPT))
+    }
+
     /// Whether enough was handed out in this turn: then what is left of a hub's bytes waits, and the outputs
     /// of sessions are written first. So a burst of messages takes no more memory than those who take
     /// them slowly account for.
     pub(crate) fn puts_off(&mut self, key: Key, rest: &[u8]) -> bool {
-        if self.fanned_out < FAN_OUT_BYTES_MAX || rest.is_empty() {
+        if self.fanned_out < self.fan_out_bytes_max() || rest.is_empty() {
             return false;
         }
         let Some(Role::Hub(line)) = self.links.get(key).map(|link| link.role) else {
@@ -591,6 +595,7 @@ impl Engine {
         {
             session.rare().subscriber = Some(subscriber);
         }
+        self.weigh(key);
         if let Some(reply) = reply {
             self.confirm_to(key, Some(seq), &reply);
         }

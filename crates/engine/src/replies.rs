@@ -936,33 +936,4 @@ impl Engine {
             }
         }
     }
-
-    /// When the worker holds too much: who is owed most is read no more; far above the bound, closed.
-    pub(crate) fn relieve_memory(&mut self) {
-        let max = self.settings.limits.worker_memory_bytes_max;
-        if self.held_bytes as u64 <= max {
-            return;
-        }
-        // Whoever said CLIENT NO-EVICT is bounded by what one session may be owed.
-        while self.held_bytes as u64 > max + max / 8
-            && let Some((key, _)) = self
-                .sessions
-                .iter()
-                .filter(|(_, session)| !session.rare.as_ref().is_some_and(|rare| rare.no_evict))
-                .max_by_key(|(_, session)| session.held_bytes())
-        {
-            self.close_for(key, "worker-memory-bytes-max: it owed most".to_owned());
-        }
-        // Who takes nothing is held already, or has nothing to take: the next one may have.
-        let may_help =
-            |session: &Session| !session.out.is_empty() && !session.flags.any(Flags::HOLD_MEMORY);
-        let most = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| may_help(session))
-            .max_by_key(|(_, session)| session.held_bytes());
-        if let Some((key, _)) = most {
-            self.hold(key, Flags::HOLD_MEMORY);
-        }
-    }
 }

@@ -10,6 +10,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
 use crate::failure::{self, Cause, Fate};
+use crate::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
 use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::ServerId;
 use crate::returns::Expected;
@@ -163,6 +164,12 @@ impl Engine {
                         break;
                     }
                     at += len;
+                }
+                Ok(Found::More)
+                    if !trusted && input.len() - at > UNAUTHENTICATED_HELD_BYTES_MAX =>
+                {
+                    scanner.reset();
+                    self.refuse_protocol(key, Violation::UnauthenticatedBulkLength);
                 }
                 Ok(Found::More) => {
                     let rest = &input[at..];

@@ -34,15 +34,21 @@ impl Scripts {
             name[2 * index] = HEX[usize::from(byte >> 4)];
             name[2 * index + 1] = HEX[usize::from(byte & 15)];
         }
-        if body.len() > SCRIPT_BYTES_MAX || self.bodies.contains_key(&(pool, name)) {
+        if body.len() + ENTRY_BYTES > SCRIPT_BYTES_MAX || self.bodies.contains_key(&(pool, name)) {
             return;
         }
-        if self.bytes + body.len() > SCRIPT_BYTES_MAX {
-            self.bodies.clear();
+        let len = body.len() + ENTRY_BYTES;
+        if self.bytes + len > SCRIPT_BYTES_MAX {
+            self.bodies = HashMap::new();
             self.bytes = 0;
         }
-        self.bytes += body.len();
+        self.bytes += len;
         self.bodies.insert((pool, name), body.to_vec());
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes
     }
 
     fn body(&self, pool: u16, name: &[u8]) -> Option<&[u8]> {
@@ -52,9 +58,16 @@ impl Scripts {
 
     pub(crate) fn forget(&mut self, pool: u16) {
         self.bodies.retain(|(of, _), _| *of != pool);
-        self.bytes = self.bodies.values().map(Vec::len).sum();
+        self.bytes = self
+            .bodies
+            .values()
+            .map(|body| body.len() + ENTRY_BYTES)
+            .sum();
     }
 }
+
+/// A script's place in the table, which may be half empty, and its own memory's bookkeeping.
+const ENTRY_BYTES: usize = 2 * size_of::<((u16, Name), Vec<u8>)>() + 32;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
@@ -171,7 +184,7 @@ mod tests {
         scripts.forget(0);
         assert_eq!(scripts.body(0, name), None);
         assert_eq!(scripts.body(1, name), Some(&b"return 1"[..]));
-        assert_eq!(scripts.bytes, b"return 1".len());
+        assert_eq!(scripts.bytes, b"return 1".len() + ENTRY_BYTES);
     }
 
     #[test]
@@ -179,7 +192,11 @@ mod tests {
         let mut scripts = Scripts::default();
         for size in 0..40 {
             scripts.remember(size as u16 % 3, &vec![b'x'; 200_000 + size]);
-            let held: usize = scripts.bodies.values().map(Vec::len).sum();
+            let held: usize = scripts
+                .bodies
+                .values()
+                .map(|body| body.len() + ENTRY_BYTES)
+                .sum();
             assert_eq!(held, scripts.bytes);
             assert!(held <= SCRIPT_BYTES_MAX);
         }

@@ -15,7 +15,8 @@ use crate::duty::Duty;
 use crate::elsewhere::Delayed;
 use crate::gather::Gather;
 use crate::keeping::Keeping;
-use crate::limits::FUSED_WAITING_BYTES_MAX;
+use crate::limits::{FUSED_WAITING_BYTES_MAX, UNAUTHENTICATED_HELD_BYTES_MAX};
+use crate::memory::{Held, Weight};
 use crate::parking::{AskedEarly, Parking};
 use crate::pool::{Group, ServerId};
 use crate::readers::Reading;
@@ -507,12 +508,54 @@ impl Session {
         if !self.pins.is_empty() {
             patient |= Flags::HOLD_DEPTH | Flags::HOLD_LINK;
         }
-        let most = match self.flags.any(Flags::FUSED) {
-            true => waiting_bytes_max.min(FUSED_WAITING_BYTES_MAX),
-            false => waiting_bytes_max,
+        let most = match () {
+            () if self.flags.any(Flags::UNAUTHENTICATED) => UNAUTHENTICATED_HELD_BYTES_MAX,
+            () if self.flags.any(Flags::FUSED) => FUSED_WAITING_BYTES_MAX,
+            () => waiting_bytes_max,
         };
+        let most = most.min(waiting_bytes_max);
         let holds = self.flags & Flags::HOLD;
         !holds.any(!patient) && (holds == Flags::default() || self.held.len() < most)
+    }
+
+    /// What it holds in memory, by account.
+    pub(crate) fn weigh(&self) -> Weight {
+        let scanned = self.partial.as_ref().map_or(0, |scan| scan.memory_bytes());
+        let unasked = self.held.capacity() + scanned;
+        let mut held = Held {
+            output: self.out.memory_bytes(),
+            ..Held::default()
+        };
+        match self.flags.any(Flags::HOLD | Flags::STEPS) {
+            true => held.queued = unasked,
+            false => held.incomplete = unasked,
+        }
+        let (mut named, mut spared) = (0, false);
+        if let Some(rare) = self.rare.as_deref() {
+            let transaction = rare.transaction.as_ref();
+            held.queued += transaction.map_or(0, Transaction::memory_bytes);
+            held.queued += rare.steps.iter().map(Step::memory_bytes).sum::<usize>();
+            held.queued += rare.delayed.memory_bytes();
+            held.output += rare.pushes.capacity();
+            held.answers += rare.parking.memory_bytes() + rare.gathered_bytes;
+            held.answers += rare.gathers.iter().map(Gather::memory_bytes).sum::<usize>();
+            if let Some(subscriber) = &rare.subscriber {
+                held.subscriptions = subscriber.held_bytes() + subscriber.slack_bytes();
+                named = subscriber.named_bytes();
+            }
+            let names = [&rare.name, &rare.lib_name, &rare.lib_ver];
+            held.state =
+                size_of::<Rare>() + names.map(|name| name.capacity()).iter().sum::<usize>();
+            held.state += rare.watched.capacity() * size_of::<Group>();
+            spared = rare.no_evict;
+        }
+        Weight {
+            held,
+            counted: self.held_bytes(),
+            named,
+            stranger: self.flags.any(Flags::UNAUTHENTICATED),
+            spared,
+        }
     }
 
     /// Bytes it makes us hold.

@@ -56,6 +56,8 @@ pub struct Timeouts {
     pub session_idle_ms: u32,
     /// How often a server is asked whether it still accepts the configured login. 0: never.
     pub login_check_ms: u32,
+    /// How long a session that must authenticate may take to do so before it is closed. 0: for ever.
+    pub authenticate_ms: u32,
 }
 
 impl Default for Timeouts {
@@ -68,6 +70,7 @@ impl Default for Timeouts {
             reconnect_max_ms: 2_000,
             session_idle_ms: 0,
             login_check_ms: 500,
+            authenticate_ms: 60_000,
         }
     }
 }

@@ -96,6 +96,26 @@ impl<T> Slots<T> {
         })
     }
 
+    /// How many places there are, taken or free.
+    pub(crate) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The entry of a place.
+    pub(crate) fn at(&self, index: usize) -> Option<(Key, &T)> {
+        let slot = self.slots.get(index)?;
+        let key = Key {
+            index: index as u32,
+            generation: slot.generation,
+        };
+        slot.value.as_ref().map(|value| (key, value))
+    }
+
+    /// Bytes of the table.
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot<T>>() + self.free.capacity() * size_of::<u32>()
+    }
+
     pub(crate) fn keys(&self) -> Vec<Key> {
         self.iter().map(|(key, _)| key).collect()
     }

@@ -51,6 +51,11 @@ impl Step {
         Step::Request { request, within }
     }
 
+    /// The same with the step itself.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Step>() + self.held_bytes()
+    }
+
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
             Step::Reply(bytes) => bytes.len(),

@@ -100,8 +100,10 @@ pub(crate) const HOME: u16 = 0;
 pub(crate) struct Subscriber {
     pub(crate) hub: HubId,
     of: [HashSet<Key>; 3],
-    /// What its claims make us hold.
-    bytes: usize,
+    /// How many claims it has.
+    claims: usize,
+    /// Bytes of the names that it claims. Other sessions may claim the same ones.
+    named: usize,
     /// On how many lines a request of it is not done.
     waits: usize,
     /// The reply to it, if that is to leave.
@@ -113,7 +115,8 @@ impl Subscriber {
         Subscriber {
             hub,
             of: Default::default(),
-            bytes: 0,
+            claims: 0,
+            named: 0,
             waits: 0,
             reply: Vec::new(),
         }
@@ -129,8 +132,19 @@ impl Subscriber {
         self.of.iter().any(|of| !of.is_empty())
     }
 
+    /// Bytes of its claims, without the names: the hub stores each name once.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.bytes
+        self.claims * CLAIM_BYTES
+    }
+
+    /// Bytes of the names that it claims.
+    pub(crate) fn named_bytes(&self) -> usize {
+        self.named
+    }
+
+    /// Room for replies and in tables beyond what is counted as held.
+    pub(crate) fn slack_bytes(&self) -> usize {
+        self.reply.capacity()
     }
 
     /// The count in a confirmation: channels and patterns are counted together.
@@ -144,7 +158,8 @@ impl Subscriber {
 
 struct Channel {
     kind: Kind,
-    name: Box<[u8]>,
+    /// Shared with the table of names, the directory and requests that are to be written.
+    name: Arc<[u8]>,
     /// Where it is asked for.
     line: u16,
     /// Tells what was asked about it there from what was asked elsewhere before.
@@ -173,7 +188,7 @@ pub(crate) enum Ask {
     /// To send this channel, or not to.
     Subscribe { channel: Key, on: bool, moves: u32 },
     /// Not to send a channel that is on another line now.
-    Abandon(Box<[u8]>),
+    Abandon(Arc<[u8]>),
     /// For a sign of life.
     Ping,
 }
@@ -229,9 +244,11 @@ pub(crate) struct Hub {
     pub(crate) user: u16,
     directory: Arc<Directory>,
     pub(crate) lines: Vec<Line>,
-    names: [HashMap<Box<[u8]>, Key>; 3],
+    names: [HashMap<Arc<[u8]>, Key>; 3],
     channels: Slots<Channel>,
     claims: usize,
+    /// Bytes of all channels with their names.
+    bytes: usize,
     /// Channels that their server does not send, though they are claimed: to be asked for again at once, or a little later.
     again: Vec<Key>,
     later: Vec<Key>,
@@ -336,6 +353,12 @@ impl Hub {
     /// Claims of all its sessions.
     pub(crate) fn claims(&self) -> usize {
         self.claims
+    }
+
+    /// Bytes of its channels, each with its name, and of what its servers sent too early.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let put_off = self.lines.iter().map(|line| line.put_off.capacity());
+        self.bytes + put_off.sum::<usize>()
     }
 
     /// Whether nobody needs it.
@@ -450,6 +473,7 @@ impl Hub {
             names: Default::default(),
             channels: Slots::new(),
             claims: 0,
+            bytes: 0,
             again: Vec::new(),
             later: Vec::new(),
             stalled: Vec::new(),
@@ -469,7 +493,8 @@ impl Hub {
         let mut channels = Vec::new();
         for name in names {
             let channel = self.claim(kind, line, name);
-            subscriber.bytes += claim_bytes(name);
+            subscriber.claims += 1;
+            subscriber.named += name.len();
             channels.push(channel);
         }
         let news = |channel| !subscriber.of[kind as usize].contains(channel);
@@ -572,7 +597,11 @@ impl Hub {
             }
             self.leave(session, &channels);
         }
-        debug_assert_eq!(subscriber.bytes, 0, "every claim is given up once");
+        debug_assert_eq!(
+            (subscriber.claims, subscriber.named),
+            (0, 0),
+            "every claim is given up once"
+        );
     }
 
     /// What a session waits for; it waits no more.
@@ -997,9 +1026,10 @@ impl Hub {
             }
             None => {
                 self.line(line).channels += 1;
+                let name: Arc<[u8]> = name.into();
                 let key = self.channels.insert(Channel {
                     kind,
-                    name: name.into(),
+                    name: name.clone(),
                     line,
                     moves: 0,
                     refusals: 0,
@@ -1011,7 +1041,8 @@ impl Hub {
                     refused: None,
                     told: 0,
                 });
-                self.names[kind as usize].insert(name.into(), key);
+                self.bytes += name.len() + CHANNEL_BYTES;
+                self.names[kind as usize].insert(name, key);
                 key
             }
         };
@@ -1029,7 +1060,8 @@ impl Hub {
         };
         channel.claims -= 1;
         self.claims -= 1;
-        subscriber.bytes -= claim_bytes(&channel.name);
+        subscriber.claims -= 1;
+        subscriber.named -= channel.name.len();
         if channel.claims == 0 {
             self.ask(key);
             self.drop_unused(key);
@@ -1130,6 +1162,7 @@ impl Hub {
         {
             debug_assert_eq!(channel.told, 0, "without members there is no excess");
             self.line(channel.line).channels -= 1;
+            self.bytes -= channel.name.len() + CHANNEL_BYTES;
             self.names[channel.kind as usize].remove(&channel.name);
         }
     }
@@ -1168,12 +1201,15 @@ impl Drop for Hub {
     }
 }
 
-/// A claim with its name, in the hub's tables, the channel's list and the session's set.
-fn claim_bytes(name: &[u8]) -> usize {
-    name.len() + CLAIM_BYTES
-}
-
+/// What a claim takes: its place in the session's set, in the channel's list of members and in the
+/// request that waits. The tables may be half empty.
 const CLAIM_BYTES: usize = 64;
+
+/// What a channel takes, apart from its name: its places in two tables of the hub and in the directory,
+/// the counts in front of the name, and the first members. The tables may be half empty.
+const CHANNEL_BYTES: usize = 512;
+
+const _: () = assert!(2 * (size_of::<Channel>() + 8 + 2 * 32) + 32 + 64 <= CHANNEL_BYTES);
 
 /// Appends what a client is told of one channel.
 fn confirm(

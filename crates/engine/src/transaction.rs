@@ -18,6 +18,7 @@ use respool_protocol::number;
 use respool_protocol::reply::{self, Scanned};
 
 use crate::auth::{CONFIGURED, auth_asked, credentials};
+use crate::buffer::shrink;
 use crate::clients::request_may_write;
 use crate::duty::Duty;
 use crate::engine::Engine;
@@ -158,6 +159,14 @@ fn left_out(ours: &[(u32, Ours)]) -> u32 {
 impl Transaction {
     pub(crate) fn held_bytes(&self) -> usize {
         self.held
+    }
+
+    /// The same with the room behind it.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let room = |capacity: usize, len: usize| capacity - len;
+        self.held
+            + room(self.requests.capacity(), self.requests.len())
+            + room(self.ours.capacity(), self.ours.len()) * size_of::<(u32, Ours)>()
     }
 }
 
@@ -474,8 +483,10 @@ impl Engine {
             return self.answer_reply(key, b"+QUEUED\r\n");
         }
         let mut held = ours.as_ref().map_or(0, Ours::held_bytes);
+        let room = transaction.requests.capacity();
         if ours.as_ref().is_none_or(Ours::in_block) {
             transaction.requests.extend_from_slice(bytes);
+            shrink(&mut transaction.requests);
             held += bytes.len();
         }
         transaction
@@ -483,7 +494,11 @@ impl Engine {
             .extend(ours.map(|ours| (transaction.count, ours)));
         transaction.count += 1;
         transaction.held += held;
+        let has_grown = transaction.requests.capacity() != room;
         self.held_bytes += held;
+        if has_grown {
+            self.weigh(key);
+        }
         self.answer_reply(key, b"+QUEUED\r\n")
     }
 

@@ -468,6 +468,7 @@ impl Engine {
         self.next_streaming();
         self.tick_hubs();
         self.tick_login_checks();
+        self.tick_memory();
         let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);
         if idle_ms > 0 {
             let idle = |(key, session): (Key, &crate::session::Session)| {

@@ -5,8 +5,8 @@ mod world;
 use std::collections::HashSet;
 
 use respool_engine::limits::LINK_UNUSED_MS;
-use respool_engine::settings::Settings;
-use respool_engine::{Action, LinkId, SessionId};
+use respool_engine::settings::{Settings, User};
+use respool_engine::{Action, Event, LinkId, SessionId};
 use world::{HELLO, World, request, requests, settings, worker};
 
 /// How a request to set `k` to a value of that length begins.
@@ -700,4 +700,122 @@ fn a_large_reply_that_has_begun_before_its_turn_is_read_on_when_that_has_come() 
     world.says(second, rest);
     assert!(world.got(session) == ["$-1\r\n", &large].concat());
     assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+/// One server, and a user of respool's own: clients must authenticate.
+fn with_user() -> Settings {
+    let mut settings = settings();
+    settings.users = vec![User {
+        name: "default".to_owned(),
+        password: "secret".to_owned(),
+    }];
+    settings
+}
+
+/// How AUTH with a password of 16,000 bytes begins, as far as it comes.
+fn half_a_login() -> Vec<u8> {
+    let mut bytes = b"*2\r\n$4\r\nAUTH\r\n$16000\r\n".to_vec();
+    bytes.resize(bytes.len() + 15_000, b'x');
+    bytes
+}
+
+/// A session that does not authenticate is closed when its time is over, whatever it sends. Two of them are told of once.
+#[test]
+fn stranger_is_closed_at_its_time_limit() {
+    let mut settings = with_user();
+    settings.timeouts.authenticate_ms = 5_000;
+    let mut world = World::new(settings);
+    let [silent, dribbling, client] = [(); 3].map(|()| world.accept());
+    world.asks(client, &["AUTH secret"]);
+    for _ in 0..4 {
+        world.sends(dribbling, b"x");
+        world.wait_ms(1_000);
+    }
+    assert_eq!(world.closed_sessions(), []);
+    world.sends(dribbling, b"x");
+    world.wait_ms(1_500);
+    let closed: HashSet<SessionId> = world.closed_sessions().into_iter().collect();
+    assert_eq!(closed, HashSet::from([silent, dribbling]));
+    let told = |event: &&Event| matches!(event, Event::SessionClosed { .. });
+    assert_eq!(world.events.iter().filter(told).count(), 1);
+    let counters = world.engine.counters();
+    assert_eq!(counters.sessions_closed_unauthenticated, 2);
+    world.asks(client, &["EXEC"]);
+    assert_eq!(world.got(client), ["+OK\r\n", ANSWERED_HERE].concat());
+}
+
+/// A session that has not authenticated holds no more of a request than a login may be long.
+#[test]
+fn stranger_holds_no_more_than_a_login() {
+    let mut world = World::new(with_user());
+    let [stranger, client] = [world.accept(), world.accept()];
+    world.asks(client, &["AUTH secret"]);
+    let argument = [b"$16000\r\n".to_vec(), vec![b'x'; 16_000], b"\r\n".to_vec()].concat();
+    let half = [b"*10\r\n".to_vec(), argument.repeat(3)].concat();
+    world.sends(client, &half);
+    world.sends(stranger, &half);
+    let refused = "-ERR Protocol error: unauthenticated bulk length\r\n";
+    assert_eq!(world.got(stranger), refused);
+    assert_eq!(world.closed_sessions(), [stranger]);
+    assert_eq!(world.got(client), "+OK\r\n");
+}
+
+/// Half-sent requests of sessions that have not authenticated make room first, before any session that has.
+#[test]
+fn half_sent_logins_push_out_no_client() {
+    let mut settings = with_user();
+    settings.limits.worker_memory_bytes_max = 2 << 20;
+    let mut world = World::new(settings);
+    let client = world.accept();
+    world.asks(client, &["AUTH secret", "GET k"]);
+    world.slow.insert(client);
+    let value = format!("$1500000\r\n{}\r\n", "v".repeat(1_500_000));
+    world.says(world.shared, &value);
+    for _ in 0..200 {
+        let stranger = world.accept();
+        world.sends(stranger, &half_a_login());
+        assert!(world.engine.counters().memory_unauthenticated_bytes <= (2 << 20) / 16);
+    }
+    assert!(!world.closed_sessions().contains(&client));
+    world.takes(client);
+    assert!(world.got(client).ends_with(&value));
+}
+
+/// When memory is short, the oldest request that has not come whole goes before replies that are owed.
+#[test]
+fn oldest_incomplete_request_goes_before_output() {
+    let mut settings = settings();
+    settings.limits.worker_memory_bytes_max = 1 << 20;
+    let mut world = World::new(settings);
+    let [oldest, older, reader] = [(); 3].map(|()| world.accept());
+    let mut half = head(200_000);
+    half.resize(150_000, b'x');
+    world.sends(oldest, &half);
+    world.wait_ms(100);
+    world.sends(older, &half);
+    world.asks(reader, &["GET k"]);
+    world.slow.insert(reader);
+    world.wait_ms(1_100);
+    let value = format!("$800000\r\n{}\r\n", "v".repeat(800_000));
+    world.says(world.shared, &value);
+    world.wait_ms(100);
+    assert_eq!(world.closed_sessions(), [oldest]);
+    world.takes(reader);
+    assert!(world.got(reader) == value);
+}
+
+/// Room behind bytes counts: what a session holds is what its buffers take.
+#[test]
+fn buffers_of_a_deaf_session_are_as_large_as_their_bytes() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    world.slow.insert(session);
+    for _ in 0..40 {
+        world.asks(session, &["GET k"]);
+        world.says(world.shared, format!("$9000\r\n{}\r\n", "v".repeat(9_000)));
+    }
+    world.wait_ms(100);
+    let counters = world.engine.counters();
+    assert!(counters.memory_output_bytes >= counters.held_bytes);
+    assert!(counters.memory_output_bytes <= counters.held_bytes * 3 / 2 + 1_024);
 }

@@ -183,6 +183,11 @@ impl Scanner {
         size_of_val(self.spans.as_slice())
     }
 
+    /// The same with the room behind them, and its own.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Scanner>() + self.spans.capacity() * size_of::<Span>()
+    }
+
     /// How many bytes from its start the request is known to have.
     pub fn len_at_least(&self) -> u64 {
         self.pos as u64 + self.part.bulk_bytes()

@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use respool_engine::limits::Limits;
+use respool_engine::limits::{Limits, WORKER_MEMORY_BYTES_MIN};
 use respool_engine::settings::{Address, Announced, FlushRule, Timeouts, User, WhenFull};
 use respool_protocol::commands::{self, CommandId};
 
@@ -793,6 +793,19 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ..OPTION
     },
     Opt {
+        name: "authenticate-timeout-ms",
+        topic: Topic::Deadlines,
+        kind: number_or_zero(Unit::Milliseconds, (1, DAY_MS), "for ever", |values| {
+            &mut values.timeouts.authenticate_ms
+        }),
+        value: "TIME",
+        brief: "How long a client that must authenticate may take to do so",
+        more: "Then it is closed. It must if there are users, or if the server wants a password. The time is \
+               looked at once a second or more often.",
+        example: "10s",
+        ..OPTION
+    },
+    Opt {
         name: "drain-timeout-ms",
         topic: Topic::Deadlines,
         kind: number_or_zero(Unit::Milliseconds, (1, DAY_MS), "cut at once", |values| {
@@ -1040,14 +1053,16 @@ pub(crate) static OPTIONS: &[Opt] = &[
         topic: Topic::Limits,
         kind: Kind::Number(Number {
             unit: Unit::Bytes,
-            min: 1 << 20,
+            min: WORKER_MEMORY_BYTES_MIN,
             max: 1 << 40,
             zero: None,
             field: Field::U64(|values| &mut values.limits.worker_memory_bytes_max),
         }),
         value: "SIZE",
-        brief: "Bytes that one worker holds for its sessions",
-        more: "At it, the session that owes most is not read; an eighth above, it is closed.",
+        brief: "Bytes of memory that one worker holds for its sessions",
+        more: "At it, clients that have not authenticated are closed, then those whose requests have \
+               been incomplete for long; the session that is owed most is not read. An eighth above, \
+               that session is closed.",
         example: "512MiB",
         ..OPTION
     },
@@ -1397,6 +1412,7 @@ mod tests {
             reconnect_max_ms: _,
             session_idle_ms: _,
             login_check_ms: _,
+            authenticate_ms: _,
         } = Timeouts::default();
         let FlushRule {
             hold: _,

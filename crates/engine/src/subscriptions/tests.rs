@@ -283,6 +283,39 @@ fn a_new_connection_is_asked_for_everything_and_members_notice_nothing() {
     assert_eq!(hub.handle_refused(HOME, b"-NOPERM\r\n"), Ok(vec![key(1)]));
 }
 
+/// A name of 10,000 bytes is held once, however many sessions listen and whichever table has it.
+#[test]
+fn channel_name_is_stored_once() {
+    let (mut hub, directory) = hub();
+    let long = "x".repeat(10_000);
+    let mut sessions = [One::new(1), One::new(2), One::new(3)];
+    for one in &mut sessions {
+        one.subscribe(&mut hub, Kind::Channel, &[&long]);
+    }
+    asked(&mut hub);
+    hub.handle_confirmed(HOME, (Kind::Channel, true), long.as_bytes())
+        .expect("asked");
+    for one in &mut sessions {
+        one.done(&mut hub);
+    }
+    assert_eq!(hub.held_bytes(), 10_000 + CHANNEL_BYTES);
+    let key = hub.channel(Kind::Channel, long.as_bytes());
+    let channel = key.and_then(|key| hub.channels.get(key));
+    let name = &channel.expect("it is claimed").name;
+    // The channel, the table of names and the directory share it.
+    assert_eq!(Arc::strong_count(name), 3);
+    for one in &mut sessions {
+        assert_eq!(one.subscriber.held_bytes(), CLAIM_BYTES);
+        assert_eq!(one.subscriber.named_bytes(), 10_000);
+        hub.forget(one.key, &mut one.subscriber);
+    }
+    asked(&mut hub);
+    hub.handle_confirmed(HOME, (Kind::Channel, false), long.as_bytes())
+        .expect("asked");
+    assert!(directory.is_empty());
+    assert_eq!(hub.held_bytes(), 0);
+}
+
 #[test]
 fn who_has_waited_too_long_is_told_and_holds_nothing() {
     let (mut hub, _) = hub();
@@ -605,6 +638,15 @@ impl Nodes {
         (self.random >> 11) as usize % bound
     }
 
+    /// What the hub holds, counted anew.
+    fn check_held(&self) {
+        let bytes = |(_, channel): (Key, &Channel)| channel.name.len() + CHANNEL_BYTES;
+        let recount: usize = self.hub.channels.iter().map(bytes).sum();
+        assert_eq!(self.hub.bytes, recount, "seed {}", self.seed);
+        let claims: usize = self.sessions.iter().map(|one| one.subscriber.claims).sum();
+        assert_eq!(self.hub.claims, claims, "seed {}", self.seed);
+    }
+
     fn history(mut self) {
         for _ in 0..600 {
             match self.below(16) {
@@ -627,6 +669,7 @@ impl Nodes {
                 }
             }
             self.end_turn();
+            self.check_held();
         }
         self.come_to_rest();
         assert!(

@@ -351,8 +351,9 @@ impl World {
         unwritten.retain(|link| !self.write_link(*link));
         self.unwritten = unwritten;
         while let Some(session) = self.engine.poll_session() {
-            if !self.slow.contains(&session) {
-                self.take_output(session);
+            match self.slow.contains(&session) {
+                true => self.engine.handle_session_full(session),
+                false => self.take_output(session),
             }
         }
         while let Some(action) = self.engine.poll_action() {

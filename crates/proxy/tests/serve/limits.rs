@@ -413,3 +413,43 @@ fn who_waits_for_us_is_not_idle() {
     // Who asks nothing and waits for nothing is.
     paused.expect_closed();
 }
+
+/// What an attack adds to the memory of a respool whose workers may hold 32 MiB each. Its clients take nothing.
+fn memory_added(threads: u64, clients: usize, attack: impl Fn(usize) -> Vec<u8>) -> u64 {
+    let threads = format!("--threads={threads}");
+    let options = [
+        "--worker-memory-bytes-max=32MiB",
+        "--session-stall-ms=60000",
+        &threads,
+    ];
+    let target = proxied(&Options::with(&options));
+    let mut held: Vec<Client> = (0..clients).map(|_| target.client()).collect();
+    for client in &mut held {
+        rustix::net::sockopt::set_socket_recv_buffer_size(client.stream(), 64 << 10)
+            .expect("a receive buffer can be small");
+        client.call("PING");
+    }
+    let before = target.proxy().rss_peak();
+    // Clients that were closed to make room cannot send the rest.
+    for (number, client) in held.iter().enumerate() {
+        client.send_aside(attack(number));
+    }
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(target.client().call("ECHO steady"), Value::bulk("steady"));
+    target.proxy().rss_peak() - before
+}
+
+/// A quarter above the bound, and what the memory's own bookkeeping and the kernel's pages take.
+fn memory_max(threads: u64) -> u64 {
+    threads * 32 * MIB * 5 / 4 + 4 * MIB
+}
+
+/// Subscribers that take no messages stay within the bound.
+#[test]
+fn deaf_subscribers_are_bounded_in_memory() {
+    let added = memory_added(1, 80, |client| match client {
+        79 => request(&["PUBLISH", "news", &"m".repeat(60_000)]).repeat(150),
+        _ => request(&["SUBSCRIBE", "news"]),
+    });
+    assert!(added < memory_max(1), "{} MiB", added / MIB);
+}
