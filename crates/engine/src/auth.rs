@@ -10,7 +10,7 @@ use respool_protocol::encode::{self, Version};
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
-use crate::limits::LOGINS_MAX;
+use crate::limits::{CREDENTIALS_BYTES_MAX, LOGINS_MAX};
 use crate::link::{Link, LinkKey, Role, State};
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
@@ -61,8 +61,8 @@ impl Logins {
 /// What an AUTH that the server is asked about was part of.
 #[derive(Debug)]
 pub(crate) struct Login {
-    /// Who the session is if the server agrees.
-    user: u16,
+    /// The user that the session becomes if the server agrees. They get a place among [`Logins`] only then.
+    pub(crate) credentials: Credentials,
     /// The rest of a HELLO: it is answered when the server has agreed.
     hello: Option<Kept>,
     /// What the server said to the AUTH.
@@ -74,7 +74,10 @@ impl Login {
     /// nothing to an AUTH that fails while other replies wait in front of it (`addAuthErrReply`): then the first reply is
     /// that to HELLO, which no server refuses who has it.
     pub(crate) fn is_answered_by(&mut self, reply: &[u8]) -> bool {
-        let is_auths = self.said.is_none() && matches!(reply.first(), Some(b'+' | b'-'));
+        let is_auths = self.said.is_none()
+            && matches!(reply.first(), Some(b'+' | b'-'))
+            // On a probing link HELLO may be refused.
+            && !reply.starts_with(b"-NOAUTH");
         if is_auths {
             self.said = Some(reply.to_vec());
         }
@@ -145,6 +148,9 @@ impl Engine {
         let Some(login) = credentials(name, password) else {
             return self.answer_error(key, WRONG);
         };
+        if name.map_or(0, <[u8]>::len) + password.len() > CREDENTIALS_BYTES_MAX {
+            return self.answer_reply(key, &bound_reply("CREDENTIALS_BYTES_MAX"));
+        }
         let pinned = !session.pins.is_empty();
         if !pinned && self.is_routed(key) && self.queued_group(key).is_none() {
             // Any server will do, and where the session asked last may be one that is not there.
@@ -155,19 +161,36 @@ impl Engine {
             return Placed::Done;
         };
         let old = self.kind_of(session);
-        let Some(user) = self.place_of_login(login) else {
-            return self.answer_reply(key, &bound_reply("LOGINS_MAX"));
-        };
+        let mut request = Vec::new();
+        match name {
+            Some(name) => encode::request(&mut request, &[b"AUTH".as_slice(), name, password]),
+            None => encode::request(&mut request, &[b"AUTH".as_slice(), password]),
+        }
+        // See `Login::is_answered_by`.
+        encode::request(&mut request, &["HELLO"]);
+        let server = old.server;
+        let known = self.logins.find(&login);
+        let known = known.filter(|user| !self.is_login_refused(*user, server));
         let version = hello.as_ref().map_or(old.version, |(version, _)| *version);
-        let kind = LinkKey {
-            user,
-            version,
-            ..old
-        };
-        let link = if pinned {
-            self.usable_link(key)
-        } else {
-            self.login_link(key, kind)
+        let link = match known {
+            _ if pinned => self.usable_link(key),
+            Some(user) => {
+                let kind = LinkKey {
+                    user,
+                    version,
+                    ..old
+                };
+                self.login_link(key, kind)
+            }
+            // Only a login that the server has accepted gets a link of its own.
+            None => {
+                let login = Login {
+                    credentials: login,
+                    hello: hello.map(|(_, rest)| rest),
+                    said: None,
+                };
+                return self.probe_login(key, server, request, login);
+            }
         };
         if !matches!(link, Err(Blocked::Wait))
             && let Some(rare) = self
@@ -181,18 +204,11 @@ impl Engine {
             Ok(link) => link,
             Err(blocked) => return self.blocked(key, blocked),
         };
-        let mut request = Vec::new();
-        match name {
-            Some(name) => encode::request(&mut request, &[b"AUTH".as_slice(), name, password]),
-            None => encode::request(&mut request, &[b"AUTH".as_slice(), password]),
-        }
         let duty = Duty::Login(Box::new(Login {
-            user,
+            credentials: login,
             hello: hello.map(|(_, rest)| rest),
             said: None,
         }));
-        // See `Login::is_answered_by`.
-        encode::request(&mut request, &["HELLO"]);
         // The session stays where it is until the server has agreed: nothing need be undone. Its own link is
         // somebody else's from now on, whether or not the answer comes in time.
         if let Some(state) = self.links.get_mut(link) {
@@ -255,11 +271,6 @@ impl Engine {
             for hub in &self.hubs {
                 used[usize::from(hub.user)] = true;
             }
-            for duty in self.links.iter().flat_map(|(_, link)| &link.duties) {
-                if let Duty::Login(login) = duty {
-                    used[usize::from(login.user)] = true;
-                }
-            }
             for (user, known) in (1..).zip(&mut self.logins.known) {
                 if !used[usize::from(user)] {
                     *known = None;
@@ -278,17 +289,26 @@ impl Engine {
             wrong
         });
         if !said.starts_with(b"+") {
+            self.counters.logins_refused += 1;
             return self.pass_on(entry, &said);
         }
+        if self.sessions.get(entry.session).is_none() {
+            return;
+        }
+        let Some(user) = self.place_of_login(login.credentials) else {
+            return self.pass_on(entry, &bound_reply("LOGINS_MAX"));
+        };
+        let probed = self.is_probe(link);
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
         let pinned = state.role == Role::Pinned { by: entry.session };
         let version = state.key.version;
-        self.become_user(entry.session, link, login.user);
-        self.connect_links_of(login.user);
+        self.become_user(entry.session, link, user);
+        self.connect_links_of(user);
         if let Some(session) = self.sessions.get_mut(entry.session)
             && !pinned
+            && !probed
         {
             session.version = version;
         }
@@ -306,7 +326,10 @@ impl Engine {
                 .get(entry.session)
                 .is_some_and(Session::is_caught_up)
         {
-            self.ride(entry.session, link);
+            match probed {
+                true => self.ride_accepted(entry.session),
+                false => self.ride(entry.session, link),
+            }
         }
     }
 

@@ -194,6 +194,8 @@ counters! {
     topology_refreshes: u64,
     /// Requests refused because we do not pass such on.
     refused: u64,
+    /// Logins of clients that were refused, by a server or by respool.
+    logins_refused: u64,
     /// Requests too large to hold, cut through on a link of their own.
     streamed_requests: u64,
     /// Sessions that were given a link of their own.

@@ -417,7 +417,10 @@ impl Engine {
             }
             Duty::Select(db) => self.settle_select(key, entry, db, reply),
             Duty::Check(check) => self.settle_check(key, *check, reply),
-            Duty::Login(login) => self.settle_login(key, entry, *login),
+            Duty::Login(login) => {
+                self.settle_login(key, entry, *login);
+                self.pump_logins(key);
+            }
             Duty::FlushScripts => {
                 let server = self.links.get(key).map(|link| link.key.server);
                 if let Some(server) = server.filter(|_| reply.starts_with(b"+")) {

@@ -173,6 +173,15 @@ pub const SERVERS_SHOWN_MAX: usize = 256;
 /// [`Limits::links_max`]. At it: logins wait for one another.
 pub const LOGIN_PROBES_PER_SERVER: usize = 2;
 
+/// Logins that one probing link is asked about at once. At it: the next ones wait.
+pub const LOGINS_PER_PROBE: usize = 16;
+
+/// Logins of one worker that wait for a probing link. At it: the next one is refused.
+pub const LOGIN_QUEUE_MAX: usize = 1 << 10;
+
+/// Bytes of a name and a password that a client may log in with. At it: refused, without asking a server.
+pub const CREDENTIALS_BYTES_MAX: usize = 8 << 10;
+
 /// Users of servers whose passwords clients have given to one worker, and who are still in use.
 pub const LOGINS_MAX: usize = 1 << 10;
 

@@ -2,18 +2,37 @@
 //!
 //! A failed AUTH leaves the connection of a Redis server as it was. So one connection tries any number of passwords.
 
-use crate::auth::CONFIGURED;
+use std::collections::VecDeque;
+
+use crate::auth::{CONFIGURED, Login};
+use crate::duty::Duty;
 use crate::engine::Engine;
-use crate::limits::LOGIN_PROBES_PER_SERVER;
-use crate::link::{Link, LinkKey, Role};
+use crate::entry::Entry;
+use crate::failure::{Cause, Fate};
+use crate::limits::{LOGIN_PROBES_PER_SERVER, LOGIN_QUEUE_MAX, LOGINS_PER_PROBE};
+use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::ServerId;
+use crate::requests::{Placed, bound_reply};
+use crate::session::Flags;
 use crate::slots::Key;
+use crate::trust::refuses_login;
 
 /// The logins of one worker that wait for a server.
 #[derive(Default)]
 pub(crate) struct LoginProbes {
     /// New sessions that wait for a check of the configured login; at most as many as there are sessions.
     pub(crate) newcomers: Vec<Key>,
+    /// Logins that wait for a place on a probing link, oldest first; at most [`LOGIN_QUEUE_MAX`].
+    queue: VecDeque<Attempt>,
+}
+
+/// A login of a client that no server has been asked about yet.
+struct Attempt {
+    server: ServerId,
+    entry: Entry,
+    /// AUTH, and HELLO behind it.
+    request: Vec<u8>,
+    login: Box<Login>,
 }
 
 impl Engine {
@@ -68,9 +87,138 @@ impl Engine {
         }
     }
 
+    /// Asks a server about a login that it has not accepted before.
+    pub(crate) fn probe_login(
+        &mut self,
+        key: Key,
+        server: ServerId,
+        request: Vec<u8>,
+        login: Login,
+    ) -> Placed {
+        if self.login_probes.queue.len() >= LOGIN_QUEUE_MAX {
+            let sessions = &self.sessions;
+            let queue = &mut self.login_probes.queue;
+            queue.retain(|attempt| sessions.get(attempt.entry.session).is_some());
+            if queue.len() >= LOGIN_QUEUE_MAX {
+                return self.answer_reply(key, &bound_reply("LOGIN_QUEUE_MAX"));
+            }
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Placed::Done;
+        };
+        let entry = Entry {
+            len: request.len() as u32,
+            duty: true,
+            silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
+            ..Entry::of(key, session.take_seq(), self.now.stamp_ms())
+        };
+        self.login_probes.queue.push_back(Attempt {
+            server,
+            entry,
+            request,
+            login: Box::new(login),
+        });
+        self.hold_until_caught_up(key);
+        self.pump(server);
+        Placed::Done
+    }
+
+    /// A login was answered on this link: the next ones of its server may be asked about.
+    pub(crate) fn pump_logins(&mut self, link: Key) {
+        if let Some(link) = self.links.get(link).filter(|link| link.role == Role::Probe) {
+            self.pump(link.key.server);
+        }
+    }
+
+    fn pump(&mut self, server: ServerId) {
+        loop {
+            let mut queue = self.login_probes.queue.iter();
+            let Some(index) = queue.position(|attempt| attempt.server == server) else {
+                return;
+            };
+            let Some(key) = self.probing_link(server, false) else {
+                return;
+            };
+            let Some(link) = self.links.get_mut(key) else {
+                return;
+            };
+            if link.ledger.len() >= LOGINS_PER_PROBE {
+                return;
+            }
+            let Some(attempt) = self.login_probes.queue.remove(index) else {
+                return;
+            };
+            if self.sessions.get(attempt.entry.session).is_none() {
+                continue;
+            }
+            link.push_with(attempt.entry, &attempt.request, Duty::Login(attempt.login));
+            self.counters.link_requests += 1;
+            self.list_link(key);
+        }
+    }
+
+    /// Logins that have waited for a probing link for as long as a request may.
+    pub(crate) fn tick_login_queue(&mut self) {
+        let limit_ms = self.settings.timeouts.request_ms;
+        let now = self.now.stamp_ms();
+        let is_late = |attempt: &Attempt| now.wrapping_sub(attempt.entry.at_ms) >= limit_ms;
+        while limit_ms > 0 && self.login_probes.queue.front().is_some_and(is_late) {
+            let Some(attempt) = self.login_probes.queue.pop_front() else {
+                return;
+            };
+            self.counters.timeouts += 1;
+            let server = self.server(attempt.server).label.clone();
+            let server = &server;
+            self.fail(
+                attempt.entry,
+                Fate::NotSent,
+                Cause::Deadline { server, limit_ms },
+            );
+        }
+    }
+
+    /// A server cannot be reached: logins do not wait for it.
+    pub(crate) fn fail_logins(&mut self, server: ServerId, reason: &str) {
+        let queue = std::mem::take(&mut self.login_probes.queue);
+        let label = self.server(server).label.clone();
+        for attempt in queue {
+            if attempt.server == server {
+                let server = &label;
+                self.fail(
+                    attempt.entry,
+                    Fate::NotSent,
+                    Cause::NoLink { server, reason },
+                );
+            } else {
+                self.login_probes.queue.push_back(attempt);
+            }
+        }
+    }
+
+    /// Whether a server has refused the login of a user since it last accepted it.
+    pub(crate) fn is_login_refused(&self, user: u16, server: ServerId) -> bool {
+        self.links.iter().any(|(_, link)| {
+            let is_its = link.key.user == user && link.key.server == server;
+            is_its && link.refusal.as_deref().is_some_and(refuses_login)
+        })
+    }
+
+    /// A session that a server has let in rides on the link of its user.
+    pub(crate) fn ride_accepted(&mut self, key: Key) {
+        self.ride_shared(key);
+        let Some(link) = self.sessions.get(key).map(|session| session.link) else {
+            return;
+        };
+        let rests = |link: &Link| matches!(link.state, State::Resting { .. } | State::Down);
+        if self.links.get(link).is_some_and(rests) {
+            self.connect(link);
+        }
+    }
+
     /// A probing link is gone.
     pub(crate) fn probe_lost(&mut self, server: ServerId) {
         self.servers[usize::from(server.0)].trust.handle_check_end();
         self.release_newcomers();
+        self.pump(server);
     }
 }

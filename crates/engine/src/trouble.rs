@@ -17,6 +17,7 @@ use crate::requests::wants_password;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::time::Time;
+use crate::trust::refuses_login;
 use crate::words::NOAUTH;
 
 /// A connection that lasted this long was a good one: its loss is answered by connecting at once.
@@ -279,6 +280,9 @@ impl Engine {
             Role::Redirect { .. } => self.rest(key),
             Role::Probe => {
                 self.fail_waiting(key);
+                if !was_up {
+                    self.fail_logins(its_server, reason);
+                }
                 self.remove_link(key);
                 return self.probe_lost(its_server);
             }
@@ -469,6 +473,7 @@ impl Engine {
         self.tick_hubs();
         self.tick_login_checks();
         self.tick_memory();
+        self.tick_login_queue();
         let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);
         if idle_ms > 0 {
             let idle = |(key, session): (Key, &crate::session::Session)| {
@@ -529,6 +534,13 @@ impl Engine {
                         || over(now, link.unused_since, LINK_UNUSED_MS)) =>
             {
                 return self.remove_link(key);
+            }
+            // A password that the server has refused is said again when a client says it.
+            State::Resting { .. }
+                if link.key.user != CONFIGURED
+                    && link.refusal.as_deref().is_some_and(refuses_login) =>
+            {
+                return;
             }
             State::Resting { until } if now >= until => {
                 if !self.must_rest(key, link.key.server) {

@@ -199,3 +199,93 @@ fn check_without_reset_connects_anew() {
     let newcomer = world.accept();
     must_log_in(&mut world, newcomer, link);
 }
+
+/// A server that wants a password, with users of its own.
+fn locked() -> World {
+    let mut world = World::unconnected(world::worker(0, 1), settings());
+    let link = world.shared;
+    world.turn(|engine| engine.handle_link_up(link));
+    world.says(link, HELLO_REFUSED);
+    world
+}
+
+/// A wrong password is said once, on a connection that stays: no other one is made for it, and none of it is kept.
+#[test]
+fn wrong_passwords_are_tried_once_on_one_connection() {
+    let mut world = locked();
+    world.connecting();
+    let session = world.accept();
+    world.asks(session, &["AUTH one wrong"]);
+    let probe = world.connecting();
+    let [probe] = probe[..] else {
+        panic!("a probing link is to be connected")
+    };
+    world.turn(|engine| engine.handle_link_up(probe));
+    world.says(probe, HELLO_REFUSED);
+    assert!(world.sent(probe).contains("AUTH"));
+    world.says(probe, ["-WRONGPASS no\r\n", HELLO_REFUSED].concat());
+    assert_eq!(world.got(session), "-WRONGPASS no\r\n");
+    for number in 0..500 {
+        let asked = format!("AUTH user{number} wrong");
+        world.asks(session, &[&asked]);
+        assert_eq!(
+            world.sent(probe).as_bytes(),
+            requests(&[&asked, "HELLO"]),
+            "nothing else is said"
+        );
+        // Some releases say nothing to an AUTH that fails.
+        let silent = number % 2 == 0;
+        let said = if silent { "" } else { "-WRONGPASS no\r\n" };
+        world.says(probe, [said, HELLO_REFUSED].concat());
+        assert!(world.got(session).starts_with("-WRONGPASS "));
+    }
+    assert!(world.connecting().iter().all(|link| *link == world.shared));
+    assert_eq!(world.engine.counters().logins_refused, 501);
+    world.asks(session, &["AUTH right secret"]);
+    world.says(probe, ["+OK\r\n", HELLO].concat());
+    assert_eq!(world.got(session), "+OK\r\n");
+    let own: Vec<_> = world.connecting();
+    let own = *own.last().expect("the user has a link of its own");
+    world.asks(session, &["GET k"]);
+    world.turn(|engine| engine.handle_link_up(own));
+    assert!(world.sent(own).contains("secret"));
+    world.says(own, HELLO);
+    assert_eq!(world.sent(own).as_bytes(), requests(&["GET k"]));
+}
+
+/// Thousands of guesses wait for two links, and none of them beyond the bound.
+#[test]
+fn guesses_share_two_links_and_a_bounded_queue() {
+    let mut world = locked();
+    world.connecting();
+    let sessions: Vec<_> = (0..1_100).map(|_| world.accept()).collect();
+    world.turn(|engine| {
+        for session in &sessions {
+            engine.handle_session_bytes(*session, &requests(&["AUTH one wrong"]));
+        }
+    });
+    let mut probes = world.connecting();
+    probes.retain(|link| *link != world.shared);
+    assert_eq!(probes.len(), 2);
+    let refused = sessions.iter().filter(|session| {
+        world
+            .got(**session)
+            .contains("the limit LOGIN_QUEUE_MAX is reached")
+    });
+    assert_eq!(refused.count(), 1_100 - 1_024 - 2 * 16);
+    for probe in &probes {
+        world.turn(|engine| engine.handle_link_up(*probe));
+        world.says(*probe, HELLO_REFUSED);
+    }
+    let mut tried = 0;
+    while tried < 1_024 + 2 * 16 {
+        for probe in &probes {
+            let asked = world.asked(*probe).len() / 2;
+            assert!(asked <= 16);
+            tried += asked;
+            let replies = ["-WRONGPASS no\r\n", HELLO_REFUSED].concat();
+            world.says(*probe, replies.repeat(asked));
+        }
+    }
+    assert_eq!(tried, 1_024 + 2 * 16);
+}

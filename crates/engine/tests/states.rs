@@ -692,10 +692,7 @@ fn an_auth_that_was_not_answered_was_not_right() {
     ] {
         let mut world = World::new(settings());
         let [bob, session] = [world.accept(), world.accept()];
-        world.asks(bob, &["AUTH bob old"]);
-        let bobs = world.connect();
-        world.says(bobs, "+OK\r\n");
-        world.sent(bobs);
+        let bobs = log_in(&mut world, bob, "AUTH bob old");
         world.asks(session, &["MULTI"]);
         let link = world.shared;
         probed(&mut world, link);
@@ -718,6 +715,17 @@ fn an_auth_that_was_not_answered_was_not_right() {
     }
 }
 
+/// A session logs in, by a probing link first; the link of its user is up then.
+fn log_in(world: &mut World, session: SessionId, asked: &str) -> LinkId {
+    world.asks(session, &[asked]);
+    let probe = world.connect();
+    world.says(probe, ["+OK\r\n", HELLO].concat());
+    assert_eq!(world.got(session), "+OK\r\n");
+    let own = world.connect();
+    world.sent(own);
+    own
+}
+
 /// A Redis 7.2 and newer says nothing to an AUTH that fails behind replies that are still to be sent.
 #[test]
 fn an_auth_that_is_refused_without_a_word_takes_nobodys_reply() {
@@ -728,11 +736,7 @@ fn an_auth_that_is_refused_without_a_word_takes_nobodys_reply() {
     ] {
         let mut world = World::new(settings());
         let [bob, other] = [world.accept(), world.accept()];
-        world.asks(bob, &["AUTH bob pw"]);
-        let bobs = world.connect();
-        world.turn(|_| {});
-        world.says(bobs, ["+OK\r\n", HELLO].concat());
-        assert_eq!(world.got(bob), "+OK\r\n");
+        let bobs = log_in(&mut world, bob, "AUTH bob pw");
         world.asks(bob, &["GET a"]);
         world.asks(other, &["AUTH bob pw"]);
         world.asks(bob, &["GET b"]);
