@@ -214,6 +214,8 @@ counters! {
     scripts_sent_along: u64,
     /// Links taken out of sharing because a slow session held them up.
     captured_links: u64,
+    /// Links left to what they owed because their server gave no answer there and answered on another link.
+    takeovers: u64,
     /// Channels and patterns that sessions subscribe to, each for itself, now.
     subscriptions: u64,
     /// Messages from servers.

@@ -56,6 +56,7 @@ mod slots;
 mod steps;
 mod strip;
 mod subscriptions;
+mod takeover;
 mod time;
 mod transaction;
 mod trial;

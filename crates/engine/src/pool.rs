@@ -16,6 +16,7 @@ use crate::returns::{Calendar, Expected};
 use crate::sentinels::Watch;
 use crate::settings::{FlushRule, Part, PoolKind, PoolSettings, Reads, ServerSettings};
 use crate::slots::Key;
+use crate::takeover::Takeover;
 use crate::time::Time;
 use crate::trust::Trust;
 
@@ -45,6 +46,8 @@ pub(crate) struct Server {
     pub(crate) renewal: Renewal,
     /// Whether it accepts the configured login.
     pub(crate) trust: Trust,
+    /// Which of its links are stuck, and what is done about it.
+    pub(crate) takeover: Takeover,
 }
 
 impl Server {
@@ -60,6 +63,7 @@ impl Server {
             health: Health::default(),
             renewal: Renewal::default(),
             trust: Trust::default(),
+            takeover: Takeover::default(),
         }
     }
 

@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// Whether the error text that answers the request in front may be its client's own.
-    fn may_be_a_clients(&self, link: &Link) -> bool {
+    pub(crate) fn may_be_a_clients(&self, link: &Link) -> bool {
         let Some(front) = link.first_in_flight() else {
             return true;
         };
@@ -199,6 +199,10 @@ impl Engine {
             return;
         };
         let kind = link.key;
+        let is_successor = self.is_successor(key, link);
+        if is_successor && !self.takes_over(key) {
+            return self.close_link(key);
+        }
         let old = self.shared.get(&kind).copied();
         let is_up = |old: Key| self.links.get(old).is_some_and(Link::is_up);
         let Some(old) = old.filter(|old| is_up(*old)) else {
@@ -206,7 +210,9 @@ impl Engine {
             return self.close_link(key);
         };
         // What was found out was about the one that stood there before.
-        self.learned.doubt_server(kind.server);
+        if !is_successor {
+            self.learned.doubt_server(kind.server);
+        }
         self.leave_to(old, Key::NOBODY);
         if let Some(link) = self.links.get_mut(key) {
             link.role = Role::Shared;

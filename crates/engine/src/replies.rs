@@ -904,9 +904,14 @@ impl Engine {
             return self.lose_link(key, "it answered a request that it had not been sent whole");
         }
         match link.role {
-            Role::Shared if link.takes => {}
+            Role::Shared if link.accepting => {}
+            Role::Shared => {
+                let server = link.key.server;
+                self.drop_successor(key, server);
+                self.reopen(key);
+            }
             Role::Pinned { .. } if link.takes && link.waiters.is_empty() => {}
-            Role::Shared | Role::Pinned { .. } => self.reopen(key),
+            Role::Pinned { .. } => self.reopen(key),
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
             Role::Captured { .. } | Role::Emergency { .. } => {
                 self.close_link(key);

@@ -16,6 +16,7 @@ use crate::pool::ServerId;
 use crate::returns::Expected;
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
+use crate::takeover::is_busy;
 use crate::unknown::{Verdict, names_no_subcommand};
 use crate::wait::is_wait;
 use crate::words::{
@@ -935,6 +936,15 @@ impl Engine {
         let Some(state) = self.links.get(link) else {
             return Err(Blocked::Wait);
         };
+        if state.takes
+            && !state.accepting
+            && let Some(blocked) = self.await_successor(key, link)
+        {
+            return Err(blocked);
+        }
+        let Some(state) = self.links.get(link) else {
+            return Err(Blocked::Wait);
+        };
         match state.state {
             State::Down => {
                 self.connect(link);
@@ -965,6 +975,11 @@ impl Engine {
         if let Some(state) = self.links.get(link) {
             if wants_password(state) {
                 encode::error(&mut reply, NOAUTH);
+                return reply;
+            }
+            // It would say the same to the client.
+            if let Some(words) = state.refusal.as_deref().filter(|words| is_busy(words)) {
+                encode::error(&mut reply, words);
                 return reply;
             }
             let cause = Cause::NoLink {

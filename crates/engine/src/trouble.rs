@@ -78,6 +78,10 @@ impl Engine {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
+        let greeted_since = match link.state {
+            State::Greeting { since, .. } => since,
+            _ => self.now,
+        };
         link.state = State::Up;
         link.is_late = false;
         link.up_since = self.now;
@@ -100,6 +104,7 @@ impl Engine {
             self.sentinel_up(key);
         }
         self.hub_up(key);
+        self.note_handshake(its_server, greeted_since);
         self.wake_waiters(key);
         self.note_reached(its_server);
         self.succeed(key);
@@ -124,6 +129,7 @@ impl Engine {
 
     pub(crate) fn link_down(&mut self, key: Key, reason: &str, refusal: Option<Vec<u8>>) {
         self.ask_again(key);
+        self.lose_successor(key, refusal.as_deref());
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -460,6 +466,7 @@ impl Engine {
             self.tick_link(key);
         }
         self.ticking = keys;
+        self.tick_takeovers();
         self.tick_clusters();
         self.tick_sentinels();
         self.tick_readers();
@@ -513,8 +520,8 @@ impl Engine {
             // A server that executes something long answers nobody, and is there: what is asked of it aside waits as long as what
             // is asked of it at all.
             State::Greeting { .. }
-                if link.role.is_one_requests()
-                    && timeouts.request_ms > 0
+                if (link.role.is_one_requests() && timeouts.request_ms > 0
+                    || self.is_successor(key, link))
                     && self.is_reachable(link.key.server) => {}
             State::Connecting { since } | State::Greeting { since, .. }
                 if over(now, since, timeouts.connect_ms) =>
@@ -554,7 +561,8 @@ impl Engine {
                     && link.paused.is_none()
                     && (!link.waits || link.sends == Sends::Nothing)
                     && link.tunnel.is_none()
-                    && over(now, link.progress, timeouts.link_stall_ms) =>
+                    && over(now, link.progress, timeouts.link_stall_ms)
+                    && !self.is_left_by_a_living_server(key, link) =>
             {
                 return self.lose_link(
                     key,
@@ -575,6 +583,7 @@ impl Engine {
         {
             self.tick_redirect(key);
         }
+        self.tick_stuck(key);
         self.tick_probe(key);
         self.tick_requests(key, timeouts.request_ms);
         self.tick_paused(key);
@@ -657,8 +666,14 @@ impl Engine {
         let uncertain =
             is_own && !late.is_empty() && link.duties.iter().any(Duty::changes_identity);
         let is_late = !late.is_empty();
+        let server = link.key.server;
+        let was_left = is_late && self.was_left(key, server);
         for entry in late {
             self.give_up(key, entry, Fate::Unknown);
+            if was_left && !entry.class.reads() {
+                // On another link its next request might overtake this one.
+                self.close_when_answered(entry.session);
+            }
         }
         let is_emergency = |link: &Link| matches!(link.role, Role::Emergency { .. });
         if is_late && self.links.get(key).is_some_and(is_emergency) {

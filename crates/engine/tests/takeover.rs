@@ -1,0 +1,173 @@
+//! A link whose server leaves it without an answer is left to what it owes, if the server answers on another one.
+
+mod world;
+
+use world::{World, requests, settings, sharded};
+
+const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
+
+/// A session that has nothing on the stuck link is answered on another one; the session that waits there gets its reply,
+/// and what it asks behind it goes behind it.
+#[test]
+fn busy_server_answers_others_on_a_link_of_their_own() {
+    for settings in [settings(), sharded(2)] {
+        let mut world = World::new(settings);
+        let key = world.key_at(0, "k");
+        let (runs, other) = (world.accept(), world.accept());
+        let script = format!("EVAL x 1 {key}");
+        let get = format!("GET {key}");
+        world.asks(runs, &[&script]);
+        world.wait_ms(100);
+        world.asks(runs, &[&get]);
+        world.asks(other, &[&get]);
+        let old = world.shared;
+        assert_eq!(world.sent(old).as_bytes(), requests(&[&script, &get]));
+        let successor = world.connect();
+        assert_eq!(world.sent(successor).as_bytes(), requests(&[&get]));
+        world.says(successor, BUSY);
+        assert_eq!(world.got(other), BUSY);
+        let third = world.accept();
+        world.asks(third, &[&get]);
+        assert_eq!(world.sent(successor).as_bytes(), requests(&[&get]));
+        world.says(successor, BUSY);
+        assert_eq!(world.got(third), BUSY);
+        assert!(world.connecting().is_empty());
+        // The server answers others, so the link is not given up.
+        world.asks(runs, &[&get]);
+        assert_eq!(world.sent(successor), "");
+        world.says(old, "-ERR killed\r\n$1\r\nv\r\n");
+        assert_eq!(world.got(runs), "-ERR killed\r\n$1\r\nv\r\n");
+        assert_eq!(world.closed_links(), [old]);
+        assert_eq!(world.sent(successor).as_bytes(), requests(&[&get]));
+        world.says(successor, "$1\r\nv\r\n");
+        assert_eq!(world.got(runs), "$1\r\nv\r\n");
+        assert_eq!(world.engine.counters().takeovers, 1);
+    }
+}
+
+/// A slow script that ends before the successor is up costs one connection, and the next such one none for a second.
+#[test]
+fn slow_script_that_ends_leaves_its_link_as_it_was() {
+    let mut world = World::new(settings());
+    let (slow, other) = (world.accept(), world.accept());
+    for round in 0..2 {
+        world.asks(slow, &["EVAL x 0"]);
+        world.wait_ms(100);
+        world.asks(other, &["SET k v"]);
+        world.turn(|_| {});
+        let successors = world.connecting();
+        assert_eq!(successors.len(), 1 - round, "round {round}");
+        assert_eq!(world.sent(world.shared).contains("SET"), round == 1);
+        world.says(world.shared, "*0\r\n");
+        assert_eq!(world.got(slow), "*0\r\n");
+        if round == 0 {
+            assert_eq!(world.closed_links(), successors);
+            assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET k v"]));
+        }
+        world.says(world.shared, "+OK\r\n");
+        assert_eq!(world.got(other), "+OK\r\n");
+    }
+    assert_eq!(world.engine.counters().takeovers, 0);
+}
+
+/// A frozen server greets no successor. A request that waits for one was not sent, and its client is told so.
+#[test]
+fn frozen_server_gets_one_more_connection_and_no_request_twice() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 1_000;
+    let mut world = World::new(settings);
+    let first = world.accept();
+    world.asks(first, &["EVAL x 0"]);
+    world.wait_ms(100);
+    let others: Vec<_> = (0..3).map(|_| world.accept()).collect();
+    for other in &others {
+        world.asks(*other, &["SET b 1"]);
+    }
+    let [successor] = world.connecting()[..] else {
+        panic!("one successor is connected");
+    };
+    world.turn(|engine| engine.handle_link_up(successor));
+    world.wait_ms(1_100);
+    assert!(world.got(first).starts_with("-UNKNOWN"));
+    for other in &others {
+        assert!(world.got(*other).starts_with("-NOTSENT"));
+    }
+    assert!(world.connecting().is_empty() && world.closed_links().is_empty());
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["EVAL x 0"]));
+    world.says(world.shared, "+OK\r\n");
+    assert_eq!(world.closed_links(), [successor]);
+    world.asks(others[0], &["GET a"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["GET a"]));
+}
+
+/// A busy server refuses SELECT in a handshake: its words go to the clients that wait.
+#[test]
+fn busy_words_of_a_handshake_go_to_the_clients_that_wait() {
+    let mut world = World::new(settings());
+    let (runs, other) = (world.accept(), world.accept());
+    world.asks(runs, &["EVAL x 0"]);
+    world.wait_ms(100);
+    world.asks(other, &["GET k"]);
+    let [successor] = world.connecting()[..] else {
+        panic!("one successor is connected");
+    };
+    world.turn(|engine| engine.handle_link_up(successor));
+    world.says(successor, BUSY);
+    assert_eq!(world.got(other), BUSY);
+    world.asks(other, &["GET k"]);
+    assert_eq!(world.got(other), BUSY);
+}
+
+/// A link that was left lasts as long as its server answers on another one.
+#[test]
+fn left_link_outlasts_the_stall_of_its_reply() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 0;
+    settings.timeouts.link_stall_ms = 1_000;
+    let mut world = World::new(settings);
+    let (runs, other) = (world.accept(), world.accept());
+    world.asks(runs, &["EVAL x 0"]);
+    world.wait_ms(100);
+    world.asks(other, &["GET k"]);
+    let successor = world.connect();
+    world.says(successor, BUSY);
+    for _ in 0..4 {
+        world.wait_ms(1_000);
+        world.asks(other, &["GET k"]);
+        world.says(successor, BUSY);
+    }
+    assert!(world.closed_links().is_empty());
+    world.says(world.shared, "+done\r\n");
+    assert_eq!(world.got(runs), "+done\r\n");
+}
+
+/// A slow command that runs no code ends by itself: no connection is opened for it.
+#[test]
+fn slow_command_without_code_keeps_its_link() {
+    let mut world = World::new(settings());
+    let (slow, other) = (world.accept(), world.accept());
+    world.asks(slow, &["KEYS *"]);
+    world.wait_ms(300);
+    world.asks(other, &["SET k v"]);
+    world.turn(|_| {});
+    assert!(world.connecting().is_empty());
+    assert!(world.sent(world.shared).contains("SET"));
+}
+
+/// A write that was given up on a link that was left may still be executed there: its session is closed, so that no later
+/// request of it overtakes that.
+#[test]
+fn session_given_up_on_a_left_link_asks_nothing_more() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 1_000;
+    let mut world = World::new(settings);
+    let (runs, other) = (world.accept(), world.accept());
+    world.asks(runs, &["EVAL x 0", "SET k 1"]);
+    world.wait_ms(100);
+    world.asks(other, &["GET k"]);
+    let successor = world.connect();
+    world.says(successor, BUSY);
+    world.wait_ms(1_000);
+    assert_eq!(world.got(runs).matches("-UNKNOWN").count(), 2);
+    assert_eq!(world.closed_sessions(), [runs]);
+}
