@@ -571,11 +571,12 @@ fn a_reply_that_comes_after_its_deadline_reaches_nobody() {
                     .into_iter()
                     .map(|c| c.join().expect("only its own replies"))
                     .sum();
-                // The links live on: one slow server is no reason to fail what strangers wait for.
-                assert_eq!(
-                    after,
-                    before + direct,
-                    "respool connected again, RESPOOL_TEST_SEED={seed}"
+                // The links live on: one slow server is no reason to fail the requests of others. Each
+                // of the two workers tries once whether the server answers on another connection.
+                assert_eq!(counter(&mut target.client(), "link_downs"), 0);
+                assert!(
+                    after <= before + direct + 2,
+                    "respool connected again: {before} and then {after}, RESPOOL_TEST_SEED={seed}"
                 );
                 timed_out
             });
