@@ -15,6 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::plain::plain_line;
+
 /// Bytes of lines that wait to be written. At it, the oldest lines are dropped and counted.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 
@@ -182,7 +184,7 @@ impl LogLines {
 /// The formatter gives each line in one piece.
 impl Write for &LogLines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.lock().push(line);
+        self.lock().push(&plain_line(line));
         self.0.filled.notify_one();
         Ok(line.len())
     }

@@ -3,7 +3,6 @@
 //! A worker writes its notices itself: [`log_lines`](crate::log_lines) never makes it wait. Each line that a client
 //! can cause has a rate ([`line_rates`](crate::line_rates)), which all workers share.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +15,7 @@ use tracing::{debug, error, info, warn};
 use crate::line_rates::{Kind, LeftOut, LineRates, subject_of};
 use crate::log_lines::LogLines;
 use crate::options::{LogFormat, LogLevel};
+use crate::plain::plain;
 
 /// Reasons why a server is away, until it is back. At it, further ones are no news.
 const REASONS_MAX: usize = 16;
@@ -307,41 +307,9 @@ pub(crate) fn say_left_out(left_out: &LeftOut) {
     }
 }
 
-/// A text of a client or server as a log line may have it: characters that steer a terminal are spelt out.
-fn plain(text: &str) -> Cow<'_, str> {
-    // What ends a line, or turns its direction round, beside the control characters.
-    let steers = |letter: char| {
-        let turns = matches!(letter, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        letter.is_control() || turns
-    };
-    if !text.contains(steers) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len() + 16);
-    for letter in text.chars() {
-        match steers(letter) {
-            true => shown.extend(letter.escape_default()),
-            false => shown.push(letter),
-        }
-    }
-    Cow::Owned(shown)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Text of a client cannot begin a line of its own, or steer a terminal.
-    #[test]
-    fn control_characters_are_spelt_out() {
-        assert_eq!(plain("GET / é"), "GET / é");
-        let text = "a\n2026 ERROR\r\u{1b}[2J\u{7f}\u{9b}\u{2028}\u{202e}b";
-        let shown = plain(text);
-        assert_eq!(
-            shown,
-            r"a\n2026 ERROR\r\u{1b}[2J\u{7f}\u{9b}\u{2028}\u{202e}b"
-        );
-    }
 
     #[test]
     fn what_was_said_of_servers_that_never_come_back_is_forgotten_at_a_bound() {

@@ -8,7 +8,7 @@
 //! - [`config`] makes one checked configuration of it, or says every [`problem`];
 //! - [`serve`] runs it: open files ([`descriptors`]), a server of our own ([`spawn`]), the workers
 //!   (crate `driver`), signals, the drain; [`logs`] says what happens, as often as
-//!   [`line_rates`] lets it and as [`log_lines`] can write it;
+//!   [`line_rates`] lets it and as [`log_lines`] can write it, in the characters of [`plain`];
 //! - [`help`] and [`manual`] tell people about it, from the same table.
 
 mod address;
@@ -21,6 +21,7 @@ mod log_lines;
 mod logs;
 mod manual;
 mod options;
+mod plain;
 mod pools;
 mod problem;
 mod raw;
@@ -35,6 +36,7 @@ use std::process::ExitCode;
 
 use arguments::{Command, Told};
 use config::Config;
+use plain::plain;
 use problem::Problem;
 
 /// The command line or the configuration is wrong; trying again would not help.
@@ -67,11 +69,11 @@ fn check(told: Told, print: bool) -> ExitCode {
             let mut errors = io::stderr().lock();
             for warning in &config.warnings {
                 // Where nothing reads standard error, the exit code still tells.
-                let _ = writeln!(errors, "warning: {warning}");
+                let _ = writeln!(errors, "warning: {}", plain(warning));
             }
             match print {
                 true => say(&resolved.to_toml()),
-                false => say(&format!("good: {}\n", config.summary())),
+                false => say(&format!("good: {}\n", plain(&config.summary()))),
             }
         }
         Err(problems) => refuse(&problems),
@@ -93,7 +95,7 @@ fn refuse(problems: &[Problem]) -> ExitCode {
     let mut errors = io::stderr().lock();
     for problem in problems {
         // Where nobody reads standard error, the exit code still tells.
-        let _ = writeln!(errors, "error: {problem}");
+        let _ = writeln!(errors, "error: {}", plain(&problem.to_string()));
     }
     ExitCode::from(EXIT_USAGE)
 }

@@ -12,6 +12,7 @@ use respool_engine::settings::Address;
 
 use crate::address::{BackendUrl, parse_backend, parse_listener};
 use crate::options::{Opt, Values};
+use crate::plain::{is_plain, plain_toml};
 use crate::problem::{Place, Problem};
 
 /// Bytes of a pool's name: it stands in every line of the log and of INFO that is about the pool.
@@ -180,7 +181,10 @@ impl NamedPool {
     /// A table that says the same, each line with the place that it comes from, without the password; `counts`: what of its own is
     /// in use.
     pub(crate) fn to_toml(&self, counts: impl Fn(&PoolOption) -> bool) -> String {
-        let quoted = |text: String| toml_edit::Value::from(text).to_string();
+        let quoted = |text: String| match is_plain(&text) {
+            true => toml_edit::Value::from(text).to_string(),
+            false => plain_toml(&text),
+        };
         let mut lines = format!("\n[pool.{}]  # {}\n", self.name, self.place);
         let place = self.listen.first().map_or(&self.place, |(_, place)| place);
         let listen: Vec<_> = self
@@ -208,7 +212,10 @@ impl NamedPool {
                 lines.push_str(&format!("\n[pool.{}.prefixes]\n", self.name));
             }
             let (prefix, url, place) = (
-                toml_edit::Key::new(&part.prefix).to_string(),
+                match is_plain(&part.prefix) {
+                    true => toml_edit::Key::new(&part.prefix).to_string(),
+                    false => plain_toml(&part.prefix),
+                },
                 quoted(part.url.to_string()),
                 &part.place,
             );

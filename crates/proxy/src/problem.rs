@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::plain::plain;
+
 /// Where a value was given. The order is that of precedence: what is later wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Layer {
@@ -51,7 +53,9 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Default => f.write_str("default"),
-            Place::File { path, line, column } => write!(f, "{path}:{line}:{column}"),
+            Place::File { path, line, column } => {
+                write!(f, "{}:{line}:{column}", plain(path))
+            }
             Place::Environment(variable) => f.write_str(variable),
             Place::Arguments => f.write_str("command line"),
         }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use toml_edit::{Document, Item, Value};
 
 use crate::options::{Kind, OPTIONS, Opt, Values, find};
+use crate::plain::{is_plain, plain_toml};
 use crate::pools::{OF_ONE, PoolOption, PoolTable, Prefix};
 use crate::problem::{Place, Problem, did_you_mean, shown};
 
@@ -532,7 +533,10 @@ impl Opt {
 
     /// Texts as the file takes them.
     pub(crate) fn in_file(&self, texts: &[String]) -> String {
-        let quoted = |text: &String| Value::from(text.as_str()).to_string();
+        let quoted = |text: &String| match is_plain(text) {
+            true => Value::from(text.as_str()).to_string(),
+            false => plain_toml(text),
+        };
         let bare = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         match (&self.kind, texts) {
             (Kind::List { .. }, texts) => {

@@ -450,6 +450,84 @@ fn the_limit_of_open_files_is_raised_or_the_log_says_what_it_allows() {
     assert!(soft > 10_000 || told, "{soft}: {log}");
 }
 
+/// Characters of a configuration that steer a terminal or end a line are spelt out wherever they are repeated.
+#[test]
+fn control_characters_of_a_configuration_are_spelt_out() {
+    const STEERS: &str = "\u{1b}[2J\r\nerror: forged\u{7f}\u{9b}\u{202e}\tx";
+    let is_plain = |said: &str, about: &str| {
+        let steers = |letter: char| letter != '\n' && (letter.is_control() || letter == '\u{202e}');
+        assert!(!said.contains(steers), "{about}: {said:?}");
+        assert!(!said.lines().any(|line| line.starts_with("error: forged")));
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let inside = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let escaped: String = STEERS
+        .chars()
+        .map(|letter| format!("\\U{:08x}", u32::from(letter)))
+        .collect();
+    let file = inside("strange.toml");
+    for lines in [
+        format!("\"{escaped}\" = 1"),
+        format!("threads = \"{escaped}\""),
+        format!("listen = [\"{escaped}\"]"),
+        format!("backend = \"{escaped}\""),
+        format!("[pool.\"{escaped}\"]\nlisten = [\":1\"]\nbackend = \"redis://h\""),
+        format!("[pool.a]\nlisten = [\":1\"]\nbackend = \"redis://h\"\n\"{escaped}\" = 1"),
+        format!("refuse-commands = [\"{escaped}\"]"),
+        format!("spawn = true\nspawn-program = \"{escaped}\""),
+        format!("password-file = \"{escaped}\""),
+        format!("a = {STEERS}"),
+    ] {
+        fs::write(&file, lines.as_bytes()).unwrap();
+        for command in [&["check", &file][..], &["check", "--print", &file]] {
+            let (_, out, err) = said(command);
+            assert!(!out.is_empty() || !err.is_empty(), "{lines}");
+            is_plain(&out, &lines);
+            is_plain(&err, &lines);
+        }
+    }
+    // The file's own name, in an error and behind each value.
+    let named = inside("a\u{1b}[2J\nerror: forged");
+    for content in ["threads = 2\n", "threads = 0\n"] {
+        fs::write(&named, content).unwrap();
+        let (_, out, err) = said(&["check", "--print", &named]);
+        is_plain(&out, content);
+        is_plain(&err, content);
+    }
+    for arguments in [
+        &[STEERS][..],
+        &["check", STEERS],
+        &["check", "--listen", STEERS],
+        &["check", &format!("--{STEERS}")],
+        &["check", "--threads", STEERS],
+        &["check", "--listen", &format!("unix:/{STEERS}")],
+        &["serve", "--listen", &format!("unix:/nonexistent/{STEERS}")],
+        &[
+            "serve",
+            "--log-format",
+            "json",
+            "--listen",
+            &format!("unix:/nonexistent/{STEERS}"),
+        ],
+        &["serve", "--spawn", "--spawn-program", STEERS],
+    ] {
+        let (_, out, err) = said(arguments);
+        assert!(!out.is_empty() || !err.is_empty(), "{arguments:?}");
+        is_plain(&out, arguments[0]);
+        is_plain(&err, arguments[0]);
+    }
+    for (name, value) in [
+        ("RESPOOL_LISTEN", STEERS),
+        ("RESPOOL_BACKEND", STEERS),
+        (&*format!("RESPOOL_{STEERS}"), "x"),
+    ] {
+        let mut command = Command::new(RESPOOL);
+        let output = command.arg("check").env(name, value).output().unwrap();
+        is_plain(&text(&output.stderr), name);
+        is_plain(&text(&output.stdout), name);
+    }
+}
+
 /// A variable that looks like an option is named, with what to say instead; so is what it most likely means.
 #[test]
 fn unread_variable_is_a_warning() {
