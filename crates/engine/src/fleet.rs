@@ -20,9 +20,10 @@ use crate::engine::{Action, Engine};
 use crate::entry::Entry;
 use crate::failure::{self, Cause, Fate};
 use crate::here::OK;
-use crate::limits::{QUESTION_MS, QUESTIONS_MAX};
+use crate::lanes::{Lane, Lanes};
+use crate::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
 use crate::redirect::Found;
-use crate::requests::{Kept, Placed, bound_reply};
+use crate::requests::{Blocked, Kept, Placed, bound_reply};
 use crate::session::Flags;
 use crate::slots::Key;
 use crate::steps::Step;
@@ -96,6 +97,19 @@ pub enum Question {
     },
 }
 
+impl Question {
+    /// Among which others it waits for its turn.
+    fn lane(&self) -> Lane {
+        match self {
+            Question::List(_) => Lane::List,
+            Question::Pause { .. } => Lane::Pause,
+            Question::Unblock { .. } => Lane::Unblock,
+            Question::Set { .. } => Lane::Setting,
+            _ => Lane::Quick,
+        }
+    }
+}
+
 /// One worker's part of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -128,6 +142,7 @@ pub(crate) struct Asked {
     /// Its place in the order of the session's replies.
     seq: u32,
     at: Time,
+    lane: Lane,
     form: Form,
     /// Workers that have not answered.
     missing: usize,
@@ -144,15 +159,15 @@ pub(crate) struct Asked {
 pub(crate) struct Questions {
     /// Those that are not answered by every worker yet, oldest first.
     open: VecDeque<Asked>,
-    /// Sessions that wait to ask for a list of clients.
-    list_waiters: VecDeque<Key>,
+    /// How full the lanes are, and the sessions that wait.
+    lanes: Lanes,
 }
 
 impl Questions {
-    /// How many ask for a list of clients.
-    fn lists(&self) -> usize {
-        let is_list = |asked: &&Asked| matches!(asked.form, Form::Lines(_));
-        self.open.iter().filter(is_list).count()
+    /// Questions of one session that are under way.
+    fn of_session(&self, key: Key) -> usize {
+        let its = |asked: &&Asked| asked.session == key;
+        self.open.iter().filter(its).count()
     }
 
     /// Bytes of answers that wait for others.
@@ -250,8 +265,9 @@ impl Engine {
         if asked.missing == 0
             && let Some(asked) = self.asked.open.remove(index)
         {
+            self.asked.lanes.end(asked.lane);
             self.reply_to(asked);
-            self.next_lists();
+            self.next_questions();
         }
     }
 
@@ -263,23 +279,19 @@ impl Engine {
         form: Form,
         doubt: Option<Vec<u8>>,
     ) -> Placed {
-        let is_list = matches!(form, Form::Lines(_));
-        if is_list && self.worker.count > 1 && self.asked.lists() >= self.lists_max() {
-            self.asked.list_waiters.push_back(key);
-            self.hold(key, Flags::HOLD_ROOM);
+        if self.asked.of_session(key) > 0 && self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
+        let lane = question.lane();
+        let places = self.places_of(lane);
+        let has_waited = self.deadline_of(key).is_some();
+        if !self.asked.lanes.may_ask(lane, has_waited, places) {
+            return self.wait_to_ask(key, lane, has_waited);
+        }
+        self.set_gives_up_at(key, None);
         let Some(session) = self.sessions.get_mut(key) else {
             return Placed::Done;
         };
-        if self.asked.open.len() >= QUESTIONS_MAX {
-            if session.is_caught_up() {
-                self.abort_transaction(key);
-                return self.answer_reply(key, &bound_reply("questions_max"));
-            }
-            self.hold(key, Flags::HOLD_DRAIN);
-            return Placed::Wait;
-        }
         let seq = session.take_seq();
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
         self.counters.requests_answered_here += 1;
@@ -287,14 +299,32 @@ impl Engine {
         Placed::Done
     }
 
+    /// A session waits until its lane has a place, or until its deadline.
+    fn wait_to_ask(&mut self, key: Key, lane: Lane, has_waited: bool) -> Placed {
+        if self.is_past_deadline(key) {
+            self.set_gives_up_at(key, None);
+            return self.blocked(key, Blocked::Refused(bound_reply("questions_max")));
+        }
+        self.begin_to_wait_for(key, QUESTION_MS);
+        self.asked.lanes.wait(lane, key, has_waited);
+        if let Some(session) = self.sessions.get_mut(key)
+            && session.is_caught_up()
+        {
+            // Nothing that is answered would end this hold.
+            session.flags.remove(Flags::HOLD_DRAIN);
+        }
+        self.hold(key, Flags::HOLD_ROOM);
+        Placed::Wait
+    }
+
     /// The same for a request that has its place. Returns whether they are asked; if not, its client is told.
     pub(crate) fn ask_in_place(&mut self, entry: Entry, question: Question, form: Form) -> bool {
-        let has_room = self.asked.open.len() < QUESTIONS_MAX;
+        let has_room = self.asked.of_session(entry.session) < SETTINGS_PER_SESSION_MAX;
         if has_room {
             let place = (entry.seq, entry.silent);
             self.ask_for(entry.session, place, question, form, None);
         } else {
-            self.pass_on(entry, &bound_reply("questions_max"));
+            self.pass_on(entry, &bound_reply("settings_per_session_max"));
         }
         has_room
     }
@@ -309,11 +339,14 @@ impl Engine {
     ) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
+        let lane = question.lane();
+        self.asked.lanes.begin(lane);
         self.asked.open.push_back(Asked {
             ticket,
             session: key,
             seq,
             at: self.now,
+            lane,
             form,
             missing: self.worker.count,
             lines: Vec::new(),
@@ -363,16 +396,27 @@ impl Engine {
         usize::try_from(most).unwrap_or(QUESTIONS_MAX).max(1)
     }
 
-    /// A list is complete, or never will be: the next sessions may ask for theirs.
-    fn next_lists(&mut self) {
-        let mut room = self.lists_max().saturating_sub(self.asked.lists());
-        while room > 0
-            && let Some(key) = self.asked.list_waiters.pop_front()
-        {
-            if self.sessions.get(key).is_some() {
-                self.release(key, Flags::HOLD_ROOM);
-                room -= 1;
-            }
+    /// How many questions of a kind may be under way.
+    fn places_of(&self, lane: Lane) -> usize {
+        match lane {
+            Lane::List if self.worker.count > 1 => self.lists_max(),
+            _ => QUESTIONS_MAX,
+        }
+    }
+
+    /// A question has its reply, or time has passed: sessions that wait ask theirs, or are refused.
+    fn next_questions(&mut self) {
+        if self.asked.lanes.is_calm() {
+            return;
+        }
+        let lists = self.places_of(Lane::List);
+        let mut lanes = std::mem::take(&mut self.asked.lanes);
+        let is_over = |key| self.sessions.get(key).is_none() || self.is_past_deadline(key);
+        let next = lanes.next(lists, is_over);
+        self.asked.lanes = lanes;
+        // The first of those that are resumed is the last one that is released.
+        for key in next.into_iter().rev() {
+            self.release(key, Flags::HOLD_ROOM);
         }
     }
 
@@ -451,6 +495,7 @@ impl Engine {
         while self.asked.open.front().is_some_and(over)
             && let Some(asked) = self.asked.open.pop_front()
         {
+            self.asked.lanes.end(asked.lane);
             self.settling
                 .retain(|pause| pause.to != self.worker.index || pause.ticket != asked.ticket);
             let mut reply = Vec::new();
@@ -464,7 +509,7 @@ impl Engine {
             self.abort_transaction(asked.session);
             self.deliver(asked.session, asked.seq, 1, &reply);
         }
-        self.next_lists();
+        self.next_questions();
     }
 }
 

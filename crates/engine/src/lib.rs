@@ -26,6 +26,7 @@ mod here;
 mod holders;
 mod introductions;
 mod keeping;
+mod lanes;
 mod large;
 pub mod limits;
 mod link;

@@ -122,14 +122,19 @@ pub const UPLOAD_WINDOW_MS: u64 = 1_000;
 pub const WATCH_HELD_MS: u32 = 3_000;
 
 /// Links to one server on which SCRIPT KILL, FUNCTION KILL and FUNCTION STATS travel, one each, where no other link is
-/// left for them. They are outside all other bounds. At it: the next such command waits.
+/// left for them. They are outside all other bounds, and stay for [`LINK_UNUSED_MS`]. At it: the next such command waits.
 pub const EMERGENCY_LINKS_PER_SERVER: usize = 2;
 
-/// Questions to the other workers (CLIENT LIST and the like) of one worker that are not answered yet. At it:
-/// a session that waits for something already is not read; another one is refused.
-pub const QUESTIONS_MAX: usize = 256;
+/// Questions of one kind (CLIENT LIST, PAUSE, UNBLOCK, and others) to all workers that are not answered yet. At it:
+/// the next session waits, for [`QUESTION_MS`] at the most. A session has one under way.
+pub const QUESTIONS_MAX: usize = 64;
 
-/// How long the other workers may take to answer one, milliseconds. At it: the client gets an error.
+/// Options that one session sets for all workers, by CONFIG SET, of which not every worker knows yet. At it: the
+/// next one is refused.
+pub const SETTINGS_PER_SESSION_MAX: usize = 16;
+
+/// How long a question to all workers may wait for its turn, and then for its answers, milliseconds. At it: the client
+/// gets an error.
 pub const QUESTION_MS: u32 = 5_000;
 
 /// A link that nobody has needed for this long is closed, milliseconds: a hub's without subscriptions, a

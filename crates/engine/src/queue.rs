@@ -4,6 +4,8 @@
 //! deadline of any request (`request-timeout-ms`) at the most. The time for which a blocking command may wait runs all the
 //! same. At the deadline the client gets an error that names the bound: the server was never asked, so nil would be untrue.
 
+use std::collections::VecDeque;
+
 use respool_protocol::commands::{Answer, id};
 use respool_protocol::encode;
 
@@ -67,9 +69,17 @@ impl Engine {
 
     /// A session's next request waits for what others hold: its deadline is set, unless it waits already.
     pub(crate) fn begin_to_wait(&mut self, key: Key) {
-        let request_ms = self.settings.timeouts.request_ms;
-        if request_ms > 0 && self.deadline_of(key).is_none() {
-            self.set_gives_up_at(key, Some(self.now.plus_ms(request_ms)));
+        self.begin_to_wait_for(key, u32::MAX);
+    }
+
+    /// The same, for so many milliseconds at the most.
+    pub(crate) fn begin_to_wait_for(&mut self, key: Key, most_ms: u32) {
+        let ms = match self.settings.timeouts.request_ms {
+            0 => most_ms,
+            request_ms => request_ms.min(most_ms),
+        };
+        if ms < u32::MAX && self.deadline_of(key).is_none() {
+            self.set_gives_up_at(key, Some(self.now.plus_ms(ms)));
         }
     }
 
@@ -79,7 +89,7 @@ impl Engine {
     }
 
     /// When a session's next request gives up, if it waits.
-    fn deadline_of(&self, key: Key) -> Option<Time> {
+    pub(crate) fn deadline_of(&self, key: Key) -> Option<Time> {
         let session = self.sessions.get(key)?;
         let (seq, at) = session.rare.as_ref()?.gives_up_at?;
         // Not that of a request before this one.
@@ -95,6 +105,24 @@ impl Engine {
         }
     }
 
+    /// Whether a session's next request is a command that has emergency links.
+    fn is_urgent(&self, key: Key) -> bool {
+        let asked = self.sessions.get(key).and_then(|session| session.asked);
+        asked.is_some_and(|id| id.get().answer == Answer::Alone && !may_wait(id))
+    }
+
+    /// An emergency link is free: the first session that waits for one goes on.
+    pub(crate) fn next_urgent(&mut self) {
+        let find = |waiters: &VecDeque<Key>| waiters.iter().position(|key| self.is_urgent(*key));
+        let (own, streaming) = (find(&self.pinned_waiters), find(&self.streaming_waiters));
+        if let Some(key) = own.and_then(|at| self.pinned_waiters.remove(at)) {
+            self.release(key, Flags::HOLD_ROOM);
+        }
+        if let Some(key) = streaming.and_then(|at| self.streaming_waiters.remove(at)) {
+            self.release(key, Flags::HOLD_LINK);
+        }
+    }
+
     /// Lets requests go on whose deadline has passed: each is refused when it is looked at again.
     pub(crate) fn tick_waiters(&mut self) {
         let (now, sessions) = (self.now, &self.sessions);
@@ -104,11 +132,7 @@ impl Engine {
                 .is_some_and(|(_, at)| now >= at)
         };
         // A command that has emergency links tries again whenever one of these may be free.
-        let is_urgent = |key: &Key| {
-            let asked = sessions.get(*key).and_then(|session| session.asked);
-            asked.is_some_and(|id| id.get().answer == Answer::Alone && !may_wait(id))
-        };
-        let goes_on = |key: &Key| is_late(key) || is_urgent(key);
+        let goes_on = |key: &Key| is_late(key) || self.is_urgent(*key);
         let is_there = |key: &Key| sessions.get(*key).is_some();
         let own: Vec<Key> = self
             .pinned_waiters
@@ -123,10 +147,12 @@ impl Engine {
             .filter(goes_on)
             .collect();
         // Sessions that left are found here, too.
-        self.pinned_waiters
-            .retain(|key| is_there(key) && !goes_on(key));
-        self.streaming_waiters
-            .retain(|key| is_there(key) && !goes_on(key));
+        let stays = |key: &Key| is_there(key) && !goes_on(key);
+        let own_stay: VecDeque<Key> = self.pinned_waiters.iter().copied().filter(stays).collect();
+        let waiters = self.streaming_waiters.iter().copied();
+        let streaming_stay: VecDeque<Key> = waiters.filter(stays).collect();
+        self.pinned_waiters = own_stay;
+        self.streaming_waiters = streaming_stay;
         for key in own {
             self.release(key, Flags::HOLD_ROOM);
         }

@@ -352,25 +352,82 @@ fn of_what_is_set_twice_at_once_the_same_holds_in_every_worker() {
     assert_eq!(shown, [&last; 3].map(Clone::clone));
 }
 
+/// A session has one question under way. A full kind of question makes sessions wait their turn, and refuses none.
 #[test]
-fn questions_are_bounded_without_losing_any_of_who_asks_many() {
+fn flood_of_questions_leaves_each_session_its_turn() {
     let mut fleet = Fleet::new(2, settings());
-    let (many, late) = (fleet.accept(0), fleet.accept(0));
-    fleet.may_ask(many, &["CLIENT KILL ID x", "CLIENT GETNAME"]);
-    fleet.client_says(0, many, &["CLIENT KILL ID 100"].repeat(QUESTIONS_MAX + 50));
-    fleet.client_says(0, late, &["CLIENT KILL ID 100", "CLIENT GETNAME"]);
+    let many: Vec<_> = (0..QUESTIONS_MAX + 50).map(|_| fleet.accept(0)).collect();
+    let late = fleet.accept(0);
+    let asked = ["CLIENT KILL ID 100", "CLIENT GETNAME"];
+    fleet.may_ask(
+        many[0],
+        &["CLIENT KILL ID x", "CLIENT LIST ID x", "CLIENT GETNAME"],
+    );
+    for session in &many {
+        fleet.client_says(0, *session, &asked.repeat(3));
+    }
+    fleet.client_says(
+        0,
+        late,
+        &["CLIENT KILL ID 100", "CLIENT LIST ID 0", "CLIENT GETNAME"],
+    );
     fleet.turn();
     assert_eq!(fleet.post.len(), QUESTIONS_MAX);
+    // A kind of its own.
+    let other = fleet.accept(0);
+    fleet.client_says(0, other, &["CLIENT LIST ID 0"]);
+    fleet.turn();
+    assert_eq!(fleet.post.len(), QUESTIONS_MAX + 1);
+    fleet.deliver();
+    for session in many {
+        let expected = format!(":0\r\n{NO_NAME}").repeat(3);
+        assert_eq!(fleet.got(0, session), expected);
+    }
+    let empty = "$0\r\n\r\n";
+    assert_eq!(fleet.got(0, late), format!(":0\r\n{empty}{NO_NAME}"));
+    assert_eq!(fleet.got(0, other), empty);
+}
+
+/// A session that waits for its turn is refused at its deadline, and goes on.
+#[test]
+fn wait_to_ask_ends_at_the_deadline() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 600;
+    let mut fleet = Fleet::new(2, settings);
+    let many: Vec<_> = (0..QUESTIONS_MAX).map(|_| fleet.accept(0)).collect();
+    let (late, gone) = (fleet.accept(0), fleet.accept(0));
+    fleet.may_ask(late, &["CLIENT KILL ID x", "CLIENT GETNAME"]);
+    let asked = ["CLIENT KILL ID 100", "CLIENT GETNAME"];
+    for session in many.iter().chain([&gone, &late]) {
+        fleet.client_says(0, *session, &asked);
+    }
+    fleet.turn();
+    fleet.workers[0].engine.handle_session_lost(gone);
+    fleet.turn();
+    assert_eq!(fleet.got(0, late), "");
+    // The other worker answers nothing.
+    fleet.post.clear();
+    for _ in 0..4 {
+        fleet.wait_ms(200);
+    }
     let refused = fleet.got(0, late);
     assert!(
         refused.starts_with("-NOTSENT") && refused.contains("questions_max"),
         "{refused}"
     );
     assert!(refused.ends_with(NO_NAME), "{refused}");
-    for _ in 0..3 {
-        fleet.deliver();
+    fleet.wait_ms(QUESTION_MS);
+    for session in many {
+        let reply = fleet.got(0, session);
+        assert!(
+            reply.starts_with("-UNKNOWN") && reply.ends_with(NO_NAME),
+            "{reply}"
+        );
     }
-    assert_eq!(fleet.got(0, many), ":0\r\n".repeat(QUESTIONS_MAX + 50));
+    fleet.may_ask(late, &["CLIENT KILL ID x"]);
+    fleet.client_says(0, late, &["CLIENT KILL ID 100"]);
+    fleet.deliver();
+    assert_eq!(fleet.got(0, late), ":0\r\n");
 }
 
 #[test]
