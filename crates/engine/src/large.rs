@@ -9,9 +9,7 @@ use crate::bounds::Bound;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
-use crate::limits::EMERGENCY_LINKS_PER_SERVER;
-use crate::link::{Link, LinkKey, Role};
-use crate::pool::ServerId;
+use crate::link::{LinkKey, Role};
 use crate::requests::{Blocked, Placed, bound_reply};
 use crate::session::{Flags, Large};
 use crate::slots::Key;
@@ -207,24 +205,6 @@ impl Engine {
         }
         self.set_gives_up_at(key, None);
         Ok(())
-    }
-
-    /// A link to a server for one command that must not wait for any bound but its own: SCRIPT KILL and its like. `None`: as
-    /// many such commands as may be are on their way there.
-    pub(crate) fn emergency_link(&mut self, kind: LinkKey, key: Key) -> Option<Key> {
-        if !self.has_room_for_emergency(kind.server) {
-            return None;
-        }
-        let link = self.add_link(kind, Role::Emergency { by: key })?;
-        self.connect(link);
-        Some(link)
-    }
-
-    pub(crate) fn has_room_for_emergency(&self, server: ServerId) -> bool {
-        let is_one =
-            |link: &Link| link.key.server == server && matches!(link.role, Role::Emergency { .. });
-        let links = self.links.iter().filter(|(_, link)| is_one(link));
-        links.count() < EMERGENCY_LINKS_PER_SERVER
     }
 
     pub(crate) fn has_room_for_streaming(&self) -> bool {

@@ -15,6 +15,7 @@ mod counters;
 mod directory;
 mod duty;
 mod elsewhere;
+mod emergency;
 mod engine;
 mod entry;
 mod failure;

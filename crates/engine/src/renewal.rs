@@ -14,6 +14,7 @@ use respool_protocol::value::Value;
 use crate::belief;
 use crate::duty::Duty;
 use crate::elsewhere::{as_asked, id_of};
+use crate::emergency;
 use crate::engine::Engine;
 use crate::link::{Link, Role};
 use crate::pool::ServerId;
@@ -179,7 +180,7 @@ impl Engine {
             };
             let kind = link.key;
             match link.role {
-                Role::Spare => self.close_link(key),
+                Role::Spare | emergency::IDLE => self.close_link(key),
                 Role::Shared => {
                     // Nobody's: should it come to nothing, nobody is told.
                     if let Some(successor) = self.add_link(kind, Role::Spare) {

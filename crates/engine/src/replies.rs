@@ -913,9 +913,8 @@ impl Engine {
             Role::Pinned { .. } if link.takes && link.waiters.is_empty() => {}
             Role::Pinned { .. } => self.reopen(key),
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
-            Role::Captured { .. } | Role::Emergency { .. } => {
-                self.close_link(key);
-            }
+            Role::Captured { .. } => self.close_link(key),
+            Role::Emergency { .. } => self.end_emergency(key),
             Role::Streaming { .. } if link.out.bytes().is_empty() => {
                 self.keep_spare(key);
                 self.next_streaming();

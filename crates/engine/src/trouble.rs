@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::auth::CONFIGURED;
 use crate::cluster::SILENT_MS;
 use crate::duty::Duty;
+use crate::emergency;
 use crate::engine::{Action, Engine, Event, LinkId};
 use crate::entry::{Before, Entry};
 use crate::failure::{self, Cause, Fate};
@@ -598,7 +599,9 @@ impl Engine {
             && link.out.bytes().is_empty()
             && link.waiters.is_empty();
         let is_first = link.key == self.first_link(link.key.server) && !self.is_gone(link);
-        let may_go = matches!(link.role, Role::Spare | Role::Probe | Role::Redirect { .. })
+        let is_idle = link.role == emergency::IDLE;
+        let may_go = is_idle
+            || matches!(link.role, Role::Spare | Role::Probe | Role::Redirect { .. })
             || link.role == Role::Shared && !is_first;
         if unused && may_go && link.is_up() && over(now, link.unused_since, LINK_UNUSED_MS) {
             self.close_link(key);
@@ -675,8 +678,7 @@ impl Engine {
                 self.close_when_answered(entry.session);
             }
         }
-        let is_emergency = |link: &Link| matches!(link.role, Role::Emergency { .. });
-        if is_late && self.links.get(key).is_some_and(is_emergency) {
+        if is_late && self.links.get(key).is_some_and(emergency::is_emergency) {
             // It is one of few: its place is free again.
             self.lose_link(key, "its request was not answered in time");
         }
