@@ -5,6 +5,7 @@
 //! `clientKillCommand` and their neighbours); before a Valkey those of Valkey 9.1
 //! (`parseClientFiltersOrReply`), whose CLIENT LIST and KILL know more filters.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use respool_protocol::commands::{self, Command, CommandId, id};
@@ -16,6 +17,7 @@ use crate::engine::{Engine, Event};
 use crate::fleet::{Answer, Form, Question};
 use crate::here::OK;
 use crate::link::{Link, Role};
+use crate::listing::Lines;
 use crate::pool::ServerId;
 use crate::requests::{Placed, Request};
 use crate::session::{Flags, Local, Peer, Pins, Session};
@@ -117,7 +119,8 @@ impl Engine {
     pub(crate) fn answer_clients(&mut self, key: Key, request: &Request<'_>) -> Placed {
         match request.id {
             id::CLIENT_INFO => {
-                let line = self.client_line(key, self.dialect_of(key));
+                let mut line = String::new();
+                self.write_client_line(&mut line, key, self.dialect_of(key));
                 self.answer_with(key, |out, session| {
                     encode::verbatim(out, session.version, &line)
                 })
@@ -373,12 +376,17 @@ impl Engine {
 
 /// What the commands do with this worker's sessions.
 impl Engine {
-    pub(crate) fn list_clients(&self, filter: &Filter) -> Vec<(u64, String)> {
-        self.sessions
-            .iter()
-            .filter(|(_, session)| self.passes(session, filter))
-            .map(|(key, session)| (session.id, self.client_line(key, filter.dialect)))
-            .collect()
+    pub(crate) fn list_clients(&self, filter: &Filter) -> Lines {
+        let mut lines = Lines::default();
+        for (key, session) in self.sessions.iter() {
+            if self.passes(session, filter) {
+                lines.push(session.id, |text| {
+                    self.write_client_line(text, key, filter.dialect);
+                });
+            }
+        }
+        lines.shrink();
+        lines
     }
 
     /// Closes the sessions that pass. Who asks for its own end is answered first.
@@ -705,17 +713,14 @@ impl Engine {
         }
     }
 
-    /// A session as CLIENT LIST and INFO show it. Memory that is counted here is what it makes us hold;
-    /// buffers that it borrows for a turn are nobody's.
-    fn client_line(&self, key: Key, dialect: Dialect) -> String {
+    /// Appends a session's line as CLIENT LIST and INFO show it. Its memory is what the session makes us
+    /// hold, without the buffers that it borrows for a turn.
+    fn write_client_line(&self, line: &mut String, key: Key, dialect: Dialect) {
         let Some(session) = self.sessions.get(key) else {
-            return String::new();
+            return;
         };
         let seconds = |since| self.now.since_ms(since) / 1_000;
         let rare = session.rare.as_deref();
-        let text = |field: Option<&Vec<u8>>| {
-            String::from_utf8_lossy(field.map_or(b"", Vec::as_slice)).into_owned()
-        };
         let transaction = rare.and_then(|rare| rare.transaction.as_ref());
         let within = rare.and_then(|rare| rare.within);
         let queued = within.map(|within| within.count);
@@ -732,7 +737,9 @@ impl Engine {
         let held = session.held_bytes();
         let unsent = session.out.len();
         let [sub, psub, ssub] = session.subscriptions();
-        let mut line = format!(
+        // Nothing but a defect of this function makes writing to a String fail.
+        let _ = write!(
+            line,
             "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={}",
             session.id,
             addr(session),
@@ -746,7 +753,6 @@ impl Engine {
         if dialect == Dialect::Valkey {
             line.push_str(" capa=");
         }
-        // Nothing but a defect of this function makes writing to a String fail.
         let _ = write!(
             line,
             " db={} sub={sub} psub={psub} ssub={ssub} multi={} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 \
@@ -784,8 +790,6 @@ impl Engine {
             " tot-net-in={} tot-net-out={} tot-cmds={}",
             session.bytes_in, session.bytes_out, session.head_seq
         );
-        line.shrink_to_fit();
-        line
     }
 }
 
@@ -798,6 +802,10 @@ fn client_kind(session: &Session) -> Kind {
     } else {
         Kind::Normal
     }
+}
+
+fn text(field: Option<&Vec<u8>>) -> Cow<'_, str> {
+    String::from_utf8_lossy(field.map_or(b"", Vec::as_slice))
 }
 
 fn addr(session: &Session) -> String {

@@ -22,6 +22,7 @@ use crate::failure::{self, Cause, Fate};
 use crate::here::OK;
 use crate::lanes::{Lane, Lanes};
 use crate::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
+use crate::listing::{self, Lines};
 use crate::redirect::Found;
 use crate::requests::{Blocked, Kept, Placed, bound_reply};
 use crate::session::Flags;
@@ -113,8 +114,8 @@ impl Question {
 /// One worker's part of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Sessions by their ids, and their lines.
-    Lines(Vec<(u64, String)>),
+    /// Lines of sessions.
+    Lines(Lines),
     /// How many.
     Count(u64),
 }
@@ -146,7 +147,8 @@ pub(crate) struct Asked {
     form: Form,
     /// Workers that have not answered.
     missing: usize,
-    lines: Vec<(u64, String)>,
+    /// Lines of the workers that have answered.
+    lines: Vec<Lines>,
     sum: u64,
     /// The session wants no reply.
     silent: bool,
@@ -173,12 +175,9 @@ impl Questions {
     /// Bytes of answers that wait for others.
     fn held_bytes(&self) -> usize {
         let lines = self.open.iter().flat_map(|asked| &asked.lines);
-        lines.map(|(_, line)| line.capacity() + LINE_BYTES).sum()
+        lines.map(Lines::memory_bytes).sum()
     }
 }
-
-/// A line's place in a list, and its own memory's bookkeeping.
-const LINE_BYTES: usize = size_of::<(u64, String)>() + 16;
 
 /// A pause that waits for what was let through before it.
 #[derive(Debug)]
@@ -258,7 +257,7 @@ impl Engine {
         };
         let asked = &mut self.asked.open[index];
         match answer {
-            Answer::Lines(lines) => asked.lines.extend(lines),
+            Answer::Lines(lines) => asked.lines.push(lines),
             Answer::Count(count) => asked.sum += count,
         }
         asked.missing -= 1;
@@ -426,7 +425,10 @@ impl Engine {
         };
         let mut reply = Vec::new();
         match asked.form {
-            _ if asked.doubt.is_some() && asked.lines.is_empty() && asked.sum == 0 => {
+            _ if asked.doubt.is_some()
+                && asked.lines.iter().all(Lines::is_empty)
+                && asked.sum == 0 =>
+            {
                 if !asked.silent {
                     encode::error(&mut reply, &asked.doubt.unwrap_or_default());
                 }
@@ -440,10 +442,10 @@ impl Engine {
                 self.begin_steps(asked.session, steps, asked.silent);
             }
             _ if asked.silent => {}
-            Form::Lines(order) => {
-                let text = in_order(asked.lines, order);
-                reply.reserve_exact(text.len() + VERBATIM_BYTES);
-                encode::verbatim(&mut reply, session.version, &text);
+            Form::Lines(named) => {
+                listing::reply(&mut reply, session.version, &asked.lines, named);
+                // Before the reply is copied to the session's output.
+                drop(asked.lines);
             }
             Form::Sum => encode::integer(&mut reply, asked.sum as i64),
             Form::AnyKilled if asked.sum == 0 => encode::error(&mut reply, b"ERR No such client"),
@@ -513,41 +515,8 @@ impl Engine {
     }
 }
 
-/// What stands around a text in a reply.
-const VERBATIM_BYTES: usize = 32;
-
 /// What a session's line takes in a list of clients, on average at most.
 const LISTED_BYTES: u64 = 1 << 10;
 
 /// Lists of clients under way at once take one part of so many of the bound, or are one.
 const LISTS_SHARE: u64 = 32;
-
-/// All lines, oldest session first; or, where the client named sessions, as often and in the order as it
-/// named them.
-fn in_order(mut lines: Vec<(u64, String)>, named: Option<Vec<u64>>) -> String {
-    lines.sort_unstable_by_key(|(id, _)| *id);
-    let Some(named) = named else {
-        let len = lines.iter().map(|(_, line)| line.len()).sum();
-        let mut text = String::with_capacity(len);
-        // Each line is freed once it is copied.
-        lines.into_iter().for_each(|(_, line)| text.push_str(&line));
-        return text;
-    };
-    named
-        .iter()
-        .filter_map(|id| lines.binary_search_by_key(id, |(id, _)| *id).ok())
-        .map(|index| lines[index].1.as_str())
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::in_order;
-
-    #[test]
-    fn lines_come_by_age_or_as_they_were_named() {
-        let lines = || [3, 1, 2].map(|id| (id, format!("{id}\n"))).to_vec();
-        assert_eq!(in_order(lines(), None), "1\n2\n3\n");
-        assert_eq!(in_order(lines(), Some(vec![2, 9, 3, 2])), "2\n3\n2\n");
-    }
-}

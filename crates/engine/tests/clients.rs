@@ -4,7 +4,7 @@ mod world;
 
 use respool_engine::limits::{QUESTION_MS, QUESTIONS_MAX};
 use respool_engine::settings::Settings;
-use respool_engine::{Action, Answer, Question, SessionId, Time};
+use respool_engine::{Action, Answer, Lines, Question, SessionId, Time};
 use world::{World, request, requests, settings, worker};
 
 /// What respool answers itself: CLIENT GETNAME of one who has none.
@@ -143,7 +143,7 @@ fn a_worker_that_does_not_answer_leaves_an_error_and_the_order_of_replies() {
     if let Some((_, Post::Question(_, ticket, _))) = lost {
         fleet.workers[0]
             .engine
-            .handle_answer(ticket, Answer::Lines(Vec::new()));
+            .handle_answer(ticket, Answer::Lines(Lines::default()));
     }
     fleet.turn();
     assert_eq!(fleet.got(0, session), "", "an answer that comes too late");

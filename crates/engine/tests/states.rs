@@ -3,7 +3,7 @@
 mod world;
 
 use respool_engine::settings::WhenFull;
-use respool_engine::{Action, Answer, LinkId, SessionId, TICK_MS};
+use respool_engine::{Action, Answer, Lines, LinkId, SessionId, TICK_MS};
 use world::{HELLO, World, request, requests, settings, worker};
 
 /// A server answers COMMAND, and MULTI and EXEC, which it is asked before the first transaction. It does not say
@@ -107,7 +107,7 @@ fn a_transaction_that_selects_waits_for_the_answers_before_it() {
         _ => None,
     });
     let ticket = asked.expect("the other worker is asked for its list");
-    world.turn(|engine| engine.handle_answer(ticket, Answer::Lines(Vec::new())));
+    world.turn(|engine| engine.handle_answer(ticket, Answer::Lines(Lines::default())));
     let own = world.connect();
     assert!(
         world.sent(own).contains("SELECT"),

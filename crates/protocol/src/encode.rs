@@ -75,15 +75,28 @@ pub fn map(out: &mut Vec<u8>, version: Version, pairs: usize) {
 
 /// Appends text that has several lines: verbatim in RESP3, a bulk string in RESP2.
 pub fn verbatim(out: &mut Vec<u8>, version: Version, text: &str) {
+    verbatim_parts(out, version, text.len(), [text].into_iter());
+}
+
+/// The same for a text in parts, which have `len` bytes together.
+pub fn verbatim_parts<'a>(
+    out: &mut Vec<u8>,
+    version: Version,
+    len: usize,
+    parts: impl Iterator<Item = &'a str>,
+) {
+    const FORMAT: &[u8] = b"txt:";
+    // The length takes at most 20 digits.
+    out.reserve(len + FORMAT.len() + 25);
     match version {
-        Version::Resp2 => bulk(out, text.as_bytes()),
+        Version::Resp2 => header(out, b'$', len),
         Version::Resp3 => {
-            header(out, b'=', text.len() + 4);
-            out.extend_from_slice(b"txt:");
-            out.extend_from_slice(text.as_bytes());
-            out.extend_from_slice(b"\r\n");
+            header(out, b'=', len + FORMAT.len());
+            out.extend_from_slice(FORMAT);
         }
     }
+    parts.for_each(|part| out.extend_from_slice(part.as_bytes()));
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Appends a status. `text` is ours: it has no line end.
