@@ -223,19 +223,15 @@ impl Worker {
         let now = self.now();
         self.engine.begin_turn(now);
         let mut orders = Vec::new();
-        let held = self.engine.held_bytes();
-        let budget = self.engine.links_bytes_read_max().max(LINK_READ_BYTES);
         // What was left out in the turn before comes first: so everybody has a turn.
         let first = std::mem::take(&mut self.left_out).min(events.len());
         events.rotate_left(first);
         for (at, event) in events.drain(..).enumerate() {
             // Copied out: the struct is packed.
             let (data, flags) = (event.data, event.flags);
-            let is_full = self.engine.held_bytes() > held + budget;
             match Token::unpack(data) {
-                // Replies take memory until they are written, at the end of the turn: what is ready still
-                // is read in the next one.
-                Token::Session(_) | Token::Link(_) if is_full => {
+                // What is ready still is read in the next turn.
+                Token::Session(_) | Token::Link(_) if self.turn_is_full() => {
                     if self.left_out == 0 {
                         self.left_out = at;
                     }
@@ -276,6 +272,11 @@ impl Worker {
         let done =
             self.draining && self.engine.counters().sessions == 0 && self.lingering.is_empty();
         Ok(if done { Turn::Ended } else { Turn::Next })
+    }
+
+    /// Whether this turn has read or grown as much as it may. Its output is written first then.
+    fn turn_is_full(&self) -> bool {
+        self.read_bytes >= self.engine.links_bytes_read_max() || self.engine.turn_is_full()
     }
 
     /// The engine decides; what leaves is written, links first; what is to be done is done.

@@ -41,6 +41,7 @@ use crate::memory::Memory;
 use crate::parking::Piece;
 use crate::pool::{Pool, Pools, Server, ServerId};
 use crate::requests::{Alike, may_wait};
+use crate::resume::Resume;
 use crate::returns::Expected;
 use crate::scripts::Scripts;
 use crate::session::{Flags, Origin, Pins, Session};
@@ -279,7 +280,7 @@ pub struct Engine {
     /// What was told last of who owns what, of each pool.
     pub(crate) told_of_topology: HashMap<usize, String>,
     /// Sessions whose reason to wait has gone.
-    pub(crate) resume: Vec<Key>,
+    pub(crate) resume: Resume,
     /// Sessions whose reading may have to be switched.
     reading: Vec<Key>,
     actions: VecDeque<Action>,
@@ -444,7 +445,7 @@ impl Engine {
             put_off_stirs: 0,
             lost_slots: Vec::new(),
             told_of_topology: HashMap::new(),
-            resume: Vec::new(),
+            resume: Resume::default(),
             reading: Vec::new(),
             actions: VecDeque::new(),
             events: VecDeque::new(),
@@ -491,6 +492,7 @@ impl Engine {
         debug_assert!(now >= self.now, "time runs back");
         self.now = now;
         self.now_ms = now.stamp_ms();
+        self.memory.begin_turn(self.held_bytes);
         self.take_put_off();
     }
 
@@ -899,7 +901,10 @@ impl Engine {
         }
     }
 
+    /// Sessions whose last reason to wait has gone continue. One continues in any case. If memory grows
+    /// much, the others continue in the next turn: their replies need room until they are written.
     fn resume_sessions(&mut self) {
+        self.resume.begin();
         while let Some(key) = self.resume.pop() {
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;
@@ -915,6 +920,10 @@ impl Engine {
             }
             self.reading.push(key);
             self.finish_if_done(key);
+            if self.turn_is_full() {
+                self.resume.leave_over();
+                break;
+            }
         }
     }
 

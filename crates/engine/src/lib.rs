@@ -48,6 +48,7 @@ mod relief;
 mod renewal;
 mod replies;
 mod requests;
+mod resume;
 mod returns;
 mod rights;
 mod route;

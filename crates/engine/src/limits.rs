@@ -48,9 +48,9 @@ pub struct Limits {
     /// Bytes of requests on one link that are not answered yet; they are kept until then. At it: the
     /// sessions that add more wait.
     pub link_unanswered_bytes_max: u32,
-    /// Bytes of memory that one worker holds for its sessions. At it: sessions that have not
-    /// authenticated and old incomplete requests are given up, and the session that is owed most is not
-    /// read. An eighth above: that session is closed.
+    /// Bytes of memory that one worker holds for its sessions. At seven eighths of it: sessions that have
+    /// not authenticated and old incomplete requests are given up, and the session that is owed most is not
+    /// read. At it: that session is closed.
     pub worker_memory_bytes_max: u64,
 }
 

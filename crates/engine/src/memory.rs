@@ -13,7 +13,7 @@
 //! = what is compared with worker-memory-bytes-max
 //! ```
 //!
-//! When that is too much, sessions give up in this order ([`Memory::shed`]): sessions that have not
+//! From seven eighths of the bound on, sessions give up in this order ([`Memory::shed`]): sessions that have not
 //! authenticated; the oldest incomplete request; the session that is owed most.
 
 use crate::limits::{INCOMPLETE_OLD_MS, UNAUTHENTICATED_SHARE};
@@ -196,9 +196,14 @@ pub(crate) struct Memory {
     on_links: Vec<Key>,
     /// The next index that [`Memory::audit`] looks at.
     cursor: usize,
+    /// The bound: sessions are closed at it.
+    bound: usize,
+    /// Where sessions begin to give up.
     max: usize,
     /// The engine's own count above which sessions must give up.
     room: usize,
+    /// The engine's own count above which a turn takes nothing more.
+    turn_room: usize,
     /// When and at which count [`Memory::shed`] last found nothing more to close.
     shed_at: Time,
     shed_above: usize,
@@ -210,7 +215,8 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(max: u64) -> Memory {
-        let max = usize::try_from(max).unwrap_or(usize::MAX);
+        let bound = usize::try_from(max).unwrap_or(usize::MAX);
+        let max = bound - bound / CLOSING_SHARE;
         Memory {
             notes: Vec::new(),
             sum: Held::default(),
@@ -219,13 +225,27 @@ impl Memory {
             shared: Shared::default(),
             on_links: Vec::new(),
             cursor: 0,
+            bound,
             max,
             room: max,
+            turn_room: max,
             shed_at: Time(0),
             shed_above: 0,
             told_at: None,
             untold: 0,
         }
+    }
+
+    /// A turn begins: it may add a small part of the bound.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self, held_bytes: usize) {
+        self.turn_room = held_bytes + (self.max / TURN_SHARE).max(TURN_BYTES_MIN);
+    }
+
+    /// Whether that has come.
+    #[inline]
+    pub(crate) fn turn_is_full(&self, held_bytes: usize) -> bool {
+        held_bytes > self.turn_room
     }
 
     /// Whether sessions must give up, by the engine's own count.
@@ -234,7 +254,7 @@ impl Memory {
         held_bytes > self.room
     }
 
-    /// Whether the engine's own count is an eighth above the bound.
+    /// Whether memory has reached the bound.
     pub(crate) fn is_far_above(&self, held_bytes: usize) -> bool {
         self.total(held_bytes) > self.far_above()
     }
@@ -272,7 +292,7 @@ impl Memory {
     }
 
     fn far_above(&self) -> usize {
-        self.max + self.max / 8
+        self.bound
     }
 
     fn strangers_max(&self) -> usize {
@@ -431,8 +451,8 @@ impl Memory {
         !crowded && settled && now.since_ms(self.shed_at) < SHED_PAUSE_MS
     }
 
-    /// Which sessions are closed now, the first one first. All notes are fresh. At an eighth above the
-    /// bound the sessions that are owed most are closed, until a sixteenth above it.
+    /// Which sessions are closed now, the first one first. All notes are fresh. At the bound the sessions
+    /// that are owed most are closed, until fifteen sixteenths of it.
     pub(crate) fn shed(&self, held_bytes: usize, now: Time) -> Vec<(Key, Reason)> {
         let mut over = Shedding {
             total: self.total(held_bytes),
@@ -481,7 +501,7 @@ impl Memory {
             for note in most {
                 // One session fits: what it may be owed is no more than the bound.
                 let is_last = note.weight.spared && holding <= 1;
-                if over.total <= self.max + self.max / 16 || is_last {
+                if over.total <= self.bound - self.bound / 16 || is_last {
                     break;
                 }
                 holding = holding.saturating_sub(1);
@@ -553,9 +573,23 @@ const WASTE_MS: u64 = 100;
 /// How long a search for sessions to close is not repeated if little has come since, milliseconds.
 const SHED_PAUSE_MS: u64 = 5;
 
+/// Sessions begin to give up when one part of so many of the bound is left.
+const CLOSING_SHARE: usize = 8;
+
+/// A turn may add one part of so many of the bound, or this many bytes.
+const TURN_SHARE: usize = 64;
+const TURN_BYTES_MIN: usize = 64 << 10;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Sessions begin to give up at `max`.
+    fn bounded(max: u64) -> Memory {
+        let memory = Memory::new(max * 8 / 7);
+        assert_eq!(memory.max, max as usize);
+        memory
+    }
 
     fn key(index: u32) -> Key {
         Key {
@@ -607,7 +641,7 @@ mod tests {
     /// Strangers go first, then the oldest incomplete request, then the session that is owed most.
     #[test]
     fn sessions_give_up_in_order() {
-        let mut memory = Memory::new(1_600_000);
+        let mut memory = bounded(1_600_000);
         memory.note(key(0), output(1_400_000), at(0));
         memory.note(key(1), incomplete(200_000), at(10));
         memory.note(key(2), incomplete(100_000), at(0));
@@ -628,11 +662,11 @@ mod tests {
     /// A request on its way is not given up for output, and is where such requests fill the memory.
     #[test]
     fn young_request_is_given_up_in_a_flood() {
-        let mut memory = Memory::new(1_000_000);
+        let mut memory = bounded(1_000_000);
         memory.note(key(0), output(1_100_000), at(0));
         memory.note(key(1), incomplete(100_000), at(0));
         assert_eq!(closed(&memory, 1_200_000, at(1)), [(0, Reason::OwedMost)]);
-        let mut memory = Memory::new(1_000_000);
+        let mut memory = bounded(1_000_000);
         memory.note(key(0), output(600_000), at(0));
         for index in 1..9 {
             memory.note(key(index), incomplete(100_000), at(index));
@@ -645,7 +679,7 @@ mod tests {
     /// An incomplete request is as old as its own beginning, not as the first one of its session.
     #[test]
     fn whole_request_restarts_the_age() {
-        let mut memory = Memory::new(1_000_000);
+        let mut memory = bounded(1_000_000);
         memory.note(key(0), incomplete(500_000), at(0));
         memory.note(key(1), incomplete(501_000), at(100));
         memory.restart(key(0));
@@ -657,7 +691,7 @@ mod tests {
     /// All strangers together hold a small part of the bound, though memory is not short.
     #[test]
     fn strangers_hold_little_together() {
-        let mut memory = Memory::new(1_600_000);
+        let mut memory = bounded(1_600_000);
         for index in 0..100 {
             memory.note(key(index), stranger(1_000), at(0));
         }
@@ -672,7 +706,7 @@ mod tests {
     /// A session that asked not to be evicted goes after all others, and not if it is the last one.
     #[test]
     fn spared_session_goes_last() {
-        let mut memory = Memory::new(1_000_000);
+        let mut memory = bounded(1_000_000);
         let spared = Weight {
             spared: true,
             ..output(1_200_000)
@@ -689,7 +723,7 @@ mod tests {
     /// Room behind the bytes, channels and links count; what sessions cannot give back takes a quarter at most.
     #[test]
     fn room_is_less_by_what_is_not_counted() {
-        let mut memory = Memory::new(100 << 20);
+        let mut memory = bounded(100 << 20);
         let with_room = Weight {
             counted: 1 << 20,
             ..output(3 << 20)
@@ -718,7 +752,7 @@ mod tests {
             random ^= random << 17;
             (random >> 11) % bound
         };
-        let mut memory = Memory::new(1 << 20);
+        let mut memory = bounded(1 << 20);
         for step in 0..5_000 {
             let key = Key {
                 index: below(20) as u32,

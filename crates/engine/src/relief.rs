@@ -22,9 +22,10 @@ impl Engine {
         usize::try_from(max / RECOUNT_SHARE).unwrap_or(usize::MAX)
     }
 
-    /// Bytes that are held for sessions, by length: how much came in a turn is the difference.
-    pub fn held_bytes(&self) -> usize {
-        self.held_bytes
+    /// Whether memory has grown so much in this turn that what is ready still waits for the next turn.
+    /// Replies take memory until they are written, at the end of the turn.
+    pub fn turn_is_full(&self) -> bool {
+        self.memory.turn_is_full(self.held_bytes)
     }
 
     /// Adds what is held, by account.

@@ -55,7 +55,7 @@ fn nobody_is_closed_for_what_a_session_that_is_gone_once_held() {
 #[test]
 fn when_too_much_is_held_one_after_the_other_asks_for_no_more_until_it_takes_something() {
     let mut settings = settings();
-    settings.limits.worker_memory_bytes_max = 100_000;
+    settings.limits.worker_memory_bytes_max = 115_000;
     let mut world = World::new(settings);
     let [most, more, quick] = [(); 3].map(|()| world.accept());
     world.slow.extend([most, more]);
@@ -785,7 +785,7 @@ fn half_sent_logins_push_out_no_client() {
 #[test]
 fn oldest_incomplete_request_goes_before_output() {
     let mut settings = settings();
-    settings.limits.worker_memory_bytes_max = 1 << 20;
+    settings.limits.worker_memory_bytes_max = 1_200_000;
     let mut world = World::new(settings);
     let [oldest, older, reader] = [(); 3].map(|()| world.accept());
     let mut half = head(200_000);

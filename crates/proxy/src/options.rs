@@ -1060,9 +1060,9 @@ pub(crate) static OPTIONS: &[Opt] = &[
         }),
         value: "SIZE",
         brief: "Bytes of memory that one worker holds for its sessions",
-        more: "At it, clients that have not authenticated are closed, then those whose requests have \
-               been incomplete for long; the session that is owed most is not read. An eighth above, \
-               that session is closed.",
+        more: "At seven eighths of it, clients that have not authenticated are closed, then those \
+               whose requests have been incomplete for long; the session that is owed most is not \
+               read. At the bound, that session is closed.",
         example: "512MiB",
         ..OPTION
     },
