@@ -133,6 +133,9 @@ pub const QUESTIONS_MAX: usize = 64;
 /// next one is refused.
 pub const SETTINGS_PER_SESSION_MAX: usize = 16;
 
+/// Bytes of requests to subscribe, or to leave, that one link has not answered. At it: the next ones wait.
+pub const SUBSCRIBING_BYTES_MAX: usize = 128 << 10;
+
 /// How long a question to all workers may wait for its turn, and then for its answers, milliseconds. At it: the client
 /// gets an error.
 pub const QUESTION_MS: u32 = 5_000;

@@ -346,11 +346,16 @@ impl Link {
         matches!(self.state, State::Up)
     }
 
+    /// Bytes of requests that are not answered.
+    pub(crate) fn unanswered_bytes(&self) -> usize {
+        self.out.bytes().len()
+    }
+
     /// Whether it owes as much as it may.
     #[inline]
     pub(crate) fn is_full(&self, limits: &Limits) -> bool {
         self.ledger.len() >= limits.link_ledger_max as usize
-            || self.out.bytes().len() >= limits.link_unanswered_bytes_max as usize
+            || self.unanswered_bytes() >= limits.link_unanswered_bytes_max as usize
     }
 
     /// Whether nothing is asked on it, and nothing has come for so long: nobody would notice that its server is gone.

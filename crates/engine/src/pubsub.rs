@@ -19,7 +19,7 @@ use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::entry::Entry;
 use crate::failure::{self, Cause, Fate};
-use crate::limits::LINK_UNUSED_MS;
+use crate::limits::{LINK_UNUSED_MS, SUBSCRIBING_BYTES_MAX};
 use crate::link::{Link, LinkKey, Role, State, UNASKED};
 use crate::pool::{Group, ServerId};
 use crate::requests::{Placed, Request, bound_reply};
@@ -702,7 +702,9 @@ impl Engine {
             unreachable!("a line that is connected has a link");
         };
         let mut bytes = std::mem::take(&mut self.scratch);
-        while let Some(ask) = hub.line(line).poll_ask() {
+        while link.unanswered_bytes() < SUBSCRIBING_BYTES_MAX
+            && let Some(ask) = hub.poll_ask(line)
+        {
             bytes.clear();
             hub.write_ask(line, &ask, &mut bytes);
             let duty = match ask.ends_with_ping(line) {

@@ -174,8 +174,10 @@ struct Channel {
     wanted: bool,
     /// The last that the server confirmed: it sends it.
     confirmed: bool,
-    /// What the server was asked about it and has not answered.
+    /// Requests about it that the server has not answered, and those that are to be sent.
     in_flight: u32,
+    /// The last request to send it was left out: the request that takes it back is left out, too.
+    left_out: bool,
     /// What the server said instead of a confirmation.
     refused: Option<Box<[u8]>>,
     /// The excess that the directory knows of.
@@ -323,14 +325,6 @@ impl Line {
         if self.connected && self.to_ask.is_empty() {
             self.to_ask.push_back(Ask::Ping);
         }
-    }
-
-    /// The next thing that the server is to be asked.
-    pub(crate) fn poll_ask(&mut self) -> Option<Ask> {
-        let ask = self.to_ask.pop_front()?;
-        self.in_flight.push_back(ask.clone());
-        self.asked += 1;
-        Some(ask)
     }
 
     /// How many answers there will have been when all has been answered that is to be asked by now.
@@ -650,6 +644,7 @@ impl Hub {
                 channel.wanted = false;
                 channel.confirmed = false;
                 channel.in_flight = 0;
+                channel.left_out = false;
             }
             self.tell(key);
             self.drop_unused(key);
@@ -898,6 +893,39 @@ impl Hub {
     }
 }
 
+/// Requests to the server.
+impl Hub {
+    /// The next request of a line to its server. A channel that its sessions have left before it was asked for
+    /// is not asked for: a PING takes the place of both requests, so that each has its answer.
+    pub(crate) fn poll_ask(&mut self, at: u16) -> Option<Ask> {
+        let ask = self.line(at).to_ask.pop_front()?;
+        let ask = match ask {
+            Ask::Subscribe { channel, on, moves } if self.leaves_out(channel, on, moves) => {
+                self.drop_unused(channel);
+                Ask::Ping
+            }
+            ask => ask,
+        };
+        let line = self.line(at);
+        line.in_flight.push_back(ask.clone());
+        line.asked += 1;
+        Some(ask)
+    }
+
+    fn leaves_out(&mut self, key: Key, on: bool, moves: u32) -> bool {
+        let Some(channel) = self.channels.get_mut(key).filter(|its| its.moves == moves) else {
+            return false;
+        };
+        let leaves_out = match on {
+            true => channel.claims == 0,
+            false => channel.left_out,
+        };
+        channel.left_out = on && leaves_out;
+        channel.in_flight -= u32::from(leaves_out);
+        leaves_out
+    }
+}
+
 /// Sharded channels follow their slots.
 impl Hub {
     /// The sharded channels of a Cluster that are not at the owner of their slot.
@@ -928,6 +956,7 @@ impl Hub {
         channel.wanted = false;
         channel.confirmed = false;
         channel.in_flight = 0;
+        channel.left_out = false;
         let name = channel.name.clone();
         self.line(to).channels += 1;
         let old = self.line(from);
@@ -1038,6 +1067,7 @@ impl Hub {
                     wanted: false,
                     confirmed: false,
                     in_flight: 0,
+                    left_out: false,
                     refused: None,
                     told: 0,
                 });

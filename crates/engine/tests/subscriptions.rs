@@ -2,9 +2,9 @@
 
 mod world;
 
-use respool_engine::limits::LINK_UNUSED_MS;
+use respool_engine::limits::{LINK_UNUSED_MS, SUBSCRIBING_BYTES_MAX};
 use respool_engine::{LinkId, SessionId};
-use world::{World, settings};
+use world::{World, request, settings};
 
 const PING: &str = "*1\r\n$4\r\nPING\r\n";
 
@@ -114,6 +114,32 @@ fn a_burst_to_many_is_handed_out_in_parts_and_arrives_whole() {
     }
     let much = burst.len() as u64 * 1_001;
     assert!(world.held_most < 20 << 20, "{} of {much}", world.held_most);
+}
+
+/// Requests to subscribe wait for the answers to those before, so a link holds few of them.
+#[test]
+fn subscriptions_leave_as_the_server_answers() {
+    let mut world = World::new(settings());
+    let (_, link) = subscriber(&mut world, "a");
+    world.sent(link);
+    let name = |number: usize| format!("{number:02}{}", "x".repeat(30_000));
+    let subscribe = |number| {
+        let session = world.accept();
+        world.asks(session, &[&format!("SUBSCRIBE {}", name(number))]);
+        session
+    };
+    let sessions: Vec<_> = (0..20).map(subscribe).collect();
+    let (mut unanswered, mut most) = (0, 0);
+    for (number, session) in sessions.into_iter().enumerate() {
+        unanswered += world.sent(link).len();
+        most = most.max(unanswered);
+        let confirmation = confirmed(&name(number));
+        world.says(link, &confirmation);
+        assert_eq!(world.got(session), in_resp2(&confirmation));
+        unanswered -= request(&["SUBSCRIBE", &name(number)]).len();
+    }
+    assert!(most <= SUBSCRIBING_BYTES_MAX + 31_000, "{most}");
+    assert_eq!(unanswered, 0);
 }
 
 #[test]

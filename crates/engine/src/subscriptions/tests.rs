@@ -81,7 +81,7 @@ fn reply(outcome: Outcome) -> String {
 /// What the server is asked now.
 fn asked(hub: &mut Hub) -> Vec<String> {
     let mut all = Vec::new();
-    while let Some(ask) = hub.line(HOME).poll_ask() {
+    while let Some(ask) = hub.poll_ask(HOME) {
         let mut bytes = Vec::new();
         hub.write_ask(HOME, &ask, &mut bytes);
         let words = text(bytes);
@@ -316,6 +316,50 @@ fn channel_name_is_stored_once() {
     assert_eq!(hub.held_bytes(), 0);
 }
 
+/// A channel that its session leaves before the server was asked for it is not asked for, and is forgotten.
+#[test]
+fn channel_left_before_it_was_asked_for_is_not_asked_for() {
+    let (mut hub, _) = hub();
+    let (mut one, mut two) = (One::new(1), One::new(2));
+    assert_eq!(
+        one.subscribe(&mut hub, Kind::Channel, &["a", "b"]),
+        Outcome::Waits
+    );
+    hub.forget(one.key, &mut one.subscriber);
+    assert_eq!(
+        two.subscribe(&mut hub, Kind::Channel, &["b"]),
+        Outcome::Waits
+    );
+    let expected = [
+        "PING",
+        "SUBSCRIBE b",
+        "PING",
+        "UNSUBSCRIBE b",
+        "SUBSCRIBE b",
+    ];
+    assert_eq!(asked(&mut hub), expected);
+    assert!(
+        hub.channel(Kind::Channel, b"a").is_none(),
+        "it is forgotten"
+    );
+    assert_eq!(hub.handle_pong(HOME), Ok(()));
+    assert_eq!(
+        hub.handle_confirmed(HOME, (Kind::Channel, true), b"b"),
+        Ok(())
+    );
+    assert_eq!(hub.handle_pong(HOME), Ok(()));
+    assert_eq!(
+        hub.handle_confirmed(HOME, (Kind::Channel, false), b"b"),
+        Ok(())
+    );
+    assert!(hub.poll_done(HOME).is_none());
+    assert_eq!(
+        hub.handle_confirmed(HOME, (Kind::Channel, true), b"b"),
+        Ok(())
+    );
+    assert_eq!(two.done(&mut hub), "*3 $9 subscribe $1 b :1 ");
+}
+
 #[test]
 fn who_has_waited_too_long_is_told_and_holds_nothing() {
     let (mut hub, _) = hub();
@@ -485,7 +529,7 @@ fn history(seed: u64) {
                 }
             }
             7..=8 => {
-                while let Some(ask) = hub.line(HOME).poll_ask() {
+                while let Some(ask) = hub.poll_ask(HOME) {
                     assert!(connected, "seed {seed}: asked without a connection");
                     match ask {
                         Ask::Ping => stream.push_back(Says::Pong),
@@ -540,7 +584,7 @@ fn history(seed: u64) {
         hub.forget(*key, subscriber);
     }
     if connected {
-        while let Some(ask) = hub.line(HOME).poll_ask() {
+        while let Some(ask) = hub.poll_ask(HOME) {
             if let Ask::Subscribe { channel, on, .. } = ask {
                 let channel = hub.channels.get(channel).expect("it stays");
                 let name = text(channel.name.to_vec());
@@ -872,7 +916,7 @@ impl Nodes {
         }
         for line in 0..self.hub.lines.len() as u16 {
             let server = self.hub.line(line).server;
-            while let Some(ask) = self.hub.line(line).poll_ask() {
+            while let Some(ask) = self.hub.poll_ask(line) {
                 let mut bytes = Vec::new();
                 self.hub.write_ask(line, &ask, &mut bytes);
                 let text = text(bytes);
