@@ -3,6 +3,7 @@
 //! [`start`] makes one thread per worker. Each has its own engine, its own listening socket on every
 //! address, its own sessions and links; workers share a count of sessions, and what they report.
 
+mod allocator;
 mod child;
 mod listen;
 mod mailbox;
@@ -207,6 +208,7 @@ pub fn start(setup: Setup, notify: Notify) -> Result<Running, StartError> {
 /// # Errors
 /// As [`start`].
 pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Running, StartError> {
+    allocator::set_up();
     let count = setup.workers.max(1);
     let (mut addresses, mut files) = (Vec::new(), Vec::new());
     let mut listeners: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();

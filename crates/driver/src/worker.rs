@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use rustix::net::{self, SendFlags, Shutdown, SocketAddrAny, SocketFlags};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
+use crate::allocator::Allocator;
 use crate::listen::Listener;
 use crate::mailbox::{Mailbox, Order};
 use crate::names::{Answer, Asked, Caller, LookUps, Name};
@@ -134,6 +135,8 @@ pub(crate) struct Worker {
     left_out: usize,
     /// Bytes read since the engine measured its links.
     read_bytes: usize,
+    /// Gives back free memory of the process.
+    allocator: Allocator,
     housekeep_at: Instant,
     report_at: Instant,
     draining: bool,
@@ -166,6 +169,7 @@ impl Worker {
         watch(&alarm, Token::Alarm)?;
         let worker = Worker {
             id,
+            allocator: Allocator::new(settings.limits.worker_memory_bytes_max),
             engine: Engine::new(settings.clone(), id, Time(0))
                 .with_directory(shared.directory.clone()),
             settings,
@@ -284,6 +288,7 @@ impl Worker {
         if self.read_bytes >= self.engine.links_bytes_read_max() {
             self.read_bytes = 0;
             self.engine.measure_links();
+            self.allocator.settle(self.engine.memory_bytes_of_all());
         }
         self.engine.end_turn();
         while let Some(link) = self.engine.poll_link() {
@@ -926,6 +931,7 @@ impl Worker {
             return;
         }
         self.housekeep_at = now + HOUSEKEEP_EVERY;
+        self.allocator.settle(self.engine.memory_bytes_of_all());
         if self.accept_again_at.is_some_and(|at| now >= at) {
             self.accept_again_at = None;
             for index in 0..self.listeners.len() {

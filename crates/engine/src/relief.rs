@@ -28,6 +28,11 @@ impl Engine {
         self.memory.turn_is_full(self.held_bytes)
     }
 
+    /// Memory of all workers' sessions, as the engine counts it; that of the others as of a moment ago.
+    pub fn memory_bytes_of_all(&self) -> u64 {
+        self.memory.total(self.held_bytes) as u64 + self.fleet.memory_bytes
+    }
+
     /// Adds what is held, by account.
     pub(crate) fn count_held(&self, counters: &mut Counters) {
         let (held, shared) = self.memory.accounts();
