@@ -10,7 +10,8 @@ use respool_protocol::commands::{Answer, id};
 use respool_protocol::encode;
 
 use crate::engine::Engine;
-use crate::requests::{Placed, Request, may_wait};
+use crate::failure::{self, Cause, Fate};
+use crate::requests::{Blocked, Placed, Request, may_wait};
 use crate::session::Flags;
 use crate::slots::Key;
 use crate::time::Time;
@@ -102,6 +103,43 @@ impl Engine {
         {
             let seq = session.next_seq;
             session.rare().gives_up_at = at.map(|at| (seq, at));
+        }
+    }
+
+    /// A link owes as much as it may: a session waits until it has room, and no longer than until its deadline.
+    pub(crate) fn wait_at_full(&mut self, key: Key, link: Key) -> Blocked {
+        if self.is_past_deadline(key) {
+            self.set_gives_up_at(key, None);
+            let mut reply = Vec::new();
+            let cause = Cause::Deadline {
+                server: self.label(link),
+                limit_ms: self.settings.timeouts.request_ms,
+            };
+            failure::append_reply(&mut reply, Fate::NotSent, cause);
+            return Blocked::Refused(reply);
+        }
+        self.begin_to_wait(key);
+        self.wait_at(key, link);
+        Blocked::Wait
+    }
+
+    /// Lets sessions that wait at a link go on when their deadline has passed.
+    pub(crate) fn tick_at_link(&mut self, link: Key) {
+        let Some(state) = self.links.get_mut(link) else {
+            return;
+        };
+        if state.waiters.is_empty() {
+            return;
+        }
+        let waiters = std::mem::take(&mut state.waiters);
+        let (late, rest) = waiters
+            .into_iter()
+            .partition::<Vec<Key>, _>(|key| self.is_past_deadline(*key));
+        if let Some(state) = self.links.get_mut(link) {
+            state.waiters = rest;
+        }
+        for key in late {
+            self.release(key, Flags::HOLD_LINK);
         }
     }
 

@@ -962,6 +962,9 @@ impl Engine {
             _ if state.is_late => Err(Blocked::Refused(self.no_link_reply(link))),
             State::Resting { .. } => Err(Blocked::Refused(self.no_link_reply(link))),
             _ if state.takes => Ok(link),
+            _ if state.role == Role::Shared && state.is_full(&self.settings.limits) => {
+                Err(self.wait_at_full(key, link))
+            }
             _ => {
                 self.wait_at(key, link);
                 Err(Blocked::Wait)

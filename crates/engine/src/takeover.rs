@@ -15,11 +15,9 @@ use respool_protocol::encode;
 
 use crate::engine::Engine;
 use crate::entry::Class;
-use crate::failure::{self, Cause, Fate};
 use crate::link::{Link, Role};
 use crate::pool::ServerId;
 use crate::requests::Blocked;
-use crate::session::Flags;
 use crate::slots::Key;
 use crate::time::Time;
 
@@ -163,13 +161,7 @@ impl Engine {
         }
         let kind = state.key;
         if self.is_past_deadline(key) {
-            let mut reply = Vec::new();
-            let cause = Cause::Deadline {
-                server: self.label(link),
-                limit_ms: self.settings.timeouts.request_ms,
-            };
-            failure::append_reply(&mut reply, Fate::NotSent, cause);
-            return Some(Blocked::Refused(reply));
+            return Some(self.wait_at_full(key, link));
         }
         let takeover = &self.server(kind.server).takeover;
         if let Some(words) = takeover.busy_words(self.now) {
@@ -261,7 +253,7 @@ impl Engine {
         }
     }
 
-    /// Ends what is pointless, and the waits that have lasted long enough.
+    /// Ends what is pointless.
     pub(crate) fn tick_takeovers(&mut self) {
         for index in 0..self.servers.len() {
             let server = ServerId(index as u16);
@@ -271,18 +263,6 @@ impl Engine {
             for (old, successor) in self.servers[index].takeover.successors.clone() {
                 if !self.links.get(old).is_some_and(|link| self.is_stuck(link)) {
                     self.drop_successor(old, server);
-                    continue;
-                }
-                let Some(waiters) = self.links.get(successor).map(|link| &link.waiters) else {
-                    continue;
-                };
-                let is_late = |key: &&Key| self.is_past_deadline(**key);
-                let late: Vec<Key> = waiters.iter().filter(is_late).copied().collect();
-                if let Some(link) = self.links.get_mut(successor) {
-                    link.waiters.retain(|key| !late.contains(key));
-                }
-                for key in late {
-                    self.release(key, Flags::HOLD_LINK);
                 }
             }
         }

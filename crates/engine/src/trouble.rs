@@ -584,6 +584,7 @@ impl Engine {
         {
             self.tick_redirect(key);
         }
+        self.tick_at_link(key);
         self.tick_stuck(key);
         self.tick_probe(key);
         self.tick_requests(key, timeouts.request_ms);

@@ -216,3 +216,37 @@ fn script_kill_needs_no_link_that_others_hold() {
         assert!(links.iter().all(|link| closed.contains(link)), "{closed:?}");
     }
 }
+
+/// A link that owes as much as it may makes others wait until their deadline, and not until it is given up.
+#[test]
+fn request_that_finds_its_link_full_fails_at_its_deadline() {
+    for mut settings in [settings(), sharded(2)] {
+        settings.timeouts.request_ms = 1_000;
+        settings.timeouts.link_stall_ms = 60_000;
+        settings.limits.link_ledger_max = 2;
+        let mut world = World::new(settings);
+        let key = world.key_at(0, "k");
+        let (get, llen) = (format!("GET {key}"), format!("LLEN {key}"));
+        let first: Vec<_> = (0..2).map(|_| world.accept()).collect();
+        let waiting = world.accept();
+        for session in &first {
+            world.asks(*session, &[&llen]);
+        }
+        world.sent(world.shared);
+        world.asks(waiting, &[&get]);
+        world.wait_ms(600);
+        assert_eq!(world.got(waiting), "");
+        world.wait_ms(600);
+        let got = world.got(waiting);
+        assert!(got.starts_with("-NOTSENT"), "{got}");
+        for session in &first {
+            assert!(world.got(*session).starts_with("-UNKNOWN"));
+        }
+        assert_eq!(world.sent(world.shared), "");
+        world.says(world.shared, ":0\r\n:0\r\n");
+        world.asks(waiting, &[&get]);
+        assert_eq!(world.sent(world.shared).as_bytes(), requests(&[&get]));
+        world.says(world.shared, "$1\r\nv\r\n");
+        assert_eq!(world.got(waiting), "$1\r\nv\r\n");
+    }
+}
