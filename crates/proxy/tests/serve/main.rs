@@ -12,6 +12,7 @@ mod target;
 
 mod announced;
 mod astray;
+mod busy;
 mod channels;
 mod clients;
 mod cluster;

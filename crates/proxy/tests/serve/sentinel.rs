@@ -68,6 +68,15 @@ impl Served {
     }
 }
 
+/// A respool before what these Sentinels watch.
+pub(crate) fn proxy_before(
+    sentinels: &Sentinels,
+    settings: &SentinelsSettings,
+    args: &[&str],
+) -> Proxy {
+    proxy(&url(sentinels, &sentinels.addresses(), settings), args)
+}
+
 fn start(binary: &Path, settings: &SentinelsSettings) -> Sentinels {
     eprintln!("with {}", binary.display());
     Sentinels::start(binary, settings).unwrap_or_else(|error| panic!("{error}"))
