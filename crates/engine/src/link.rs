@@ -803,6 +803,13 @@ impl Link {
         self.out.replace(bytes);
     }
 
+    /// Whether it owes replies to other sessions than the one in front.
+    pub(crate) fn owes_others(&self) -> bool {
+        let front = self.first_in_flight().map(|front| front.session);
+        let mut entries = self.ledger.iter();
+        entries.any(|entry| entry.session != Key::NOBODY && Some(entry.session) != front)
+    }
+
     /// Takes what can go another way: the requests of sessions, other than `captor`, that only read here,
     /// and not much. Their replies will be dropped. A session that also writes here must wait, or its order
     /// is lost; one that asks for much would make the server do much twice.

@@ -14,7 +14,7 @@
 use respool_protocol::encode;
 
 use crate::engine::Engine;
-use crate::entry::Class;
+use crate::entry::{Class, Entry};
 use crate::link::{Link, Role};
 use crate::pool::ServerId;
 use crate::requests::Blocked;
@@ -171,17 +171,37 @@ impl Engine {
         }
         let successor = match takeover.successor_of(link) {
             Some(successor) => successor,
-            None if self.may_take_over(kind.server) => {
-                let successor = self.add_link(kind, Role::Spare)?;
-                self.takeover(kind.server).begin(link, successor);
-                self.connect(successor);
-                successor
-            }
-            None => return None,
+            None => self.begin_takeover(link)?,
         };
         self.begin_to_wait(key);
         self.wait_at(key, successor);
         Some(Blocked::Wait)
+    }
+
+    /// Connects a successor of a stuck link, if there may be one.
+    fn begin_takeover(&mut self, old: Key) -> Option<Key> {
+        let kind = self.links.get(old)?.key;
+        if !self.may_take_over(kind.server) {
+            return None;
+        }
+        let successor = self.add_link(kind, Role::Spare)?;
+        self.takeover(kind.server).begin(old, successor);
+        self.connect(successor);
+        Some(successor)
+    }
+
+    /// What other sessions have asked behind the script and is asked again on its successor: reads of sessions that only
+    /// read there.
+    pub(crate) fn take_reads_behind(&mut self, old: Key) -> Vec<(Entry, Vec<u8>)> {
+        let Some(old) = self.links.get_mut(old) else {
+            return Vec::new();
+        };
+        let by = old
+            .first_in_flight()
+            .map_or(Key::NOBODY, |front| front.session);
+        let reads = old.take_reads_of_others(by);
+        self.counters.reads_sent_again += reads.len() as u64;
+        reads
     }
 
     /// A successor is up. Whether it takes the place of its link: that one may have brought something meanwhile.
@@ -246,10 +266,15 @@ impl Engine {
             || takeover.busy_words(self.now).is_some()
             || self.may_take_over(server);
         let paused = self.is_server_paused(server) || is_stuck && has_way;
+        // Sessions whose requests stand behind the script wait, too.
+        let begins = is_stuck && takeover.successor_of(key).is_none() && link.owes_others();
         if let Some(link) = self.links.get_mut(key)
             && link.takes
         {
             link.admit(true, paused);
+        }
+        if begins {
+            self.begin_takeover(key);
         }
     }
 
@@ -260,7 +285,7 @@ impl Engine {
             let links = &self.links;
             let left = &mut self.servers[index].takeover.left;
             left.retain(|key| links.get(*key).is_some());
-            for (old, successor) in self.servers[index].takeover.successors.clone() {
+            for (old, _) in self.servers[index].takeover.successors.clone() {
                 if !self.links.get(old).is_some_and(|link| self.is_stuck(link)) {
                     self.drop_successor(old, server);
                 }

@@ -45,6 +45,35 @@ fn busy_server_answers_others_on_a_link_of_their_own() {
     }
 }
 
+/// Reads that stood behind the script already are asked again; a write there waits for the script.
+#[test]
+fn reads_behind_a_script_are_asked_again_on_the_successor() {
+    let mut world = World::new(settings());
+    let [runs, reads, writes] = [0; 3].map(|_| world.accept());
+    world.asks(runs, &["EVAL x 0"]);
+    world.asks(reads, &["TTL k", "TTL l"]);
+    world.asks(writes, &["TTL m", "SET w 1"]);
+    for _ in 0..3 {
+        world.wait_ms(50);
+    }
+    // No session has asked anything since.
+    let successor = world.connect();
+    assert_eq!(
+        world.sent(successor).as_bytes(),
+        requests(&["TTL k", "TTL l"])
+    );
+    world.says(successor, [BUSY, BUSY].concat());
+    assert_eq!(world.got(reads), [BUSY, BUSY].concat());
+    assert_eq!(world.got(writes), "");
+    world.says(world.shared, "-ERR killed\r\n:1\r\n:2\r\n:1\r\n+OK\r\n");
+    assert_eq!(world.got(runs), "-ERR killed\r\n");
+    assert_eq!(world.got(reads), "");
+    assert_eq!(world.got(writes), ":1\r\n+OK\r\n");
+    world.asks(reads, &["TTL k"]);
+    world.says(successor, ":1\r\n");
+    assert_eq!(world.got(reads), ":1\r\n");
+}
+
 /// A slow script that ends before the successor is up costs one connection, and the next such one none for a second.
 #[test]
 fn slow_script_that_ends_leaves_its_link_as_it_was() {
