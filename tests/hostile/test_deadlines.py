@@ -254,8 +254,9 @@ class KillsOutsideTheBounds(HostileTest):
                 for reply in each.replies(20):
                     self.assert_error(reply)
         self.assertLess(most[0], 60)
-        # 4,000 requests were sent.
-        self.assertLess(int(server.stat("stats", "total_connections_received")) - before, 2000)
+        # 4,000 requests were sent, on links that are used again.
+        made = int(server.stat("stats", "total_connections_received")) - before
+        self.assertLess(made, 60, made)
 
     def test_questions_to_all_workers(self):
         """CLIENT LIST in long pipelines of many clients leaves others their CLIENT commands."""
