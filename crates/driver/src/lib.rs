@@ -5,6 +5,7 @@
 
 mod allocator;
 mod child;
+mod left_out;
 mod listen;
 mod mailbox;
 mod names;

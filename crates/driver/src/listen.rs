@@ -6,12 +6,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use respool_engine::settings::Address;
+use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 /// How many clients may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+
+/// How long a start waits for another process that makes or removes a socket in the same directory.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// A listening socket of one worker.
 #[derive(Debug)]
@@ -50,6 +56,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        let _lock = lock_directory_of(&self.path);
         if self.made.is_some() && SocketFile::look(&self.path) == self.made {
             // That it may be gone already is no harm.
             let _ = std::fs::remove_file(&self.path);
@@ -160,6 +167,7 @@ fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
         )
     };
     let socket = new()?;
+    let _lock = lock_directory_of(path);
     match net::bind(&socket, &address) {
         Ok(()) => {}
         Err(rustix::io::Errno::ADDRINUSE) => {
@@ -185,6 +193,28 @@ fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// A lock of the directory that holds a socket, until the result is dropped. Two processes that
+/// start at once both find the file of a process that is gone; without the lock the second one
+/// removes the socket of the first. A directory that cannot be read, or that another process keeps
+/// locked, is used without it.
+fn lock_directory_of(path: &Path) -> Option<OwnedFd> {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = fs::open(parent.unwrap_or(Path::new(".")), flags, Mode::empty()).ok()?;
+    let since = Instant::now();
+    loop {
+        match fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(directory),
+            Err(rustix::io::Errno::WOULDBLOCK) if since.elapsed() < LOCK_WAIT => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,6 +233,36 @@ mod tests {
         drop(file);
         assert!(path.exists(), "it is the socket of the second");
         drop(second.file);
+        assert!(!path.exists());
+    }
+
+    /// Of two that start at once where a socket was left behind, one listens and the other is told so.
+    #[test]
+    fn one_of_two_starts_takes_a_socket_left_behind() {
+        let name = format!("respool-listen-{}.both", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let address = Address::Unix(path.clone());
+        for round in 0..200 {
+            let left =
+                net::socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+            net::bind(&left, &SocketAddrUnix::new(&path).expect("a path")).expect("it is free");
+            drop(left);
+            let barrier = std::sync::Barrier::new(4);
+            let bound: Vec<_> = thread::scope(|scope| {
+                let start = || {
+                    barrier.wait();
+                    bind(&address, 1)
+                };
+                let starts: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
+                let ended = starts
+                    .into_iter()
+                    .map(|start| start.join().expect("it ends"));
+                ended.filter_map(Result::ok).collect()
+            });
+            assert_eq!(bound.len(), 1, "round {round}");
+            let connected = std::os::unix::net::UnixStream::connect(&path);
+            assert!(connected.is_ok(), "round {round}: {connected:?}");
+        }
         assert!(!path.exists());
     }
 

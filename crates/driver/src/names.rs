@@ -63,8 +63,8 @@ pub(crate) struct LookUps<L> {
 
 #[derive(Debug)]
 struct LookUp<L> {
-    /// The pool that has asked first.
-    pool: u16,
+    /// The pools that have asked. The look-up runs in a place of the first one.
+    pools: Vec<u16>,
     since: Instant,
     /// At most one for each link.
     callers: Vec<Caller<L>>,
@@ -94,10 +94,21 @@ impl<L: Copy + Eq> LookUps<L> {
                 Some(earlier) => *earlier = caller,
                 None => look_up.callers.push(caller),
             }
-            return Asked::Wait(look_up.since);
+            if !look_up.pools.contains(&pool) {
+                look_up.pools.push(pool);
+            }
+            let since = look_up.since;
+            // It may wait for a place of another pool, and this one has a place.
+            return match self.waiting.iter().position(|waits| waits == name) {
+                Some(at) if self.has_place(pool) => {
+                    self.start(at, pool);
+                    Asked::Start(since)
+                }
+                _ => Asked::Wait(since),
+            };
         }
         let look_up = LookUp {
-            pool,
+            pools: vec![pool],
             since: now,
             callers: vec![caller],
         };
@@ -120,7 +131,11 @@ impl<L: Copy + Eq> LookUps<L> {
         let Some(look_up) = self.all.remove(name) else {
             return (Vec::new(), None);
         };
-        if let Some(running) = self.running.get_mut(&look_up.pool) {
+        if let Some(running) = look_up
+            .pools
+            .first()
+            .and_then(|pool| self.running.get_mut(pool))
+        {
             *running -= 1;
         }
         if let Ok(addresses) = answer
@@ -134,11 +149,20 @@ impl<L: Copy + Eq> LookUps<L> {
 
     /// The oldest look-up that may start takes its place.
     fn next(&mut self) -> Option<Name> {
-        let pool_of = |name: &Name| self.all.get(name).map(|look_up| look_up.pool);
-        let mut waiting = self.waiting.iter();
-        let at = waiting.position(|name| pool_of(name).is_some_and(|pool| self.has_place(pool)))?;
+        let with_place = |name: &Name| {
+            let mut pools = self.all.get(name)?.pools.iter().copied();
+            pools.find(|pool| self.has_place(*pool))
+        };
+        let mut waiting = self.waiting.iter().enumerate();
+        let (at, pool) = waiting.find_map(|(at, name)| Some((at, with_place(name)?)))?;
+        self.start(at, pool)
+    }
+
+    /// The look-up at this index of those that wait takes a place of the pool.
+    fn start(&mut self, at: usize, pool: u16) -> Option<Name> {
         let name = self.waiting.remove(at)?;
-        let pool = self.all.get(&name)?.pool;
+        let pools = &mut self.all.get_mut(&name)?.pools;
+        pools.sort_by_key(|other| *other != pool);
         *self.running.entry(pool).or_default() += 1;
         Some(name)
     }
@@ -212,6 +236,39 @@ mod tests {
         assert_eq!(next, Some(name("third-7")));
         let (_, next) = look_ups.end(&hangs(0), &found(), now);
         assert_eq!(next, Some(hangs(10)));
+    }
+
+    /// A name in the queue of a pool whose names hang is looked up for another pool that asks for it.
+    #[test]
+    fn name_that_waits_starts_for_a_pool_with_a_place() {
+        let (mut look_ups, now) = (LookUps::default(), Instant::now());
+        let hangs = |number: usize| name(&format!("hangs-{number}"));
+        let full = PLACES_OF_POOL + SHARED_PLACES;
+        for number in 0..full {
+            let asked = look_ups.ask(&hangs(number), 0, caller(number), now);
+            assert_eq!(asked, Asked::Start(now));
+        }
+        let (x, y) = (name("x"), name("y"));
+        for name in [&x, &y] {
+            assert_eq!(look_ups.ask(name, 0, caller(50), now), Asked::Wait(now));
+        }
+        let later = now + Duration::from_millis(100);
+        assert_eq!(look_ups.ask(&x, 1, caller(60), later), Asked::Start(now));
+        assert_eq!(look_ups.ask(&x, 1, caller(61), later), Asked::Wait(now));
+        // The other pool's places are used up; the first one that is free is for the name it waits for.
+        let third = name("third");
+        assert_eq!(
+            look_ups.ask(&third, 1, caller(62), later),
+            Asked::Start(later)
+        );
+        assert_eq!(look_ups.ask(&y, 1, caller(63), later), Asked::Wait(now));
+        let (told, next) = look_ups.end(&x, &found(), later);
+        assert_eq!(told, [caller(50), caller(60), caller(61)]);
+        assert_eq!(next, Some(y.clone()));
+        let (told, next) = look_ups.end(&y, &found(), later);
+        assert_eq!((told, next), (vec![caller(50), caller(63)], None));
+        look_ups.end(&third, &found(), later);
+        assert_eq!(look_ups.running.get(&1), Some(&0));
     }
 
     /// A look-up that outlasts the attempts that asked for it is of use to the next one, for a while.

@@ -23,6 +23,7 @@ use rustix::net::{self, SendFlags, Shutdown, SocketAddrAny, SocketFlags};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::allocator::Allocator;
+use crate::left_out::LeftOut;
 use crate::listen::Listener;
 use crate::mailbox::{Mailbox, Order};
 use crate::names::{Answer, Asked, Caller, LookUps, Name};
@@ -131,8 +132,8 @@ pub(crate) struct Worker {
     attempts: u64,
     lingering: VecDeque<(Instant, OwnedFd)>,
     buffer: Vec<u8>,
-    /// How many events the turn before handled, if it left some out.
-    left_out: usize,
+    /// Where the turn before stopped, if it was full.
+    left_out: LeftOut,
     /// Bytes read since the engine measured its links.
     read_bytes: usize,
     /// Gives back free memory of the process.
@@ -188,7 +189,7 @@ impl Worker {
             attempts: 0,
             lingering: VecDeque::new(),
             buffer: vec![0; LINK_READ_BYTES],
-            left_out: 0,
+            left_out: LeftOut::default(),
             read_bytes: 0,
             housekeep_at: shared.started,
             report_at: shared.started,
@@ -227,18 +228,15 @@ impl Worker {
         let now = self.now();
         self.engine.begin_turn(now);
         let mut orders = Vec::new();
-        // What was left out in the turn before comes first: so everybody has a turn.
-        let first = std::mem::take(&mut self.left_out).min(events.len());
-        events.rotate_left(first);
-        for (at, event) in events.drain(..).enumerate() {
+        self.left_out
+            .bring_forward(events, |event| event.data.u64());
+        for event in events.drain(..) {
             // Copied out: the struct is packed.
             let (data, flags) = (event.data, event.flags);
             match Token::unpack(data) {
                 // What is ready still is read in the next turn.
                 Token::Session(_) | Token::Link(_) if self.turn_is_full() => {
-                    if self.left_out == 0 {
-                        self.left_out = at;
-                    }
+                    self.left_out.note(data.u64());
                 }
                 Token::Session(index) => {
                     self.session_event(index, flags);

@@ -36,6 +36,9 @@ const READY_MAX: Duration = Duration::from_secs(10);
 /// of a second.
 const STOP_MAX: Duration = Duration::from_secs(2);
 
+/// How long the lines of a server that has ended are waited for.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
+
 /// The pause between two looks at a server that starts or stops.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -203,11 +206,17 @@ impl SpawnedServer {
 
     /// The last lines that it wrote.
     pub(crate) fn last_words(&mut self) -> String {
-        // Once it has ended, so does the reader: then the lines are whole.
-        if self.ended().is_some()
-            && let Some(reader) = self.reader.take()
+        // Once it has ended, so does the reader: then the lines are whole. A child of the server, such
+        // as one that saves, can keep the pipe open for minutes.
+        let asked = Instant::now();
+        while self.ended().is_some()
+            && self
+                .reader
+                .as_ref()
+                .is_some_and(|reader| !reader.is_finished())
+            && asked.elapsed() < LAST_WORDS_MAX
         {
-            let _ = reader.join();
+            thread::sleep(Duration::from_millis(1));
         }
         let lines = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         match lines.len() {
