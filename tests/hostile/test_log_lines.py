@@ -96,8 +96,16 @@ class Floods(HostileTest):
         for _ in range(FLOOD):
             with Client(respool.port) as client:
                 client.is_closed(2)
-        time.sleep(1)
+        time.sleep(2)
         self.assertLess(len(respool.output().splitlines()), LINES_MAX)
+
+        def counted():
+            lines = respool.output().splitlines()
+            told = [re.search(r"clients were refused .*\bclients=(\d+)", line) for line in lines]
+            clients = sum(int(match.group(1)) for match in told if match)
+            return clients + sum(left_out(line) or 0 for line in lines) == FLOOD
+
+        wait_until(counted, f"a count of {FLOOD} clients: {respool.output()[-600:]}", SUMMARY_SECONDS)
 
     def test_options_set(self):
         """CONFIG SET of an option in a loop makes a bounded number of lines."""

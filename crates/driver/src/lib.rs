@@ -9,6 +9,7 @@ mod left_out;
 mod listen;
 mod mailbox;
 mod names;
+mod refusals;
 mod sockets;
 mod worker;
 
@@ -104,12 +105,16 @@ pub enum Notice {
         /// Each with its value.
         options: String,
     },
-    /// A client could not be accepted (file descriptors, memory, `sessions_max`); said once a second at the most.
+    /// Clients could not be accepted. A worker tells it once a second at the most, for each reason.
     AcceptFailed {
-        /// Whose.
+        /// The worker that refused them.
         worker: usize,
-        /// Why.
-        reason: String,
+        /// The reason: `sessions-max`, `file descriptors`, or a call that failed.
+        reason: &'static str,
+        /// The newest of the clients, and what to do.
+        detail: String,
+        /// Clients that were refused since the notice before, at least 1.
+        clients: u64,
     },
     /// A worker ended because of an error: a defect of ours, or of the machine.
     WorkerFailed {

@@ -27,6 +27,7 @@ use crate::left_out::LeftOut;
 use crate::listen::Listener;
 use crate::mailbox::{Mailbox, Order};
 use crate::names::{Answer, Asked, Caller, LookUps, Name};
+use crate::refusals::Refusals;
 use crate::sockets::{self, LinkSocket, SessionSocket, Socket, Stage, Token};
 use crate::{Notice, Notify, Resolve, StartError, of_call};
 
@@ -124,7 +125,7 @@ pub(crate) struct Worker {
     /// Listeners with somebody waiting.
     ready_listeners: Vec<usize>,
     accept_again_at: Option<Instant>,
-    accept_said_at: Option<Instant>,
+    refusals: Refusals,
     /// Given up for a moment when file descriptors run out, so that a client can be told.
     reserve: Option<OwnedFd>,
     sessions: Vec<Option<SessionSocket>>,
@@ -182,7 +183,7 @@ impl Worker {
             listeners,
             ready_listeners: Vec::new(),
             accept_again_at: None,
-            accept_said_at: None,
+            refusals: Refusals::default(),
             reserve: reserve(),
             sessions: Vec::new(),
             links: Vec::new(),
@@ -511,7 +512,7 @@ impl Worker {
                         break;
                     }
                     Err(error) => {
-                        self.pause_accepting(&format!("accepting failed: {error}"));
+                        self.pause_accepting("accept", &error.to_string());
                         break;
                     }
                 }
@@ -527,9 +528,8 @@ impl Worker {
         if self.shared.sessions.fetch_add(1, Ordering::Relaxed) >= max {
             self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
             let _ = net::send(&fd, TOO_MANY, SendFlags::NOSIGNAL);
-            return self.accept_failed(format!(
-                "sessions-max: {max} clients are connected; {peer} was refused"
-            ));
+            let detail = format!("{max} clients are connected; {peer} was refused");
+            return self.accept_failed("sessions-max", detail);
         }
         if matches!(peer, Peer::Tcp(_)) && sockets::prepare_tcp(&fd).is_err() {
             // It is gone already.
@@ -565,7 +565,7 @@ impl Worker {
             Err(error) => {
                 self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
                 self.engine.handle_session_lost(id);
-                self.accept_failed(format!("{peer} cannot be watched: {error}"));
+                self.accept_failed("epoll", format!("{peer} cannot be watched: {error}"));
             }
         }
     }
@@ -584,12 +584,13 @@ impl Worker {
         }
         self.reserve = reserve();
         self.pause_accepting(
-            "no file descriptor is left; raise the limit (ulimit -n) or lower sessions-max",
+            "file descriptors",
+            "none is left; raise the limit (ulimit -n) or lower sessions-max",
         );
     }
 
-    fn pause_accepting(&mut self, reason: &str) {
-        self.accept_failed(reason.to_owned());
+    fn pause_accepting(&mut self, reason: &'static str, detail: &str) {
+        self.accept_failed(reason, detail.to_owned());
         for listener in &self.listeners {
             // One that is not watched is as good as one that is not any more.
             let _ = epoll::delete(&self.epoll, &listener.socket);
@@ -597,16 +598,19 @@ impl Worker {
         self.accept_again_at = Some(Instant::now() + ACCEPT_PAUSE);
     }
 
-    fn accept_failed(&mut self, reason: String) {
-        let now = Instant::now();
-        if self
-            .accept_said_at
-            .is_none_or(|said| now - said >= Duration::from_secs(1))
-        {
-            self.accept_said_at = Some(now);
+    /// A client could not be accepted.
+    fn accept_failed(&mut self, reason: &'static str, detail: String) {
+        self.refusals.note(reason, detail);
+        self.tell_refusals();
+    }
+
+    fn tell_refusals(&mut self) {
+        for refused in self.refusals.take(Instant::now()) {
             self.say(Notice::AcceptFailed {
                 worker: self.id.index,
-                reason,
+                reason: refused.reason,
+                detail: refused.detail,
+                clients: refused.clients,
             });
         }
     }
@@ -929,12 +933,13 @@ impl Worker {
             return;
         }
         self.housekeep_at = now + HOUSEKEEP_EVERY;
+        self.tell_refusals();
         self.allocator.settle(self.engine.memory_bytes_of_all());
         if self.accept_again_at.is_some_and(|at| now >= at) {
             self.accept_again_at = None;
             for index in 0..self.listeners.len() {
                 if let Err(error) = self.watch_listener(index) {
-                    self.pause_accepting(&format!("accepting failed: {error}"));
+                    self.pause_accepting("accept", &error.to_string());
                     break;
                 }
             }

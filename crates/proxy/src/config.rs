@@ -826,10 +826,16 @@ fn readable_by_others(path: &Path) -> Option<String> {
         (true, true) => "its group and every user",
     };
     let path = path.display();
-    let right = if is_ours { "600" } else { "640" };
+    let remedy = match is_ours {
+        true => format!("say `chmod 600 {path}`"),
+        // Without its group first, respool could not read it any more.
+        false => format!(
+            "say `chgrp GROUP {path}` and then `chmod 640 {path}`, with a group of respool's user"
+        ),
+    };
     Some(format!(
-        "`{path}` holds a password and has the mode {mode:04o}: {readers} may read or change it; say \
-         `chmod {right} {path}`"
+        "`{path}` holds a password and has the mode {mode:04o}: {readers} may read or change it; \
+         {remedy}"
     ))
 }
 

@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     Topology,
     /// `options set`.
     OptionsSet,
-    /// A client was not accepted.
+    /// Clients were not accepted.
     Refused,
     /// A signal without effect.
     Signal,
@@ -55,7 +55,7 @@ impl Kind {
             Kind::SessionClosed => "session closed",
             Kind::Topology => "topology",
             Kind::OptionsSet => "options set",
-            Kind::Refused => "a newcomer could not be accepted",
+            Kind::Refused => "clients were refused",
             Kind::Signal => "signal",
             Kind::Other => "notice",
         }
@@ -107,6 +107,17 @@ struct Window {
 impl LineRates {
     /// Whether a line is written; if not, it is counted.
     pub(crate) fn admits(&mut self, kind: Kind, subject: &str, now: Instant) -> bool {
+        self.admits_many(kind, subject, 1, now)
+    }
+
+    /// The same for a line that stands for `events` of its kind: if it is left out, all are counted.
+    pub(crate) fn admits_many(
+        &mut self,
+        kind: Kind,
+        subject: &str,
+        events: u64,
+        now: Instant,
+    ) -> bool {
         let mut key = (kind, subject.to_owned());
         if !self.windows.contains_key(&key) && self.is_full(kind, now) {
             key.1.clear();
@@ -125,7 +136,7 @@ impl LineRates {
         if admitted {
             window.written += 1;
         } else {
-            window.left_out += 1;
+            window.left_out += events;
         }
         if window.written == kind.lines_max() {
             let end = window.since + WINDOW;

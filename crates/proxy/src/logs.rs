@@ -245,9 +245,14 @@ impl Notices {
                     info!(peer, pool, listener, options, "options set");
                 }
             }
-            Notice::AcceptFailed { worker, reason } => {
-                if self.admits(Kind::Refused, &subject_of(&reason), now) {
-                    warn!(worker, reason, "a newcomer could not be accepted");
+            Notice::AcceptFailed {
+                worker,
+                reason,
+                detail,
+                clients,
+            } => {
+                if self.admits_many(Kind::Refused, reason, clients, now) {
+                    warn!(worker, reason, detail, clients, "clients were refused");
                 }
             }
             Notice::WorkerFailed { worker, reason } => {
@@ -263,10 +268,15 @@ impl Notices {
 
     /// Every kind of line that a client can cause asks here before it is written.
     fn admits(&mut self, kind: Kind, subject: &str, now: Instant) -> bool {
+        self.admits_many(kind, subject, 1, now)
+    }
+
+    /// The same for a line that stands for many events.
+    fn admits_many(&mut self, kind: Kind, subject: &str, events: u64, now: Instant) -> bool {
         while let Some(left_out) = self.rates.poll_left_out(now) {
             say_left_out(&left_out);
         }
-        self.rates.admits(kind, subject, now)
+        self.rates.admits_many(kind, subject, events, now)
     }
 
     fn admits_link(

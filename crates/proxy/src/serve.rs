@@ -444,7 +444,10 @@ fn listen_remedy(address: &Address, error: &io::Error) -> String {
         (io::ErrorKind::ReadOnlyFilesystem, Address::Unix(_)) => {
             "; choose a directory that can be written by --listen"
         }
-        (_, Address::Tcp { host, .. }) if host.parse::<std::net::IpAddr>().is_err() => {
+        // An error of the look-up has no number of the system.
+        (_, Address::Tcp { host, .. })
+            if error.raw_os_error().is_none() && host.parse::<std::net::IpAddr>().is_err() =>
+        {
             "; is the name right? An IP address in --listen needs no look-up"
         }
         _ => return kernel_remedy(error),
@@ -510,7 +513,9 @@ mod tests {
         let (worker, reason) = (0, "test".to_owned());
         notify(Notice::AcceptFailed {
             worker,
-            reason: reason.clone(),
+            reason: "test",
+            detail: reason.clone(),
+            clients: 1,
         });
         assert!(written.load(Ordering::Acquire) && !failed.load(Ordering::Acquire));
         notify(Notice::WorkerFailed { worker, reason });
