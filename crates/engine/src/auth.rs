@@ -16,6 +16,7 @@ use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
 use crate::settings::{Credentials, User};
 use crate::slots::Key;
+use crate::slow_readers::EVERYBODYS;
 use crate::steps::Step;
 
 /// A user's links to other servers are connected at once when it is let in; those that were refused not more often than that, milliseconds.
@@ -381,6 +382,7 @@ impl Engine {
             } else {
                 CONFIGURED
             },
+            lane: EVERYBODYS,
         }
     }
 

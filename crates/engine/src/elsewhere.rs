@@ -1275,7 +1275,8 @@ impl Engine {
         if let Some(session) = self.sessions.get_mut(by) {
             session.flags.remove(Flags::UNPINNING);
         }
-        if let Some(kind) = self.sessions.get(by).map(|session| self.kind_of(session)) {
+        if let Some(session) = self.sessions.get(by) {
+            let kind = self.shared_kind_of(session);
             let shared = self.shared_link(kind).unwrap_or(Key::NOBODY);
             self.ride_anew(by, shared);
         }

@@ -47,6 +47,7 @@ use crate::scripts::Scripts;
 use crate::session::{Flags, Origin, Pins, Session};
 use crate::settings::{Address, Settings};
 use crate::slots::{Key, Slots};
+use crate::slow_readers::{EVERYBODYS, SlowReaders};
 use crate::subscriptions::Hub;
 use crate::time::Time;
 use crate::unknown::Learned;
@@ -211,6 +212,8 @@ pub struct Engine {
     pub(crate) bounds: Bounds,
     /// Sessions that hold what others wait for.
     pub(crate) holders: Holders,
+    /// Sessions that ask for large replies or take them slowly.
+    pub(crate) slow_readers: SlowReaders,
     /// Users that clients have named.
     pub(crate) logins: Logins,
     pub(crate) login_probes: LoginProbes,
@@ -409,6 +412,7 @@ impl Engine {
             pinned_waiters: VecDeque::new(),
             bounds: Bounds::default(),
             holders: Holders::default(),
+            slow_readers: SlowReaders::default(),
             logins: Logins::default(),
             login_probes: LoginProbes::default(),
             straight: straight(&settings),
@@ -910,6 +914,10 @@ impl Engine {
                 continue;
             };
             session.flags.remove(Flags::RESUMING);
+            self.change_lane(key);
+            let Some(session) = self.sessions.get_mut(key) else {
+                continue;
+            };
             if session.flags.any(Flags::STEPS) {
                 self.take_steps(key);
             }
@@ -993,6 +1001,7 @@ impl Engine {
         };
         self.askers.remove(&key);
         self.memory.forget(key);
+        self.slow_readers.forget(session.id);
         self.held_bytes -= session.held_bytes();
         session.out.take(session.out.len(), &mut self.spare);
         match session.flags.any(Flags::ROUTED) {
@@ -1085,6 +1094,7 @@ impl Engine {
             version: Version::Resp2,
             db: self.server(server).settings.db,
             user: CONFIGURED,
+            lane: EVERYBODYS,
         }
     }
 
@@ -1092,6 +1102,12 @@ impl Engine {
     pub(crate) fn shared_link(&mut self, key: LinkKey) -> Option<Key> {
         if let Some(link) = self.shared.get(&key) {
             return Some(*link);
+        }
+        if key.lane != EVERYBODYS && !self.has_room_in_lanes() {
+            return self.shared_link(LinkKey {
+                lane: EVERYBODYS,
+                ..key
+            });
         }
         let link = self.add_link(key, Role::Shared)?;
         self.shared.insert(key, link);

@@ -465,7 +465,7 @@ impl Engine {
             let Some(session) = self.sessions.get(key) else {
                 return Err(Blocked::Wait);
             };
-            let kind = self.kind_at(session, server);
+            let kind = self.kind_of(session).at(server);
             let link = match is_urgent {
                 true => self.emergency_link(kind, key),
                 false => self.link_once(kind, key),

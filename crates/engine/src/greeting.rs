@@ -213,6 +213,7 @@ mod tests {
 
     use super::*;
     use crate::pool::ServerId;
+    use crate::slow_readers::EVERYBODYS;
 
     #[test]
     fn a_greeting_ends_with_its_last_reply_however_it_is_cut() {
@@ -221,6 +222,7 @@ mod tests {
             version: Version::Resp2,
             db: 7,
             user: 0,
+            lane: EVERYBODYS,
         };
         let bytes =
             b"*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n+OK\r\n";
@@ -257,6 +259,7 @@ mod tests {
             version: Version::Resp2,
             db: 0,
             user: 0,
+            lane: EVERYBODYS,
         };
         let hello = |mode: &str| {
             let mode = format!("${}\r\n{mode}\r\n", mode.len());

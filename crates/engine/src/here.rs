@@ -154,9 +154,10 @@ impl Engine {
         if self.hold_until_caught_up(key) {
             return Moved::Wait;
         }
-        let Some(kind) = self.sessions.get(key).map(|session| self.kind_of(session)) else {
+        let Some(session) = self.sessions.get(key) else {
             return Moved::Done;
         };
+        let kind = self.shared_kind_of(session);
         if pinned {
             // Its own link follows it.
             let mut request = Vec::new();

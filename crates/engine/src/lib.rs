@@ -57,6 +57,7 @@ mod sentinels;
 mod session;
 pub mod settings;
 mod slots;
+mod slow_readers;
 mod steps;
 mod strip;
 mod subscriptions;

@@ -22,7 +22,9 @@ pub struct Limits {
     /// How long a session at its hard output bound may take nothing at all before it is closed,
     /// milliseconds.
     pub session_stall_ms: u32,
-    /// The same, in total, while requests of strangers wait behind it on its link, milliseconds.
+    /// How long requests of other sessions may wait behind sessions at their hard output bounds,
+    /// milliseconds. It counts over all links of a kind and all sessions that hold them up. At it: such
+    /// a session is closed.
     pub stranger_stall_ms: u32,
     /// Bytes of an incomplete request held for scanning. A request that is larger is cut through
     /// to the server on a link of its own.
@@ -62,7 +64,7 @@ impl Default for Limits {
             session_output_soft_bytes: 1 << 20,
             session_output_hard_bytes: 32 << 20,
             session_stall_ms: 10_000,
-            stranger_stall_ms: 5_000,
+            stranger_stall_ms: 300,
             request_held_bytes_max: 256 << 10,
             streaming_links_max: 16,
             links_max: 128,
@@ -153,6 +155,30 @@ pub const JOINED_BATCH_BYTES_MAX: usize = 2 * BATCH_BYTES_MAX;
 
 /// Bytes of answers that wait for the rest, where several servers were asked at once. At it: they are written.
 pub const KEPT_BYTES_MAX: usize = BATCH_BYTES_MAX;
+
+/// Reply bytes that one session may be owed at a time on a link that all share, by the sizes of its
+/// last large replies. Above: it rides apart, on a link for large readers.
+pub const REPLIES_OWED_MAX: u64 = 256 << 10;
+
+/// Bytes of a reply below which it does not count for [`REPLIES_OWED_MAX`].
+pub const LARGE_REPLY_BYTES: usize = 4 << 10;
+
+/// Links of one kind, for each worker, that large readers share.
+pub const LARGE_READER_LINKS: u8 = 2;
+
+/// Links of one kind, for each worker, that sessions share that held up a link. All links apart
+/// together are at most a quarter of [`Limits::links_max`]. At it: these sessions ride with all others.
+pub const SLOW_READER_LINKS: u8 = 2;
+
+/// How long a session rides apart that was a large or slow reader, milliseconds, since it was so last.
+pub const APART_MS: u32 = 60_000;
+
+/// Sessions of one worker that ride apart. At it: the next one rides with all others.
+pub const APART_SESSIONS_MAX: usize = 4 << 10;
+
+/// The wait of strangers behind slow readers is forgiven by one part in so many of the time that
+/// passes. In the long run strangers wait for 2 % of the time.
+pub const STRANGERS_WAIT_SHARE: u64 = 50;
 
 /// Bodies of scripts that one worker remembers. At it: all are forgotten, and the next ones remembered.
 pub const SCRIPT_BYTES_MAX: usize = 4 << 20;

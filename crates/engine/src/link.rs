@@ -29,6 +29,7 @@ use crate::redirect::Stand;
 use crate::returns::Returns;
 use crate::settings::FlushRule;
 use crate::slots::Key;
+use crate::slow_readers::Lane;
 use crate::subscriptions::LineId;
 use crate::time::Time;
 use crate::trial::{BY_SLOT, COLLAPSING, FUSING, Trial};
@@ -44,6 +45,8 @@ pub(crate) struct LinkKey {
     pub(crate) db: u32,
     /// Who we are to the server: see [`crate::auth`].
     pub(crate) user: u16,
+    /// Which sessions share it: see [`crate::slow_readers`].
+    pub(crate) lane: Lane,
 }
 
 impl LinkKey {
@@ -210,9 +213,8 @@ pub(crate) struct Link {
     pub(crate) cutting: bool,
     /// When the server last sent anything, or last had nothing to send.
     pub(crate) progress: Time,
-    /// Not read, because its captor takes nothing; since when, and for how long before that.
+    /// Not read, because its captor takes nothing; since when.
     pub(crate) paused: Option<Time>,
-    pub(crate) paused_us: u64,
     /// Whether what is written is of no request in the ledger.
     pub(crate) streaming: Streaming,
     pub(crate) sends: Sends,
@@ -297,7 +299,6 @@ impl Link {
             cutting: false,
             progress: now,
             paused: None,
-            paused_us: 0,
             streaming: Streaming::No,
             sends: Sends::More,
             dismissal: Dismissal::default(),
@@ -920,6 +921,7 @@ const ASKED_AGAIN_MAX: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slow_readers::EVERYBODYS;
 
     const RULE: FlushRule = FlushRule {
         hold: true,
@@ -935,6 +937,7 @@ mod tests {
             version: Version::Resp2,
             db: 0,
             user: 0,
+            lane: EVERYBODYS,
         };
         let mut link = Link::new(key, Role::Shared, RULE.max_delay_us, Time(0));
         link.state = State::Up;

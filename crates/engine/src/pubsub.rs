@@ -26,6 +26,7 @@ use crate::requests::{Placed, Request, bound_reply};
 use crate::route::CROSSSLOT;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
+use crate::slow_readers::EVERYBODYS;
 use crate::subscriptions::{Done, HOME, Hub, HubId, Kind, Line, LineId, Outcome, Push, Subscriber};
 use crate::words::wrong_arity;
 
@@ -225,6 +226,7 @@ impl Engine {
             version: Version::Resp3,
             db: 0,
             user,
+            lane: EVERYBODYS,
         };
         let Some(link) = self.add_link(kind, Role::Hub(id)) else {
             return false;

@@ -13,6 +13,7 @@ use crate::parking::Piece;
 use crate::returns::Expected;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
+use crate::slow_readers::Why;
 
 /// Bytes of an incomplete reply that are kept until its end comes. Up to here a reply that is cut off
 /// becomes an error; beyond, its beginning has gone to the client, and the client must be cut off too.
@@ -422,12 +423,14 @@ impl Engine {
         };
         let mut partial = std::mem::take(&mut link.partial);
         let cut = std::mem::take(&mut link.cutting);
+        let receiver = link.first_in_flight().map(|entry| entry.session);
         let whole = if cut {
             bytes
         } else {
             partial.extend_from_slice(bytes);
             &partial
         };
+        let whole_len = whole.len();
         if link.scanner.kind() == b'>' {
             // What was cut was too large for anybody.
             if !cut {
@@ -451,6 +454,9 @@ impl Engine {
             }
             if cut {
                 self.end_mid_reply(entry.session);
+            }
+            if let Some(receiver) = receiver {
+                self.note_cut_reply(key, receiver, whole_len, cut);
             }
         }
         self.spare.give(partial);
@@ -567,6 +573,10 @@ impl Engine {
         // A large reply is not held whole: what has come of it goes on, once it is its turn.
         let partial = std::mem::take(&mut link.partial);
         let bytes = if link.cutting { bytes } else { &partial };
+        self.note_large_part(key, entry.session, bytes.len());
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
             // It is asked again when it has come.
@@ -625,6 +635,7 @@ impl Engine {
         for (link, key) in std::mem::take(&mut self.slow) {
             let soft = self.settings.limits.session_output_soft_bytes as usize;
             self.hold_early(link, key);
+            self.change_lane(key);
             let is_slow = |session: &Session| session.out.len() > soft;
             if self.sessions.get(key).is_some_and(is_slow) {
                 self.slow_down(link, key);
@@ -650,7 +661,9 @@ impl Engine {
         let waits_for_itself = self.waits_for_itself(link, key);
         let its_own = |link: &Link| link.role.captor() == key && link.paused.is_none();
         if self.links.get(link).is_some_and(its_own) {
-            if !waits_for_itself {
+            // It takes what it gets: where strangers have waited enough, more of what comes early is parked.
+            let have_waited = self.strangers_have_waited(link) && self.strangers_wait(link);
+            if !waits_for_itself && !have_waited {
                 self.pause(link);
             }
             self.hold(key, Flags::HOLD_OUTPUT);
@@ -690,7 +703,7 @@ impl Engine {
     }
 
     /// Whether what comes next on a link is a session's, and is not to come yet.
-    fn is_early(&self, link: Key, key: Key) -> bool {
+    pub(crate) fn is_early(&self, link: Key, key: Key) -> bool {
         let (Some(session), Some(link)) = (self.sessions.get(key), self.links.get(link)) else {
             return false;
         };
@@ -766,8 +779,23 @@ impl Engine {
         if output >= self.settings.limits.session_output_hard_bytes as usize
             && !self.links.get(link).is_some_and(is_paused)
         {
+            if self.strangers_wait(link) {
+                self.set_apart(link, key, Why::Slow);
+                if self.strangers_have_waited(link) {
+                    return self.close_for_strangers(key);
+                }
+            }
             self.pause(link);
         }
+    }
+
+    /// Strangers have waited behind slow sessions as long as they may: this one of them is closed.
+    pub(crate) fn close_for_strangers(&mut self, key: Key) {
+        let limit_ms = self.settings.limits.stranger_stall_ms;
+        let reason = format!(
+            "stranger-stall-ms: it took its replies too slowly, and others waited {limit_ms} ms"
+        );
+        self.close_for(key, reason);
     }
 
     /// A session holds up what others have asked: from now on it holds up this link alone. It is read as before: what
@@ -811,7 +839,6 @@ impl Engine {
         let is_others = |link: &&mut Link| matches!(link.role, Role::Captured { by } if by != to);
         if let Some(state) = self.links.get_mut(link).filter(is_others) {
             state.role = Role::Captured { by: to };
-            state.paused_us = 0;
         }
     }
 
@@ -866,6 +893,16 @@ impl Engine {
         self.list_link(other);
     }
 
+    /// A link that was not read is read again.
+    pub(crate) fn read_on(&mut self, link: Key) {
+        if let Some(state) = self.links.get_mut(link)
+            && state.paused.take().is_some()
+        {
+            state.progress = self.now;
+            self.act(Action::ReadLink(LinkId(link), true));
+        }
+    }
+
     /// A session took output, or is gone: the links it held up are read again. Whether all are: what comes too early is not.
     pub(crate) fn unpause_captured(&mut self, key: Key) -> bool {
         let mut all = true;
@@ -881,13 +918,10 @@ impl Engine {
                 all = false;
                 continue;
             }
-            if let Some(state) = self.links.get_mut(link)
-                && let Some(since) = state.paused.take()
-            {
-                state.paused_us += self.now.since_us(since);
-                state.progress = self.now;
-                self.act(Action::ReadLink(LinkId(link), true));
+            if self.strangers_wait(link) {
+                self.count_strangers_wait(link);
             }
+            self.read_on(link);
         }
         all
     }

@@ -364,7 +364,8 @@ impl Engine {
         if !shape.fits(input) || !self.goes_by_key(key) {
             return 0;
         }
-        let kind = self.sessions.get(key).map(|session| self.kind_of(session));
+        let kind = self.sessions.get(key);
+        let kind = kind.map(|session| self.shared_kind_of(session));
         let (Some(kind), Some(session)) = (kind, self.sessions.get_mut(key)) else {
             return 0;
         };
@@ -900,7 +901,7 @@ impl Engine {
     /// A session that has no link of its own rides on the shared one of its kind, from now on.
     pub(crate) fn ride_shared(&mut self, key: Key) {
         if let Some(session) = self.sessions.get(key) {
-            let kind = self.kind_of(session);
+            let kind = self.shared_kind_of(session);
             let shared = self.shared_link(kind).unwrap_or(Key::NOBODY);
             self.ride(key, shared);
         }
@@ -912,7 +913,7 @@ impl Engine {
             return Err(Blocked::Wait);
         };
         let link = session.link;
-        let kind = self.kind_of(session);
+        let kind = self.shared_kind_of(session);
         let usable = self
             .links
             .get(link)

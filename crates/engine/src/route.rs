@@ -707,9 +707,9 @@ impl Engine {
         }
     }
 
-    /// The kind of link that a session rides on to this server.
+    /// The kind of link that a session shares with others to this server.
     pub(crate) fn kind_at(&self, session: &Session, server: ServerId) -> LinkKey {
-        self.kind_of(session).at(server)
+        self.shared_kind_of(session).at(server)
     }
 
     /// The link that all share of a kind: mostly that of which was asked last.

@@ -23,6 +23,7 @@ use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::{Server, ServerId};
 use crate::settings::{Address, ServerSettings};
 use crate::slots::Key;
+use crate::slow_readers::EVERYBODYS;
 use crate::time::Time;
 
 /// From one survey to the next, milliseconds.
@@ -150,6 +151,7 @@ impl Engine {
                 version: Version::Resp3,
                 db: 0,
                 user: CONFIGURED,
+                lane: EVERYBODYS,
             };
             let Some(link) = self.add_link(kind, Role::Sentinel) else {
                 // At `links_max`. There may be room at the next tick.

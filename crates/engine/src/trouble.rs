@@ -475,6 +475,7 @@ impl Engine {
         self.tick_lessons();
         self.tick_waiters();
         self.tick_holders();
+        self.tick_slow_readers();
         // Whoever was offered a link may have gone without it.
         self.next_pinned();
         self.next_streaming();
@@ -705,11 +706,6 @@ impl Engine {
         let Some(since) = link.paused else { return };
         let captor = link.role.captor();
         let limits = &self.settings.limits;
-        let paused_us = link.paused_us + self.now.since_us(since);
-        let strangers = link
-            .ledger
-            .iter()
-            .any(|entry| entry.session != captor && self.sessions.get(entry.session).is_some());
         let stalled = self.sessions.get(captor).is_none_or(|session| {
             over(
                 self.now,
@@ -717,17 +713,15 @@ impl Engine {
                 limits.session_stall_ms,
             )
         });
-        if strangers && paused_us >= u64::from(limits.stranger_stall_ms) * 1000 {
-            let reason = format!(
-                "stranger-stall-ms: it took its replies too slowly, and others waited {} ms",
-                limits.stranger_stall_ms
-            );
-            self.close_for(captor, reason);
+        let session_stall_ms = limits.session_stall_ms;
+        if self.strangers_wait(key) && self.count_strangers_wait(key) {
+            if !self.is_early(key, captor) {
+                return self.close_for_strangers(captor);
+            }
+            // It waits for another server. What it is brought is bounded by its hard bound.
+            self.read_on(key);
         } else if stalled {
-            let reason = format!(
-                "session-stall-ms: it took no reply for {} ms",
-                limits.session_stall_ms
-            );
+            let reason = format!("session-stall-ms: it took no reply for {session_stall_ms} ms");
             self.close_for(captor, reason);
         }
     }

@@ -892,9 +892,12 @@ pub(crate) static OPTIONS: &[Opt] = &[
             &mut values.limits.stranger_stall_ms
         }),
         value: "TIME",
-        brief: "How long in total it may keep others waiting on its link",
-        more: "Counts while requests of other sessions wait behind a session at its hard bound. At \
-               it, that session is closed.",
+        brief: "How long such clients together may keep others waiting",
+        more: "Counts while requests of other sessions wait behind a session at its hard bound, over \
+               all such sessions and all links of one kind (server, database, protocol, user). At \
+               it, the session that holds a link up is closed. A fiftieth of the time that passes is \
+               taken off the count. A session that held a link up shares links with others like it \
+               alone for a minute.",
         example: "200",
         ..OPTION
     },

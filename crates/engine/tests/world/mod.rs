@@ -525,6 +525,15 @@ impl World {
         take_requests(self.sent.entry(link).or_default())
     }
 
+    /// Whether the driver is to read a link.
+    pub(crate) fn is_read(&self, link: LinkId) -> bool {
+        let switched = self.actions.iter().rev().find_map(|action| match action {
+            Action::ReadLink(id, on) if *id == link => Some(*on),
+            _ => None,
+        });
+        switched.unwrap_or(true)
+    }
+
     pub(crate) fn closed_links(&self) -> Vec<LinkId> {
         let closed = |action: &Action| match action {
             Action::CloseLink(link) => Some(*link),

@@ -248,6 +248,32 @@ fn who_reads_more_than_can_be_held_slowly_holds_up_nobody() {
     assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);
 }
 
+/// The time that others wait counts over all slow clients, though their writes cannot be asked again.
+#[test]
+fn clients_that_read_nothing_hold_up_no_writers() {
+    let target = proxied(&Options::with(&[
+        "--stranger-stall-ms=300",
+        "--request-timeout-ms=4s",
+    ]));
+    let value = vec![b'v'; 3 * MIB];
+    let set = target
+        .direct_client()
+        .call_args(&[b"SET", b"big".as_slice(), &value]);
+    assert_eq!(set, Value::ok());
+    let asked = [words("GET big"), words("INCR slow")].concat().repeat(20);
+    Bystander::beside(&target, |bystander| {
+        let mut slow = Vec::new();
+        for _ in 0..3 {
+            for _ in 0..8 {
+                let mut client = target.client();
+                client.send(&asked);
+                slow.push(client);
+            }
+            bystander.goes_on(50, "clients read nothing");
+        }
+    });
+}
+
 #[test]
 fn who_sends_a_request_slowly_holds_up_nobody_and_has_it_executed_whole() {
     let target = proxied(&Options::default());

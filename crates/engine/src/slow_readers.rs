@@ -1,0 +1,526 @@
+//! Sessions that ask for large replies, or take them slowly, ride on links apart.
+//!
+//! ```text
+//!   lane 0      all other sessions of a kind
+//!   lanes 1, 2  large readers: one such session is owed more than REPLIES_OWED_MAX at a time
+//!   lanes 3, 4  slow readers: such a session took nothing while its link owed replies to strangers
+//! ```
+//!
+//! A *stranger* of a session is another session with a request behind it on the same link. How long
+//! strangers wait is counted for each kind of link, over all slow readers. At the bound the next
+//! slow reader is closed at once.
+//!
+//! A reply that comes whole in one read costs no question. The size of a reply is looked at only
+//! where the end of a read cuts it, and most large replies are cut. A session changes its lane only
+//! while nothing of it is in flight, so its requests never overtake each other.
+//!
+//! Rejected: a link for each slow reader. A hundred of them would take all links that the server
+//! grants, and the sessions behind that bound would be refused. In a lane slow readers wait for each
+//! other alone.
+
+use std::collections::HashMap;
+
+use crate::engine::Engine;
+use crate::entry::Entry;
+use crate::limits::{
+    APART_MS, APART_SESSIONS_MAX, LARGE_READER_LINKS, LARGE_REPLY_BYTES, REPLIES_OWED_MAX,
+    SLOW_READER_LINKS, STRANGERS_WAIT_SHARE,
+};
+use crate::link::{Link, LinkKey, Role};
+use crate::session::{Flags, Session};
+use crate::slots::Key;
+use crate::time::Time;
+
+/// Which of the links of one kind a session rides on; 0 is the one that most share.
+pub(crate) type Lane = u8;
+
+/// The link that all sessions share that are not set apart.
+pub(crate) const EVERYBODYS: Lane = 0;
+
+/// Why a session is set apart, from the lesser to the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Why {
+    /// It asks for large replies.
+    Large,
+    /// It held a link up.
+    Slow,
+}
+
+impl Why {
+    fn lanes(self) -> std::ops::RangeInclusive<Lane> {
+        match self {
+            Why::Large => 1..=LARGE_READER_LINKS,
+            Why::Slow => LARGE_READER_LINKS + 1..=LARGE_READER_LINKS + SLOW_READER_LINKS,
+        }
+    }
+}
+
+/// A session that is set apart.
+#[derive(Clone, Copy, Debug)]
+struct Apart {
+    session: Key,
+    why: Why,
+    /// The lane that it is to ride on.
+    lane: Lane,
+    /// The lane that its next request goes to: it changes once nothing of the session is in flight.
+    rides: Lane,
+    until: Time,
+}
+
+/// What the last large replies of a session were like.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    /// The smoothed mean of their bytes.
+    mean: u32,
+    /// Bytes of the one that is being passed on.
+    coming: u32,
+}
+
+/// How long strangers have waited at the links of one kind.
+#[derive(Clone, Copy, Debug)]
+struct Waited {
+    us: u64,
+    at: Time,
+}
+
+impl Waited {
+    /// What still counts: a small share of the time that passes is forgiven.
+    fn now(self, now: Time) -> u64 {
+        let forgiven = now.since_us(self.at) / STRANGERS_WAIT_SHARE;
+        self.us.saturating_sub(forgiven)
+    }
+}
+
+/// What is known of slow and large readers. Report sizes with [`SlowReaders::note_part`] and
+/// [`SlowReaders::note_reply`], waits with [`SlowReaders::strangers_wait`]. Poll
+/// [`SlowReaders::all_apart`] in every tick. Time never runs back.
+#[derive(Debug, Default)]
+pub(crate) struct SlowReaders {
+    /// By the numbers of sessions, as are their sizes.
+    apart: HashMap<u64, Apart>,
+    sizes: HashMap<u64, Size>,
+    waited: HashMap<LinkKey, Waited>,
+}
+
+impl SlowReaders {
+    /// The lane that a session's next request goes to.
+    #[inline]
+    pub(crate) fn lane_of(&self, session: u64) -> Lane {
+        match self.apart.is_empty() {
+            true => EVERYBODYS,
+            false => self.rides(session),
+        }
+    }
+
+    #[cold]
+    fn rides(&self, session: u64) -> Lane {
+        let apart = self.apart.get(&session);
+        apart.map_or(EVERYBODYS, |apart| apart.rides)
+    }
+
+    /// Bytes of a reply that goes to a session before it has come whole. Returns whether the session
+    /// is owed too much; `unanswered` counts its requests, with this one.
+    fn note_part(&mut self, session: u64, bytes: usize, unanswered: u32) -> bool {
+        self.make_room_for_sizes(session);
+        let size = self.sizes.entry(session).or_default();
+        size.coming = size.coming.saturating_add(small(bytes));
+        let each = u64::from(size.coming.max(size.mean));
+        each * u64::from(unanswered) > REPLIES_OWED_MAX
+    }
+
+    /// The same for a reply that has come, `bytes` of it since the last part.
+    fn note_reply(&mut self, session: u64, bytes: usize, unanswered: u32) -> bool {
+        self.make_room_for_sizes(session);
+        let size = self.sizes.entry(session).or_default();
+        let its = std::mem::take(&mut size.coming).saturating_add(small(bytes));
+        size.mean = size.mean - size.mean / 4 + its / 4;
+        u64::from(size.mean) * u64::from(unanswered) > REPLIES_OWED_MAX
+    }
+
+    /// At the bound what was learned is forgotten: a large reader is soon known again.
+    fn make_room_for_sizes(&mut self, session: u64) {
+        if self.sizes.len() >= APART_SESSIONS_MAX && !self.sizes.contains_key(&session) {
+            self.sizes.clear();
+        }
+    }
+
+    /// Sets a session apart, or for longer. Returns whether it is to change its lane.
+    fn set_apart(&mut self, number: u64, session: Key, why: Why, now: Time) -> bool {
+        let until = now.plus_ms(APART_MS);
+        if let Some(apart) = self.apart.get_mut(&number) {
+            apart.until = until;
+            if apart.lane != EVERYBODYS && apart.why >= why {
+                return apart.rides != apart.lane;
+            }
+        } else if self.apart.len() >= APART_SESSIONS_MAX {
+            return false;
+        }
+        let members = |lane: &Lane| self.apart.values().filter(|its| its.lane == *lane).count();
+        let lane = why.lanes().min_by_key(members).unwrap_or(EVERYBODYS);
+        let rides = self.rides(number);
+        let apart = Apart {
+            session,
+            why,
+            lane,
+            rides,
+            until,
+        };
+        self.apart.insert(number, apart);
+        true
+    }
+
+    /// Nothing of a session is in flight: it may change its lane. Returns whether that is another
+    /// one.
+    fn change_lane(&mut self, session: u64) -> bool {
+        let Some(apart) = self.apart.get_mut(&session) else {
+            return false;
+        };
+        let changes = apart.rides != apart.lane;
+        apart.rides = apart.lane;
+        if apart.lane == EVERYBODYS {
+            self.apart.remove(&session);
+        }
+        changes
+    }
+
+    /// Whether a session is to change its lane.
+    fn is_to_change(&self, session: u64) -> bool {
+        let apart = self.apart.get(&session);
+        apart.is_some_and(|apart| apart.rides != apart.lane)
+    }
+
+    /// A session is gone.
+    #[inline]
+    pub(crate) fn forget(&mut self, session: u64) {
+        if !self.apart.is_empty() || !self.sizes.is_empty() {
+            self.apart.remove(&session);
+            self.sizes.remove(&session);
+        }
+    }
+
+    /// The sessions that are set apart, each with the lane that it rides on. Those whose time is over
+    /// are to ride with all others again.
+    fn all_apart(&mut self, now: Time) -> Vec<(Key, Lane)> {
+        for apart in self.apart.values_mut() {
+            if now >= apart.until {
+                apart.lane = EVERYBODYS;
+            }
+        }
+        let all = self.apart.values();
+        all.map(|apart| (apart.session, apart.rides)).collect()
+    }
+
+    /// Strangers wait at a link of this kind, which has not been read since `since`. Returns how long
+    /// they have waited at all such links lately, microseconds. Time that passes at several links
+    /// together counts once.
+    fn strangers_wait(&mut self, kind: LinkKey, since: Time, now: Time) -> u64 {
+        let counted = self.waited.get(&kind).map_or(since, |waited| waited.at);
+        let us = self.waited(kind, now) + now.since_us(counted.max(since));
+        self.waited.insert(kind, Waited { us, at: now });
+        us
+    }
+
+    /// How long strangers have waited at links of this kind lately, microseconds.
+    fn waited(&self, kind: LinkKey, now: Time) -> u64 {
+        let waited = self.waited.get(&kind);
+        waited.map_or(0, |waited| waited.now(now))
+    }
+
+    /// Waits that are forgiven are forgotten.
+    fn forgive(&mut self, now: Time) {
+        self.waited.retain(|_, waited| waited.now(now) > 0);
+    }
+}
+
+fn small(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// Lanes.
+impl Engine {
+    /// The kind of the link that a session shares with others.
+    pub(crate) fn shared_kind_of(&self, session: &Session) -> LinkKey {
+        LinkKey {
+            lane: self.slow_readers.lane_of(session.id),
+            ..self.kind_of(session)
+        }
+    }
+
+    /// Bytes of a large reply that has not come whole go to a session.
+    pub(crate) fn note_large_part(&mut self, link: Key, key: Key, bytes: usize) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let (number, unanswered) = (session.id, session.depth());
+        if self.slow_readers.note_part(number, bytes, unanswered) {
+            self.set_apart(link, key, Why::Large);
+        }
+    }
+
+    /// A reply has come whole, in more than one read; with `bytes` it ends.
+    pub(crate) fn note_cut_reply(&mut self, link: Key, key: Key, bytes: usize, is_large: bool) {
+        if bytes < LARGE_REPLY_BYTES && !is_large {
+            return;
+        }
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let (number, unanswered) = (session.id, session.depth() + 1);
+        if self.slow_readers.note_reply(number, bytes, unanswered) {
+            self.set_apart(link, key, Why::Large);
+        }
+    }
+
+    /// A session is not to ride with all others for a while. It stays until nothing of it is in
+    /// flight.
+    pub(crate) fn set_apart(&mut self, link: Key, key: Key, why: Why) {
+        let shares = |link: &Link| link.role.is_manys();
+        if !self.links.get(link).is_some_and(shares) {
+            return;
+        }
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        if self.slow_readers.set_apart(session.id, key, why, self.now) {
+            self.slow.push((link, key));
+        }
+    }
+
+    /// A session that is to change its lane does so, or waits until it may.
+    pub(crate) fn change_lane(&mut self, key: Key) {
+        let is_to_change = |session: &Session| self.slow_readers.is_to_change(session.id);
+        if !self.sessions.get(key).is_some_and(is_to_change)
+            || self.hold_until_caught_up(key)
+            || self.would_overtake()
+        {
+            return;
+        }
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        if self.slow_readers.change_lane(session.id) {
+            self.ride_in_lane(key);
+        }
+    }
+
+    /// Whether a link still owes the answer to a write whose session was given up, or told of its
+    /// deadline. That session is not known any more, and its next request must not overtake the write.
+    fn would_overtake(&self) -> bool {
+        let is_lost = |entry: &Entry| entry.session == Key::NOBODY && !entry.class.reads();
+        let shared = |(_, link): &(Key, &Link)| link.role.is_manys();
+        let mut links = self.links.iter().filter(shared);
+        links.any(|(_, link)| link.ledger.iter().any(is_lost))
+    }
+
+    /// A session without a link of its own rides on the link of its lane. Nothing of it is in
+    /// flight.
+    fn ride_in_lane(&mut self, key: Key) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let is_free = session.pins.is_empty()
+            && session.is_caught_up()
+            && !session.flags.any(Flags::STREAMING | Flags::SWALLOWING);
+        let (kind, rides) = (self.shared_kind_of(session), session.link);
+        if !is_free {
+            return;
+        }
+        let Some(link) = self.shared_link(kind).filter(|link| *link != rides) else {
+            return;
+        };
+        self.ride(key, link);
+    }
+
+    /// Sessions that are set apart are seen to: one may have changed its user or database.
+    pub(crate) fn tick_slow_readers(&mut self) {
+        let now = self.now;
+        self.slow_readers.forgive(now);
+        if self.slow_readers.apart.is_empty() {
+            return;
+        }
+        for (key, lane) in self.slow_readers.all_apart(now) {
+            let Some(session) = self.sessions.get(key) else {
+                continue;
+            };
+            if !session.is_caught_up() || self.would_overtake() {
+                continue;
+            }
+            if self.slow_readers.is_to_change(session.id) {
+                self.change_lane(key);
+            } else if self
+                .links
+                .get(session.link)
+                .is_some_and(|link| link.role == Role::Shared && link.key.lane != lane)
+            {
+                self.ride_in_lane(key);
+            }
+        }
+    }
+
+    /// Whether there may be one more link of a lane apart.
+    pub(crate) fn has_room_in_lanes(&self) -> bool {
+        let is_apart = |(_, link): &(Key, &Link)| link.key.lane != EVERYBODYS;
+        let count = self.links.iter().filter(is_apart).count();
+        count < self.settings.limits.links_max as usize / 4 && self.has_room_for_link()
+    }
+}
+
+/// Strangers.
+impl Engine {
+    /// Whether requests of others wait on a link behind its captor.
+    pub(crate) fn strangers_wait(&self, link: Key) -> bool {
+        let Some(link) = self.links.get(link) else {
+            return false;
+        };
+        let captor = link.role.captor();
+        let mut ledger = link.ledger.iter();
+        ledger.any(|entry| entry.session != captor && self.sessions.get(entry.session).is_some())
+    }
+
+    /// Counts the wait of strangers at a link that is not read. Returns whether they have waited as
+    /// long as they may.
+    pub(crate) fn count_strangers_wait(&mut self, link: Key) -> bool {
+        let (now, limit_ms) = (self.now, self.settings.limits.stranger_stall_ms);
+        let Some((kind, since)) = self
+            .links
+            .get(link)
+            .and_then(|link| Some((link.key, link.paused?)))
+        else {
+            return false;
+        };
+        let waited = self.slow_readers.strangers_wait(kind, since, now);
+        waited >= u64::from(limit_ms) * 1_000
+    }
+
+    /// Whether strangers have waited at links like this as long as they may.
+    pub(crate) fn strangers_have_waited(&self, link: Key) -> bool {
+        let limit_us = u64::from(self.settings.limits.stranger_stall_ms) * 1_000;
+        let kind = self.links.get(link).map(|link| link.key);
+        kind.is_some_and(|kind| self.slow_readers.waited(kind, self.now) >= limit_us)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::ServerId;
+    use respool_protocol::encode::Version;
+
+    const KIND: LinkKey = LinkKey {
+        server: ServerId(0),
+        version: Version::Resp2,
+        db: 0,
+        user: 0,
+        lane: EVERYBODYS,
+    };
+
+    fn key(index: u32) -> Key {
+        Key {
+            index,
+            generation: 1,
+        }
+    }
+
+    fn at_ms(ms: u32) -> Time {
+        Time(0).plus_ms(ms)
+    }
+
+    #[test]
+    fn pipeline_of_large_replies_is_owed_too_much() {
+        let mut readers = SlowReaders::default();
+        let large = 100 << 10;
+        assert!(!readers.note_reply(1, large, 1));
+        assert!(readers.note_reply(1, large, 100));
+        assert!(!readers.note_reply(2, 4 << 10, 20));
+    }
+
+    #[test]
+    fn one_reply_counts_by_all_of_its_parts() {
+        let mut readers = SlowReaders::default();
+        let part = 100 << 10;
+        assert!(!readers.note_part(1, part, 1));
+        assert!(!readers.note_part(1, part, 1));
+        assert!(readers.note_part(1, part, 1));
+        assert!(
+            !readers.note_reply(1, 0, 1),
+            "its share of the mean is 75 KiB"
+        );
+        assert!(!readers.note_part(1, part, 1), "the next reply begins");
+    }
+
+    #[test]
+    fn session_changes_its_lane_only_when_told() {
+        let mut readers = SlowReaders::default();
+        assert!(readers.set_apart(7, key(1), Why::Large, at_ms(0)));
+        assert_eq!(readers.lane_of(7), EVERYBODYS);
+        assert!(readers.change_lane(7));
+        assert!(Why::Large.lanes().contains(&readers.lane_of(7)));
+        assert!(!readers.set_apart(7, key(1), Why::Large, at_ms(1)));
+        assert!(readers.set_apart(7, key(1), Why::Slow, at_ms(2)));
+        assert!(readers.change_lane(7));
+        assert!(Why::Slow.lanes().contains(&readers.lane_of(7)));
+        assert!(!readers.set_apart(7, key(1), Why::Large, at_ms(3)));
+    }
+
+    #[test]
+    fn sessions_spread_over_the_lanes() {
+        let mut readers = SlowReaders::default();
+        for number in 0..6 {
+            readers.set_apart(number, key(number as u32), Why::Slow, at_ms(0));
+            readers.change_lane(number);
+        }
+        for lane in Why::Slow.lanes() {
+            let riders = (0..6).filter(|number| readers.lane_of(*number) == lane);
+            assert_eq!(riders.count(), 6 / usize::from(SLOW_READER_LINKS));
+        }
+    }
+
+    #[test]
+    fn session_rides_with_the_others_again_after_its_time() {
+        let mut readers = SlowReaders::default();
+        readers.set_apart(7, key(1), Why::Slow, at_ms(0));
+        readers.change_lane(7);
+        readers.all_apart(at_ms(APART_MS - 1));
+        assert!(!readers.is_to_change(7));
+        readers.all_apart(at_ms(APART_MS));
+        assert!(readers.is_to_change(7));
+        assert!(readers.change_lane(7));
+        assert_eq!(readers.lane_of(7), EVERYBODYS);
+        assert!(readers.apart.is_empty());
+    }
+
+    #[test]
+    fn number_of_sessions_apart_is_bounded() {
+        let mut readers = SlowReaders::default();
+        for number in 0..2 * APART_SESSIONS_MAX as u64 {
+            readers.set_apart(number, key(number as u32), Why::Slow, at_ms(0));
+            readers.note_reply(number, 1 << 20, 1);
+        }
+        assert_eq!(readers.apart.len(), APART_SESSIONS_MAX);
+        assert!(readers.sizes.len() <= APART_SESSIONS_MAX);
+        for number in 0..2 * APART_SESSIONS_MAX as u64 {
+            readers.forget(number);
+        }
+        assert!(readers.apart.is_empty() && readers.sizes.is_empty());
+    }
+
+    #[test]
+    fn waits_of_strangers_add_up_and_are_forgiven_slowly() {
+        let mut readers = SlowReaders::default();
+        assert_eq!(readers.strangers_wait(KIND, at_ms(0), at_ms(50)), 50_000);
+        // At another link, which was there meanwhile.
+        let forgiven = 50_000 / STRANGERS_WAIT_SHARE;
+        let waited = readers.strangers_wait(KIND, at_ms(20), at_ms(100));
+        assert_eq!(waited, 100_000 - forgiven);
+        // At a later one.
+        let forgiven = forgiven + 100_000 / STRANGERS_WAIT_SHARE;
+        let waited = readers.strangers_wait(KIND, at_ms(180), at_ms(200));
+        assert_eq!(waited, 120_000 - forgiven);
+        let other = LinkKey { db: 1, ..KIND };
+        assert_eq!(readers.waited(other, at_ms(200)), 0);
+        let long = at_ms(200 + 120 * STRANGERS_WAIT_SHARE as u32);
+        assert_eq!(readers.waited(KIND, long), 0);
+        readers.forgive(long);
+        assert!(readers.waited.is_empty());
+    }
+}
