@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::limits::SERVERS_SHOWN_MAX;
 use crate::link::{Link, Role, State};
 use crate::pool::{Server, ServerId, Topology};
+use crate::reconnects::Reconnects;
 use crate::settings::Address;
 use crate::slots::Key;
 use crate::time::Time;
@@ -44,6 +45,8 @@ pub(crate) struct Health {
     probe: Option<Key>,
     /// The last attempt was answered, be it by a refusal.
     answered: bool,
+    /// Young links that may connect again at once.
+    pub(crate) reconnects: Reconnects,
     /// Since when its name is looked up, while that goes on.
     looked_up_since: Option<Time>,
 }
@@ -68,7 +71,7 @@ impl Health {
 
 /// What happens to it.
 impl Engine {
-    fn health(&mut self, server: ServerId) -> &mut Health {
+    pub(crate) fn health(&mut self, server: ServerId) -> &mut Health {
         &mut self.servers[usize::from(server.0)].health
     }
 
@@ -154,7 +157,7 @@ impl Engine {
     }
 
     /// Whosever that is.
-    fn has_link_up(&self, server: ServerId) -> bool {
+    pub(crate) fn has_link_up(&self, server: ServerId) -> bool {
         let is_up = |(_, link): (Key, &Link)| link.key.server == server && link.is_up();
         self.links.iter().any(is_up)
     }

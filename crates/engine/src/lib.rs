@@ -43,6 +43,7 @@ mod pool;
 mod pubsub;
 mod queue;
 mod readers;
+mod reconnects;
 mod redirect;
 mod relief;
 mod renewal;

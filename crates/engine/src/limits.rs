@@ -180,6 +180,15 @@ pub const APART_SESSIONS_MAX: usize = 4 << 10;
 /// passes. In the long run strangers wait for 2 % of the time.
 pub const STRANGERS_WAIT_SHARE: u64 = 50;
 
+/// Tokens for links younger than a second to one server that connect again at once when they are
+/// lost while the server is well. A link that answered something takes one token, another link takes
+/// [`RECONNECT_UNANSWERED_TOKENS`]. At it: such links rest first, and requests that wait fail ...
+pub const RECONNECT_TOKENS_MAX: u32 = 100;
+/// ... until a token has grown, milliseconds for each.
+pub const RECONNECT_TOKEN_MS: u32 = 20;
+/// Tokens that a link takes which answered nothing, while another link to its server is up.
+pub const RECONNECT_UNANSWERED_TOKENS: u32 = 20;
+
 /// Bodies of scripts that one worker remembers. At it: all are forgotten, and the next ones remembered.
 pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 

@@ -134,7 +134,15 @@ impl Engine {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
-        let stable = link.is_up() && self.now.since_ms(link.up_since) >= STABLE_MS;
+        let was_up = link.is_up();
+        let mut stable = was_up && self.now.since_ms(link.up_since) >= STABLE_MS;
+        if was_up && !stable {
+            link.state = State::Down;
+            stable = self.reconnects_at_once(key);
+        }
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
         let cut_off = if link.cutting && link.scanner.kind() != b'>' {
             link.first_in_flight().map(|entry| entry.session)
         } else {
@@ -145,7 +153,6 @@ impl Engine {
         let pool = self.servers[usize::from(link.key.server.0)].pool;
         let is_read_elsewhere = self.pools[usize::from(pool)].readers.is_some();
         let role = link.role;
-        let was_up = link.is_up();
         if was_up {
             link.lost_at = Some(self.now);
         }
@@ -256,6 +263,9 @@ impl Engine {
         }
         for entry in stranded {
             self.fail_unsent(key, entry, lost);
+        }
+        if was_up && stable && role == Role::Shared && !heeds {
+            self.ask_pipelines_apart(key, cut_off);
         }
         match role {
             // What stayed leaves when the link is back.

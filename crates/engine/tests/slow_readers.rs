@@ -130,3 +130,86 @@ fn large_reader_stays_where_links_are_few() {
     world.asks(large, &["GET behind"]);
     assert!(world.sent(world.shared).contains("behind"));
 }
+
+/// A server that bounds its output closes a link that is young: what was not sent waits for the next one.
+#[test]
+fn requests_wait_where_a_young_link_is_lost() {
+    let mut world = World::new(settings());
+    let [session, other] = [world.accept(), world.accept()];
+    for _ in 0..3 {
+        world.asks(session, &["INCR n"]);
+        world.says(world.shared, ":1\r\n");
+        assert_eq!(world.got(session), ":1\r\n");
+        world.asks(session, &["INCR n"]);
+        world.room.insert(world.shared, 0);
+        world.asks(other, &["INCR m"]);
+        world.lose(world.shared);
+        assert!(world.got(session).starts_with("-UNKNOWN "));
+        assert_eq!(world.got(other), "", "it was not sent");
+        assert_eq!(world.connecting(), [world.shared], "at once");
+        world.room.clear();
+        world.up(world.shared);
+        assert!(world.sent(world.shared).contains("INCR\r\n$1\r\nm"));
+        world.says(world.shared, ":1\r\n");
+        assert_eq!(world.got(other), ":1\r\n");
+    }
+}
+
+/// A server that answers nothing and closes each link within its first second is backed off.
+#[test]
+fn server_that_closes_each_young_link_is_backed_off() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    let mut attempts = 0;
+    world.lose(world.shared);
+    for _ in 0..800 {
+        world.wait_ms(50);
+        for link in world.connecting() {
+            attempts += 1;
+            world.up(link);
+            world.asks(session, &["INCR n"]);
+            assert!(world.sent(link).contains("INCR"));
+            world.lose(link);
+        }
+    }
+    // Forty seconds, with pauses that grow to two.
+    assert!((20..60).contains(&attempts), "{attempts}");
+}
+
+/// A pipeline of reads that was lost with its link is asked again on a link apart: the server may have
+/// closed the link for it. What the session asks behind it waits.
+#[test]
+fn lost_pipeline_is_asked_again_apart() {
+    let mut world = World::new(settings());
+    let [large, polite] = [world.accept(), world.accept()];
+    world.wait_ms(2_000);
+    world.asks(large, &["GET large"; 20]);
+    world.asks(polite, &["GET small"]);
+    let shared = world.shared;
+    assert_eq!(world.asked(shared).len(), 20);
+    world.lose(shared);
+    world.asks(large, &["SET large v"]);
+    let connecting = world.connecting();
+    assert_eq!(connecting.len(), 2, "{connecting:?}");
+    for link in &connecting {
+        world.up(*link);
+    }
+    let apart = *connecting.iter().find(|link| **link != shared).unwrap();
+    let asked = world.sent(shared);
+    assert!(
+        asked.contains("small") && !asked.contains("large"),
+        "{asked}"
+    );
+    assert!(
+        world
+            .sent(apart)
+            .as_bytes()
+            .ends_with(&requests(&["GET large"; 20]))
+    );
+    // Once more: that is the end of it, and the polite one does not notice.
+    world.lose(apart);
+    assert!(world.got(large).starts_with("-UNKNOWN "));
+    world.says(shared, "$1\r\nv\r\n");
+    assert_eq!(world.got(polite), "$1\r\nv\r\n");
+    assert!(world.sent(shared).contains("SET\r\n$5\r\nlarge"));
+}

@@ -248,6 +248,42 @@ fn who_reads_more_than_can_be_held_slowly_holds_up_nobody() {
     assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);
 }
 
+/// The server closes the link that owes more than it may; others go on at once with the next one.
+#[test]
+fn link_closed_for_its_output_fails_nothing_unsent() {
+    let target = proxied(&Options::default());
+    let mut direct = target.direct_client();
+    let bound = b"normal 8388608 8388608 1".as_slice();
+    let set = [
+        b"CONFIG",
+        b"SET".as_slice(),
+        b"client-output-buffer-limit",
+        bound,
+    ];
+    assert_eq!(direct.call_args(&set), Value::ok());
+    let value = vec![b'v'; 4 * MIB];
+    assert_eq!(
+        direct.call_args(&[b"SET", b"big".as_slice(), &value]),
+        Value::ok()
+    );
+    let mut polite = target.client();
+    // The link has answered: its server is well.
+    assert_eq!(polite.call("INCR polite"), Value::Integer(1));
+    for _ in 0..6 {
+        let mut greedy = target.client();
+        greedy.send(&words("GET big").repeat(20));
+        for _ in 0..100 {
+            let reply = polite.call("INCR polite");
+            // What was in flight on the link may have been executed.
+            let is_unsent = reply
+                .error()
+                .is_some_and(|text| text.starts_with("NOTSENT"));
+            assert!(!is_unsent, "{:?}", reply.error());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
 /// The time that others wait counts over all slow clients, though their writes cannot be asked again.
 #[test]
 fn clients_that_read_nothing_hold_up_no_writers() {
