@@ -151,6 +151,11 @@ impl Greeting {
             if !whole {
                 break;
             }
+            if self.scanner.kind() == b'>' {
+                // A push answers nothing.
+                self.got.clear();
+                continue;
+            }
             let tells_of_node = self.asks_for_node && self.replies == 1;
             match Value::read(&self.got) {
                 Some(Value::Error(text)) if tells_of_node => {
@@ -284,6 +289,30 @@ mod tests {
             ),
         ] {
             assert_eq!(greeted(true, &(plain.clone() + said)).0, expected, "{said}");
+        }
+    }
+
+    /// A server that tracks keys or publishes may push before it has answered the greeting.
+    #[test]
+    fn push_is_no_reply_to_a_greeting() {
+        let key = LinkKey {
+            server: ServerId(0),
+            version: Version::Resp3,
+            db: 0,
+            user: 0,
+            lane: EVERYBODYS,
+        };
+        let push = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
+        let hello = b"%1\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n";
+        let bytes = [&push[..], hello].concat();
+        for cut in 0..bytes.len() {
+            let mut greeting = Greeting::new(key, None, false, false);
+            let mut identity = None;
+            let first = greeting.read(&bytes[..cut], &mut identity, &mut 0);
+            assert_eq!(first, Greeted::Waiting, "cut at {cut}");
+            let second = greeting.read(&bytes[cut..], &mut identity, &mut 0);
+            assert_eq!(second, Greeted::Done, "cut at {cut}");
+            assert_eq!(identity.map(|own| own.version), Some("9.1.0".into()));
         }
     }
 }
