@@ -238,10 +238,9 @@ impl Engine {
                     let mut reply = Vec::new();
                     violation.append_reply(&mut reply);
                     self.deliver(key, seq, 1, &reply);
-                    self.close_when_answered(key);
-                } else {
-                    self.refuse_protocol(key, violation);
                 }
+                // A request that is swallowed has its reply already.
+                self.close_when_answered(key);
                 return input.len();
             }
         };

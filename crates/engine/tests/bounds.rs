@@ -819,3 +819,21 @@ fn buffers_of_a_deaf_session_are_as_large_as_their_bytes() {
     assert!(counters.memory_output_bytes >= counters.held_bytes);
     assert!(counters.memory_output_bytes <= counters.held_bytes * 3 / 2 + 1_024);
 }
+
+/// A large request got an error because its link could not be had. Its rest then breaks the protocol:
+/// no second error follows.
+#[test]
+fn swallowed_request_gets_one_error_only() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    let len = 300_000;
+    world.sends(session, &[&head(len)[..], &[b'v'; 100_000]].concat());
+    let [link] = world.connecting()[..] else {
+        panic!("a large request has a link of its own");
+    };
+    world.lose(link);
+    assert!(world.got(session).starts_with("-NOTSENT "));
+    world.sends(session, &[&vec![b'v'; 200_000][..], b"no end"].concat());
+    assert_eq!(world.got(session), "");
+    assert_eq!(world.closed_sessions(), [session]);
+}
