@@ -359,6 +359,14 @@ impl Link {
             || self.unanswered_bytes() >= limits.link_unanswered_bytes_max as usize
     }
 
+    /// Whether no request and no reply is on its way, nor a part of one.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.streaming == Streaming::No
+            && self.ledger.is_empty()
+            && self.out.bytes().is_empty()
+            && !self.scanner.is_inside()
+    }
+
     /// Whether nothing is asked on it, and nothing has come for so long: nobody would notice that its server is gone.
     pub(crate) fn is_quiet(&self, now: Time, ms: u32) -> bool {
         self.is_up() && self.in_flight() == 0 && now.since_ms(self.progress) >= u64::from(ms)

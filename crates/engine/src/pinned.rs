@@ -215,7 +215,7 @@ impl Engine {
         if !matches!(link.role, Role::Pinned { .. }) {
             return;
         }
-        if link.is_up() && link.ledger.is_empty() && !link.tainted && !link.scanner.is_inside() {
+        if link.is_up() && link.is_idle() && !link.tainted {
             self.keep_spare(key);
             self.next_pinned();
         } else {

@@ -949,7 +949,8 @@ impl Engine {
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
             Role::Captured { .. } => self.close_link(key),
             Role::Emergency { .. } => self.end_emergency(key),
-            Role::Streaming { .. } if link.out.bytes().is_empty() => {
+            // A push may come before the request is whole, when the ledger does not have it yet.
+            Role::Streaming { .. } if link.is_idle() => {
                 self.keep_spare(key);
                 self.next_streaming();
             }

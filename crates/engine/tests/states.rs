@@ -860,3 +860,27 @@ fn what_was_sent_as_a_block_and_was_none_is_not_sent_again() {
     world.says(link, "$1\r\n1\r\n");
     assert_eq!(world.got(session), "$1\r\n1\r\n");
 }
+
+const PUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+
+/// The beginning and the rest of a SET whose value is too large to be held.
+fn upload() -> [Vec<u8>; 2] {
+    let mut beginning = request(&["SET", "k", &"v".repeat(300_000)]);
+    let rest = beginning.split_off(200_000);
+    [beginning, rest]
+}
+
+/// A push comes while a large request is on its way: the link is busy until the reply has come.
+#[test]
+fn link_in_an_upload_is_not_given_to_another() {
+    let mut world = World::new(settings());
+    let [first, second] = [world.accept(), world.accept()];
+    world.sends(first, &upload()[0]);
+    let link = world.connect();
+    world.says(link, PUSH);
+    world.sent(link);
+    world.sends(second, &upload()[0]);
+    let sent = world.sent(link);
+    assert!(sent.is_empty(), "another session's bytes in the value");
+    assert!(!world.connecting().is_empty());
+}
