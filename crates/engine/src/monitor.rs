@@ -165,12 +165,12 @@ impl Engine {
             };
             match link.tunnel {
                 Some(Tunnel::Asked { .. }) if is_reply => {
-                    self.tell_tunnel(by, &bytes[passed..at]);
+                    self.tell_tunnel(by, &bytes[passed..at], false);
                     passed = at + frame.len();
                     self.tunnel_answered(key, by, frame);
                 }
                 Some(Tunnel::Resetting) if frame == RESET => {
-                    self.tell_tunnel(by, &bytes[passed..at]);
+                    self.tell_tunnel(by, &bytes[passed..at], false);
                     self.reset(by);
                     return;
                 }
@@ -185,13 +185,26 @@ impl Engine {
             }
             at += frame.len();
         }
-        self.tell_tunnel(by, &bytes[passed..at]);
+        let state = self.links.get(key);
+        let ends_inside = state.is_some_and(|link| link.scanner.is_inside());
+        self.tell_tunnel(by, &bytes[passed..at], ends_inside);
     }
 
-    fn tell_tunnel(&mut self, by: Key, bytes: &[u8]) {
-        let silent = |session: &Session| session.flags.any(Flags::SILENT);
-        if !bytes.is_empty() && !self.sessions.get(by).is_some_and(silent) {
-            self.push_to(by, bytes);
+    /// Passes on bytes of the server. `ends_inside`: the rest of the last reply follows, and no other bytes
+    /// may come in between.
+    fn tell_tunnel(&mut self, by: Key, bytes: &[u8], ends_inside: bool) {
+        let Some(session) = self.sessions.get_mut(by) else {
+            return;
+        };
+        if bytes.is_empty() || session.flags.any(Flags::SILENT) {
+            return;
+        }
+        session.flags.remove(Flags::MID_REPLY);
+        self.push_to(by, bytes);
+        if !ends_inside {
+            self.end_mid_reply(by);
+        } else if let Some(session) = self.sessions.get_mut(by) {
+            session.flags |= Flags::MID_REPLY;
         }
     }
 

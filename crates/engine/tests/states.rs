@@ -3,7 +3,7 @@
 mod world;
 
 use respool_engine::settings::WhenFull;
-use respool_engine::{Action, Answer, Lines, LinkId, SessionId, TICK_MS};
+use respool_engine::{Action, Answer, Lines, LinkId, Question, SessionId, TICK_MS};
 use world::{HELLO, World, request, requests, settings, worker};
 
 /// A server answers COMMAND, and MULTI and EXEC, which it is asked before the first transaction. It does not say
@@ -883,4 +883,31 @@ fn link_in_an_upload_is_not_given_to_another() {
     let sent = world.sent(link);
     assert!(sent.is_empty(), "another session's bytes in the value");
     assert!(!world.connecting().is_empty());
+}
+
+/// The server sends a large line of MONITOR in parts. A push for the session comes in between.
+#[test]
+fn push_waits_for_the_end_of_what_monitor_shows() {
+    let mut world = World::new_among(worker(0, 2), settings());
+    let session = world.accept();
+    world.asks(session, &["HELLO 3"]);
+    world.connect();
+    world.got(session);
+    world.asks(session, &["MONITOR"]);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+    let line = format!("+1 [0 a:1] \"set\" \"k\" \"{}\"\r\n", "v".repeat(200_000));
+    let (beginning, rest) = line.split_at(100_000);
+    world.says(own, beginning);
+    world.turn(|engine| {
+        let push = PUSH.as_bytes().to_vec();
+        engine.handle_question(1, 1, Question::Target { to: 1, pool: 0 });
+        engine.handle_question(1, 2, Question::Tell { to: 1, push });
+    });
+    world.says(own, rest);
+    assert!(
+        world.got(session) == format!("{line}{PUSH}"),
+        "the push comes behind the line"
+    );
 }
