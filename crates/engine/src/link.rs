@@ -637,6 +637,11 @@ impl Link {
         }
     }
 
+    /// Whether its bytes belong to one request and cannot be told from others.
+    pub(crate) fn is_one_requests(&self) -> bool {
+        self.role.is_one_requests() || self.streaming != Streaming::No
+    }
+
     /// Whether requests may be put on it, as far as it is up to the link.
     pub(crate) fn may_take(&self) -> bool {
         self.role.takes_requests()
@@ -903,6 +908,8 @@ impl Link {
             at = behind;
         }
         self.out.replace(kept);
+        // Nothing is sent before the link is up.
+        self.allowed = 0;
         self.count_open();
         taken
     }

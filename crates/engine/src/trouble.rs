@@ -631,8 +631,7 @@ impl Engine {
         let Some(link) = self.links.get(key) else {
             return;
         };
-        if link.role.is_one_requests() && !link.is_up() && link.ledger.front().is_some_and(expired)
-        {
+        if link.is_one_requests() && !link.is_up() && link.ledger.front().is_some_and(expired) {
             // Its bytes cannot be told from each other: the only way not to send them is not to connect.
             return self.lose_link(key, &format!("not connected within {request_ms} ms"));
         }

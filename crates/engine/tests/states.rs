@@ -911,3 +911,33 @@ fn push_waits_for_the_end_of_what_monitor_shows() {
         "the push comes behind the line"
     );
 }
+
+/// A large request on a session's own link reaches its deadline before that link is up. Its bytes leave
+/// with it.
+#[test]
+fn upload_at_its_deadline_leaves_its_own_link() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 500;
+    settings.timeouts.connect_ms = 60_000;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.asks(session, &["HELLO 3"]);
+    world.connect();
+    world.asks(session, &["CLIENT TRACKING ON"]);
+    let [own] = world.connecting()[..] else {
+        panic!("a session that tracks has a link of its own");
+    };
+    world.turn(|engine| engine.handle_link_up(own));
+    world.wait_ms(720);
+    assert!(world.got(session).contains("-NOTSENT "));
+    for part in upload() {
+        world.sends(session, &part);
+    }
+    world.wait_ms(720);
+    let got = world.got(session);
+    assert!(got.starts_with("-NOTSENT "), "{got}");
+    if !world.closed_links().contains(&own) {
+        world.says(own, HELLO);
+    }
+    assert!(!world.sent(own).contains("vvv"));
+}
