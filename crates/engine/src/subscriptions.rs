@@ -210,7 +210,7 @@ struct Wait {
 }
 
 enum What {
-    /// To become a member of these, one for each argument of the request.
+    /// To become a member of these, one for each argument of the request. The session has one claim of each.
     Join(Vec<Key>),
     /// To be a member of these no longer.
     Leave(Vec<Key>),
@@ -485,14 +485,21 @@ impl Hub {
         now: Time,
     ) -> Outcome {
         let mut channels = Vec::new();
+        let mut claimed = HashSet::new();
         for name in names {
-            let channel = self.claim(kind, line, name);
-            subscriber.claims += 1;
-            subscriber.named += name.len();
+            let channel = self.channel_or_new(kind, line, name);
+            // A member has its claim already.
+            if !subscriber.of[kind as usize].contains(&channel) && claimed.insert(channel) {
+                self.claim(channel);
+                subscriber.claims += 1;
+                subscriber.named += name.len();
+            }
+            // A channel without a claim would go when it moves.
+            self.move_to(channel, line);
+            self.ask(channel);
             channels.push(channel);
         }
-        let news = |channel| !subscriber.of[kind as usize].contains(channel);
-        if !channels.iter().any(news) {
+        if claimed.is_empty() {
             // It has them all: there is nothing to wait for.
             return Outcome::Reply(self.join(session, subscriber, &channels, version));
         }
@@ -574,11 +581,7 @@ impl Hub {
         if std::mem::take(&mut subscriber.waits) > 0 {
             for what in self.take_waits(session) {
                 match what {
-                    What::Join(channels) => {
-                        for channel in channels {
-                            self.unclaim(channel, subscriber);
-                        }
-                    }
+                    What::Join(channels) => self.give_up(&channels, subscriber),
                     What::Leave(channels) => self.leave(session, &channels),
                 }
             }
@@ -1047,41 +1050,38 @@ impl Hub {
 
 /// Claims and members.
 impl Hub {
-    fn claim(&mut self, kind: Kind, line: u16, name: &[u8]) -> Key {
-        let key = match self.channel(kind, name) {
-            Some(key) => {
-                self.move_to(key, line);
-                key
-            }
-            None => {
-                self.line(line).channels += 1;
-                let name: Arc<[u8]> = name.into();
-                let key = self.channels.insert(Channel {
-                    kind,
-                    name: name.clone(),
-                    line,
-                    moves: 0,
-                    refusals: 0,
-                    members: Vec::new(),
-                    claims: 0,
-                    wanted: false,
-                    confirmed: false,
-                    in_flight: 0,
-                    left_out: false,
-                    refused: None,
-                    told: 0,
-                });
-                self.bytes += name.len() + CHANNEL_BYTES;
-                self.names[kind as usize].insert(name, key);
-                key
-            }
-        };
+    /// The channel of this name; a new one is on that line.
+    fn channel_or_new(&mut self, kind: Kind, line: u16, name: &[u8]) -> Key {
+        if let Some(key) = self.channel(kind, name) {
+            return key;
+        }
+        self.line(line).channels += 1;
+        let name: Arc<[u8]> = name.into();
+        let key = self.channels.insert(Channel {
+            kind,
+            name: name.clone(),
+            line,
+            moves: 0,
+            refusals: 0,
+            members: Vec::new(),
+            claims: 0,
+            wanted: false,
+            confirmed: false,
+            in_flight: 0,
+            left_out: false,
+            refused: None,
+            told: 0,
+        });
+        self.bytes += name.len() + CHANNEL_BYTES;
+        self.names[kind as usize].insert(name, key);
+        key
+    }
+
+    fn claim(&mut self, key: Key) {
         if let Some(channel) = self.channels.get_mut(key) {
             channel.claims += 1;
             self.claims += 1;
         }
-        self.ask(key);
-        key
     }
 
     fn unclaim(&mut self, key: Key, subscriber: &mut Subscriber) {
@@ -1152,9 +1152,6 @@ impl Hub {
             confirm(&mut reply, version, kind, true, Some(&channel.name), count);
             if new {
                 self.tell(key);
-            } else {
-                // It had claimed it before.
-                self.unclaim(key, subscriber);
             }
         }
         reply
@@ -1162,8 +1159,12 @@ impl Hub {
 
     /// The session does not become a member of what it has claimed.
     fn give_up(&mut self, channels: &[Key], subscriber: &mut Subscriber) {
+        let mut given_up = HashSet::new();
         for channel in channels {
-            self.unclaim(*channel, subscriber);
+            let is_member = subscriber.of.iter().any(|of| of.contains(channel));
+            if !is_member && given_up.insert(channel) {
+                self.unclaim(*channel, subscriber);
+            }
         }
     }
 

@@ -974,3 +974,53 @@ impl Nodes {
         }
     }
 }
+
+/// A session that asks again for what it has takes no further claim: the bound counts claims.
+#[test]
+fn member_that_asks_again_has_one_claim() {
+    let (mut hub, _) = hub();
+    let mut one = One::new(1);
+    one.subscribe(&mut hub, Kind::Channel, &["a"]);
+    asked(&mut hub);
+    let confirmed = hub.handle_confirmed(HOME, (Kind::Channel, true), b"a");
+    confirmed.expect("asked");
+    one.done(&mut hub);
+    one.subscribe(&mut hub, Kind::Channel, &["a", "a", "b", "b"]);
+    assert_eq!(hub.claims(), 2);
+    hub.forget(one.key, &mut one.subscriber);
+    assert_eq!(hub.claims(), 0);
+}
+
+/// A channel moves to another line while its old line is still told to stop. A session asks for it again.
+#[test]
+fn channel_that_moves_with_its_first_claim_stays() {
+    let (mut hub, _) = hub();
+    let mut one = One::new(1);
+    one.subscribe(&mut hub, Kind::Shard, &["a"]);
+    asked(&mut hub);
+    let confirmed = hub.handle_confirmed(HOME, (Kind::Shard, true), b"a");
+    confirmed.expect("asked");
+    one.done(&mut hub);
+    // The confirmation of this is on its way when the slot has moved.
+    hub.forget(one.key, &mut one.subscriber);
+    assert_eq!(asked(&mut hub), ["SUNSUBSCRIBE a"]);
+    let other = hub.line_to(ServerId(1), Time(0));
+    let mut two = One::new(2);
+    let names = ["a"].iter().map(|name| name.as_bytes());
+    let version = Version::Resp2;
+    let at = (Kind::Shard, other);
+    let outcome = hub.subscribe(
+        (two.key, 0),
+        &mut two.subscriber,
+        at,
+        names,
+        version,
+        Time(0),
+    );
+    assert_eq!(outcome, Outcome::Waits);
+    assert_eq!(hub.claims(), 1);
+    let channel = hub.channel(Kind::Shard, b"a").expect("it is claimed");
+    assert_eq!(hub.channels.get(channel).map(|its| its.line), Some(other));
+    hub.forget(two.key, &mut two.subscriber);
+    assert_eq!(hub.claims(), 0);
+}
