@@ -1,0 +1,47 @@
+//! Whole sessions before servers that answer well or ill, at limits as low as options allow.
+
+mod whole;
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use whole::{Choices, Kind};
+
+/// Steps of one history.
+const STEPS: usize = 600;
+
+/// Histories of a run that is not told how long to run.
+const HISTORIES: u64 = 1_200;
+
+/// Clients and servers that do anything make the engine break no rule of [`whole`].
+///
+/// A failure prints its seed: `RESPOOL_SEED` runs that history again, step by step. `RESPOOL_SECONDS` tries
+/// new histories for so long. `RESPOOL_POOL` names one kind of pool.
+#[test]
+fn sessions_at_extreme_limits_keep_every_rule() {
+    let read = |name| std::env::var(name).ok();
+    let kind = read("RESPOOL_POOL").map(|name| Kind::named(&name).expect("a kind of pool"));
+    if let Some(seed) = read("RESPOOL_SEED") {
+        let seed = seed.parse().expect("a number");
+        return whole::run(Choices::seeded(seed), kind, STEPS, true);
+    }
+    let seconds = read("RESPOOL_SECONDS").map(|text| text.parse().expect("a number"));
+    let until = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let first = match until {
+        // CI tries the same histories each time.
+        None => 1,
+        Some(_) => now.map_or(1, |since| since.as_nanos() as u64),
+    };
+    let mut histories = 0;
+    while until.map_or(histories < HISTORIES, |until| Instant::now() < until) {
+        let seed = first + histories;
+        let history =
+            std::panic::catch_unwind(|| whole::run(Choices::seeded(seed), kind, STEPS, false));
+        if let Err(broken) = history {
+            println!("run it again with RESPOOL_SEED={seed}");
+            std::panic::resume_unwind(broken);
+        }
+        histories += 1;
+    }
+    println!("{histories} histories from RESPOOL_SEED={first} on");
+}
