@@ -15,6 +15,11 @@
 //! EXEC counts as believed although its block may hold scripts: its top-level error says that nothing of
 //! the block ran. An executed EXEC is an array, whatever the scripts returned.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
+)]
+
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::{self, CommandId, id};
 use respool_protocol::encode;
@@ -112,7 +117,7 @@ pub(crate) fn twin(request: &[u8], keys: impl Iterator<Item = usize>) -> Option<
         return None;
     };
     let spans = scanner.spans();
-    let arg = |at: usize| spans[at].of(request);
+    let arg = |at: usize| spans.get(at).map_or(&[][..], |span| span.of(request));
     let body: &[u8] = match commands::resolve(spans.len(), arg) {
         Some(id::EVAL) => b"return 0",
         Some(id::EVALSHA) => &[b'0'; 40],
@@ -135,7 +140,7 @@ pub(crate) fn twin(request: &[u8], keys: impl Iterator<Item = usize>) -> Option<
         args.splice(..FIRST_KEY_AT, [&b"EXISTS"[..]]);
         return (args.len() > 1).then(|| encoded(&args));
     }
-    args[1] = body;
+    *args.get_mut(1)? = body;
     Some(encoded(&args))
 }
 

@@ -1,5 +1,10 @@
 //! The first words to a server, and what it says of itself.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
+)]
+
 use respool_protocol::encode;
 use respool_protocol::reply;
 use respool_protocol::value::Value;
@@ -136,12 +141,13 @@ impl Greeting {
     ) -> Greeted {
         let mut at = 0;
         while self.replies > 0 && at < bytes.len() {
-            let (len, whole) = match self.scanner.scan(&bytes[at..]) {
+            let rest = bytes.get(at..).unwrap_or_default();
+            let (len, whole) = match self.scanner.scan(rest) {
                 Ok(reply::Scanned::Whole(len)) => (len, true),
-                Ok(reply::Scanned::Part) => (bytes.len() - at, false),
+                Ok(reply::Scanned::Part) => (rest.len(), false),
                 Err(error) => return Greeted::Broken(error.to_string()),
             };
-            self.got.extend_from_slice(&bytes[at..at + len]);
+            self.got.extend_from_slice(rest.get(..len).unwrap_or(rest));
             if self.got.len() > GREETING_BYTES_MAX {
                 return Greeted::Broken(format!(
                     "its greeting is longer than {GREETING_BYTES_MAX} bytes"

@@ -3,6 +3,15 @@
 //! No socket, no clock, no thread: [`Engine`] is a function of its state, of bytes, and of the time
 //! that its caller tells it. `respool-driver` calls it with real ones.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::panic,
+        reason = "bytes of a peer must not end the process"
+    )
+)]
+
 mod auth;
 mod belief;
 mod bounds;

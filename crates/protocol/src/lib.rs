@@ -3,6 +3,15 @@
 //!
 //! No dependency, no I/O, no clock: every function is one of bytes.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::panic,
+        reason = "bytes of a peer must not end the process"
+    )
+)]
+
 pub mod cluster;
 pub mod commands;
 pub mod encode;

@@ -1,5 +1,10 @@
 //! Reading a small reply into a tree: for what we ask a server ourselves, never for what we forward.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
+)]
+
 use crate::number;
 
 /// Deepest nesting that is read.
@@ -53,7 +58,7 @@ impl Value {
 
 fn read(rest: &mut &[u8], depth: usize) -> Option<Value> {
     let end = rest.iter().position(|&byte| byte == b'\r')?;
-    let (kind, line) = rest[..end].split_first()?;
+    let (kind, line) = rest.get(..end)?.split_first()?;
     *rest = rest.get(end + 2..)?;
     let len = |line| number::parse(line).and_then(|len| usize::try_from(len).ok());
     Some(match kind {

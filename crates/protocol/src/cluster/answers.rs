@@ -1,5 +1,10 @@
 //! Reading what CLUSTER SLOTS, SHARDS, NODES and INFO answer, in RESP2 and RESP3.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
+)]
+
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::str;
@@ -35,7 +40,9 @@ impl View {
             };
             let primary = draft.add(slots_node(primary, asked)?)?;
             // A node that owns slots is no replica, whatever else the answer says of it.
-            draft.nodes[usize::from(primary)].role = Role::Primary;
+            if let Some(node) = draft.nodes.get_mut(usize::from(primary)) {
+                node.role = Role::Primary;
+            }
             draft.own(slot_of(first)?, slot_of(last)?, primary);
             for replica in replicas {
                 let mut node = slots_node(replica, asked)?;
@@ -67,27 +74,26 @@ impl View {
             for node in nodes {
                 members.push(draft.add(shards_node(node, asked)?)?);
             }
-            let node = |index: &u16| &draft.nodes[usize::from(*index)];
-            let primaries = members
-                .iter()
-                .filter(|index| node(index).role == Role::Primary);
+            let node = |index: &u16| draft.nodes.get(usize::from(*index));
+            let is_primary =
+                |index: &&u16| node(index).is_some_and(|node| node.role == Role::Primary);
+            let primaries = members.iter().filter(is_primary);
             let primary = primaries
                 .rev()
                 .max_by_key(|index| {
-                    let rank = match node(index).health {
+                    let node = node(index)?;
+                    let rank = match node.health {
                         Health::Online => 4,
                         Health::Loading => 3,
                         Health::Suspected => 2,
                         Health::Joining => 1,
                         Health::Failed => 0,
                     };
-                    (rank, node(index).offset_bytes)
+                    Some((rank, node.offset_bytes))
                 })
                 .copied();
             for member in members {
-                if let Role::Replica { of } = &mut draft.nodes[usize::from(member)].role {
-                    *of = primary;
-                }
+                draft.follow(member, primary);
             }
             let (ranges, rest) = slots.as_chunks();
             if !rest.is_empty() {
@@ -172,9 +178,7 @@ impl View {
         }
         for (index, primary) in primaries {
             let primary = draft.by_name.get(primary).copied();
-            if let Role::Replica { of } = &mut draft.nodes[usize::from(index)].role {
-                *of = primary;
-            }
+            draft.follow(index, primary);
         }
         draft.finish()
     }
@@ -239,6 +243,14 @@ struct Draft {
 }
 
 impl Draft {
+    /// A replica follows a primary.
+    fn follow(&mut self, index: u16, primary: Option<u16>) {
+        let node = self.nodes.get_mut(usize::from(index));
+        if let Some(Role::Replica { of }) = node.map(|node| &mut node.role) {
+            *of = primary;
+        }
+    }
+
     /// The index of a node, which is as it was said first.
     fn add(&mut self, node: Node) -> Result<u16, ViewError> {
         let name = match &node.endpoint {
@@ -498,7 +510,7 @@ fn field(name: &'static str, value: &str) -> ViewError {
 
 /// The beginning of what a node said, fit to be shown.
 fn shown(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]);
+    let text = String::from_utf8_lossy(bytes.get(..SHOWN_BYTES_MAX).unwrap_or(bytes));
     text.chars()
         .map(|char| if char.is_control() { '?' } else { char })
         .collect()

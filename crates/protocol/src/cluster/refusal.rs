@@ -1,5 +1,10 @@
 //! What a node of a Cluster answers when it executed nothing: why, and where else to ask.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
+)]
+
 use std::str;
 
 use super::{HOST_BYTES_MAX, split_address};

@@ -1,5 +1,10 @@
 //! SCAN over several servers: one after the other, with which one it is in the cursor.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
+)]
+
 use super::merge::{self, Merged, Part};
 use crate::request::Span;
 use crate::{encode, number, reply};
@@ -71,13 +76,19 @@ impl Cursor {
 /// Appends a client's SCAN with the cursor that its server is to see. `request` is an array of bulk strings, with
 /// `spans` as the request scanner found them; what has no second argument is appended as it came.
 pub fn scan_request(request: &[u8], spans: &[Span], cursor: Cursor, out: &mut Vec<u8>) {
-    let (Some(name), Some(argument)) = (spans.first(), spans.get(1)) else {
+    let front = spans
+        .first()
+        .and_then(|name| request.get(..name.end as usize + 2));
+    let behind = spans
+        .get(1)
+        .and_then(|argument| request.get(argument.end as usize + 2..));
+    let (Some(front), Some(behind)) = (front, behind) else {
         out.extend_from_slice(request);
         return;
     };
-    out.extend_from_slice(&request[..name.end as usize + 2]);
+    out.extend_from_slice(front);
     super::number_bulk(out, i64::try_from(cursor.cursor).unwrap_or(i64::MAX));
-    out.extend_from_slice(&request[argument.end as usize + 2..]);
+    out.extend_from_slice(behind);
 }
 
 /// Appends the reply of one server to SCAN with the cursor that the client is to see. `server` gave it, and `next` is asked
@@ -113,7 +124,7 @@ fn cursor_of(reply: &[u8]) -> Option<(u64, &[u8])> {
     }
     let rest = reply.strip_prefix(b"*2\r\n$")?;
     let line = rest.iter().position(|&byte| byte == b'\r')?;
-    let len = usize::try_from(number::parse(&rest[..line])?).ok()?;
+    let len = usize::try_from(number::parse(rest.get(..line)?)?).ok()?;
     let text = rest.get(line + 2..)?.get(..len)?;
     let rest = rest.get(line + 2 + len + 2..)?;
     // Redis may write more than an i64 holds, which is too much for us as well.

@@ -1,5 +1,10 @@
 //! Several servers' texts as one.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
+)]
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -310,7 +315,9 @@ fn read<'a>(texts: &[Text<'a>]) -> Vec<Section<'a>> {
             }
             let (name, value) = split(line, b':');
             let nth: &mut u32 = seen.entry((section, name)).or_default();
-            let fields = &mut sections[section].fields;
+            let Some(Section { fields, .. }) = sections.get_mut(section) else {
+                continue;
+            };
             let place = match places.entry((section, name, *nth)) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
@@ -321,7 +328,9 @@ fn read<'a>(texts: &[Text<'a>]) -> Vec<Section<'a>> {
                     *new.insert(fields.len() - 1)
                 }
             };
-            fields[place].values.extend(value);
+            if let Some(field) = fields.get_mut(place) {
+                field.values.extend(value);
+            }
             *nth += 1;
         }
     }
@@ -498,10 +507,8 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// What is in front of a byte, and what is behind it.
 fn split(line: &[u8], at: u8) -> (&[u8], Option<&[u8]>) {
-    match line.iter().position(|&byte| byte == at) {
-        Some(place) => (&line[..place], Some(&line[place + 1..])),
-        None => (line, None),
-    }
+    let mut parts = line.splitn(2, |&byte| byte == at);
+    (parts.next().unwrap_or_default(), parts.next())
 }
 
 /// A number with a fixed number of decimals, so that sums are exact.

@@ -1,5 +1,10 @@
 //! Reading what SENTINEL MASTERS, MASTER, SENTINELS, REPLICAS and the rest answer, in RESP2 and RESP3.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
+)]
+
 use std::str;
 
 use super::{
@@ -297,7 +302,7 @@ fn id_of(id: &str) -> Result<String, AnswerError> {
 
 /// The beginning of what a Sentinel said, fit to be shown.
 pub(super) fn shown(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]);
+    let text = String::from_utf8_lossy(bytes.get(..SHOWN_BYTES_MAX).unwrap_or(bytes));
     text.chars()
         .map(|char| if char.is_control() { '?' } else { char })
         .collect()

@@ -1,5 +1,10 @@
 //! Reading what a Sentinel publishes, as messages of RESP2 and pushes of RESP3.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
+)]
+
 use std::str;
 
 use super::answers::{host_of, name_text, read_up_to, shown, text};
@@ -178,11 +183,11 @@ impl Event {
             }
             b"+sdown" | b"+odown" => Event::Down {
                 who: words.instance()?,
-                is_agreed: channel[1] == b'o',
+                is_agreed: channel == b"+odown",
             },
             b"-sdown" | b"-odown" => Event::Up {
                 who: words.instance()?,
-                is_agreed: channel[1] == b'o',
+                is_agreed: channel == b"-odown",
             },
             b"+reboot" => Event::Rebooted {
                 who: words.instance()?,
@@ -228,8 +233,9 @@ impl Message {
             _ => return Err(FORM),
         };
         let bytes = |part: &'_ Value| part.text().map(<[u8]>::to_vec).ok_or(FORM);
-        let kind = text("kind of a message", parts.first().ok_or(FORM)?)?;
-        let (channel, published) = match (kind, &parts[1..]) {
+        let (kind, rest) = parts.split_first().ok_or(FORM)?;
+        let kind = text("kind of a message", kind)?;
+        let (channel, published) = match (kind, rest) {
             ("message", [channel, published]) | ("pmessage", [_, channel, published]) => {
                 (bytes(channel)?, bytes(published)?)
             }

@@ -1,5 +1,10 @@
 //! Writing what is asked of Sentinels, and of the servers that they name.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
+)]
+
 use super::CHANNELS;
 use crate::encode;
 

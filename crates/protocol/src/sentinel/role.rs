@@ -1,5 +1,10 @@
 //! Reading ROLE: what a server says that it is.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
+)]
+
 use super::answers::{endpoint_of, items, list, name_of, number_of, read, text};
 use super::{AnswerError, Endpoint, PRIMARIES_MAX, REPLICAS_MAX};
 use crate::value::Value;
