@@ -85,8 +85,8 @@ fn lock(notices: &Mutex<Notices>) -> std::sync::MutexGuard<'_, Notices> {
     notices.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A panic becomes a line of the log. The standard hook writes to standard error itself, and would wait for a reader
-/// before the process could end.
+/// A panic of any thread becomes a line of the log, and ends the process in every build. The standard hook
+/// writes to standard error itself, and would wait for a reader before the process could end.
 fn log_panics(lines: LogLines) {
     std::panic::set_hook(Box::new(move |panic| {
         let backtrace = std::backtrace::Backtrace::capture();
@@ -100,6 +100,7 @@ fn log_panics(lines: LogLines) {
             reason, backtrace, "panicked: a defect of respool"
         );
         lines.finish();
+        std::process::abort();
     }));
 }
 
@@ -319,7 +320,36 @@ pub(crate) fn say_left_out(left_out: &LeftOut) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
     use super::*;
+
+    /// A worker that panics ends the process. The last line says which worker it was, where and why.
+    #[test]
+    fn panic_of_a_worker_ends_the_process_with_a_line() {
+        const IS_CHILD: &str = "PANICS_IN_A_TEST";
+        if std::env::var_os(IS_CHILD).is_some() {
+            let _logs = Logs::start(LogFormat::Text, LogLevel::Info).expect("a thread");
+            let worker = std::thread::Builder::new().name("worker-3".to_owned());
+            let worker = worker.spawn(|| panic!("a broken invariant"));
+            let _ = worker.expect("a thread").join();
+            return;
+        }
+        let name = "logs::tests::panic_of_a_worker_ends_the_process_with_a_line";
+        let child = Command::new(std::env::current_exe().expect("a test program"))
+            .args(["--exact", name, "--nocapture"])
+            .env(IS_CHILD, "1")
+            .env_remove("RUST_BACKTRACE")
+            .output()
+            .expect("it runs again");
+        assert_eq!(child.status.signal(), Some(signal_hook::consts::SIGABRT));
+        let log = String::from_utf8_lossy(&child.stderr);
+        let last = log.lines().last().unwrap_or_default();
+        for part in ["ERROR", "worker-3", file!(), "a broken invariant"] {
+            assert!(last.contains(part), "{part}: {log}");
+        }
+    }
 
     #[test]
     fn what_was_said_of_servers_that_never_come_back_is_forgotten_at_a_bound() {
