@@ -109,6 +109,16 @@ impl Alike {
     }
 }
 
+/// What follows bytes that are no whole array of arguments.
+enum Next {
+    /// The bytes behind so many.
+    Behind(usize),
+    /// More bytes: the scanner keeps its place.
+    Kept,
+    /// The same bytes again, when the session need not wait any more.
+    Waits,
+}
+
 impl Engine {
     /// Takes requests from `input` until it ends or the session must wait; returns how many bytes
     /// are done with. The rest is to be given again, with more behind it.
@@ -166,47 +176,14 @@ impl Engine {
                     }
                     at += len;
                 }
-                Ok(Found::More)
-                    if !trusted && input.len() - at > UNAUTHENTICATED_HELD_BYTES_MAX =>
-                {
-                    scanner.reset();
-                    self.refuse_protocol(key, Violation::UnauthenticatedBulkLength);
-                }
-                Ok(Found::More) => {
-                    let rest = &input[at..];
-                    let limits = &self.settings.limits;
-                    let held_max = if flags.any(Flags::IN_MULTI) {
-                        limits.transaction_bytes_max
-                    } else {
-                        limits.request_held_bytes_max
-                    } as usize;
-                    let large = scanner.argc() > 0
-                        && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
-                    let begun = match large {
-                        true => self.begin_large(key, &scanner, rest),
-                        false => None,
-                    };
-                    match begun {
-                        Some(used) => {
-                            at += used;
-                            scanner.reset();
-                        }
-                        None => {
-                            keep_scanner = true;
-                            break;
-                        }
+                found => match self.take_other(key, &mut scanner, &input[at..], found) {
+                    Next::Behind(used) => at += used,
+                    Next::Kept => {
+                        keep_scanner = true;
+                        break;
                     }
-                }
-                Ok(Found::Nothing { len }) => at += len,
-                Ok(Found::Inline { len }) => match self.place_inline(key, &input[at..at + len]) {
-                    Ok(Placed::Done) => at += len,
-                    Ok(Placed::Wait) => break,
-                    Err(violation) => self.refuse_protocol(key, violation),
+                    Next::Waits => break,
                 },
-                Err(violation) => {
-                    scanner.reset();
-                    self.refuse_protocol(key, violation);
-                }
             }
         }
         let partial = if keep_scanner {
@@ -219,6 +196,59 @@ impl Engine {
         };
         self.after_requests(key, partial);
         at
+    }
+
+    /// Bytes that are no whole array of arguments: `rest` begins with them.
+    #[cold]
+    #[inline(never)]
+    fn take_other(
+        &mut self,
+        key: Key,
+        scanner: &mut Scanner,
+        rest: &[u8],
+        found: Result<Found, Violation>,
+    ) -> Next {
+        let flags = self.sessions.get(key).map(|session| session.flags);
+        let flags = flags.unwrap_or_default();
+        let trusted = !flags.any(Flags::UNAUTHENTICATED);
+        match found {
+            Ok(Found::More) if !trusted && rest.len() > UNAUTHENTICATED_HELD_BYTES_MAX => {
+                scanner.reset();
+                self.refuse_protocol(key, Violation::UnauthenticatedBulkLength);
+            }
+            Ok(Found::More) => {
+                let limits = &self.settings.limits;
+                let held_max = if flags.any(Flags::IN_MULTI) {
+                    limits.transaction_bytes_max
+                } else {
+                    limits.request_held_bytes_max
+                } as usize;
+                let large = scanner.argc() > 0
+                    && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
+                let begun = match large {
+                    true => self.begin_large(key, scanner, rest),
+                    false => None,
+                };
+                let Some(used) = begun else {
+                    return Next::Kept;
+                };
+                scanner.reset();
+                return Next::Behind(used);
+            }
+            Ok(Found::Nothing { len } | Found::Request { len }) => return Next::Behind(len),
+            Ok(Found::Inline { len }) => {
+                match self.place_inline(key, rest.get(..len).unwrap_or(rest)) {
+                    Ok(Placed::Done) => return Next::Behind(len),
+                    Ok(Placed::Wait) => return Next::Waits,
+                    Err(violation) => self.refuse_protocol(key, violation),
+                }
+            }
+            Err(violation) => {
+                scanner.reset();
+                self.refuse_protocol(key, violation);
+            }
+        }
+        Next::Behind(0)
     }
 
     /// Bounds are looked at once per read, not once per request: they may be passed by one read.
