@@ -254,9 +254,9 @@ impl Memory {
         held_bytes > self.room
     }
 
-    /// Whether memory has reached the bound.
-    pub(crate) fn is_far_above(&self, held_bytes: usize) -> bool {
-        self.total(held_bytes) > self.far_above()
+    /// Whether memory is above the bound.
+    pub(crate) fn is_above_bound(&self, held_bytes: usize) -> bool {
+        self.total(held_bytes) > self.bound
     }
 
     /// The sum of all notes by account, and what the worker has beside them.
@@ -289,10 +289,6 @@ impl Memory {
         }
         self.untold += 1;
         None
-    }
-
-    fn far_above(&self) -> usize {
-        self.bound
     }
 
     fn strangers_max(&self) -> usize {
@@ -483,14 +479,14 @@ impl Memory {
             for (since, note) in &incomplete {
                 let is_old = now.since_ms(*since) >= u64::from(INCOMPLETE_OLD_MS);
                 // Young ones are requests on their way, unless they are what fills the memory.
-                let is_flood = over.total > self.far_above() && over.incomplete > self.max / 8;
+                let is_flood = over.total > self.bound && over.incomplete > self.max / 8;
                 if over.total <= self.max || !is_old && !is_flood {
                     break;
                 }
                 over.close(note, Reason::Incomplete);
             }
         }
-        if over.total > self.far_above() {
+        if over.total > self.bound {
             let mut most: Vec<&Note> = notes()
                 .filter(|note| !note.weight.stranger)
                 .filter(|note| over.closed.iter().all(|(key, _)| *key != note.key))

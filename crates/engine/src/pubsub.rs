@@ -197,6 +197,12 @@ impl Engine {
         if self.subscriptions() + news > of_worker {
             return Some(bound_reply("worker-subscriptions-max"));
         }
+        if self
+            .memory
+            .is_above_bound(self.held_bytes + request.bytes.len())
+        {
+            return Some(bound_reply("worker-memory-bytes-max"));
+        }
         if self.kind_of(self.sessions.get(key)?).user != user {
             let text = b"ERR respool: to subscribe as another user, leave all channels first";
             let mut reply = Vec::new();
@@ -498,7 +504,7 @@ impl Engine {
             self.counters.messages_out += 1;
             self.fanned_out += bytes.len();
             self.push_to(member, bytes);
-            if self.memory.is_far_above(self.held_bytes) {
+            if self.memory.is_above_bound(self.held_bytes) {
                 self.relieve_memory();
             }
         }

@@ -470,6 +470,7 @@ impl Engine {
 
     fn enqueue(&mut self, key: Key, bytes: &[u8], ours: Option<Ours>) -> Placed {
         let max = self.settings.limits.transaction_bytes_max as usize;
+        let is_short = self.memory.is_above_bound(self.held_bytes + bytes.len());
         let Some(transaction) = self.transaction_of(key) else {
             unreachable!("a session in MULTI has a transaction");
         };
@@ -481,6 +482,10 @@ impl Engine {
         if transaction.aborted {
             // It will never be sent: nothing more of it is kept.
             return self.answer_reply(key, b"+QUEUED\r\n");
+        }
+        if is_short {
+            self.abort_transaction(key);
+            return self.answer_reply(key, &bound_reply("worker-memory-bytes-max"));
         }
         let mut held = ours.as_ref().map_or(0, Ours::held_bytes);
         let room = transaction.requests.capacity();

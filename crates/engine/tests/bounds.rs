@@ -837,3 +837,90 @@ fn swallowed_request_gets_one_error_only() {
     assert_eq!(world.got(session), "");
     assert_eq!(world.closed_sessions(), [session]);
 }
+
+/// A worker with little memory, and a client that it does not close for that.
+fn spared_in_little_memory() -> (World, SessionId) {
+    let mut settings = settings();
+    settings.limits.worker_memory_bytes_max = 1 << 20;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.asks(session, &["CLIENT NO-EVICT ON"]);
+    // The server says neither whether that may be asked nor which commands it has.
+    world.says(world.shared, "-ERR no\r\n-ERR no\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+    world.sent(world.shared);
+    (world, session)
+}
+
+/// A transaction that needs memory beyond the bound is refused, and its EXEC says so. Its session stays.
+#[test]
+fn transaction_beyond_the_memory_bound_is_refused() {
+    let (mut world, session) = spared_in_little_memory();
+    let server = world.shared;
+    world.asks(session, &["MULTI"]);
+    // The server is asked what it has, and whether a transaction may be opened.
+    for _ in 0..4 {
+        for words in world.asked(server) {
+            world.says(
+                server,
+                match &words[0][..] {
+                    "MULTI" => "+OK\r\n",
+                    "EXEC" => "*0\r\n",
+                    _ => "-ERR no\r\n",
+                },
+            );
+        }
+    }
+    assert_eq!(world.got(session), "+OK\r\n");
+    let value = "v".repeat(100_000);
+    for _ in 0..20 {
+        world.asks(session, &[&format!("SET k {value}")]);
+    }
+    let got = world.got(session);
+    let queued = got.matches("+QUEUED\r\n").count();
+    assert!(queued >= 7, "{queued}");
+    let refused = "the limit worker-memory-bytes-max is reached";
+    assert_eq!(got.matches(refused).count(), 1, "{got}");
+    let counters = world.engine.counters();
+    assert!(
+        counters.memory_bytes <= 1 << 20,
+        "{}",
+        counters.memory_bytes
+    );
+    world.asks(session, &["EXEC"]);
+    assert!(world.got(session).starts_with("-EXECABORT"));
+    assert!(world.closed_sessions().is_empty());
+    assert!(world.engine.counters().memory_bytes < 1 << 18);
+}
+
+/// Channels that need memory beyond the bound are refused, and those before stay.
+#[test]
+fn channel_beyond_the_memory_bound_is_refused() {
+    let (mut world, session) = spared_in_little_memory();
+    world.asks(session, &["SUBSCRIBE a"]);
+    let link = world.connect();
+    let confirm = |name: &str| {
+        format!(
+            ">3\r\n$9\r\nsubscribe\r\n${}\r\n{name}\r\n:1\r\n",
+            name.len()
+        )
+    };
+    world.says(link, confirm("a"));
+    for number in 10..40 {
+        let name = format!("{number}{}", "x".repeat(50_000));
+        world.asks(session, &[&format!("SUBSCRIBE {name}")]);
+        if world.sent(link).contains(&name) {
+            world.says(link, confirm(&name));
+        }
+    }
+    let got = world.got(session);
+    let refused = "the limit worker-memory-bytes-max is reached";
+    assert!(got.contains(refused));
+    let counters = world.engine.counters();
+    assert!(
+        counters.memory_bytes <= 1 << 20,
+        "{}",
+        counters.memory_bytes
+    );
+    assert!(world.closed_sessions().is_empty());
+}
