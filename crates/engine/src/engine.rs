@@ -34,7 +34,7 @@ use crate::fleet::{Answer, Question, Questions, Settling};
 use crate::greeting::{Greeting, Identity};
 use crate::holders::Holders;
 use crate::keeping::Keeping;
-use crate::limits::LINKS_PER_SERVER;
+use crate::limits::{LINKS_PER_SERVER, unanswered_bytes_max};
 use crate::link::{Decision, Link, LinkKey, Role, State, Streaming, Why};
 use crate::login_probe::LoginProbes;
 use crate::memory::Memory;
@@ -396,7 +396,13 @@ impl Engine {
 /// Events in.
 impl Engine {
     /// An engine that at once connects to each pool's servers.
-    pub fn new(settings: Arc<Settings>, worker: Worker, now: Time) -> Self {
+    pub fn new(mut settings: Arc<Settings>, worker: Worker, now: Time) -> Self {
+        let most = unanswered_bytes_max(&settings.limits);
+        if settings.limits.link_unanswered_bytes_max > most {
+            Arc::make_mut(&mut settings)
+                .limits
+                .link_unanswered_bytes_max = most;
+        }
         let (pools, servers) = Pools::build(&settings.pools, &settings.flush);
         let mut engine = Engine {
             pools,

@@ -47,8 +47,8 @@ pub struct Limits {
     pub worker_subscriptions_max: u32,
     /// Requests on one link that are not answered yet. At it: the sessions that add more wait.
     pub link_ledger_max: u32,
-    /// Bytes of requests on one link that are not answered yet; they are kept until then. At it: the
-    /// sessions that add more wait.
+    /// Bytes of requests on one link that are not answered yet; they are kept until then. It is a 64th of
+    /// [`Limits::worker_memory_bytes_max`] at the most. At it: the sessions that add more wait.
     pub link_unanswered_bytes_max: u32,
     /// Bytes of memory that one worker holds for its sessions. At seven eighths of it: sessions that have
     /// not authenticated and old incomplete requests are given up, and the session that is owed most is not
@@ -78,6 +78,17 @@ impl Default for Limits {
         }
     }
 }
+
+/// What one link may hold, so that the links to many databases together hold a part of
+/// [`Limits::worker_memory_bytes_max`].
+pub(crate) fn unanswered_bytes_max(limits: &Limits) -> u32 {
+    let most = (limits.worker_memory_bytes_max / UNANSWERED_SHARE).max(UNANSWERED_BYTES_MIN);
+    u32::try_from(most).unwrap_or(u32::MAX)
+}
+
+/// A link holds one part of so many of [`Limits::worker_memory_bytes_max`], or this many bytes.
+const UNANSWERED_SHARE: u64 = 64;
+const UNANSWERED_BYTES_MIN: u64 = 64 << 10;
 
 /// The least value of [`Limits::worker_memory_bytes_max`] that the options take.
 pub const WORKER_MEMORY_BYTES_MIN: u64 = 1 << 20;
@@ -134,6 +145,9 @@ pub const QUESTIONS_MAX: usize = 64;
 /// Options that one session sets for all workers, by CONFIG SET, of which not every worker knows yet. At it: the
 /// next one is refused.
 pub const SETTINGS_PER_SESSION_MAX: usize = 16;
+
+/// Links of one worker that a server has refused, and that no session needs. At it: the oldest one is forgotten.
+pub const REFUSED_LINKS_MAX: usize = 16;
 
 /// Bytes of requests to subscribe, or to leave, that one link has not answered. At it: the next ones wait.
 pub const SUBSCRIBING_BYTES_MAX: usize = 128 << 10;

@@ -484,7 +484,12 @@ impl Engine {
             return self.answer_reply(key, b"+QUEUED\r\n");
         }
         if is_short {
-            self.abort_transaction(key);
+            // It will never be sent.
+            transaction.aborted = true;
+            let freed = std::mem::take(&mut transaction.requests).len();
+            transaction.held -= freed;
+            self.held_bytes -= freed;
+            self.weigh(key);
             return self.answer_reply(key, &bound_reply("worker-memory-bytes-max"));
         }
         let mut held = ours.as_ref().map_or(0, Ours::held_bytes);

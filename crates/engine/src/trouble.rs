@@ -12,7 +12,7 @@ use crate::engine::{Action, Engine, Event, LinkId};
 use crate::entry::{Before, Entry};
 use crate::failure::{self, Cause, Fate};
 use crate::greeting::Greeted;
-use crate::limits::LINK_UNUSED_MS;
+use crate::limits::{LINK_UNUSED_MS, REFUSED_LINKS_MAX};
 use crate::link::{Link, Role, Sends, State, Streaming};
 use crate::requests::wants_password;
 use crate::session::{Flags, Session};
@@ -356,6 +356,37 @@ impl Engine {
             link.state = State::Resting { until };
         }
         self.fail_waiting(key);
+        self.bound_refused(key);
+    }
+
+    /// Of links that the server refuses, for a database that it does not have, say, the oldest one goes when
+    /// there are too many. In the next tick all of them go that no session rides on; until then, a client could
+    /// fill `links-max` with them.
+    fn bound_refused(&mut self, newest: Key) {
+        let links = self.links.iter();
+        let refused = links.filter_map(|(key, link)| match link.state {
+            State::Resting { until } if key != newest && self.is_refused_to_all(link) => {
+                Some((until, key))
+            }
+            _ => None,
+        });
+        let refused: Vec<(Time, Key)> = refused.collect();
+        if refused.len() >= REFUSED_LINKS_MAX
+            && let Some((_, oldest)) = refused.into_iter().min()
+        {
+            self.remove_link(oldest);
+        }
+    }
+
+    /// Whether the server has refused a shared link, and no session rides on it or waits for it.
+    fn is_refused_to_all(&self, link: &Link) -> bool {
+        link.refusal.is_some()
+            && link.riders == 0
+            && link.waiters.is_empty()
+            && link.role == Role::Shared
+            && link.key.user == CONFIGURED
+            && link.key != self.first_link(link.key.server)
+            && !self.is_routed_to(link.key.server)
     }
 
     /// Nobody waits any more at a link that is not up.

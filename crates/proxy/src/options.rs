@@ -1047,7 +1047,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ),
         value: "SIZE",
         brief: "Bytes of requests on one link that are not answered yet",
-        more: "They are kept until then. At it, the sessions that add more wait.",
+        more: "They are kept until then. At it, the sessions that add more wait. It is a 64th of \
+               --worker-memory-bytes-max at the most.",
         example: "16MiB",
         ..OPTION
     },
