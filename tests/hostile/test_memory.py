@@ -6,7 +6,7 @@ import unittest
 from harness import Client, HostileTest, MIB, encode
 
 BOUND = 64 * MIB
-ARGS = ("--worker-memory-bytes-max", str(BOUND))
+ARGS = ("--threads", "1", "--worker-memory-bytes-max", str(BOUND))
 
 
 class Bounds(HostileTest):
