@@ -94,6 +94,13 @@ pub enum Notice {
         /// What becomes of these requests.
         effect: String,
     },
+    /// Logins of clients were refused; said once a minute of each address.
+    LoginsRefused {
+        /// The address, or the network of an IPv6 address.
+        from: String,
+        /// How many, since this was last said.
+        count: u64,
+    },
     /// A client has set options of ours, for all workers.
     OptionsSet {
         /// The client's address.

@@ -337,6 +337,7 @@ impl Worker {
                     name,
                     effect,
                 },
+                Event::LoginsRefused { from, count } => Notice::LoginsRefused { from, count },
                 Event::OptionsSet {
                     peer,
                     pool,

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::limits::{CREDENTIALS_BYTES_MAX, LOGINS_MAX};
 use crate::link::{Link, LinkKey, Role, State};
+use crate::login_probe::{Claim, Gate};
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
 use crate::settings::{Credentials, User};
@@ -68,6 +69,8 @@ pub(crate) struct Login {
     hello: Option<Kept>,
     /// What the server said to the AUTH.
     said: Option<Vec<u8>>,
+    /// What the login counts for its client's address.
+    pub(crate) claim: Claim,
 }
 
 impl Login {
@@ -105,18 +108,35 @@ impl Engine {
         }
         match self.authenticate(key, name.unwrap_or(b"default"), password) {
             Ok(()) => self.answer_reply(key, b"+OK\r\n"),
-            Err(text) => self.answer_error(key, text),
+            Err(placed) => placed,
         }
     }
 
-    /// One of our own users.
+    /// One of our own users. `Err`: it waits, or is refused.
     pub(crate) fn authenticate(
         &mut self,
         key: Key,
         name: &[u8],
         password: &[u8],
-    ) -> Result<(), &'static [u8]> {
-        let user = self.own_user(name, password).ok_or(WRONG)?;
+    ) -> Result<(), Placed> {
+        let user = self.own_user(name, password);
+        let is_same = |session: &Session| {
+            !session.flags.any(Flags::UNAUTHENTICATED) && user == Some(session.user)
+        };
+        if self.sessions.get(key).is_some_and(is_same) {
+            return Ok(());
+        }
+        // It is answered at once, so it need not count beforehand.
+        let claim = match self.login_gate(key, true) {
+            Gate::Open(claim) => claim,
+            Gate::Wait => return Err(Placed::Wait),
+            Gate::Shut => return Err(self.refuse_untried(key)),
+        };
+        self.end_login_turn(key);
+        let Some(user) = user else {
+            self.login_was_wrong(key, claim);
+            return Err(self.answer_error(key, WRONG));
+        };
         if let Some(session) = self.sessions.get_mut(key) {
             session.flags.remove(Flags::UNAUTHENTICATED);
             session.user = user;
@@ -152,10 +172,15 @@ impl Engine {
         if name.map_or(0, <[u8]>::len) + password.len() > CREDENTIALS_BYTES_MAX {
             return self.answer_reply(key, &bound_reply("CREDENTIALS_BYTES_MAX"));
         }
-        let pinned = !session.pins.is_empty();
+        let (pinned, pool) = (!session.pins.is_empty(), usize::from(session.pool));
+        let claim = match self.server_login_gate(key, &login) {
+            Gate::Open(claim) => claim,
+            Gate::Wait => return Placed::Wait,
+            Gate::Shut => return self.refuse_untried(key),
+        };
         if !pinned && self.is_routed(key) && self.queued_group(key).is_none() {
             // Any server will do, and where the session asked last may be one that is not there.
-            let up = self.first_up(usize::from(session.pool));
+            let up = self.first_up(pool);
             self.turn(key, up);
         }
         let Some(session) = self.sessions.get(key) else {
@@ -185,10 +210,12 @@ impl Engine {
             }
             // Only a login that the server has accepted gets a link of its own.
             None => {
+                self.end_login_turn(key);
                 let login = Login {
                     credentials: login,
                     hello: hello.map(|(_, rest)| rest),
                     said: None,
+                    claim,
                 };
                 return self.probe_login(key, server, request, login);
             }
@@ -200,15 +227,21 @@ impl Engine {
                 .and_then(|session| session.rare.as_mut())
         {
             rare.login_asked_at = None;
+            rare.attempts.turn = None;
         }
         let link = match link {
             Ok(link) => link,
-            Err(blocked) => return self.blocked(key, blocked),
+            Err(Blocked::Wait) => return Placed::Wait,
+            Err(blocked) => {
+                self.login_was_right(claim);
+                return self.blocked(key, blocked);
+            }
         };
         let duty = Duty::Login(Box::new(Login {
             credentials: login,
             hello: hello.map(|(_, rest)| rest),
             said: None,
+            claim,
         }));
         // The session stays where it is until the server has agreed: nothing need be undone. Its own link is
         // somebody else's from now on, whether or not the answer comes in time.
@@ -218,6 +251,20 @@ impl Engine {
         self.put_on(link, key, &request, duty);
         self.hold_until_caught_up(key);
         Placed::Done
+    }
+
+    /// Whether a session may ask its server about a login now. A login that a server has accepted before, or that it
+    /// is being asked about, counts for its address only when it is refused. The login that the session has already does not
+    /// wait.
+    pub(crate) fn server_login_gate(&mut self, key: Key, login: &Credentials) -> Gate {
+        if let Some(session) = self.sessions.get(key)
+            && !session.flags.any(Flags::UNAUTHENTICATED)
+            && self.logins.get(session.user) == Some(login)
+        {
+            return Gate::Open(Claim::free(session.peer));
+        }
+        let presumed_right = self.logins.find(login).is_some() || self.is_being_asked(login);
+        self.login_gate(key, presumed_right)
     }
 
     /// The shared link of a user, once it is up: then the server has agreed to the password already.
@@ -290,9 +337,10 @@ impl Engine {
             wrong
         });
         if !said.starts_with(b"+") {
-            self.counters.logins_refused += 1;
+            self.login_was_wrong(entry.session, login.claim);
             return self.pass_on(entry, &said);
         }
+        self.login_was_right(login.claim);
         if self.sessions.get(entry.session).is_none() {
             return;
         }

@@ -9,12 +9,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::guess_delay::GuessDelay;
 use crate::subscriptions::Kind;
 
 /// By pool and kind, then by name. All of a pool's subscribers are at one server, which every worker may know by another number.
 type Excess = HashMap<(u16, Kind), HashMap<Arc<[u8]>, i64>>;
 
-/// The excess of every channel and pattern, over all workers. They share one.
+/// What all workers share: the excess of every channel and pattern, and the addresses of wrong passwords.
 #[derive(Debug, Default)]
 pub struct Directory {
     /// Entries in `excess`: most requests need to know no more than that there are none.
@@ -22,6 +23,7 @@ pub struct Directory {
     excess: Mutex<Excess>,
     /// Of each Cluster, the node where it is published and listened: what servers count is of their own connections.
     homes: Mutex<HashMap<u16, String>>,
+    guesses: Mutex<GuessDelay>,
 }
 
 impl Directory {
@@ -84,6 +86,11 @@ impl Directory {
 
     pub(crate) fn set_home(&self, pool: u16, label: &str) {
         self.lock_homes().insert(pool, label.to_owned());
+    }
+
+    /// The delay of logins after wrong passwords. Only logins ask for it.
+    pub(crate) fn guesses(&self) -> MutexGuard<'_, GuessDelay> {
+        self.guesses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_homes(&self) -> MutexGuard<'_, HashMap<u16, String>> {

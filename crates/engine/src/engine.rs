@@ -159,6 +159,13 @@ pub enum Event {
         /// What becomes of these requests.
         effect: String,
     },
+    /// Logins of clients were refused. Told of each address once a minute.
+    LoginsRefused {
+        /// The address, or the network of an IPv6 address.
+        from: String,
+        /// How many, since this was last told.
+        count: u64,
+    },
     /// A client has set options of ours.
     OptionsSet {
         /// The client's address.

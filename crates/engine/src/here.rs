@@ -239,9 +239,9 @@ impl Engine {
             return self.log_in(key, (Some(user), password), Some(rest));
         }
         if let Some((user, password)) = hello.credentials
-            && let Err(text) = self.authenticate(key, user, password)
+            && let Err(placed) = self.authenticate(key, user, password)
         {
-            return self.answer_error(key, text);
+            return placed;
         }
         let unauthenticated = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
         if self.sessions.get(key).is_some_and(unauthenticated) {

@@ -31,6 +31,7 @@ mod failure;
 mod fleet;
 mod gather;
 mod greeting;
+mod guess_delay;
 mod health;
 mod here;
 mod holders;

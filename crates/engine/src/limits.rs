@@ -236,6 +236,37 @@ pub const LOGINS_PER_PROBE: usize = 16;
 /// Logins of one worker that wait for a probing link. At it: the next one is refused.
 pub const LOGIN_QUEUE_MAX: usize = 1 << 10;
 
+/// Addresses of one process of which wrong passwords are remembered. At it: the one with the fewest is forgotten.
+pub const GUESSERS_MAX: usize = 4 << 10;
+
+/// Wrong passwords of one address that cost no delay. From there on each doubles the delay of the address's next login.
+pub const GUESSES_FREE: u32 = 8;
+
+/// The delay of a login after [`GUESSES_FREE`] wrong passwords of its address ...
+pub const GUESS_DELAY_MS_MIN: u32 = 50;
+/// ... and after many, milliseconds ...
+pub const GUESS_DELAY_MS_MAX: u32 = 1_000;
+/// ... and the same for all sockets of the file system, milliseconds.
+pub const SOCKET_GUESS_DELAY_MS_MAX: u32 = 200;
+
+/// Wrong passwords of one address that count. At it: another one changes nothing.
+pub const GUESS_SCORE_MAX: u32 = 16;
+
+/// In this time one wrong password of an address is forgiven, milliseconds.
+pub const GUESS_FORGIVEN_MS: u32 = 5_000;
+
+/// From one login that had to wait to the next one of its address, microseconds.
+pub const GUESS_SPACING_US: u32 = 5_000;
+
+/// How long a login waits for its turn because of wrong passwords of its address, milliseconds. At it: refused, untried.
+pub const GUESS_WAIT_MS_MAX: u32 = 2_000;
+
+/// How often the log tells the wrong passwords of one address, milliseconds.
+pub const GUESS_REPORT_MS: u64 = 60_000;
+
+// A login that waits alone is tried.
+const _: () = assert!(GUESS_DELAY_MS_MAX < GUESS_WAIT_MS_MAX && GUESSES_FREE < GUESS_SCORE_MAX);
+
 /// Bytes of a name and a password that a client may log in with. At it: refused, without asking a server.
 pub const CREDENTIALS_BYTES_MAX: usize = 8 << 10;
 

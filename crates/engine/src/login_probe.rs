@@ -6,15 +6,18 @@ use std::collections::VecDeque;
 
 use crate::auth::{CONFIGURED, Login};
 use crate::duty::Duty;
-use crate::engine::Engine;
+use crate::engine::{Engine, Event};
 use crate::entry::Entry;
 use crate::failure::{Cause, Fate};
+use crate::guess_delay::{Asked, Source, Turn};
 use crate::limits::{LOGIN_PROBES_PER_SERVER, LOGIN_QUEUE_MAX, LOGINS_PER_PROBE};
 use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::ServerId;
 use crate::requests::{Placed, bound_reply};
-use crate::session::Flags;
+use crate::session::{Flags, Peer};
+use crate::settings::Credentials;
 use crate::slots::Key;
+use crate::time::Time;
 use crate::trust::refuses_login;
 
 /// The logins of one worker that wait for a server.
@@ -24,6 +27,38 @@ pub(crate) struct LoginProbes {
     pub(crate) newcomers: Vec<Key>,
     /// Logins that wait for a place on a probing link, oldest first; at most [`LOGIN_QUEUE_MAX`].
     queue: VecDeque<Attempt>,
+    /// Sessions whose logins wait because of wrong passwords of their addresses, and until when; at most as many as
+    /// there are sessions.
+    delayed: Vec<(Time, Key)>,
+    /// When the log was last given refused logins to tell.
+    reported_at: Time,
+}
+
+/// Whether a login is tried now.
+pub(crate) enum Gate {
+    /// It is. What it counts for its address is to be settled with the answer.
+    Open(Claim),
+    /// It waits; the session holds.
+    Wait,
+    /// It is refused, untried.
+    Shut,
+}
+
+/// A login that is being tried, as its address is charged for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    source: Source,
+    is_charged: bool,
+}
+
+impl Claim {
+    /// Of a login that does not wait.
+    pub(crate) fn free(peer: Peer) -> Claim {
+        Claim {
+            source: Source::of(peer),
+            is_charged: false,
+        }
+    }
 }
 
 /// A login of a client that no server has been asked about yet.
@@ -84,6 +119,123 @@ impl Engine {
             _ if !is_configured => {}
             None => self.login_accepted(server),
             Some(error) => self.login_refused(server, error),
+        }
+    }
+
+    /// Whether a session may try a login now. A transaction does not wait: its login is refused instead.
+    pub(crate) fn login_gate(&mut self, key: Key, is_presumed_right: bool) -> Gate {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Gate::Shut;
+        };
+        let source = Source::of(session.peer);
+        let attempts = session.rare.as_deref().map(|rare| &rare.attempts);
+        let is_new = attempts.is_none_or(|attempts| attempts.turn.is_none());
+        let turn = match attempts.and_then(|attempts| attempts.turn) {
+            Some(turn) => turn,
+            None => {
+                let within = session.rare.as_deref().and_then(|rare| rare.within);
+                let asked = Asked {
+                    is_presumed_right,
+                    has_failed: attempts.is_some_and(|attempts| attempts.has_failed),
+                    may_wait: !session.flags.any(Flags::IN_MULTI) && within.is_none(),
+                };
+                let mut guesses = self.directory.guesses();
+                guesses.reserve(source, asked, self.now)
+            }
+        };
+        if self.now >= turn.at {
+            let Turn {
+                is_tried,
+                is_charged,
+                ..
+            } = turn;
+            return match is_tried {
+                true => Gate::Open(Claim { source, is_charged }),
+                false => Gate::Shut,
+            };
+        }
+        if is_new {
+            session.rare().attempts.turn = Some(turn);
+            self.login_probes.delayed.push((turn.at, key));
+        }
+        self.hold(key, Flags::HOLD_LINK);
+        Gate::Wait
+    }
+
+    /// The login that a session waited with has been tried, or refused.
+    pub(crate) fn end_login_turn(&mut self, key: Key) {
+        let session = self.sessions.get_mut(key);
+        if let Some(rare) = session.and_then(|session| session.rare.as_mut()) {
+            rare.attempts.turn = None;
+        }
+    }
+
+    /// A login was right, or was not tried in the end.
+    pub(crate) fn login_was_right(&mut self, claim: Claim) {
+        let mut guesses = self.directory.guesses();
+        guesses.handle_accepted(claim.source, claim.is_charged, self.now);
+    }
+
+    /// A login was wrong.
+    pub(crate) fn login_was_wrong(&mut self, key: Key, claim: Claim) {
+        self.counters.logins_refused += 1;
+        let mut guesses = self.directory.guesses();
+        guesses.handle_refused(claim.source, claim.is_charged, self.now);
+        drop(guesses);
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.rare().attempts.has_failed = true;
+        }
+    }
+
+    /// A login is refused because too many of its address wait already.
+    pub(crate) fn refuse_untried(&mut self, key: Key) -> Placed {
+        self.end_login_turn(key);
+        self.counters.logins_refused += 1;
+        self.answer_reply(key, UNTRIED)
+    }
+
+    /// Whether a server is being asked about these very credentials: then one answer tells of all.
+    pub(crate) fn is_being_asked(&self, login: &Credentials) -> bool {
+        let mut waiting = self.login_probes.queue.iter();
+        waiting.any(|attempt| attempt.login.credentials == *login)
+            || self.links.iter().any(|(_, link)| {
+                let is_same = |duty: &Duty| match duty {
+                    Duty::Login(asked) => asked.credentials == *login,
+                    _ => false,
+                };
+                link.role == Role::Probe && link.duties.iter().any(is_same)
+            })
+    }
+
+    /// Logins whose turn has come are tried, and the log is told of those that were refused.
+    pub(crate) fn tick_guesses(&mut self) {
+        let now = self.now;
+        let mut due = Vec::new();
+        self.login_probes.delayed.retain(|(at, key)| {
+            let is_due = *at <= now;
+            if is_due {
+                due.push(*key);
+            }
+            !is_due
+        });
+        for key in due {
+            self.release(key, Flags::HOLD_LINK);
+        }
+        if now.since_ms(self.login_probes.reported_at) < REPORTED_MS {
+            return;
+        }
+        self.login_probes.reported_at = now;
+        let mut reports = Vec::new();
+        let mut guesses = self.directory.guesses();
+        reports.extend(std::iter::from_fn(|| guesses.poll_report(now)));
+        drop(guesses);
+        for report in reports {
+            let from = match report.source {
+                Some(source) => source.to_string(),
+                None => String::from("several addresses"),
+            };
+            let count = report.count;
+            self.tell(Event::LoginsRefused { from, count });
         }
     }
 
@@ -152,6 +304,7 @@ impl Engine {
                 continue;
             }
             link.push_with(attempt.entry, &attempt.request, Duty::Login(attempt.login));
+            link.unused_since = self.now;
             self.counters.link_requests += 1;
             self.list_link(key);
         }
@@ -167,6 +320,7 @@ impl Engine {
                 return;
             };
             self.counters.timeouts += 1;
+            self.login_was_right(attempt.login.claim);
             let server = self.server(attempt.server).label.clone();
             let server = &server;
             self.fail(
@@ -183,6 +337,7 @@ impl Engine {
         let label = self.server(server).label.clone();
         for attempt in queue {
             if attempt.server == server {
+                self.login_was_right(attempt.login.claim);
                 let server = &label;
                 self.fail(
                     attempt.entry,
@@ -222,3 +377,10 @@ impl Engine {
         self.pump(server);
     }
 }
+
+/// How often refused logins are looked for that the log is to tell, milliseconds.
+const REPORTED_MS: u64 = 1_000;
+
+const UNTRIED: &[u8] =
+    b"-NOTSENT respool: the login was not tried: too many wrong passwords from this address; \
+    try again in a few seconds\r\n";

@@ -14,6 +14,7 @@ use crate::coalesce::{Move, Run};
 use crate::duty::Duty;
 use crate::elsewhere::Delayed;
 use crate::gather::Gather;
+use crate::guess_delay::Attempts;
 use crate::keeping::Keeping;
 use crate::limits::{FUSED_WAITING_BYTES_MAX, UNAUTHENTICATED_HELD_BYTES_MAX};
 use crate::memory::{Held, Weight};
@@ -371,6 +372,7 @@ pub(crate) struct Rare {
     pub(crate) redirect_found: Option<Found>,
     /// When it asked the server who it is, if it waits for a link to ask on.
     pub(crate) login_asked_at: Option<Time>,
+    pub(crate) attempts: Attempts,
     /// What is left of its last request, and whether that gets no reply.
     pub(crate) steps: VecDeque<Step>,
     pub(crate) steps_silent: bool,

@@ -24,6 +24,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::here::Hello;
+use crate::login_probe::{Claim, Gate};
 use crate::pinned::Switch;
 use crate::pool::Group;
 use crate::redirect::{Redirect, redirect_asked};
@@ -69,6 +70,7 @@ enum Ours {
     Login {
         login: Credentials,
         hello: Option<Kept>,
+        claim: Claim,
     },
     /// The session keeps a link of its own as long as this is on, and `had` one for it before.
     Switch {
@@ -120,7 +122,7 @@ impl Ours {
     fn held_bytes(&self) -> usize {
         let own = match self {
             Ours::Here(request) | Ours::Hello(request) => request.bytes.len(),
-            Ours::Login { login, hello } => {
+            Ours::Login { login, hello, .. } => {
                 let name = login.user.as_ref().map_or(0, String::len);
                 let rest = hello.as_ref().map_or(0, |rest| rest.bytes.len());
                 name + login.password.len() + rest
@@ -444,7 +446,25 @@ impl Engine {
         let Some(login) = credentials(name, password) else {
             return self.queue_here(key, request);
         };
-        self.enqueue(key, asked, Some(Ours::Login { login, hello }))
+        // It counts when it is queued: EXEC asks about all of them at once.
+        let claim = match self.server_login_gate(key, &login) {
+            Gate::Open(claim) => claim,
+            Gate::Wait => return Placed::Wait,
+            Gate::Shut => {
+                self.abort_transaction(key);
+                return self.refuse_untried(key);
+            }
+        };
+        self.end_login_turn(key);
+        self.enqueue(
+            key,
+            asked,
+            Some(Ours::Login {
+                login,
+                hello,
+                claim,
+            }),
+        )
     }
 
     fn queue_here(&mut self, key: Key, request: &Request<'_>) -> Placed {
@@ -732,10 +752,18 @@ impl Engine {
                     woven.say(element);
                 }
                 Some(Ours::Here(request) | Ours::Hello(request)) => woven.ask(request),
-                Some(Ours::Login { ref hello, .. }) if !agrees(hello.is_some(), element) => {
+                Some(Ours::Login {
+                    ref hello, claim, ..
+                }) if !agrees(hello.is_some(), element) => {
+                    self.login_was_wrong(key, claim);
                     woven.say(element);
                 }
-                Some(Ours::Login { login, hello }) => {
+                Some(Ours::Login {
+                    login,
+                    hello,
+                    claim,
+                }) => {
+                    self.login_was_right(claim);
                     // Not before it has proved right: who may name users is anybody.
                     let Some(user) = self.place_of_login(login) else {
                         self.close_for(key, String::from("LOGINS_MAX: it is a user too many"));

@@ -524,6 +524,7 @@ impl Engine {
         self.tick_login_checks();
         self.tick_memory();
         self.tick_login_queue();
+        self.tick_guesses();
         let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);
         if idle_ms > 0 {
             let idle = |(key, session): (Key, &crate::session::Session)| {

@@ -2,8 +2,10 @@
 
 mod world;
 
-use respool_engine::settings::Credentials;
-use respool_engine::{Event, LinkId, SessionId};
+use std::net::SocketAddr;
+
+use respool_engine::settings::{Credentials, User};
+use respool_engine::{Event, LinkId, Peer, SessionId};
 use world::{HELLO, World, requests, settings};
 
 const NOAUTH: &str = "-NOAUTH Authentication required.\r\n";
@@ -202,7 +204,10 @@ fn check_without_reset_connects_anew() {
 
 /// A server that wants a password, with users of its own.
 fn locked() -> World {
-    let mut world = World::unconnected(world::worker(0, 1), settings());
+    let mut settings = settings();
+    // Guesses of one session may take longer.
+    settings.timeouts.authenticate_ms = 0;
+    let mut world = World::unconnected(world::worker(0, 1), settings);
     let link = world.shared;
     world.turn(|engine| engine.handle_link_up(link));
     world.says(link, HELLO_REFUSED);
@@ -228,11 +233,18 @@ fn wrong_passwords_are_tried_once_on_one_connection() {
     for number in 0..500 {
         let asked = format!("AUTH user{number} wrong");
         world.asks(session, &[&asked]);
-        assert_eq!(
-            world.sent(probe).as_bytes(),
-            requests(&[&asked, "HELLO"]),
-            "nothing else is said"
-        );
+        // Wrong passwords of its address make it wait.
+        let mut sent = world.sent(probe);
+        let mut waited_ms = 0;
+        while sent.is_empty() && waited_ms < 2_000 {
+            world.wait_ms(50);
+            waited_ms += 50;
+            sent = world.sent(probe);
+        }
+        assert_eq!(waited_ms > 0, number >= 7, "{waited_ms} ms for {number}");
+        assert!(waited_ms <= 1_050, "{waited_ms} ms for {number}");
+        let expected = requests(&[&asked, "HELLO"]);
+        assert_eq!(sent.as_bytes(), expected, "nothing else is said");
         // Some releases say nothing to an AUTH that fails.
         let silent = number % 2 == 0;
         let said = if silent { "" } else { "-WRONGPASS no\r\n" };
@@ -242,6 +254,7 @@ fn wrong_passwords_are_tried_once_on_one_connection() {
     assert!(world.connecting().iter().all(|link| *link == world.shared));
     assert_eq!(world.engine.counters().logins_refused, 501);
     world.asks(session, &["AUTH right secret"]);
+    world.wait_ms(1_050);
     world.says(probe, ["+OK\r\n", HELLO].concat());
     assert_eq!(world.got(session), "+OK\r\n");
     let own: Vec<_> = world.connecting();
@@ -288,4 +301,167 @@ fn guesses_share_two_links_and_a_bounded_queue() {
         }
     }
     assert_eq!(tried, 1_024 + 2 * 16);
+}
+
+/// A world with a user of respool.
+fn own_user() -> World {
+    let mut settings = settings();
+    settings.users.push(User {
+        name: String::from("alice"),
+        password: String::from("right"),
+    });
+    World::new(settings)
+}
+
+/// A session of this address.
+fn accept_from(world: &mut World, address: &str) -> SessionId {
+    let address: SocketAddr = address.parse().unwrap();
+    world.engine.handle_accept(Peer::Tcp(address), 0)
+}
+
+/// A thousand connections of one address, with a guess each, are answered at its rate, and no later than the bound.
+#[test]
+fn parallel_guesses_wait_for_one_another() {
+    let mut world = own_user();
+    let guessers: Vec<_> = (0..1_000).map(|_| world.accept()).collect();
+    let guess = requests(&["AUTH alice wrong"]);
+    world.turn(|engine| {
+        for guesser in &guessers {
+            engine.handle_session_bytes(*guesser, &guess);
+        }
+    });
+    let said = |world: &mut World| -> Vec<String> {
+        let said = guessers.iter().map(|guesser| world.got(*guesser));
+        said.filter(|said| !said.is_empty()).collect()
+    };
+    assert_eq!(said(&mut world).len(), 8);
+    let other = accept_from(&mut world, "10.1.1.1:1");
+    world.asks(other, &["AUTH alice right"]);
+    assert_eq!(world.got(other), "+OK\r\n");
+    world.wait_ms(2_050);
+    let said = said(&mut world);
+    assert_eq!(said.len(), 1_000 - 8);
+    let tried = said.iter().filter(|said| said.starts_with("-WRONGPASS "));
+    assert!(tried.count() <= 400);
+    assert!(said.iter().any(|said| said.starts_with("-NOTSENT ")));
+    // A client of their address is let in a second later.
+    let polite = world.accept();
+    world.asks(polite, &["AUTH alice right"]);
+    assert_eq!(world.got(polite), "");
+    world.wait_ms(2_050);
+    assert_eq!(world.got(polite), "+OK\r\n");
+    // What it is already costs nothing.
+    world.asks(polite, &["AUTH alice right"]);
+    assert_eq!(world.got(polite), "+OK\r\n");
+}
+
+/// Guesses in one pipeline wait one behind the other: as AUTH, as HELLO, and without replies.
+#[test]
+fn pipelined_guesses_wait_one_behind_the_other() {
+    for words in ["AUTH alice wrong", "HELLO 3 AUTH alice wrong"] {
+        for silent in [false, true] {
+            let mut world = own_user();
+            let session = world.accept();
+            let right = world.accept();
+            world.asks(right, &["AUTH alice right"]);
+            world.got(right);
+            let mut bytes = match silent {
+                true => requests(&["AUTH alice right", "CLIENT REPLY OFF"]),
+                false => Vec::new(),
+            };
+            bytes.extend(requests(&[words]).repeat(500));
+            world.sends(session, &bytes);
+            world.wait_ms(10_000);
+            let refused = world.engine.counters().logins_refused;
+            // A second for each behind the first ones.
+            assert!((14..=25).contains(&refused), "{refused} for {words}");
+            assert_eq!(world.got(session).contains("WRONGPASS"), !silent);
+        }
+    }
+}
+
+/// Guessers that leave before the answer are counted, and do not make an address wait less.
+#[test]
+fn guessers_that_leave_count() {
+    let mut world = locked();
+    world.connecting();
+    for number in 0..20 {
+        let session = world.accept();
+        world.asks(session, &[&format!("AUTH user{number} wrong")]);
+        world.turn(|engine| engine.handle_session_lost(session));
+    }
+    let mut probes = world.connecting();
+    probes.retain(|link| *link != world.shared);
+    for probe in &probes {
+        world.turn(|engine| engine.handle_link_up(*probe));
+        world.says(*probe, HELLO_REFUSED);
+    }
+    let session = world.accept();
+    let asked = "AUTH right secret";
+    world.asks(session, &[asked]);
+    let is_asked = |world: &mut World| {
+        let sent: String = probes.iter().map(|probe| world.sent(*probe)).collect();
+        sent.contains("secret")
+    };
+    assert!(!is_asked(&mut world));
+    world.wait_ms(1_100);
+    assert!(is_asked(&mut world));
+}
+
+/// AUTH in a transaction counts, and does not wait: behind the first ones it is refused, untried.
+#[test]
+fn guesses_in_a_transaction_count() {
+    let guesses: Vec<_> = (0..100).map(|at| format!("AUTH user{at} wrong")).collect();
+    let mut asked = vec!["MULTI"];
+    asked.extend(guesses.iter().map(String::as_str));
+    asked.push("EXEC");
+    // The server is asked which commands there are, and whether transactions may be opened.
+    let answer = |world: &mut World| {
+        let link = world.shared;
+        for _ in 0..5 {
+            for args in world.asked(link) {
+                let said = match args[0].as_str() {
+                    "COMMAND" => "-NOPERM no\r\n",
+                    "EXEC" => "*0\r\n",
+                    _ => "+OK\r\n",
+                };
+                world.says(link, said);
+            }
+        }
+    };
+    // Of the server's users: when it is queued.
+    let mut world = World::new(settings());
+    let session = world.accept();
+    world.asks(session, &asked);
+    answer(&mut world);
+    let said = world.got(session);
+    assert_eq!(said.matches("+QUEUED").count(), 8);
+    assert_eq!(said.matches("-NOTSENT ").count(), 92);
+    assert!(said.contains("-EXECABORT "));
+    // Of respool's: when it is executed.
+    let mut world = own_user();
+    let session = world.accept();
+    world.asks(session, &["AUTH alice right"]);
+    world.asks(session, &asked);
+    answer(&mut world);
+    let said = world.got(session);
+    assert_eq!(said.matches("-WRONGPASS ").count(), 8, "{said}");
+    assert_eq!(said.matches("-NOTSENT ").count(), 92);
+}
+
+/// The log tells of the address, and of the number, once a minute.
+#[test]
+fn log_tells_refused_logins_of_an_address() {
+    let mut world = own_user();
+    let session = accept_from(&mut world, "10.1.1.1:1");
+    world.asks(session, &["AUTH alice wrong"; 5]);
+    world.wait_ms(3_000);
+    let refused = |event: &Event| matches!(event, Event::LoginsRefused { .. });
+    let told: Vec<_> = world.events.iter().filter(|event| refused(event)).collect();
+    let expected = Event::LoginsRefused {
+        from: String::from("10.1.1.1"),
+        count: 5,
+    };
+    assert_eq!(told, [&expected]);
+    assert_eq!(world.engine.counters().logins_refused, 5);
 }

@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     SessionClosed,
     /// `topology`.
     Topology,
+    /// `logins refused`.
+    LoginsRefused,
     /// `options set`.
     OptionsSet,
     /// Clients were not accepted.
@@ -42,7 +44,11 @@ impl Kind {
     pub(crate) fn lines_max(self) -> u32 {
         match self {
             Kind::SessionClosed | Kind::Refused | Kind::Signal => 5,
-            Kind::LinkUp | Kind::LinkDown | Kind::OptionsSet | Kind::Other => 10,
+            Kind::LinkUp
+            | Kind::LinkDown
+            | Kind::LoginsRefused
+            | Kind::OptionsSet
+            | Kind::Other => 10,
             Kind::Topology => 30,
         }
     }
@@ -54,6 +60,7 @@ impl Kind {
             Kind::LinkDown => "link down",
             Kind::SessionClosed => "session closed",
             Kind::Topology => "topology",
+            Kind::LoginsRefused => "logins refused",
             Kind::OptionsSet => "options set",
             Kind::Refused => "clients were refused",
             Kind::Signal => "signal",

@@ -235,6 +235,11 @@ impl Notices {
                     warn!(worker, bound = name, effect, "bound reached");
                 }
             }
+            Notice::LoginsRefused { from, count } => {
+                if self.admits(Kind::LoginsRefused, "", now) {
+                    warn!(from, count, "logins refused");
+                }
+            }
             Notice::OptionsSet {
                 peer,
                 pool,

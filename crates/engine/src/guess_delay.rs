@@ -1,0 +1,501 @@
+//! How long a login waits because its address has sent wrong passwords.
+//!
+//! Each address has a score: one for each wrong password, and one for each new login that no server has
+//! answered yet. Time forgives. From [`GUESSES_FREE`] on, every login of the address waits before it is tried,
+//! right or wrong: a client must not learn from the time of its answer what the answer will be.
+//!
+//! ```text
+//!   score      0 .. 7    8      9      10     11     12     13 ..
+//!   waits ms      0     50    100    200    400    800   1000      and behind the login in front, by GUESS_SPACING_US
+//! ```
+//!
+//! The wait is never longer than [`GUESS_WAIT_MS_MAX`]: a login whose turn would come later is refused then,
+//! untried. Sessions with a wrong password behind them queue apart from the others of their address. So a client
+//! that shares an address with guessers waits about a second, however many connections these have.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::limits::{
+    GUESS_DELAY_MS_MAX, GUESS_DELAY_MS_MIN, GUESS_FORGIVEN_MS, GUESS_REPORT_MS, GUESS_SCORE_MAX,
+    GUESS_SPACING_US, GUESS_WAIT_MS_MAX, GUESSERS_MAX, GUESSES_FREE, SOCKET_GUESS_DELAY_MS_MAX,
+};
+use crate::session::Peer;
+use crate::time::Time;
+
+/// Clients that share one score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// An IPv4 address, or the /64 network of an IPv6 address: one host may use all of it.
+    Address(IpAddr),
+    /// All sockets of the file system.
+    Socket,
+}
+
+impl Source {
+    pub(crate) fn of(peer: Peer) -> Source {
+        let Peer::Tcp(address) = peer else {
+            return Source::Socket;
+        };
+        Source::Address(match address.ip().to_canonical() {
+            IpAddr::V6(address) => {
+                let [a, b, c, d, ..] = address.segments();
+                Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+            }
+            address => address,
+        })
+    }
+
+    fn delay_ms_max(self) -> u32 {
+        match self {
+            Source::Address(_) => GUESS_DELAY_MS_MAX,
+            // Its clients are on this host, and share the score.
+            Source::Socket => SOCKET_GUESS_DELAY_MS_MAX,
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Address(IpAddr::V4(address)) => address.fmt(f),
+            Source::Address(IpAddr::V6(network)) => write!(f, "{network}/64"),
+            Source::Socket => f.write_str("unix"),
+        }
+    }
+}
+
+/// A login that is to be tried.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// The score grows only when the answer is a refusal.
+    pub(crate) is_presumed_right: bool,
+    /// A login of its session was refused before.
+    pub(crate) has_failed: bool,
+    /// It may wait; if not, it is refused where it would have to.
+    pub(crate) may_wait: bool,
+}
+
+/// When a login is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// It waits until then.
+    pub(crate) at: Time,
+    /// Then it is tried; if not, it is refused.
+    pub(crate) is_tried: bool,
+    /// The score has grown for it already.
+    pub(crate) is_charged: bool,
+}
+
+/// The logins of one session, as far as they had to wait or were wrong.
+#[derive(Default)]
+pub(crate) struct Attempts {
+    /// The turn of the login that the session waits with.
+    pub(crate) turn: Option<Turn>,
+    /// A login of the session was refused.
+    pub(crate) has_failed: bool,
+}
+
+/// Refused logins of one source that the log has not told.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// `None`: several sources that are forgotten.
+    pub(crate) source: Option<Source>,
+    pub(crate) count: u64,
+}
+
+/// The sources of wrong passwords, at most [`GUESSERS_MAX`].
+///
+/// Call [`GuessDelay::reserve`] for a login, and [`GuessDelay::handle_accepted`] or
+/// [`GuessDelay::handle_refused`] when its answer is known. Call [`GuessDelay::poll_report`] until it returns
+/// `None`. Time may run back by a little: workers share one of these.
+#[derive(Debug, Default)]
+pub(crate) struct GuessDelay {
+    suspects: HashMap<Source, Suspect>,
+    /// Refused logins of sources that were forgotten before the log told them, and when it last told such.
+    forgotten: Untold,
+}
+
+#[derive(Debug)]
+struct Suspect {
+    score: u32,
+    /// The score was last lowered, or left 0.
+    since: Time,
+    /// When the last login of a session that has not failed is tried, and of one that has.
+    last: [Time; 2],
+    untold: Untold,
+}
+
+#[derive(Debug, Default)]
+struct Untold {
+    count: u64,
+    /// The first of them.
+    since: Time,
+    told_at: Option<Time>,
+}
+
+impl Untold {
+    fn add(&mut self, count: u64, now: Time) {
+        if self.count == 0 {
+            self.since = now;
+        }
+        self.count += count;
+    }
+
+    /// The first report follows the first wrong password after a second, so that it has a number.
+    fn take(&mut self, now: Time) -> Option<u64> {
+        let is_due = match self.told_at {
+            Some(told_at) => now.since_ms(told_at) >= GUESS_REPORT_MS,
+            None => now.since_ms(self.since) >= FIRST_REPORT_MS,
+        };
+        if self.count == 0 || !is_due {
+            return None;
+        }
+        self.told_at = Some(now);
+        Some(std::mem::take(&mut self.count))
+    }
+
+    /// Whether the next wrong password can be told as if there had been none.
+    fn is_over(&self, now: Time) -> bool {
+        let told = self.told_at;
+        self.count == 0 && told.is_none_or(|told| now.since_ms(told) >= GUESS_REPORT_MS)
+    }
+}
+
+/// From the first wrong password of a source to its first report, milliseconds.
+const FIRST_REPORT_MS: u64 = 1_000;
+
+impl Suspect {
+    fn forgive(&mut self, now: Time) {
+        let steps = now.since_ms(self.since) / u64::from(GUESS_FORGIVEN_MS);
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        if steps >= self.score {
+            self.score = 0;
+            self.since = self.since.max(now);
+        } else {
+            self.score -= steps;
+            self.since = self.since.plus_ms(steps * GUESS_FORGIVEN_MS);
+        }
+    }
+
+    fn charge(&mut self) -> bool {
+        let has_room = self.score < GUESS_SCORE_MAX;
+        self.score += u32::from(has_room);
+        has_room
+    }
+
+    fn delay_ms(&self, max_ms: u32) -> u32 {
+        match self.score.checked_sub(GUESSES_FREE) {
+            None => 0,
+            Some(above) => (GUESS_DELAY_MS_MIN << above.min(10)).min(max_ms),
+        }
+    }
+
+    fn is_forgiven(&self, now: Time) -> bool {
+        self.score == 0 && self.untold.is_over(now)
+    }
+}
+
+impl GuessDelay {
+    /// The turn of a login.
+    pub(crate) fn reserve(&mut self, source: Source, asked: Asked, now: Time) -> Turn {
+        let mut turn = Turn {
+            at: now,
+            is_tried: true,
+            is_charged: false,
+        };
+        if asked.is_presumed_right && !self.suspects.contains_key(&source) {
+            return turn;
+        }
+        let suspect = self.suspect(source, now);
+        let delay_ms = suspect.delay_ms(source.delay_ms_max());
+        if delay_ms > 0 && !asked.may_wait {
+            turn.is_tried = false;
+            return turn;
+        }
+        if delay_ms > 0 {
+            let last = &mut suspect.last[usize::from(asked.has_failed)];
+            turn.at = now.plus_ms(delay_ms).max(*last + GUESS_SPACING_US);
+            let latest = now.plus_ms(GUESS_WAIT_MS_MAX);
+            turn.is_tried = turn.at <= latest;
+            if !turn.is_tried {
+                turn.at = latest;
+                return turn;
+            }
+            *last = turn.at;
+        }
+        turn.is_charged = !asked.is_presumed_right && suspect.charge();
+        turn
+    }
+
+    /// A login was right, or could not be tried.
+    pub(crate) fn handle_accepted(&mut self, source: Source, is_charged: bool, now: Time) {
+        let Some(suspect) = self.suspects.get_mut(&source).filter(|_| is_charged) else {
+            return;
+        };
+        suspect.score = suspect.score.saturating_sub(1);
+        if suspect.is_forgiven(now) {
+            self.suspects.remove(&source);
+        }
+    }
+
+    /// A login was refused.
+    pub(crate) fn handle_refused(&mut self, source: Source, is_charged: bool, now: Time) {
+        let suspect = self.suspect(source, now);
+        if !is_charged {
+            suspect.charge();
+        }
+        suspect.untold.add(1, now);
+    }
+
+    /// Refused logins that the log is to tell: of each source once a minute.
+    pub(crate) fn poll_report(&mut self, now: Time) -> Option<Report> {
+        let mut due = self.suspects.iter_mut();
+        let due = due.find_map(|(source, suspect)| Some((*source, suspect.untold.take(now)?)));
+        if let Some((source, count)) = due {
+            let source = Some(source);
+            return Some(Report { source, count });
+        }
+        let count = self.forgotten.take(now)?;
+        Some(Report {
+            source: None,
+            count,
+        })
+    }
+
+    /// The entry of a source, made if there is none. A full table forgets entries whose time is over, and else the
+    /// one with the least score.
+    fn suspect(&mut self, source: Source, now: Time) -> &mut Suspect {
+        if self.suspects.len() >= GUESSERS_MAX && !self.suspects.contains_key(&source) {
+            self.make_room(now);
+        }
+        let suspect = self.suspects.entry(source).or_insert(Suspect {
+            score: 0,
+            since: now,
+            last: [Time(0); 2],
+            untold: Untold::default(),
+        });
+        suspect.forgive(now);
+        suspect
+    }
+
+    fn make_room(&mut self, now: Time) {
+        self.suspects.retain(|_, suspect| {
+            suspect.forgive(now);
+            !suspect.is_forgiven(now)
+        });
+        if self.suspects.len() < GUESSERS_MAX {
+            return;
+        }
+        let least = |(_, suspect): &(&Source, &Suspect)| (suspect.score, suspect.since);
+        let least = self.suspects.iter().min_by_key(least);
+        let least = least.map(|(source, _)| *source);
+        if let Some(suspect) = least.and_then(|source| self.suspects.remove(&source))
+            && suspect.untold.count > 0
+        {
+            self.forgotten.add(suspect.untold.count, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(number: u32) -> Source {
+        Source::Address(IpAddr::from(number.to_be_bytes()))
+    }
+
+    fn asked(is_presumed_right: bool, has_failed: bool) -> Asked {
+        Asked {
+            is_presumed_right,
+            has_failed,
+            may_wait: true,
+        }
+    }
+
+    fn at_ms(ms: u64) -> Time {
+        Time(ms * 1_000)
+    }
+
+    /// One wrong login after the other; returns when the last one was tried.
+    fn guess(delays: &mut GuessDelay, from: Source, count: u32, mut now: Time) -> Time {
+        for _ in 0..count {
+            let turn = delays.reserve(from, asked(false, true), now);
+            assert!(turn.is_tried);
+            now = turn.at;
+            delays.handle_refused(from, turn.is_charged, now);
+        }
+        now
+    }
+
+    fn wait_ms(delays: &mut GuessDelay, from: Source, now: Time) -> u64 {
+        delays
+            .reserve(from, asked(true, false), now)
+            .at
+            .since_ms(now)
+    }
+
+    /// The first wrong passwords cost nothing, the next ones more and more, up to the maximum.
+    #[test]
+    fn delay_grows_with_each_wrong_password() {
+        let mut delays = GuessDelay::default();
+        let mut now = guess(&mut delays, source(1), GUESSES_FREE, Time(0));
+        assert_eq!(now, Time(0));
+        for expected in [50, 100, 200, 400, 800, 1_000, 1_000, 1_000] {
+            let then = guess(&mut delays, source(1), 1, now);
+            assert_eq!(then.since_ms(now), expected);
+            now = then;
+        }
+        assert_eq!(wait_ms(&mut delays, source(2), now), 0);
+    }
+
+    /// A thousand connections of one address get no more guesses than the spacing allows.
+    #[test]
+    fn parallel_guesses_share_the_rate_of_their_address() {
+        for presumed in [false, true] {
+            let mut delays = GuessDelay::default();
+            let begun = guess(&mut delays, source(1), GUESSES_FREE, Time(0));
+            let turns: Vec<_> = (0..1_000)
+                .map(|_| delays.reserve(source(1), asked(presumed, false), begun))
+                .collect();
+            let tried = turns.iter().filter(|turn| turn.is_tried).count() as u64;
+            let room = u64::from(GUESS_WAIT_MS_MAX) * 1_000 / u64::from(GUESS_SPACING_US);
+            assert!(tried <= room + 1, "{tried} tried");
+            let latest = begun.plus_ms(GUESS_WAIT_MS_MAX);
+            assert!(turns.iter().all(|turn| turn.at <= latest));
+        }
+    }
+
+    /// New logins that no server has answered count as wrong ones do.
+    #[test]
+    fn unanswered_guesses_count_as_wrong() {
+        let mut delays = GuessDelay::default();
+        let at_once = (0..1_000)
+            .filter(|_| delays.reserve(source(1), asked(false, false), Time(0)).at == Time(0))
+            .count();
+        assert_eq!(at_once, GUESSES_FREE as usize);
+    }
+
+    /// Right logins leave nothing, be there ever so many at once.
+    #[test]
+    fn right_logins_cost_nothing() {
+        let mut delays = GuessDelay::default();
+        for _ in 0..10_000 {
+            let turn = delays.reserve(source(1), asked(true, false), Time(0));
+            assert_eq!((turn.at, turn.is_charged), (Time(0), false));
+        }
+        for _ in 0..10_000 {
+            let turn = delays.reserve(source(1), asked(false, false), Time(0));
+            assert_eq!((turn.at, turn.is_charged), (Time(0), true));
+            delays.handle_accepted(source(1), turn.is_charged, Time(0));
+        }
+        assert!(delays.suspects.is_empty());
+    }
+
+    /// A session that has not failed does not queue behind sessions of its address that have.
+    #[test]
+    fn newcomer_passes_the_queue_of_guessers() {
+        let mut delays = GuessDelay::default();
+        let now = guess(&mut delays, source(1), 30, Time(0));
+        while delays.reserve(source(1), asked(false, true), now).is_tried {}
+        assert!(wait_ms(&mut delays, source(1), now) <= u64::from(GUESS_DELAY_MS_MAX));
+    }
+
+    /// A login that may not wait is refused where it would have to, and takes no other login's turn.
+    #[test]
+    fn login_that_may_not_wait_is_refused() {
+        let mut delays = GuessDelay::default();
+        let hurried = Asked {
+            may_wait: false,
+            ..asked(false, false)
+        };
+        assert!(delays.reserve(source(1), hurried, Time(0)).is_tried);
+        let now = guess(&mut delays, source(1), GUESSES_FREE, Time(0));
+        for _ in 0..1_000 {
+            let turn = delays.reserve(source(1), hurried, now);
+            assert!(!turn.is_tried && turn.at == now);
+        }
+        assert!(delays.reserve(source(1), asked(false, false), now).is_tried);
+    }
+
+    /// A quiet address is forgiven in less than a minute and a half.
+    #[test]
+    fn time_forgives_wrong_passwords() {
+        let mut delays = GuessDelay::default();
+        let now = guess(&mut delays, source(1), 100, Time(0));
+        let all_ms = GUESS_FORGIVEN_MS * GUESS_SCORE_MAX;
+        assert!(wait_ms(&mut delays, source(1), now.plus_ms(all_ms / 4)) > 0);
+        assert_eq!(wait_ms(&mut delays, source(1), now.plus_ms(all_ms)), 0);
+        assert_eq!(delays.suspects[&source(1)].score, 0);
+    }
+
+    /// Logins that are refused while an address guesses cannot lower its score.
+    #[test]
+    fn score_falls_by_no_more_than_it_grew() {
+        let mut delays = GuessDelay::default();
+        let now = guess(&mut delays, source(1), 100, Time(0));
+        let score = delays.suspects[&source(1)].score;
+        for _ in 0..20 {
+            let turn = delays.reserve(source(1), asked(false, false), now);
+            delays.handle_accepted(source(1), turn.is_charged, now);
+        }
+        assert_eq!(delays.suspects[&source(1)].score, score);
+    }
+
+    /// A full table keeps the sources that guess most, and counts the others' wrong passwords.
+    #[test]
+    fn full_table_forgets_the_least_guilty() {
+        let mut delays = GuessDelay::default();
+        guess(&mut delays, source(0), GUESSES_FREE, Time(0));
+        let others = 3 * GUESSERS_MAX as u32;
+        for number in 1..=others {
+            guess(&mut delays, source(number), 1, Time(1));
+        }
+        assert_eq!(delays.suspects.len(), GUESSERS_MAX);
+        assert!(wait_ms(&mut delays, source(0), Time(1)) > 0);
+        let mut told = 0;
+        while let Some(report) = delays.poll_report(at_ms(2_000)) {
+            told += report.count;
+        }
+        assert_eq!(told, u64::from(GUESSES_FREE + others));
+    }
+
+    /// The log tells an address a second after its first wrong password, then once a minute with the number.
+    #[test]
+    fn report_comes_once_a_minute_with_the_number() {
+        let mut delays = GuessDelay::default();
+        let mut told = Vec::new();
+        for second in 0..=121 {
+            let now = at_ms(second * 1_000);
+            delays.handle_refused(source(1), true, now);
+            while let Some(report) = delays.poll_report(now) {
+                assert_eq!(report.source, Some(source(1)));
+                told.push((second, report.count));
+            }
+        }
+        assert_eq!(told, [(1, 2), (61, 60), (121, 60)]);
+    }
+
+    /// The addresses of one IPv6 network share a score, as do the two ways to write an IPv4 address.
+    #[test]
+    fn source_is_what_one_host_may_use() {
+        let of = |text: &str| Source::of(Peer::Tcp(text.parse().unwrap()));
+        assert_eq!(of("[2001:db8::1]:1"), of("[2001:db8::ffff:1:2:3]:2"));
+        assert_ne!(of("[2001:db8::1]:1"), of("[2001:db8:0:1::1]:1"));
+        assert_eq!(of("[::ffff:1.2.3.4]:1"), of("1.2.3.4:9"));
+        assert_eq!(of("[2001:db8::1]:1").to_string(), "2001:db8::/64");
+        assert_eq!(of("1.2.3.4:9").to_string(), "1.2.3.4");
+        assert_eq!(Source::of(Peer::Unix).to_string(), "unix");
+    }
+
+    /// Clients of a socket of the file system wait less, for they share one score.
+    #[test]
+    fn socket_waits_less_than_an_address() {
+        let mut delays = GuessDelay::default();
+        let now = guess(&mut delays, Source::Socket, 100, Time(0));
+        let waits = wait_ms(&mut delays, Source::Socket, now);
+        assert_eq!(waits, u64::from(SOCKET_GUESS_DELAY_MS_MAX));
+    }
+}
