@@ -1,11 +1,19 @@
 //! Who may come in where users are the server's: logins that the server withdraws, and passwords that are guessed.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use respool_lab::servers::{Proxy, Server};
+use respool_lab::topologies::{
+    Cluster, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url, sharded_url,
+};
+use tempfile::TempDir;
 
 use super::client::{Client, Value};
+use super::cluster::{primaries, some_server};
+use super::sentinel;
 use super::target::{Options, Target, before_every_server, installed, respool, wait_until};
 
 /// How soon a change must be seen.
@@ -130,5 +138,191 @@ fn newcomers_must_log_in_once_any_shard_wants_it() {
         assert!(write_all(&mut newcomer));
         thread::sleep(Duration::from_millis(50));
         assert!(write_all(&mut old));
+    }
+}
+
+/// A pool of one kind.
+enum Kind {
+    Plain(Server),
+    Sharded(Shards),
+    Cluster(Cluster),
+    Watched(Sentinels),
+    /// The second one has the keys that begin with `p:`.
+    Prefixes([Server; 2]),
+}
+
+impl Kind {
+    /// One of each.
+    fn start_all() -> Vec<Kind> {
+        let binary = some_server();
+        let server = || Server::start(&binary, &[""; 0]);
+        let settings = SentinelsSettings {
+            watched: 1,
+            ..SentinelsSettings::default()
+        };
+        let all = || -> std::io::Result<Vec<Kind>> {
+            Ok(vec![
+                Kind::Plain(server()?),
+                Kind::Sharded(Shards::start(&binary, 2, &[""; 0])?),
+                Kind::Cluster(Cluster::start(&binary, primaries())?),
+                Kind::Watched(Sentinels::start(&sentinel::some_server(9), &settings)?),
+                Kind::Prefixes([server()?, server()?]),
+            ])
+        };
+        all().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Kind::Plain(_) => "plain",
+            Kind::Sharded(_) => "sharded",
+            Kind::Cluster(_) => "Cluster",
+            Kind::Watched(_) => "Sentinels",
+            Kind::Prefixes(_) => "prefixes",
+        }
+    }
+
+    /// The servers that have keys.
+    fn servers(&self) -> Vec<SocketAddr> {
+        match self {
+            Kind::Plain(server) => vec![server.address()],
+            Kind::Sharded(shards) => shards.addresses(),
+            Kind::Cluster(cluster) => cluster.addresses(),
+            Kind::Watched(sentinels) => {
+                let primary = sentinels.primary(0);
+                let primary = primary.unwrap_or_else(|error| panic!("{error}"));
+                vec![sentinels.watched(0).server(primary).address()]
+            }
+            Kind::Prefixes(servers) => servers.iter().map(|server| server.address()).collect(),
+        }
+    }
+
+    /// A respool before it; the folder has its file.
+    fn proxy(&self) -> (Proxy, TempDir) {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let file = folder.path().join("respool.toml");
+        let servers = self.servers();
+        let (backend, prefixes) = match self {
+            Kind::Plain(_) => (format!("redis://{}", servers[0]), String::new()),
+            Kind::Sharded(_) => (sharded_url(&servers), String::new()),
+            Kind::Cluster(_) => (cluster_url(&servers), String::new()),
+            Kind::Watched(sentinels) => {
+                let name = sentinels.watched(0).name();
+                (sentinel_url(&sentinels.addresses(), name), String::new())
+            }
+            Kind::Prefixes(_) => {
+                let part = format!("[pool.all.prefixes]\n'p:' = 'redis://{}'\n", servers[1]);
+                (format!("redis://{}", servers[0]), part)
+            }
+        };
+        let proxy = Proxy::start_with(&respool(), |port| {
+            let text = format!(
+                "threads = 1\n[pool.all]\nlisten = '127.0.0.1:{port}'\nbackend = '{backend}'\n{prefixes}"
+            );
+            write(&file, &text);
+            vec!["--config".into(), file.display().to_string()]
+        });
+        (proxy.unwrap_or_else(|error| panic!("{error}")), folder)
+    }
+}
+
+fn write(file: &Path, text: &str) {
+    std::fs::write(file, text).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// How many connections a server has ever accepted.
+fn accepted(direct: &mut Client) -> u64 {
+    let Value::Bulk(info) = direct.call("INFO stats") else {
+        panic!("INFO is a bulk");
+    };
+    let info = String::from_utf8_lossy(&info).into_owned();
+    let count = info
+        .lines()
+        .find_map(|line| line.strip_prefix("total_connections_received:"));
+    count.and_then(|count| count.parse().ok()).expect("a count")
+}
+
+/// Five hundred wrong passwords, of a hundred connections at once, are tried on two probing links to each server.
+#[test]
+fn guesses_make_few_connections_before_every_kind() {
+    for kind in Kind::start_all() {
+        let (proxy, _folder) = kind.proxy();
+        let mut settled = Client::connect(proxy.address());
+        let name = kind.name();
+        wait_until("the pool answers", SOON, || {
+            (0..30).all(|key| settled.call(&format!("SET k:{key} 1")) == Value::ok())
+        });
+        let servers = kind.servers().into_iter();
+        let mut direct: Vec<Client> = servers.map(Client::connect).collect();
+        let before: Vec<u64> = direct.iter_mut().map(accepted).collect();
+        let mut guessers: Vec<Client> =
+            (0..100).map(|_| Client::connect(proxy.address())).collect();
+        for (number, guesser) in guessers.iter_mut().enumerate() {
+            for guess in 0..5 {
+                let asked = format!("AUTH user{number} wrong{guess}");
+                guesser.send(&super::client::words(&asked));
+            }
+        }
+        for guesser in &mut guessers {
+            for reply in guesser.replies(5) {
+                let refused = reply.error().unwrap_or_default();
+                assert!(refused.starts_with("WRONGPASS "), "{name}: {reply:?}");
+            }
+        }
+        let after: Vec<u64> = direct.iter_mut().map(accepted).collect();
+        for (before, after) in before.iter().zip(&after) {
+            // The other ones are of checks and of a moment.
+            assert!(after - before <= 10, "{name}: {before} became {after}");
+        }
+        assert_eq!(settled.call("GET k:1"), Value::bulk("1"), "{name}");
+        let log = proxy.log();
+        assert_eq!(log.matches("logins refused").count(), 1, "{name}: {log}");
+    }
+}
+
+/// The servers want a password from now on: so must clients that come, whatever kind the pool is.
+#[test]
+fn newcomers_must_log_in_before_every_kind() {
+    for kind in Kind::start_all() {
+        let (proxy, _folder) = kind.proxy();
+        let name = kind.name();
+        let client = || Client::connect(proxy.address());
+        let mut old = client();
+        let write_all = |client: &mut Client| {
+            (0..30).all(|key| {
+                ["k", "p"]
+                    .iter()
+                    .all(|prefix| client.call(&format!("SET {prefix}:{key} 1")) == Value::ok())
+            })
+        };
+        wait_until("the pool answers", SOON, || write_all(&mut old));
+        let servers = kind.servers();
+        let set = |server: &SocketAddr, old: &str, password: &str| {
+            let mut direct = Client::connect(*server);
+            if !old.is_empty() {
+                assert_eq!(direct.call(&format!("AUTH {old}")), Value::ok());
+            }
+            let set = direct.call_args(&["CONFIG", "SET", "requirepass", password]);
+            assert_eq!(set, Value::ok(), "{name}");
+        };
+        // The last one alone: of a pool with prefixes, the part.
+        let last = servers.last().expect("there is one");
+        set(last, "", "new");
+        wait_until(name, SOON, || must_log_in(&client().call("GET k:1")));
+        assert!(
+            must_log_in(&client().call("CONFIG GET requirepass")),
+            "{name}"
+        );
+        assert!(write_all(&mut old), "{name}: it keeps its links");
+        for server in &servers[..servers.len() - 1] {
+            set(server, "", "new");
+        }
+        let mut newcomer = client();
+        assert_eq!(newcomer.call("AUTH new"), Value::ok(), "{name}");
+        assert!(write_all(&mut newcomer), "{name}");
+        for server in &servers {
+            set(server, "new", "");
+        }
+        wait_until(name, SOON, || client().call("GET k:1") == Value::bulk("1"));
     }
 }
