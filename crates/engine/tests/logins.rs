@@ -315,7 +315,7 @@ fn own_user() -> World {
 
 /// A session of this address.
 fn accept_from(world: &mut World, address: &str) -> SessionId {
-    let address: SocketAddr = address.parse().unwrap();
+    let address: SocketAddr = address.parse().expect("an address");
     world.engine.handle_accept(Peer::Tcp(address), 0)
 }
 
