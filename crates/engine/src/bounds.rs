@@ -1,7 +1,9 @@
 //! Bounds that requests have met: each is counted, and told to the operator once a minute.
 
 use crate::engine::{Engine, Event};
-use crate::limits::{UPLOAD_BYTES_PER_S_MIN, WATCH_HELD_MS};
+use crate::limits::{
+    UPLOAD_BYTES_PER_S_FAIR, UPLOAD_BYTES_PER_S_MIN, UPLOAD_HELD_MS, WATCH_HELD_MS,
+};
 use crate::time::Time;
 
 /// How often one bound is told to the operator, milliseconds.
@@ -35,7 +37,8 @@ impl Bound {
             ),
             Bound::StreamingLinks => format!(
                 "large requests wait, or fail with NOTSENT at their deadline; the slowest upload \
-                 below {UPLOAD_BYTES_PER_S_MIN} bytes a second is ended"
+                 below {UPLOAD_BYTES_PER_S_MIN} bytes a second is ended, and after \
+                 {UPLOAD_HELD_MS} ms the slowest below {UPLOAD_BYTES_PER_S_FAIR}"
             ),
         }
     }

@@ -1,8 +1,8 @@
 //! Sessions that hold a link which others wait for: each must use it, or lose it.
 //!
 //! ```text
-//!   streaming link   brings 64 KiB a second, or the slowest session loses it    its client gets NOTSENT and is closed
-//!   link by WATCH    held 3 s at the most                                       its EXEC answers nil
+//!   streaming link   64 KiB in each second, and 4 MiB a second over 5 s   its client gets NOTSENT and is closed
+//!   link by WATCH    3 s, then the next moment without a request          its EXEC answers nil
 //! ```
 //!
 //! Nothing is measured while no session waits: an upload alone may be as slow as it likes. A wait in BLPOP is use of a
@@ -14,7 +14,10 @@ use crate::bounds::Bound;
 use crate::engine::{Engine, Event};
 use crate::entry::Entry;
 use crate::failure::{Cause, Fate};
-use crate::limits::{UPLOAD_BYTES_PER_S_MIN, UPLOAD_WINDOW_MS, WATCH_HELD_MS};
+use crate::limits::{
+    UPLOAD_BYTES_PER_S_FAIR, UPLOAD_BYTES_PER_S_MIN, UPLOAD_HELD_MS, UPLOAD_WINDOW_MS,
+    WATCH_HELD_MS,
+};
 use crate::link::{Link, Role};
 use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
@@ -29,71 +32,102 @@ pub(crate) struct Holders {
     watches: HashMap<Key, (Key, Time)>,
 }
 
-/// How fast a session uses its streaming link.
+/// How fast a session uses its streaming link while others wait.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
+    /// The start of the window that is measured.
+    window: Measure,
+    /// The same since the first session waited.
+    whole: Measure,
+}
+
+/// A time, and the bytes that a session had moved by then.
+#[derive(Clone, Copy, Debug)]
+struct Measure {
     since: Time,
-    /// Bytes that it had moved by then.
     bytes: u64,
 }
 
+impl Measure {
+    /// Bytes a second since then; `None`: less than `least_ms` have passed.
+    fn rate(self, now: Measure, least_ms: u64) -> Option<u64> {
+        let ms = now.since.since_ms(self.since);
+        let is_long = ms >= least_ms.max(1);
+        is_long.then(|| now.bytes.saturating_sub(self.bytes) * 1_000 / ms)
+    }
+}
+
 impl Pace {
-    /// Bytes a second since then; `None`: the time was too short to tell.
-    fn rate(self, now: Time, bytes: u64) -> Option<u64> {
-        let ms = now.since_ms(self.since);
-        (ms >= UPLOAD_WINDOW_MS).then(|| bytes.saturating_sub(self.bytes) * 1_000 / ms)
+    /// The rate and the least rate, if the session is below it.
+    fn too_slow(self, now: Measure, held_ms: u64) -> Option<(u64, u64)> {
+        let below = |rate: Option<u64>, least| rate.filter(|rate| *rate < least);
+        let in_window = below(
+            self.window.rate(now, UPLOAD_WINDOW_MS),
+            UPLOAD_BYTES_PER_S_MIN,
+        );
+        let in_all = below(self.whole.rate(now, held_ms), UPLOAD_BYTES_PER_S_FAIR);
+        in_window
+            .map(|rate| (rate, UPLOAD_BYTES_PER_S_MIN))
+            .or(in_all.map(|rate| (rate, UPLOAD_BYTES_PER_S_FAIR)))
     }
 }
 
 impl Holders {
-    /// The link whose session is slowest of all below the least rate. `all`: each link with the bytes that its session has
-    /// moved, or without if the server is to move next.
-    fn slowest(&mut self, now: Time, all: impl Iterator<Item = (Key, Option<u64>)>) -> Option<Key> {
+    /// The link whose session is slowest of all below its least rate, and that rate in bytes a
+    /// second. `all`: each link with the bytes that its session has moved, or without if the server
+    /// is to move next.
+    fn slowest(
+        &mut self,
+        now: Time,
+        held_ms: u32,
+        all: impl Iterator<Item = (Key, Option<u64>)>,
+    ) -> Option<(Key, u64)> {
         let mut seen = HashMap::new();
-        let mut slowest: Option<(u64, Key)> = None;
+        let mut slowest: Option<(u64, Key, u64)> = None;
         for (link, bytes) in all {
             let Some(bytes) = bytes else {
                 continue;
             };
-            let fresh = Pace { since: now, bytes };
-            let pace = self.uploads.get(&link).copied().unwrap_or(fresh);
-            let next = match pace.rate(now, bytes) {
-                Some(rate) if rate < UPLOAD_BYTES_PER_S_MIN => {
-                    if slowest.is_none_or(|(least, _)| rate < least) {
-                        slowest = Some((rate, link));
-                    }
-                    pace
-                }
-                Some(_) => fresh,
-                None => pace,
+            let here = Measure { since: now, bytes };
+            let fresh = Pace {
+                window: here,
+                whole: here,
             };
-            seen.insert(link, next);
+            let mut pace = self.uploads.get(&link).copied().unwrap_or(fresh);
+            if let Some((rate, least)) = pace.too_slow(here, u64::from(held_ms)) {
+                if slowest.is_none_or(|(other, ..)| rate < other) {
+                    slowest = Some((rate, link, least));
+                }
+            } else if pace.window.rate(here, UPLOAD_WINDOW_MS).is_some() {
+                pace.window = here;
+            }
+            seen.insert(link, pace);
         }
         self.uploads = seen;
-        slowest.map(|(_, link)| link)
+        slowest.map(|(_, link, least)| (link, least))
     }
 
-    /// The link that has been held longest by WATCH alone, for `held_ms` at least. `all`: each such link with its session.
+    /// The link that has been held longest by WATCH, for `held_ms` at least, of those that are idle.
+    /// `all`: each link of a session that watches, that session, and whether it asks nothing now.
     fn longest(
         &mut self,
         now: Time,
         held_ms: u32,
-        all: impl Iterator<Item = (Key, Key)>,
+        all: impl Iterator<Item = (Key, Key, bool)>,
     ) -> Option<Key> {
         let mut seen = HashMap::new();
-        for (link, session) in all {
+        let mut longest: Option<(Time, Key)> = None;
+        for (link, session, is_idle) in all {
             let known = self.watches.get(&link).copied();
             let same = known.filter(|(before, _)| *before == session);
-            seen.insert(link, same.unwrap_or((session, now)));
+            let (_, since) = *seen.entry(link).or_insert(same.unwrap_or((session, now)));
+            if is_idle && now.since_ms(since) >= u64::from(held_ms) {
+                let candidate = (since, link);
+                longest = Some(longest.map_or(candidate, |other| other.min(candidate)));
+            }
         }
         self.watches = seen;
-        let held = self
-            .watches
-            .iter()
-            .map(|(link, (_, since))| (*since, *link));
-        held.filter(|(since, _)| now.since_ms(*since) >= u64::from(held_ms))
-            .min()
-            .map(|(_, link)| link)
+        longest.map(|(_, link)| link)
     }
 }
 
@@ -122,7 +156,8 @@ impl Engine {
             _ => None,
         };
         let all = self.links.iter().filter_map(used);
-        let Some(link) = self.holders.slowest(now, all) else {
+        let held_ms = at_most_half(UPLOAD_HELD_MS, self.settings.timeouts.request_ms);
+        let Some((link, least)) = self.holders.slowest(now, held_ms, all) else {
             return;
         };
         let by = self
@@ -133,12 +168,12 @@ impl Engine {
         self.counters.slow_uploads_ended += 1;
         let name = Bound::StreamingLinks.name();
         let reason = format!(
-            "{name}: it moved less than {UPLOAD_BYTES_PER_S_MIN} bytes a second while others waited"
+            "{name}: its client sent or took less than {least} bytes a second while others waited"
         );
         if !self.sessions.get(by).is_some_and(uploads) {
             return self.close_for(by, reason);
         }
-        self.fail_slow_upload(by, link);
+        self.fail_slow_upload(by, link, least);
         if let Some(session) = self.sessions.get(by) {
             let peer = session.peer.to_string();
             self.counters.sessions_closed_by_us += 1;
@@ -148,7 +183,7 @@ impl Engine {
     }
 
     /// The server gets no more of a large request, and so does not execute it.
-    fn fail_slow_upload(&mut self, key: Key, link: Key) {
+    fn fail_slow_upload(&mut self, key: Key, link: Key, least: u64) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
@@ -162,29 +197,25 @@ impl Engine {
         };
         let cause = Cause::Slow {
             name: Bound::StreamingLinks.name(),
-            least: UPLOAD_BYTES_PER_S_MIN,
+            least,
         };
         self.fail(entry, Fate::NotSent, cause);
     }
 
     fn end_longest_watch(&mut self) {
-        let request_ms = self.settings.timeouts.request_ms;
-        let held_ms = match request_ms {
-            0 => WATCH_HELD_MS,
-            _ => WATCH_HELD_MS.min(request_ms / 2),
-        };
+        let held_ms = at_most_half(WATCH_HELD_MS, self.settings.timeouts.request_ms);
         let (now, sessions) = (self.now, &self.sessions);
         let watches = |(key, link): (Key, &Link)| {
             let Role::Pinned { by } = link.role else {
                 return None;
             };
             let session = sessions.get(by)?;
-            let only_watches = session.pins == Pins::WATCH
-                && session.link == key
+            let watches = session.link == key && session.pins.any(Pins::WATCH);
+            let is_idle = session.pins == Pins::WATCH
                 && session.is_caught_up()
                 && link.ledger.is_empty()
                 && !session.flags.any(Flags::UNPINNING | Flags::STREAMING);
-            only_watches.then_some((key, by))
+            watches.then_some((key, by, is_idle))
         };
         let all = self.links.iter().filter_map(watches);
         let Some(link) = self.holders.longest(now, held_ms, all) else {
@@ -205,11 +236,20 @@ impl Engine {
     }
 }
 
-/// Bytes that a session has moved of what its streaming link is for; `None`: the server is to move next.
+/// A time that another session waits for, so that it does not wait to its deadline; 0: no deadline.
+fn at_most_half(ms: u32, request_ms: u32) -> u32 {
+    match request_ms {
+        0 => ms,
+        _ => ms.min(request_ms / 2),
+    }
+}
+
+/// Bytes that a session has moved of what its streaming link is for; `None`: the server is to move
+/// next. A client that takes no output is not read, and that is its own doing.
 fn bytes_moved(session: &Session) -> Option<u64> {
     let flags = session.flags;
     match flags.any(Flags::STREAMING) {
-        true => (!flags.any(Flags::HOLD)).then_some(session.bytes_in),
+        true => (!flags.any(Flags::HOLD_BY_SERVER)).then_some(session.bytes_in),
         false => flags.any(Flags::HOLD_OUTPUT).then_some(session.bytes_out),
     }
 }
@@ -240,14 +280,33 @@ mod tests {
             ]
             .into_iter()
         };
-        assert_eq!(holders.slowest(at(0), all(0)), None);
-        assert_eq!(holders.slowest(at(999), all(1)), None);
-        assert_eq!(holders.slowest(at(1_000), all(1)), Some(key(2)));
-        let left = all(1).filter(|(link, _)| *link != key(2));
-        assert_eq!(holders.slowest(at(1_050), left), Some(key(3)));
+        let mut slowest =
+            |ms, all: &mut dyn Iterator<Item = _>| holders.slowest(at(ms), 5_000, all);
+        assert_eq!(slowest(0, &mut all(0)), None);
+        assert_eq!(slowest(999, &mut all(1)), None);
+        assert_eq!(slowest(1_000, &mut all(1)), Some((key(2), least)));
+        let mut left = all(1).filter(|(link, _)| *link != key(2));
+        assert_eq!(slowest(1_050, &mut left), Some((key(3), least)));
         let left = all(1).filter(|(link, _)| *link == key(1));
-        assert_eq!(holders.slowest(at(1_900), left.clone()), None);
-        assert_eq!(holders.slowest(at(2_100), left), Some(key(1)));
+        assert_eq!(slowest(1_900, &mut left.clone()), None);
+        assert_eq!(slowest(2_100, &mut left.clone()), Some((key(1), least)));
+    }
+
+    /// While others wait, only a fast upload keeps its link for longer than the time for all.
+    #[test]
+    fn upload_of_moderate_rate_is_ended_after_its_time() {
+        let mut holders = Holders::default();
+        let fair = UPLOAD_BYTES_PER_S_FAIR;
+        for ms in (0..60_000).step_by(50) {
+            let now = Time(0).plus_ms(ms);
+            let at = |rate: u64| rate * u64::from(ms) / 1_000;
+            let fast = (key(1), Some(at(2 * fair)));
+            let moderate = (key(2), Some(at(fair / 2)));
+            let all = [Some(fast), (ms <= 5_000).then_some(moderate)];
+            let ended = holders.slowest(now, 5_000, all.into_iter().flatten());
+            let expected = (ms == 5_000).then_some((key(2), fair));
+            assert_eq!(ended, expected, "after {ms} ms");
+        }
     }
 
     /// The server's own slowness does not count against a client.
@@ -255,29 +314,35 @@ mod tests {
     fn upload_that_waits_for_its_server_begins_anew() {
         let mut holders = Holders::default();
         let at = |ms: u32| Time(0).plus_ms(ms);
-        let mut report = |ms, bytes| holders.slowest(at(ms), [(key(1), bytes)].into_iter());
+        let least = UPLOAD_BYTES_PER_S_MIN;
+        let mut report = |ms, bytes| holders.slowest(at(ms), 5_000, [(key(1), bytes)].into_iter());
         assert_eq!(report(0, Some(0)), None);
         assert_eq!(report(900, None), None);
         assert_eq!(report(1_200, Some(0)), None);
         assert_eq!(report(2_100, Some(0)), None);
-        assert_eq!(report(2_200, Some(0)), Some(key(1)));
+        assert_eq!(report(2_200, Some(0)), Some((key(1), least)));
     }
 
     #[test]
     fn watch_held_longest_is_ended_first() {
         let mut holders = Holders::default();
         let at = |ms: u32| Time(0).plus_ms(ms);
-        let [one, other] = [(key(1), key(11)), (key(2), key(12))];
+        let [one, other] = [(key(1), key(11), true), (key(2), key(12), true)];
         assert_eq!(holders.longest(at(0), 100, [one].into_iter()), None);
         assert_eq!(holders.longest(at(50), 100, [other, one].into_iter()), None);
         let both = [other, one].into_iter();
         assert_eq!(holders.longest(at(160), 100, both), Some(key(1)));
         // Another session has the link now.
-        let next = [(key(1), key(13)), other].into_iter();
-        assert_eq!(holders.longest(at(170), 100, next), Some(key(2)));
+        let next = (key(1), key(13), true);
+        let both = [next, other].into_iter();
+        assert_eq!(holders.longest(at(170), 100, both), Some(key(2)));
+        assert_eq!(holders.longest(at(180), 100, [next].into_iter()), None);
+        // A session that is busy keeps its link, and its time goes on.
+        let busy = (key(1), key(13), false);
+        assert_eq!(holders.longest(at(280), 100, [busy].into_iter()), None);
         assert_eq!(
-            holders.longest(at(180), 100, [(key(1), key(13))].into_iter()),
-            None
+            holders.longest(at(290), 100, [next].into_iter()),
+            Some(key(1))
         );
     }
 }

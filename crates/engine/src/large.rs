@@ -168,9 +168,6 @@ impl Engine {
             // Its own link it is, with what the server knows there.
             return self.usable_link(key);
         }
-        if let Some(spare) = self.take_spare(kind, Role::Streaming { by: key }) {
-            return Ok(spare);
-        }
         self.wait_for_streaming(key, 1)?;
         let link = self.link_once(kind, key);
         link.ok_or_else(|| Blocked::Refused(bound_reply("links-max")))

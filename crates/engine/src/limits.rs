@@ -129,6 +129,12 @@ pub const RIGHT_SEEN_MS: u64 = 1_000;
 pub const UPLOAD_BYTES_PER_S_MIN: u64 = 64 << 10;
 /// How long the rate of a session on a streaming link is measured before it counts, milliseconds.
 pub const UPLOAD_WINDOW_MS: u64 = 1_000;
+/// How long a session may hold a streaming link below [`UPLOAD_BYTES_PER_S_FAIR`] while others wait
+/// for one, milliseconds. Half of the deadline of a request, if that is less.
+pub const UPLOAD_HELD_MS: u32 = 5_000;
+/// Bytes a second at which a session may hold a streaming link until its request has come whole,
+/// though others wait. The largest value of a server, 512 MiB, takes two minutes.
+pub const UPLOAD_BYTES_PER_S_FAIR: u64 = 4 << 20;
 
 /// How long a session may hold a link of its own by WATCH alone while others wait for one, milliseconds. Half of the
 /// deadline of a request, if that is less. Then its EXEC answers nil.

@@ -172,6 +172,13 @@ impl Flags {
         .with(Flags::HOLD_MEMORY)
         .with(Flags::HOLD_PAUSE)
         .with(Flags::HOLD_ROOM);
+    /// Those of them that end by a server's doing or by ours. The others end by its client's doing,
+    /// or when memory is there again.
+    pub(crate) const HOLD_BY_SERVER: Flags = Flags::HOLD_DEPTH
+        .with(Flags::HOLD_DRAIN)
+        .with(Flags::HOLD_LINK)
+        .with(Flags::HOLD_PAUSE)
+        .with(Flags::HOLD_ROOM);
     /// Why its bytes are not scanned for requests.
     pub(crate) const NOT_SCANNED: Flags = Flags::HOLD
         .with(Flags::CLOSING)

@@ -793,9 +793,12 @@ impl Engine {
             return;
         };
         let limit_ms = self.settings.limits.session_stall_ms;
-        let ours_to_send = session.flags.any(Flags::HOLD);
+        // A client that takes no output is not read: that is its own doing.
+        let is_ours = session
+            .flags
+            .any(Flags::HOLD_BY_SERVER | Flags::HOLD_MEMORY);
         if session.flags.any(Flags::STREAMING)
-            && !ours_to_send
+            && !is_ours
             && over(self.now, session.active_at, limit_ms)
         {
             let reason =

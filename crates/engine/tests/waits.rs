@@ -18,7 +18,12 @@ fn impatient() -> Settings {
 
 /// The beginning of a SET of 600,000 bytes.
 fn beginning(key: &str) -> Vec<u8> {
-    let head = format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n$600000\r\n");
+    beginning_of(key, 600_000)
+}
+
+/// The first 300,000 bytes of a SET of `bytes` bytes.
+fn beginning_of(key: &str, bytes: usize) -> Vec<u8> {
+    let head = format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n${bytes}\r\n");
     [head.as_bytes(), &[b'x'; 300_000]].concat()
 }
 
@@ -29,6 +34,15 @@ fn uploads(world: &mut World, key: &str) -> (SessionId, LinkId) {
     (session, world.connect())
 }
 
+/// Sends bytes of an upload for a while, as fast as `bytes_per_s`.
+fn goes_on(world: &mut World, (session, link): (SessionId, LinkId), bytes_per_s: usize, ms: usize) {
+    for _ in 0..ms / 50 {
+        world.sends(session, &vec![b'x'; bytes_per_s / 20]);
+        world.sent(link);
+        world.wait_ms(50);
+    }
+}
+
 fn bounds_told(world: &World) -> Vec<&'static str> {
     let told = |event: &Event| match event {
         Event::BoundReached { name, .. } => Some(*name),
@@ -37,18 +51,17 @@ fn bounds_told(world: &World) -> Vec<&'static str> {
     world.events.iter().filter_map(told).collect()
 }
 
-/// An upload at its full rate keeps its link; a large request that waits for one fails at its deadline, unsent.
+/// A fast upload keeps its link; a large request that waits for one fails at its deadline, unsent.
 #[test]
 fn large_request_that_finds_no_link_fails_at_its_deadline() {
     let mut world = World::new(impatient());
-    let (fast, link) = uploads(&mut world, "a");
+    let fast = world.accept();
+    world.sends(fast, &beginning_of("a", 10_000_000));
+    let link = world.connect();
     let waiting = world.accept();
     world.sends(waiting, &beginning("b"));
     assert!(world.connecting().is_empty());
-    for _ in 0..22 {
-        world.sends(fast, &[b'x'; 8_000]);
-        world.wait_ms(50);
-    }
+    goes_on(&mut world, (fast, link), 5_000_000, 1_100);
     let got = world.got(waiting);
     assert!(got.starts_with("-NOTSENT"), "{got}");
     assert!(got.contains("streaming-links-max"), "{got}");
@@ -60,7 +73,10 @@ fn large_request_that_finds_no_link_fails_at_its_deadline() {
         &[&[b'x'; 300_000][..], b"\r\n", &requests(&["GET k"])].concat(),
     );
     assert_eq!(world.sent(world.shared).as_bytes(), requests(&["GET k"]));
-    world.sends(fast, &[&[b'x'; 300_000 - 22 * 8_000][..], b"\r\n"].concat());
+    world.sends(
+        fast,
+        &[&vec![b'x'; 9_700_000 - 5_500_000][..], b"\r\n"].concat(),
+    );
     world.says(link, "+OK\r\n");
     assert_eq!(world.got(fast), "+OK\r\n");
 }
@@ -93,6 +109,57 @@ fn slow_upload_loses_its_link_once_another_request_waits() {
     assert_eq!(world.got(waiting), "+OK\r\n");
 }
 
+/// An upload of a moderate rate gives its link up to one that waits, after a time.
+#[test]
+fn upload_of_moderate_rate_loses_its_link_after_its_time() {
+    let mut settings = impatient();
+    settings.timeouts.request_ms = 10_000;
+    let mut world = World::new(settings);
+    let moderate = world.accept();
+    world.sends(moderate, &beginning_of("a", 100_000_000));
+    let link = world.connect();
+    goes_on(&mut world, (moderate, link), 200_000, 10_000);
+    let waiting = world.accept();
+    world.sends(waiting, &beginning("b"));
+    goes_on(&mut world, (moderate, link), 200_000, 4_900);
+    assert!(world.closed_links().is_empty());
+    goes_on(&mut world, (moderate, link), 200_000, 200);
+    assert_eq!(world.closed_links(), [link]);
+    assert!(world.got(moderate).starts_with("-NOTSENT"));
+    let link = world.connect();
+    world.sends(waiting, &[&[b'x'; 300_000][..], b"\r\n"].concat());
+    world.says(link, "+OK\r\n");
+    assert_eq!(world.got(waiting), "+OK\r\n");
+}
+
+/// Spare links of other sessions do not raise the bound of streaming links.
+#[test]
+fn spare_links_count_as_streaming_links_do() {
+    let mut settings = impatient();
+    settings.limits.pinned_links_max = 10;
+    let mut world = World::new(settings);
+    let mut own = Vec::new();
+    for _ in 0..3 {
+        let watches = world.accept();
+        world.asks(watches, &["WATCH k"]);
+        let link = world.connect();
+        world.says(link, "+OK\r\n");
+        own.push((watches, link));
+    }
+    for (watches, link) in own {
+        world.asks(watches, &["UNWATCH"]);
+        world.says(link, "+OK\r\n");
+        assert_eq!(world.got(watches), "+OK\r\n+OK\r\n");
+    }
+    let all: Vec<_> = (0..3).map(|_| world.accept()).collect();
+    for session in &all {
+        world.sends(*session, &beginning("a"));
+    }
+    world.wait_ms(100);
+    assert_eq!(bounds_told(&world), ["streaming-links-max"]);
+    assert_eq!(world.engine.counters().streaming_links_full, 2);
+}
+
 /// BLPOP may hold its link for ever, so other requests that need one fail at their deadline.
 #[test]
 fn request_that_finds_no_own_link_fails_at_its_deadline() {
@@ -121,6 +188,29 @@ fn request_that_finds_no_own_link_fails_at_its_deadline() {
         assert!(got.contains("pinned-links-max"), "{asked}: {got}");
         assert_eq!(bounds_told(&world), ["pinned-links-max"]);
     }
+}
+
+/// A wait in BLPOP now and then does not make the time of a WATCH begin anew.
+#[test]
+fn busy_watch_gives_its_link_up_at_an_idle_moment() {
+    let mut settings = impatient();
+    settings.timeouts.request_ms = 10_000;
+    let mut world = World::new(settings);
+    let holder = world.accept();
+    world.asks(holder, &["WATCH k"]);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    let other = world.accept();
+    world.asks(other, &["WATCH k"]);
+    for _ in 0..2 {
+        world.wait_ms(1_300);
+        world.asks(holder, &["BLPOP none 0.1"]);
+        world.wait_ms(100);
+        world.says(own, "*-1\r\n");
+    }
+    assert!(world.closed_links().is_empty());
+    world.wait_ms(300);
+    assert_eq!(world.closed_links(), [own]);
 }
 
 /// A session that watches and does nothing gives its link to one that waits; its EXEC answers nil.
