@@ -13,15 +13,13 @@ use crate::entry::Entry;
 use crate::limits::{CREDENTIALS_BYTES_MAX, LOGINS_MAX};
 use crate::link::{Link, LinkKey, Role, State};
 use crate::login_probe::{Claim, Gate};
+use crate::pool::ServerId;
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
 use crate::settings::{Credentials, User};
 use crate::slots::Key;
 use crate::slow_readers::EVERYBODYS;
 use crate::steps::Step;
-
-/// A user's links to other servers are connected at once when it is let in; those that were refused not more often than that, milliseconds.
-const REFUSED_AGAIN_MS: u64 = 200;
 
 /// Users of servers whose passwords clients have given: links greet with them. A place is free when no
 /// link and no session is that user.
@@ -382,25 +380,25 @@ impl Engine {
         }
     }
 
-    /// A user was let in: links of that user to other servers that were refused, or were closed with the user's rights, need not
-    /// rest any longer.
+    /// A user was let in: links of that user to other servers that were refused, or were closed with
+    /// the user's rights, need not rest any longer. A server may refuse the user for good, so that a
+    /// refused link takes tokens.
     fn connect_links_of(&mut self, user: u16) {
         let rests = |(_, link): &(Key, &Link)| {
             link.key.user == user
                 && link.role == Role::Shared
                 && matches!(link.state, State::Resting { .. })
-                // What is refused is not tried for everybody who comes.
-                && (link.refusal.is_none()
-                    || self.now.since_ms(link.attempted_at) >= REFUSED_AGAIN_MS)
         };
-        let resting: Vec<Key> = self
+        let resting: Vec<(Key, ServerId, bool)> = self
             .links
             .iter()
             .filter(rests)
-            .map(|(key, _)| key)
+            .map(|(key, link)| (key, link.key.server, link.refusal.is_some()))
             .collect();
-        for key in resting {
-            self.connect(key);
+        for (key, server, was_refused) in resting {
+            if !was_refused || self.may_connect_refused(server) {
+                self.connect(key);
+            }
         }
     }
 

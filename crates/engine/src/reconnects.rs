@@ -5,6 +5,7 @@
 //!   younger, and it answered a request                connects at once, for one token
 //!   younger, and another link to its server is up     connects at once, for many tokens
 //!   younger, and neither; or the tokens are used up   rests, and requests fail
+//!   refused, and its user has logged in since         connects at once, for many tokens
 //! ```
 //!
 //! A server closes a link that it owes too much (`client-output-buffer-limit`,
@@ -19,6 +20,7 @@ use crate::engine::Engine;
 use crate::entry::Before;
 use crate::limits::{RECONNECT_TOKEN_MS, RECONNECT_TOKENS_MAX, RECONNECT_UNANSWERED_TOKENS};
 use crate::link::Role;
+use crate::pool::ServerId;
 use crate::session::Session;
 use crate::slots::Key;
 use crate::time::Time;
@@ -80,6 +82,12 @@ impl Engine {
         let now = self.now;
         (has_answered || self.has_link_up(server))
             && self.health(server).reconnects.take(has_answered, now)
+    }
+
+    /// Whether a link that its server refused connects again at once, because its user has logged in.
+    pub(crate) fn may_connect_refused(&mut self, server: ServerId) -> bool {
+        let now = self.now;
+        self.health(server).reconnects.take(false, now)
     }
 
     /// A shared link was lost, and reads stayed on it that were in flight. Those of a session that had
