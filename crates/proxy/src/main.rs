@@ -8,7 +8,7 @@
 //! - [`config`] makes one checked configuration of it, or says every [`problem`];
 //! - [`serve`] runs it: open files ([`descriptors`]), a server of our own ([`spawn`]), the workers
 //!   (crate `driver`), signals, the drain; [`logs`] says what happens, as often as
-//!   [`line_rates`] lets it and as [`log_lines`] can write it, in the characters of [`plain`];
+//!   [`line_rates`] lets it and as [`log_lines`] can write it, in the characters of [`mod@plain`];
 //! - [`help`] and [`manual`] tell people about it, from the same table.
 
 mod address;
