@@ -43,6 +43,8 @@ pub(crate) enum Duty {
         refusal: Option<Vec<u8>>,
         /// Keys are watched for it.
         watched: bool,
+        /// One of its requests runs code.
+        code: bool,
     },
     /// ASKING stands in front: its reply is nobody's, and then this is what becomes of the next one.
     Asking { then: Option<Box<Duty>> },
@@ -145,6 +147,7 @@ impl Duty {
             opens: false,
             refusal: None,
             watched: false,
+            code: false,
         }
     }
 

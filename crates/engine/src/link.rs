@@ -428,6 +428,13 @@ impl Link {
         }
     }
 
+    /// Whether the next reply answers a transaction that runs code.
+    pub(crate) fn is_front_a_block_of_code(&self) -> bool {
+        let front = self.first_in_flight();
+        front.is_some_and(|front| front.duty)
+            && matches!(self.duties.front(), Some(Duty::Block { code: true, .. }))
+    }
+
     /// The request in front, which is in flight, is answered.
     #[inline]
     pub(crate) fn pop_answered(&mut self, entry: Entry) {

@@ -9,7 +9,7 @@
 //! A script that loops past `busy-reply-threshold` stops one connection and not the server: each other connection is
 //! answered with BUSY, and SCRIPT KILL works. A frozen server answers no handshake, so nothing changes for it. A session
 //! never leaves a link that owes it a reply, so its requests keep their order and none is sent twice. Only a link whose
-//! request in front runs code is taken over: what else is slow ends by itself.
+//! request in front runs code, also in a transaction, is taken over: what else is slow ends by itself.
 
 use respool_protocol::encode;
 
@@ -133,7 +133,7 @@ impl Engine {
             && link
                 .first_in_flight()
                 .is_some_and(|front| matches!(front.class, Class::Write | Class::Read))
-            && self.may_be_a_clients(link)
+            && (self.may_be_a_clients(link) || link.is_front_a_block_of_code())
             // The session of a request that was given up is not known any more, and must not overtake it.
             && !link.ledger.iter().any(|entry| entry.session == Key::NOBODY && !entry.duty)
     }

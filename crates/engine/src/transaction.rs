@@ -18,9 +18,11 @@ use respool_protocol::number;
 use respool_protocol::reply::{self, Scanned};
 
 use crate::auth::{CONFIGURED, auth_asked, credentials};
+use crate::belief;
 use crate::buffer::shrink;
 use crate::clients::request_may_write;
 use crate::duty::Duty;
+use crate::elsewhere::id_of;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::here::Hello;
@@ -44,6 +46,8 @@ pub(crate) struct Transaction {
     pub(crate) count: u32,
     /// Some of them may write.
     pub(crate) writes: bool,
+    /// Some of them run code.
+    runs_code: bool,
     /// Bytes that all this holds.
     held: usize,
     /// Something was refused: EXEC will be, too.
@@ -516,6 +520,7 @@ impl Engine {
         let room = transaction.requests.capacity();
         if ours.as_ref().is_none_or(Ours::in_block) {
             transaction.requests.extend_from_slice(bytes);
+            transaction.runs_code |= belief::runs_code(id_of(bytes));
             shrink(&mut transaction.requests);
             held += bytes.len();
         }
@@ -673,6 +678,7 @@ impl Engine {
             opens: true,
             refusal: None,
             watched,
+            code: transaction.runs_code,
         };
         (block, duty)
     }

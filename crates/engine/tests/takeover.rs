@@ -74,6 +74,33 @@ fn reads_behind_a_script_are_asked_again_on_the_successor() {
     assert_eq!(world.got(reads), ":1\r\n");
 }
 
+/// A script that loops in a transaction stops its link as any other.
+#[test]
+fn script_in_a_transaction_stops_no_other_session() {
+    let mut world = World::new(settings());
+    let (runs, other) = (world.accept(), world.accept());
+    // The server says that this user may open transactions.
+    world.asks(runs, &["MULTI", "SET k v", "EXEC"]);
+    for said in [
+        "-NOPERM no\r\n",
+        "+OK\r\n*0\r\n",
+        "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n",
+    ] {
+        if !world.sent(world.shared).is_empty() {
+            world.says(world.shared, said);
+        }
+    }
+    assert!(world.got(runs).ends_with("*1\r\n+OK\r\n"));
+    world.asks(runs, &["MULTI", "EVAL x 0", "EXEC"]);
+    assert!(world.sent(world.shared).contains("EVAL"));
+    world.wait_ms(100);
+    world.asks(other, &["GET k"]);
+    let successor = world.connect();
+    assert_eq!(world.sent(successor).as_bytes(), requests(&["GET k"]));
+    world.says(successor, BUSY);
+    assert_eq!(world.got(other), BUSY);
+}
+
 /// A slow script that ends before the successor is up costs one connection, and the next such one none for a second.
 #[test]
 fn slow_script_that_ends_leaves_its_link_as_it_was() {
