@@ -10,7 +10,7 @@ use respool_protocol::encode::{self, Version};
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
-use crate::limits::{CREDENTIALS_BYTES_MAX, LOGINS_MAX};
+use crate::limits::{CREDENTIALS_BYTES_MAX, LOGINS_MAX, PASSWORDS_OF_USER_MAX};
 use crate::link::{Link, LinkKey, Role, State};
 use crate::login_probe::{Claim, Gate};
 use crate::pool::ServerId;
@@ -21,11 +21,21 @@ use crate::slots::Key;
 use crate::slow_readers::EVERYBODYS;
 use crate::steps::Step;
 
-/// Users of servers whose passwords clients have given: links greet with them. A place is free when no
-/// link and no session is that user.
+/// Users of servers whose passwords clients have given: links greet with them. A place is free when
+/// no link and no session is that user.
 #[derive(Default)]
 pub(crate) struct Logins {
-    known: Vec<Option<Credentials>>,
+    known: Vec<Option<Known>>,
+    /// Places that were taken so far.
+    taken: u64,
+}
+
+/// A login that a server of the pool has accepted.
+struct Known {
+    pool: u16,
+    login: Credentials,
+    /// The place was taken as this one of all.
+    number: u64,
 }
 
 /// The user that the configuration names for a server.
@@ -35,16 +45,31 @@ impl Logins {
     /// The credentials of a user other than the configured one.
     pub(crate) fn get(&self, user: u16) -> Option<&Credentials> {
         let index = usize::from(user).checked_sub(1)?;
-        self.known.get(index)?.as_ref()
+        self.known.get(index)?.as_ref().map(|known| &known.login)
     }
 
-    fn find(&self, login: &Credentials) -> Option<u16> {
-        let same_as = |known: &Option<Credentials>| known.as_ref() == Some(login);
-        let index = self.known.iter().position(same_as)?;
+    fn find(&self, pool: u16, login: &Credentials) -> Option<u16> {
+        let same_as = |known: &Known| known.pool == pool && known.login == *login;
+        let mut all = self.known.iter();
+        let index = all.position(|known| known.as_ref().is_some_and(same_as))?;
         Some(index as u16 + 1)
     }
 
-    fn add(&mut self, login: Credentials) -> Option<u16> {
+    /// Of all places of a user in a pool the newest one, and how many there are.
+    fn of_name(&self, pool: u16, login: &Credentials) -> (Option<u16>, usize) {
+        let name = name_of(login);
+        let places = || {
+            let all = (1..).zip(&self.known);
+            all.filter_map(move |(user, known)| {
+                let known = known.as_ref()?;
+                let same = known.pool == pool && name_of(&known.login) == name;
+                same.then_some((known.number, user))
+            })
+        };
+        (places().max().map(|(_, user)| user), places().count())
+    }
+
+    fn add(&mut self, pool: u16, login: Credentials) -> Option<u16> {
         let index = match self.known.iter().position(Option::is_none) {
             Some(free) => free,
             None if self.known.len() < LOGINS_MAX => {
@@ -53,9 +78,19 @@ impl Logins {
             }
             None => return None,
         };
-        self.known[index] = Some(login);
+        self.taken += 1;
+        self.known[index] = Some(Known {
+            pool,
+            login,
+            number: self.taken,
+        });
         Some(index as u16 + 1)
     }
+}
+
+/// The user's name at its server.
+fn name_of(login: &Credentials) -> &str {
+    login.user.as_deref().unwrap_or("default")
 }
 
 /// What an AUTH that the server is asked about was part of.
@@ -192,8 +227,8 @@ impl Engine {
         }
         // See `Login::is_answered_by`.
         encode::request(&mut request, &["HELLO"]);
-        let server = old.server;
-        let known = self.logins.find(&login);
+        let (server, pool) = (old.server, session.pool);
+        let known = self.logins.find(pool, &login);
         let known = known.filter(|user| !self.is_login_refused(*user, server));
         let version = hello.as_ref().map_or(old.version, |(version, _)| *version);
         let link = match known {
@@ -255,13 +290,16 @@ impl Engine {
     /// is being asked about, counts for its address only when it is refused. The login that the session has already does not
     /// wait.
     pub(crate) fn server_login_gate(&mut self, key: Key, login: &Credentials) -> Gate {
-        if let Some(session) = self.sessions.get(key)
+        let session = self.sessions.get(key);
+        if let Some(session) = session
             && !session.flags.any(Flags::UNAUTHENTICATED)
             && self.logins.get(session.user) == Some(login)
         {
             return Gate::Open(Claim::free(session.peer));
         }
-        let presumed_right = self.logins.find(login).is_some() || self.is_being_asked(login);
+        let was_right =
+            session.is_some_and(|session| self.logins.find(session.pool, login).is_some());
+        let presumed_right = was_right || self.is_being_asked(login);
         self.login_gate(key, presumed_right)
     }
 
@@ -299,32 +337,47 @@ impl Engine {
         Err(Blocked::Wait)
     }
 
-    /// Where a user is among those that links can be of. `None`: there is no room for another.
-    pub(crate) fn place_of_login(&mut self, login: Credentials) -> Option<u16> {
-        let known = self.logins.find(&login);
-        known.or_else(|| self.add_login(login))
-    }
-
-    fn add_login(&mut self, login: Credentials) -> Option<u16> {
-        if self.logins.known.iter().all(Option::is_some) && self.logins.known.len() >= LOGINS_MAX {
-            let mut used = vec![false; LOGINS_MAX + 1];
-            for (_, link) in self.links.iter() {
-                used[usize::from(link.key.user)] = true;
-            }
-            for (_, session) in self.sessions.iter() {
-                used[usize::from(session.user)] = true;
-            }
-            for hub in &self.hubs {
-                used[usize::from(hub.user)] = true;
-            }
-            for (user, known) in (1..).zip(&mut self.logins.known) {
-                if !used[usize::from(user)] {
-                    *known = None;
-                    self.learned.forget_user(user);
-                }
+    /// The place of a login that a server has accepted, among those that links can be of. `None`:
+    /// there is no room for another.
+    ///
+    /// A user without a password accepts every one, and each place has links of its own. So a user
+    /// has few places: a further password rides on the links of the newest one.
+    pub(crate) fn place_of_login(&mut self, key: Key, login: Credentials) -> Option<u16> {
+        let pool = self.sessions.get(key)?.pool;
+        if let Some(known) = self.logins.find(pool, &login) {
+            return Some(known);
+        }
+        if self.logins.of_name(pool, &login).1 >= PASSWORDS_OF_USER_MAX {
+            self.forget_unused_logins();
+            let (newest, count) = self.logins.of_name(pool, &login);
+            if count >= PASSWORDS_OF_USER_MAX {
+                return newest;
             }
         }
-        self.logins.add(login)
+        let logins = &self.logins.known;
+        if logins.iter().all(Option::is_some) && logins.len() >= LOGINS_MAX {
+            self.forget_unused_logins();
+        }
+        self.logins.add(pool, login)
+    }
+
+    /// Frees the places of users that no link and no session is.
+    fn forget_unused_logins(&mut self) {
+        let mut used = vec![false; LOGINS_MAX + 1];
+        for (_, link) in self.links.iter() {
+            used[usize::from(link.key.user)] = true;
+        }
+        for (_, session) in self.sessions.iter() {
+            used[usize::from(session.user)] = true;
+        }
+        for hub in &self.hubs {
+            used[usize::from(hub.user)] = true;
+        }
+        for (user, known) in (1..).zip(&mut self.logins.known) {
+            if !used[usize::from(user)] && known.take().is_some() {
+                self.learned.forget_user(user);
+            }
+        }
     }
 
     /// What the server says to an AUTH is known.
@@ -342,7 +395,7 @@ impl Engine {
         if self.sessions.get(entry.session).is_none() {
             return;
         }
-        let Some(user) = self.place_of_login(login.credentials) else {
+        let Some(user) = self.place_of_login(entry.session, login.credentials) else {
             return self.pass_on(entry, &bound_reply("LOGINS_MAX"));
         };
         let probed = self.is_probe(link);

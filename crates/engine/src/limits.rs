@@ -278,6 +278,9 @@ pub const CREDENTIALS_BYTES_MAX: usize = 8 << 10;
 
 /// Users of servers whose passwords clients have given to one worker, and who are still in use.
 pub const LOGINS_MAX: usize = 1 << 10;
+/// Passwords of one user of a pool's servers that links greet with. At it: a session with another
+/// password that a server accepts rides on links that greet with the newest of these.
+pub const PASSWORDS_OF_USER_MAX: usize = 4;
 
 /// Commands that the table does not have of which one worker remembers what a server said. At it: all
 /// are forgotten, and asked for again.

@@ -14,6 +14,7 @@ use crate::pool::ServerId;
 use crate::session::Flags;
 use crate::settings::Credentials;
 use crate::slots::Key;
+use crate::time::Time;
 use crate::trust::refuses_login;
 
 /// The two requests of a check, and what the server has said so far.
@@ -112,7 +113,7 @@ impl Engine {
         };
         let (now, every_ms) = (self.now, self.settings.timeouts.login_check_ms);
         let state = &mut self.servers[usize::from(server.0)];
-        state.trust.handle_check(now, every_ms);
+        state.trust.handle_check(link, now, every_ms);
         let (check, bytes) = Check::new(state.settings.credentials.as_ref());
         self.put_ours(link, &bytes, Duty::Check(Box::new(check)));
     }
@@ -122,9 +123,14 @@ impl Engine {
         let Some(server) = self.links.get(key).map(|link| link.key.server) else {
             return;
         };
-        self.servers[usize::from(server.0)].trust.handle_check_end();
+        let now = self.now;
+        let trust = &mut self.servers[usize::from(server.0)].trust;
+        trust.handle_check_end(key);
         match check.found(hello) {
-            Found::Accepted => self.login_accepted(server),
+            Found::Accepted => {
+                let was_withdrawn = trust.handle_check_accepted(now);
+                self.tell_accepted(server, was_withdrawn);
+            }
             Found::Refused(error) => self.login_refused(server, &error),
             Found::NotReset => {
                 let is_idle = |link: &Link| link.ledger.is_empty();
@@ -189,20 +195,33 @@ impl Engine {
     /// Whether the login at a server is checked: a link as configured is up, so that it would serve new sessions.
     fn is_checked(&self, server: ServerId) -> bool {
         let state = self.server(server);
-        let serves = |(_, link): (Key, &Link)| {
+        state.replica_of.is_none()
+            && !state.gone
+            && !state.unknown
+            && self.serves_as_configured(server)
+    }
+
+    /// Whether a shared link of the configured login is up.
+    fn serves_as_configured(&self, server: ServerId) -> bool {
+        self.links.iter().any(|(_, link)| {
             link.key.server == server
                 && link.key.user == CONFIGURED
                 && link.role == Role::Shared
                 && link.is_up()
-        };
-        state.replica_of.is_none() && !state.gone && !state.unknown && self.links.iter().any(serves)
+        })
     }
 
-    /// A server accepts the configured login.
+    /// A server accepts the configured login in a greeting.
     pub(crate) fn login_accepted(&mut self, server: ServerId) {
         let now = self.now;
-        let state = &mut self.servers[usize::from(server.0)];
-        if state.trust.handle_accepted(now) {
+        let trust = &mut self.servers[usize::from(server.0)].trust;
+        let was_withdrawn = trust.handle_accepted(now);
+        self.tell_accepted(server, was_withdrawn);
+    }
+
+    fn tell_accepted(&mut self, server: ServerId, was_withdrawn: bool) {
+        let state = self.server(server);
+        if was_withdrawn {
             let pool = usize::from(state.pool);
             let text = format!("{} accepts the configured login again", state.label);
             self.tell_event(pool, text);
@@ -213,7 +232,7 @@ impl Engine {
     pub(crate) fn login_refused(&mut self, server: ServerId, error: &[u8]) {
         let now = self.now;
         let state = &mut self.servers[usize::from(server.0)];
-        if state.trust.handle_refused(error, now) {
+        if let Some(since) = state.trust.handle_refused(error, now) {
             let pool = usize::from(state.pool);
             let text = format!(
                 "{} does not accept the configured login any more ({}): new sessions must authenticate, older sessions keep their links",
@@ -221,6 +240,31 @@ impl Engine {
                 String::from_utf8_lossy(error)
             );
             self.tell_event(pool, text);
+            self.doubt_sessions(server, since);
+        }
+    }
+
+    /// Sessions on the configured login that came in since then must authenticate. One that holds
+    /// something without asking again, a link of its own or subscriptions, is closed.
+    fn doubt_sessions(&mut self, server: ServerId, since: Time) {
+        // Without checks the last accepted answer may be that of a greeting days ago.
+        let is_checked = self.settings.timeouts.login_check_ms > 0;
+        if !is_checked || !self.settings.users.is_empty() {
+            return;
+        }
+        let pool = self.pool_of(server).whole;
+        for key in self.sessions.keys() {
+            let Some(session) = self.sessions.get_mut(key) else {
+                continue;
+            };
+            if session.pool != pool || session.user != CONFIGURED || session.accepted_at <= since {
+                continue;
+            }
+            session.flags |= Flags::UNAUTHENTICATED;
+            if !session.pins.is_empty() || session.listens() {
+                let reason = String::from("the server withdrew the login before the client came");
+                self.close_for(key, reason);
+            }
         }
     }
 
@@ -245,13 +289,7 @@ impl Engine {
             return;
         }
         let server = link.key.server;
-        let serves = |(_, link): (Key, &Link)| {
-            link.key.server == server
-                && link.key.user == CONFIGURED
-                && link.role == Role::Shared
-                && link.is_up()
-        };
-        let others_serve = self.links.iter().any(serves);
+        let others_serve = self.serves_as_configured(server);
         let pool = self.pool_of(server).whole;
         for session in self.sessions.keys() {
             let Some(session) = self.sessions.get_mut(session) else {

@@ -76,6 +76,12 @@ impl Engine {
         role == Some(Role::Probe)
     }
 
+    /// Whether a probing link of a server is left, up or on its way.
+    pub(crate) fn has_probe(&self, server: ServerId) -> bool {
+        let mut links = self.links.iter();
+        links.any(|(_, link)| link.role == Role::Probe && link.key.server == server)
+    }
+
     /// The probing link of a server with the least to do; a new one if all have something to do and there may be one more. `any`:
     /// no new one if there is one at all.
     pub(crate) fn probing_link(&mut self, server: ServerId, any: bool) -> Option<Key> {
@@ -371,9 +377,11 @@ impl Engine {
     }
 
     /// A probing link is gone.
-    pub(crate) fn probe_lost(&mut self, server: ServerId) {
-        self.servers[usize::from(server.0)].trust.handle_check_end();
-        self.release_newcomers();
+    pub(crate) fn probe_lost(&mut self, server: ServerId, link: Key) {
+        let trust = &mut self.servers[usize::from(server.0)].trust;
+        if trust.handle_check_end(link) {
+            self.release_newcomers();
+        }
         self.pump(server);
     }
 }

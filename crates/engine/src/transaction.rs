@@ -771,7 +771,7 @@ impl Engine {
                 }) => {
                     self.login_was_right(claim);
                     // Not before it has proved right: who may name users is anybody.
-                    let Some(user) = self.place_of_login(login) else {
+                    let Some(user) = self.place_of_login(key, login) else {
                         self.close_for(key, String::from("LOGINS_MAX: it is a user too many"));
                         return woven;
                     };

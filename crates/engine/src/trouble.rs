@@ -297,11 +297,11 @@ impl Engine {
             Role::Redirect { .. } => self.rest(key),
             Role::Probe => {
                 self.fail_waiting(key);
-                if !was_up {
+                self.remove_link(key);
+                if !was_up && !self.has_probe(its_server) {
                     self.fail_logins(its_server, reason);
                 }
-                self.remove_link(key);
-                return self.probe_lost(its_server);
+                return self.probe_lost(its_server, key);
             }
             Role::Captured { .. } | Role::Spare => return self.remove_link(key),
         }

@@ -9,20 +9,24 @@
 //!                            └────────────accepts────────────┘
 //! ```
 //!
-//! While a login is withdrawn, new sessions must authenticate. Older sessions keep their links.
+//! While a login is withdrawn, new sessions must authenticate. Sessions that were there when the last accepted answer was
+//! asked for keep their links; those that came later must authenticate, too.
 
+use crate::slots::Key;
 use crate::time::Time;
 
 /// What one server says to the configured login. Its caller reports greetings and checks in the order in which they are answered.
 #[derive(Debug, Default)]
 pub(crate) struct Trust {
     state: State,
-    /// When the server answered the last greeting or check.
+    /// When the server last accepted or refused the login.
     heard_at: Time,
+    /// When the last answer that accepted it was asked for: sessions that came before it came in rightly.
+    vouched_at: Time,
     /// When the last check was asked.
     checked_at: Time,
-    /// Whether that check waits for its answer.
-    checking: bool,
+    /// The link on which that check waits for its answer.
+    checking: Option<Key>,
     /// Whether new sessions wait for that answer: the one before was old.
     holding: bool,
 }
@@ -46,18 +50,18 @@ impl Trust {
 
     /// Whether a check may be asked: the last one is answered and at least this old.
     pub(crate) fn is_check_due(&self, now: Time, every_ms: u32) -> bool {
-        !self.checking && now.since_ms(self.checked_at) >= u64::from(every_ms)
+        self.checking.is_none() && now.since_ms(self.checked_at) >= u64::from(every_ms)
     }
 
     /// Whether the last answer is too old to let a new session in by it. The server was not asked meanwhile, since there were no
     /// sessions.
     pub(crate) fn is_stale(&self, now: Time, every_ms: u32) -> bool {
-        !self.checking && now.since_ms(self.heard_at) >= 2 * u64::from(every_ms)
+        self.checking.is_none() && now.since_ms(self.heard_at) >= 2 * u64::from(every_ms)
     }
 
     /// Whether new sessions wait for the answer to a check, which takes at most [`NEWCOMER_WAIT_MS`].
     pub(crate) fn holds_newcomers(&self, now: Time) -> bool {
-        self.checking && self.holding && now.since_ms(self.checked_at) < NEWCOMER_WAIT_MS
+        self.checking.is_some() && self.holding && now.since_ms(self.checked_at) < NEWCOMER_WAIT_MS
     }
 
     /// The word for INFO.
@@ -72,32 +76,48 @@ impl Trust {
 
 /// Events.
 impl Trust {
-    /// A greeting or a check was accepted. Whether the login was withdrawn before.
+    /// A greeting was accepted. Whether the login was withdrawn before.
     pub(crate) fn handle_accepted(&mut self, now: Time) -> bool {
         self.heard_at = now;
+        self.vouched_at = now;
         std::mem::replace(&mut self.state, State::Accepted) == State::Withdrawn
     }
 
-    /// A greeting or a check was refused with this error. Whether that withdraws the login.
-    pub(crate) fn handle_refused(&mut self, error: &[u8], now: Time) -> bool {
+    /// The check was accepted. Whether the login was withdrawn before.
+    pub(crate) fn handle_check_accepted(&mut self, now: Time) -> bool {
+        let was_withdrawn = self.handle_accepted(now);
+        self.vouched_at = self.checked_at;
+        was_withdrawn
+    }
+
+    /// A greeting or a check was refused with this error. If that withdraws the login, returns since
+    /// when sessions may have come in wrongly.
+    pub(crate) fn handle_refused(&mut self, error: &[u8], now: Time) -> Option<Time> {
+        if !refuses_login(error) {
+            return None;
+        }
         self.heard_at = now;
-        let withdraws = self.state == State::Accepted && refuses_login(error);
+        let withdraws = self.state == State::Accepted;
         if withdraws {
             self.state = State::Withdrawn;
         }
-        withdraws
+        withdraws.then_some(self.vouched_at)
     }
 
-    /// A check was asked.
-    pub(crate) fn handle_check(&mut self, now: Time, every_ms: u32) {
+    /// A check was asked on this link.
+    pub(crate) fn handle_check(&mut self, link: Key, now: Time, every_ms: u32) {
         self.holding = self.is_stale(now, every_ms);
         self.checked_at = now;
-        self.checking = true;
+        self.checking = Some(link);
     }
 
-    /// The check is answered, or lost with its link.
-    pub(crate) fn handle_check_end(&mut self) {
-        self.checking = false;
+    /// The check on this link is answered, or lost with it. Whether there was one.
+    pub(crate) fn handle_check_end(&mut self, link: Key) -> bool {
+        let ends = self.checking == Some(link);
+        if ends {
+            self.checking = None;
+        }
+        ends
     }
 }
 
@@ -117,20 +137,24 @@ mod tests {
     use super::*;
 
     const NOAUTH: &[u8] = b"NOAUTH Authentication required.";
+    const LINK: Key = Key {
+        index: 1,
+        generation: 1,
+    };
 
     /// A login that was never accepted has no old links, so its refusal withdraws nothing.
     #[test]
     fn refusal_withdraws_only_an_accepted_login() {
         let mut trust = Trust::default();
         let now = Time(0);
-        assert!(!trust.handle_refused(NOAUTH, now));
+        assert_eq!(trust.handle_refused(NOAUTH, now), None);
         assert!(!trust.is_withdrawn());
         assert!(!trust.handle_accepted(now));
-        assert!(!trust.handle_refused(b"LOADING", now));
+        assert_eq!(trust.handle_refused(b"LOADING", now), None);
         assert!(!trust.is_withdrawn());
-        assert!(trust.handle_refused(b"WRONGPASS", now));
+        assert_eq!(trust.handle_refused(b"WRONGPASS", now), Some(now));
         assert!(trust.is_withdrawn());
-        assert!(!trust.handle_refused(NOAUTH, now), "it is told once");
+        assert_eq!(trust.handle_refused(NOAUTH, now), None, "it is told once");
         assert!(trust.handle_accepted(now));
         assert!(!trust.is_withdrawn());
     }
@@ -142,9 +166,9 @@ mod tests {
         let at = |ms| Time(0).plus_ms(ms);
         assert!(!trust.is_check_due(at(499), 500));
         assert!(trust.is_check_due(at(500), 500));
-        trust.handle_check(at(500), 500);
+        trust.handle_check(LINK, at(500), 500);
         assert!(!trust.is_check_due(at(5_000), 500));
-        trust.handle_check_end();
+        trust.handle_check_end(LINK);
         assert!(!trust.is_check_due(at(999), 500));
         assert!(trust.is_check_due(at(1_000), 500));
     }
@@ -155,17 +179,47 @@ mod tests {
         let mut trust = Trust::default();
         let at = |ms| Time(0).plus_ms(ms);
         trust.handle_accepted(at(100));
-        trust.handle_check(at(600), 500);
+        trust.handle_check(LINK, at(600), 500);
         assert!(!trust.holds_newcomers(at(601)));
-        trust.handle_check_end();
+        trust.handle_check_end(LINK);
         trust.handle_accepted(at(602));
         assert!(!trust.is_stale(at(1_601), 500));
         assert!(trust.is_stale(at(1_602), 500));
-        trust.handle_check(at(1_602), 500);
+        trust.handle_check(LINK, at(1_602), 500);
         assert!(trust.holds_newcomers(at(1_602)));
         assert!(trust.holds_newcomers(at(2_101)));
         assert!(!trust.holds_newcomers(at(2_102)));
-        trust.handle_check_end();
+        trust.handle_check_end(LINK);
         assert!(!trust.holds_newcomers(at(1_603)));
+    }
+
+    /// Sessions that came after the last accepted answer was asked for came in wrongly, if the next
+    /// one withdraws the login. An error about something else is no answer.
+    #[test]
+    fn withdrawal_tells_since_when_sessions_came_in_wrongly() {
+        let mut trust = Trust::default();
+        let at = |ms| Time(0).plus_ms(ms);
+        trust.handle_accepted(at(100));
+        trust.handle_check(LINK, at(600), 500);
+        trust.handle_check_end(LINK);
+        trust.handle_check_accepted(at(640));
+        assert_eq!(
+            trust.handle_refused(b"ERR max number of clients reached", at(1_100)),
+            None
+        );
+        assert!(trust.is_stale(at(1_640), 500), "it was no answer");
+        assert_eq!(trust.handle_refused(NOAUTH, at(1_700)), Some(at(600)));
+    }
+
+    /// A link that is lost ends the check on it, and no check on another link.
+    #[test]
+    fn check_ends_with_its_own_link() {
+        let mut trust = Trust::default();
+        let other = Key { index: 2, ..LINK };
+        trust.handle_check(LINK, Time(0), 500);
+        assert!(!trust.handle_check_end(other));
+        assert!(!trust.is_check_due(Time(0).plus_ms(5_000), 500));
+        assert!(trust.handle_check_end(LINK));
+        assert!(trust.is_check_due(Time(0).plus_ms(5_000), 500));
     }
 }

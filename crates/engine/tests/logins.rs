@@ -152,7 +152,8 @@ fn check_finds_a_password_that_was_set_later() {
     let late = world.accept();
     must_log_in(&mut world, late, link);
     is_served(&mut world, old, link);
-    is_served(&mut world, newcomer, link);
+    // It came after the last answer that accepted the login was asked for.
+    must_log_in(&mut world, newcomer, link);
     assert_eq!(told(&mut world).len(), 1);
     world.wait_ms(550);
     world.says(probe, ["+RESET\r\n", HELLO].concat());
@@ -264,6 +265,36 @@ fn wrong_passwords_are_tried_once_on_one_connection() {
     assert!(world.sent(own).contains("secret"));
     world.says(own, HELLO);
     assert_eq!(world.sent(own).as_bytes(), requests(&["GET k"]));
+}
+
+/// A user without a password accepts every one. Its sessions share a few links all the same.
+#[test]
+fn user_that_accepts_every_password_has_few_links() {
+    let mut world = locked();
+    world.connecting();
+    let sessions: Vec<_> = (0..20).map(|_| world.accept()).collect();
+    let mut links = Vec::new();
+    let mut probe = None;
+    for (number, session) in sessions.iter().enumerate() {
+        world.asks(*session, &[&format!("AUTH nopass any{number}")]);
+        let connecting = world.connecting();
+        let probe = *probe.get_or_insert_with(|| {
+            world.turn(|engine| engine.handle_link_up(connecting[0]));
+            world.says(connecting[0], HELLO_REFUSED);
+            connecting[0]
+        });
+        world.says(probe, ["+OK\r\n", HELLO].concat());
+        assert_eq!(world.got(*session), "+OK\r\n");
+        for link in world.connecting() {
+            if link != world.shared {
+                world.up(link);
+                links.push(link);
+            }
+        }
+        // A password that was accepted before costs nothing more.
+        world.asks(*session, &["GET k"]);
+    }
+    assert_eq!(links.len(), 4);
 }
 
 /// Thousands of guesses wait for two links, and none of them beyond the bound.

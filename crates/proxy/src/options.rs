@@ -925,7 +925,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
         value: "COUNT",
         brief: "Links on which one large request each travels",
         more: "At it, the next large request waits, until `request-timeout-ms` at the most, and then fails with NOTSENT. While \
-               one waits, the slowest client that sends its own, or takes its reply, at less than 64 KiB a second is closed. \
+               one waits, the slowest client that sends its own, or takes its reply, at less than 64 KiB a second is closed; \
+               after 5 s (half of `request-timeout-ms`, if that is less) so is the slowest at less than 4 MiB a second. \
                Where a pool has several servers, SCRIPT KILL, FUNCTION KILL and FUNCTION STATS need one to each of them, and \
                at the bound have two links more to each server.",
         example: "4",
