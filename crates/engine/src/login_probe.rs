@@ -30,9 +30,34 @@ pub(crate) struct LoginProbes {
     /// Sessions whose logins wait because of wrong passwords of their addresses, and until when; at most as many as
     /// there are sessions.
     delayed: Vec<(Time, Key)>,
+    /// Servers that took no second probing link, and when; at most one item for each.
+    refused: Vec<(ServerId, Time)>,
     /// When the log was last given refused logins to tell.
     reported_at: Time,
 }
+
+impl LoginProbes {
+    /// Bytes of the logins that wait, in memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let of_attempt = |attempt: &Attempt| {
+            let credentials = &attempt.login.credentials;
+            let name = credentials.user.as_ref().map_or(0, String::capacity);
+            size_of::<Login>() + attempt.request.capacity() + name + credentials.password.capacity()
+        };
+        let attempts = self.queue.iter().map(of_attempt).sum::<usize>();
+        self.queue.capacity() * size_of::<Attempt>() + attempts
+    }
+
+    /// Whether a server has refused a second probing link a moment ago.
+    fn pauses(&mut self, server: ServerId, now: Time) -> bool {
+        self.refused
+            .retain(|(_, at)| now.since_ms(*at) < REFUSED_MS);
+        self.refused.iter().any(|(its, _)| *its == server)
+    }
+}
+
+/// How long a server that took no second probing link is not asked for one, milliseconds.
+const REFUSED_MS: u64 = 1_000;
 
 /// Whether a login is tried now.
 pub(crate) enum Gate {
@@ -76,14 +101,8 @@ impl Engine {
         role == Some(Role::Probe)
     }
 
-    /// Whether a probing link of a server is left, up or on its way.
-    pub(crate) fn has_probe(&self, server: ServerId) -> bool {
-        let mut links = self.links.iter();
-        links.any(|(_, link)| link.role == Role::Probe && link.key.server == server)
-    }
-
-    /// The probing link of a server with the least to do; a new one if all have something to do and there may be one more. `any`:
-    /// no new one if there is one at all.
+    /// The probing link of a server with the least to do; a new one if all have something to do and
+    /// there may be one more. `any`: a new one only if there is none.
     pub(crate) fn probing_link(&mut self, server: ServerId, any: bool) -> Option<Key> {
         let probes =
             |(_, link): &(Key, &Link)| link.role == Role::Probe && link.key.server == server;
@@ -92,9 +111,11 @@ impl Engine {
         let least = its
             .inspect(|_| count += 1)
             .min_by_key(|(_, link)| link.ledger.len())
-            .map(|(key, link)| (key, link.ledger.is_empty()));
+            .map(|(key, link)| (key, link.is_up() && link.ledger.is_empty()));
+        let is_full =
+            count >= LOGIN_PROBES_PER_SERVER || self.login_probes.pauses(server, self.now);
         match least {
-            Some((key, is_idle)) if is_idle || any || count >= LOGIN_PROBES_PER_SERVER => Some(key),
+            Some((key, is_idle)) if is_idle || any || is_full => Some(key),
             _ => {
                 let kind = LinkKey {
                     db: 0,
@@ -106,6 +127,19 @@ impl Engine {
                 Some(link)
             }
         }
+    }
+
+    /// The probing link that is up and has room for a login.
+    fn probe_with_room(&self, server: ServerId) -> Option<Key> {
+        let has_room = |(_, link): &(Key, &Link)| {
+            link.role == Role::Probe
+                && link.key.server == server
+                && link.is_up()
+                && link.ledger.len() < LOGINS_PER_PROBE
+        };
+        let its = self.links.iter().filter(has_room);
+        let least = its.min_by_key(|(_, link)| link.ledger.len());
+        least.map(|(key, _)| key)
     }
 
     /// What a server said to a greeting with the configured login; `None`: it agreed.
@@ -281,7 +315,7 @@ impl Engine {
         Placed::Done
     }
 
-    /// A login was answered on this link: the next ones of its server may be asked about.
+    /// This link is up, or a login was answered on it: the next ones of its server may be asked about.
     pub(crate) fn pump_logins(&mut self, link: Key) {
         if let Some(link) = self.links.get(link).filter(|link| link.role == Role::Probe) {
             self.pump(link.key.server);
@@ -294,15 +328,14 @@ impl Engine {
             let Some(index) = queue.position(|attempt| attempt.server == server) else {
                 return;
             };
-            let Some(key) = self.probing_link(server, false) else {
+            // A link that is not up gets no login, since it may be refused while another one works.
+            self.probing_link(server, false);
+            let Some(key) = self.probe_with_room(server) else {
                 return;
             };
             let Some(link) = self.links.get_mut(key) else {
                 return;
             };
-            if link.ledger.len() >= LOGINS_PER_PROBE {
-                return;
-            }
             let Some(attempt) = self.login_probes.queue.remove(index) else {
                 return;
             };
@@ -318,6 +351,9 @@ impl Engine {
 
     /// Logins that have waited for a probing link for as long as a request may.
     pub(crate) fn tick_login_queue(&mut self) {
+        let sessions = &self.sessions;
+        let has_client = |attempt: &Attempt| sessions.get(attempt.entry.session).is_some();
+        self.login_probes.queue.retain(has_client);
         let limit_ms = self.settings.timeouts.request_ms;
         let now = self.now.stamp_ms();
         let is_late = |attempt: &Attempt| now.wrapping_sub(attempt.entry.at_ms) >= limit_ms;
@@ -337,8 +373,19 @@ impl Engine {
         }
     }
 
+    /// A probing link could not be had: no second one is connected for a while. If none is left, logins
+    /// do not wait.
+    pub(crate) fn probe_failed(&mut self, server: ServerId, reason: &str) {
+        let is_its = |link: &Link| link.role == Role::Probe && link.key.server == server;
+        let has_another = self.links.iter().any(|(_, link)| is_its(link));
+        match has_another {
+            true => self.login_probes.refused.push((server, self.now)),
+            false => self.fail_logins(server, reason),
+        }
+    }
+
     /// A server cannot be reached: logins do not wait for it.
-    pub(crate) fn fail_logins(&mut self, server: ServerId, reason: &str) {
+    fn fail_logins(&mut self, server: ServerId, reason: &str) {
         let queue = std::mem::take(&mut self.login_probes.queue);
         let label = self.server(server).label.clone();
         for attempt in queue {

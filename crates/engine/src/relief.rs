@@ -98,6 +98,7 @@ impl Engine {
             + self.memory.table_bytes()
             + self.spare.memory_bytes()
             + self.scripts.memory_bytes()
+            + self.login_probes.memory_bytes()
             + scanners.sum::<usize>();
         self.memory.note_shared(shared, on_links);
     }

@@ -105,6 +105,7 @@ impl Engine {
             self.sentinel_up(key);
         }
         self.hub_up(key);
+        self.pump_logins(key);
         self.note_handshake(its_server, greeted_since);
         self.wake_waiters(key);
         self.note_reached(its_server);
@@ -298,8 +299,8 @@ impl Engine {
             Role::Probe => {
                 self.fail_waiting(key);
                 self.remove_link(key);
-                if !was_up && !self.has_probe(its_server) {
-                    self.fail_logins(its_server, reason);
+                if !was_up {
+                    self.probe_failed(its_server, reason);
                 }
                 return self.probe_lost(its_server, key);
             }

@@ -316,13 +316,13 @@ fn guesses_share_two_links_and_a_bounded_queue() {
             .got(**session)
             .contains("the limit LOGIN_QUEUE_MAX is reached")
     });
-    assert_eq!(refused.count(), 1_100 - 1_024 - 2 * 16);
+    assert_eq!(refused.count(), 1_100 - 1_024);
     for probe in &probes {
         world.turn(|engine| engine.handle_link_up(*probe));
         world.says(*probe, HELLO_REFUSED);
     }
     let mut tried = 0;
-    while tried < 1_024 + 2 * 16 {
+    while tried < 1_024 {
         for probe in &probes {
             let asked = world.asked(*probe).len() / 2;
             assert!(asked <= 16);
@@ -331,7 +331,39 @@ fn guesses_share_two_links_and_a_bounded_queue() {
             world.says(*probe, replies.repeat(asked));
         }
     }
-    assert_eq!(tried, 1_024 + 2 * 16);
+    assert_eq!(tried, 1_024);
+}
+
+/// A server at its `maxclients` takes no second probing link. Logins are tried on the first one all the same.
+#[test]
+fn refused_probing_link_fails_no_login() {
+    let mut world = locked();
+    world.connecting();
+    let (first, second) = (world.accept(), world.accept());
+    world.asks(first, &["AUTH one right"]);
+    let [probe] = world.connecting()[..] else {
+        panic!("a probing link is to be connected")
+    };
+    world.turn(|engine| engine.handle_link_up(probe));
+    world.says(probe, HELLO_REFUSED);
+    world.asks(second, &["AUTH two right"]);
+    for _ in 0..3 {
+        let shared = world.shared;
+        let mut others = world.connecting();
+        others.retain(|link| *link != shared);
+        for other in others {
+            world.turn(|engine| engine.handle_link_up(other));
+            world.says(other, "-ERR max number of clients reached\r\n");
+        }
+        world.wait_ms(50);
+    }
+    let tried = world.asked(probe).len() / 2;
+    assert_eq!(tried, 2);
+    assert_eq!(world.got(second), "");
+    world.says(probe, ["+OK\r\n", HELLO].concat().repeat(2));
+    for session in [first, second] {
+        assert_eq!(world.got(session), "+OK\r\n");
+    }
 }
 
 /// A world with a user of respool.
