@@ -12,6 +12,7 @@ use respool_engine::settings::{
 use respool_protocol::hashing::SERVERS_MAX;
 
 use crate::address::{BackendUrl, Named};
+use crate::descriptors::Room;
 use crate::options::{
     Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Topic, Values, find, parse_secret,
 };
@@ -150,10 +151,24 @@ impl Config {
         pools.flat_map(|(index, pool)| pool.listen.iter().map(move |address| (address, index)))
     }
 
-    /// What the engine is told, for these servers, of each pool, and no more than this many sessions.
-    pub(crate) fn settings(&self, servers: &[BackendUrl], sessions_max: u32) -> Settings {
+    /// Servers that the pools name, with those of their prefixes.
+    pub(crate) fn servers(&self) -> usize {
+        let of_pool = |pool: &PoolConfig| {
+            let parts = pool.prefixes.iter().map(|part| part.url.addresses().len());
+            let own = match &pool.backend {
+                Backend::Server(url) => url.addresses().len(),
+                Backend::Spawn(_) => 1,
+            };
+            own + parts.sum::<usize>()
+        };
+        self.pools.iter().map(of_pool).sum()
+    }
+
+    /// What the engine is told, for these servers, of each pool, and no more than there is room for.
+    pub(crate) fn settings(&self, servers: &[BackendUrl], room: Room) -> Settings {
         let mut settings = self.settings.clone();
-        settings.limits.sessions_max = sessions_max;
+        settings.limits.sessions_max = room.sessions_max;
+        settings.limits.pinned_links_max = room.pinned_links_max;
         let pools = self.pools.iter().zip(servers);
         settings.pools = pools.map(|(pool, server)| pool.settings(server)).collect();
         settings
@@ -959,6 +974,11 @@ mod tests {
     use super::*;
     use crate::arguments::{self, Command};
 
+    const ROOM: Room = Room {
+        sessions_max: 7,
+        pinned_links_max: 5,
+    };
+
     /// What a configuration of these layers comes to.
     fn resolve(
         file: &str,
@@ -1397,7 +1417,7 @@ mod tests {
             Backend::Server(url) => (**url).clone(),
             Backend::Spawn(_) => panic!("not asked for"),
         });
-        let settings = by_file.settings(&urls.collect::<Vec<_>>(), 7);
+        let settings = by_file.settings(&urls.collect::<Vec<_>>(), ROOM);
         let [sessions, pages] = &settings.pools[..] else {
             panic!("{settings:?}");
         };
@@ -1450,7 +1470,7 @@ mod tests {
                 Backend::Server(url) => (**url).clone(),
                 Backend::Spawn(_) => panic!("not asked for"),
             });
-            let settings = config.settings(&urls.collect::<Vec<_>>(), 7);
+            let settings = config.settings(&urls.collect::<Vec<_>>(), ROOM);
             settings.pools[pool].flush.clone().unwrap_or(settings.flush)
         };
         let (config, resolved) = resolve(&file, &[], &[]).ok().unwrap();
@@ -1622,7 +1642,7 @@ mod tests {
         let Backend::Server(url) = &config.pools[0].backend else {
             panic!("not asked for");
         };
-        let settings = config.settings(std::slice::from_ref(url), 7);
+        let settings = config.settings(std::slice::from_ref(url), ROOM);
         let PoolKind::ByPrefix { parts } = &settings.pools[0].kind else {
             panic!("{settings:?}");
         };

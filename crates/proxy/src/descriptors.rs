@@ -10,6 +10,14 @@ const PER_WORKER: u64 = 16;
 /// server of our own.
 const PER_PROCESS: u64 = 32;
 
+/// Connections of a worker to one server beside its links: two for logins, two for SCRIPT KILL and
+/// FUNCTION KILL. Nodes that a Cluster or a Sentinel names later are not known here.
+const PER_SERVER: u64 = 4;
+
+/// Of the descriptors for sessions and pinned links, one in so many is for pinned links where there
+/// are too few for all: without any, no client could wait or watch.
+const PINNED_SHARE: u64 = 8;
+
 /// What needs descriptors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
@@ -19,8 +27,10 @@ pub(crate) struct Need {
     pub(crate) workers: usize,
     /// Of one worker.
     pub(crate) links_max: u32,
-    /// Of one worker: room for them is asked for, but sessions come first.
+    /// Of one worker.
     pub(crate) pinned_links_max: u32,
+    /// Of the configuration.
+    pub(crate) servers: usize,
     /// Of one worker.
     pub(crate) listeners: usize,
 }
@@ -28,23 +38,36 @@ pub(crate) struct Need {
 impl Need {
     /// What is needed before the first session.
     fn reserve(self) -> u64 {
-        let worker = u64::from(self.links_max) + self.listeners as u64 + PER_WORKER;
+        let servers = self.servers as u64 * PER_SERVER;
+        let worker = u64::from(self.links_max) + self.listeners as u64 + servers + PER_WORKER;
         PER_PROCESS + self.workers as u64 * worker
     }
 
-    fn total(self) -> u64 {
-        let pinned = self.workers as u64 * u64::from(self.pinned_links_max);
-        self.reserve() + pinned + u64::from(self.sessions_max)
+    fn pinned(self) -> u64 {
+        self.workers as u64 * u64::from(self.pinned_links_max)
     }
+
+    fn total(self) -> u64 {
+        self.reserve() + self.pinned() + u64::from(self.sessions_max)
+    }
+}
+
+/// What there are descriptors for; never more than was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Of the whole process.
+    pub(crate) sessions_max: u32,
+    /// Of one worker.
+    pub(crate) pinned_links_max: u32,
 }
 
 /// What we got.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Granted {
-    /// Every session has its descriptor.
+    /// Every session and link has its descriptor.
     Enough,
-    /// Less than was asked for: how many sessions, never more than were asked for, and what to tell the operator.
-    Fewer(u32, String),
+    /// Less than was asked for, and what to tell the operator.
+    Fewer(Room, String),
     /// Not even one session.
     TooFew(String),
 }
@@ -102,30 +125,30 @@ fn judge(need: Need, granted: u64) -> Granted {
         "raise the hard limit to {total} (LimitNOFILE= of a systemd unit, --ulimit nofile= of a \
          container, `ulimit -Hn`) or lower sessions-max"
     );
-    match u32::try_from(granted.saturating_sub(need.reserve())) {
-        Ok(sessions) if sessions > 0 => {
-            let asked = need.sessions_max;
-            if sessions < asked {
-                let text = format!(
-                    "open files are limited to {granted}: {sessions} sessions at the most instead of \
-                     {asked}; {remedy}"
-                );
-                return Granted::Fewer(sessions, text);
-            }
-            // Sessions come first; what is left is for pinned links.
-            let pinned = u64::from(sessions - asked) / need.workers.max(1) as u64;
-            let text = format!(
-                "open files are limited to {granted}: enough for {asked} sessions, but each worker has \
-                 descriptors for {pinned} pinned links instead of {}; {remedy} or pinned-links-max",
-                need.pinned_links_max
-            );
-            Granted::Fewer(asked, text)
-        }
-        _ => Granted::TooFew(format!(
+    let room = granted.saturating_sub(need.reserve());
+    if room == 0 {
+        return Granted::TooFew(format!(
             "open files are limited to {granted}, which leaves none for a session; {remedy}, \
              threads or links-max"
-        )),
+        ));
     }
+    let sessions = u64::from(need.sessions_max);
+    let pinned = room.saturating_sub(sessions).max(room / PINNED_SHARE);
+    let workers = need.workers.max(1) as u64;
+    // Neither is more than was asked for, so both fit.
+    let pinned_links_max = (pinned.min(need.pinned()) / workers) as u32;
+    let left = room - u64::from(pinned_links_max) * workers;
+    let fits = Room {
+        sessions_max: left.min(sessions) as u32,
+        pinned_links_max,
+    };
+    let text = format!(
+        "open files are limited to {granted}: {} sessions at the most (sessions-max is {sessions}), \
+         and {pinned_links_max} pinned links of each worker (pinned-links-max is {}); {remedy} or \
+         pinned-links-max",
+        fits.sessions_max, need.pinned_links_max
+    );
+    Granted::Fewer(fits, text)
 }
 
 #[cfg(test)]
@@ -137,39 +160,47 @@ mod tests {
         workers: 2,
         links_max: 64,
         pinned_links_max: 0,
+        servers: 1,
         listeners: 1,
     };
 
     #[test]
     fn sessions_are_limited_to_what_the_descriptors_allow_and_the_text_says_by_how_much() {
         assert_eq!(judge(NEED, NEED.total()), Granted::Enough);
-        let Granted::Fewer(sessions, text) = judge(NEED, NEED.total() - 1) else {
+        let Granted::Fewer(room, text) = judge(NEED, NEED.total() - 1) else {
             panic!("one is missing");
         };
-        assert_eq!(sessions, 999);
+        assert_eq!(room.sessions_max, 999);
         assert!(
-            text.contains("999 sessions at the most instead of 1000"),
+            text.contains("999 sessions at the most (sessions-max is 1000)"),
             "{text}"
         );
         assert!(text.contains(&format!("to {}", NEED.total())), "{text}");
     }
 
-    /// A limit that is too low for pinned links gives no more sessions than were configured.
+    /// What is granted fits, is never more than was asked for, and leaves sessions and pinned links.
     #[test]
-    fn sessions_never_exceed_what_was_configured() {
+    fn sessions_and_pinned_links_share_too_few_descriptors() {
         let need = Need {
             sessions_max: 100,
-            pinned_links_max: 10_000,
+            pinned_links_max: 500,
             ..NEED
         };
-        for granted in need.reserve() + 1..need.reserve() + 1_000 {
-            let Granted::Fewer(sessions, text) = judge(need, granted) else {
-                panic!("pinned links have no descriptors");
+        for granted in need.reserve() + 1..need.total() {
+            let Granted::Fewer(fits, _) = judge(need, granted) else {
+                panic!("some are missing");
             };
+            let pinned = u64::from(fits.pinned_links_max);
             let room = granted - need.reserve();
-            assert_eq!(u64::from(sessions), room.min(100));
-            assert_eq!(text.contains("pinned links instead of 10000"), room >= 100);
+            assert!(fits.sessions_max > 0 && fits.sessions_max <= 100);
+            assert!(pinned <= 500);
+            assert!(u64::from(fits.sessions_max) + 2 * pinned <= room);
+            assert!(room < 16 || pinned > 0);
         }
+        let Granted::Fewer(fits, _) = judge(need, need.total() - 2) else {
+            panic!("some are missing");
+        };
+        assert_eq!((fits.sessions_max, fits.pinned_links_max), (100, 499));
     }
 
     #[test]

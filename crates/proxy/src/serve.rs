@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 
 use crate::address::BackendUrl;
 use crate::config::{Backend, Config};
-use crate::descriptors::{self, Granted, Need};
+use crate::descriptors::{self, Granted, Need, Room};
 use crate::line_rates::{Kind, LineRates};
 use crate::logs::{Logs, say_left_out};
 use crate::spawn::SpawnedServer;
@@ -164,7 +164,7 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
         format!("cannot wait for signals: {error}{remedy}")
     })?;
     let mut rates = LineRates::default();
-    let (sessions_max, fewer) = sessions_max(config)?;
+    let (room, fewer) = room(config)?;
 
     let (mut servers, mut spawned) = (Vec::with_capacity(config.pools.len()), None);
     for pool in &config.pools {
@@ -193,7 +193,7 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
             .map(|(address, pool)| (address.clone(), pool))
             .collect(),
         workers: config.workers,
-        settings: Arc::new(config.settings(&servers, sessions_max)),
+        settings: Arc::new(config.settings(&servers, room)),
     };
     let failed = Arc::new(AtomicBool::new(false));
     let notify = watching(logs.notify(), Arc::clone(&failed));
@@ -202,7 +202,7 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
     if let Some(text) = fewer {
         warn!("{text}");
     }
-    log_ready(config, &running, &servers, sessions_max);
+    log_ready(config, &running, &servers, room.sessions_max);
 
     let event = wait(&mut signals, &mut spawned, &failed, &mut rates);
     // Whatever ends us, answers may still be on their way, and every request that can have none
@@ -371,19 +371,24 @@ fn server_ended(spawned: &mut Option<SpawnedServer>) -> bool {
     true
 }
 
-/// How many sessions the descriptors allow, and what to warn of.
-fn sessions_max(config: &Config) -> Result<(u32, Option<String>), String> {
+/// What the descriptors are enough for, and what to warn of.
+fn room(config: &Config) -> Result<(Room, Option<String>), String> {
     let limits = config.limits();
     let granted = descriptors::raise(Need {
         sessions_max: limits.sessions_max,
         workers: config.workers,
         links_max: limits.links_max,
         pinned_links_max: limits.pinned_links_max,
+        servers: config.servers(),
         listeners: config.listeners().count(),
     });
+    let all = Room {
+        sessions_max: limits.sessions_max,
+        pinned_links_max: limits.pinned_links_max,
+    };
     match granted {
-        Granted::Enough => Ok((limits.sessions_max, None)),
-        Granted::Fewer(sessions, text) => Ok((sessions, Some(text))),
+        Granted::Enough => Ok((all, None)),
+        Granted::Fewer(room, text) => Ok((room, Some(text))),
         Granted::TooFew(text) => Err(text),
     }
 }
