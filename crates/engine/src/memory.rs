@@ -98,6 +98,11 @@ impl Weight {
     }
 
     /// Bytes that it holds as one that has not authenticated.
+    /// What it keeps until its client does something: transactions, channels, names.
+    fn kept(&self) -> usize {
+        self.held.queued + self.held.subscriptions + self.held.state + self.named
+    }
+
     fn as_stranger(&self) -> usize {
         match self.stranger {
             true => self.held.total() - self.held.state,
@@ -171,6 +176,8 @@ pub(crate) enum Reason {
     Incomplete,
     /// It is owed most.
     OwedMost,
+    /// It keeps most for itself, for seconds.
+    KeptMost,
 }
 
 impl Reason {
@@ -178,7 +185,8 @@ impl Reason {
         match self {
             Reason::Stranger => "it had not authenticated",
             Reason::Incomplete => "its request was incomplete for longest",
-            Reason::OwedMost => "it owed most",
+            Reason::OwedMost => "its session held most",
+            Reason::KeptMost => "its session kept most while memory was short",
         }
     }
 }
@@ -196,6 +204,8 @@ pub(crate) struct Memory {
     on_links: Vec<Key>,
     /// The next index that [`Memory::audit`] looks at.
     cursor: usize,
+    /// Since when memory is short.
+    short_since: Option<Time>,
     /// The bound: sessions are closed at it.
     bound: usize,
     /// Where sessions begin to give up.
@@ -233,6 +243,7 @@ impl Memory {
             shed_above: 0,
             told_at: None,
             untold: 0,
+            short_since: None,
         }
     }
 
@@ -447,8 +458,18 @@ impl Memory {
         !crowded && settled && now.since_ms(self.shed_at) < SHED_PAUSE_MS
     }
 
+    /// Notes whether memory is short, so that it is known for how long.
+    pub(crate) fn handle_tick(&mut self, held_bytes: usize, now: Time) {
+        match self.total(held_bytes) > self.max {
+            true => _ = self.short_since.get_or_insert(now),
+            false => self.short_since = None,
+        }
+    }
+
     /// Which sessions are closed now, the first one first. All notes are fresh. At the bound the sessions
-    /// that are owed most are closed, until fifteen sixteenths of it.
+    /// that are owed most are closed, until fifteen sixteenths of it. Where a shortage lasts, sessions
+    /// are closed that keep much for themselves, such as long transactions: no other remedy is for
+    /// them, and else others would be closed for ever.
     pub(crate) fn shed(&self, held_bytes: usize, now: Time) -> Vec<(Key, Reason)> {
         let mut over = Shedding {
             total: self.total(held_bytes),
@@ -484,6 +505,20 @@ impl Memory {
                     break;
                 }
                 over.close(note, Reason::Incomplete);
+            }
+        }
+        let lasts = |since: Time| now.since_ms(since) >= SHORTAGE_MS;
+        if over.total > self.max && self.short_since.is_some_and(lasts) {
+            let kept = |note: &Note| note.weight.kept();
+            let mut keepers: Vec<&Note> = notes()
+                .filter(|note| !note.weight.spared && kept(note) >= self.max / KEPT_SHARE)
+                .collect();
+            keepers.sort_unstable_by_key(|note| std::cmp::Reverse(kept(note)));
+            for note in keepers {
+                if over.total <= self.max {
+                    break;
+                }
+                over.close(note, Reason::KeptMost);
             }
         }
         if over.total > self.bound {
@@ -566,6 +601,10 @@ const STRANGERS_TOLD_MS: u64 = 60_000;
 /// So much room is no waste, and so little time, milliseconds.
 const WASTE_BYTES: usize = 512;
 const WASTE_MS: u64 = 100;
+/// How long memory may be short before sessions that keep most are closed, milliseconds.
+const SHORTAGE_MS: u64 = 2_000;
+/// Such a session keeps at least one part of so many of what sessions may have.
+const KEPT_SHARE: usize = 64;
 /// How long a search for sessions to close is not repeated if little has come since, milliseconds.
 const SHED_PAUSE_MS: u64 = 5;
 
@@ -697,6 +736,37 @@ mod tests {
         let closed = closed(&memory, 110_000, at(1));
         assert_eq!(closed[0], (100, Reason::Stranger), "the largest one first");
         assert_eq!(closed.len(), 51, "until they hold half of that");
+    }
+
+    /// A few sessions that keep much cannot have others closed for ever.
+    #[test]
+    fn sessions_that_keep_much_end_a_shortage_that_lasts() {
+        let mut memory = bounded(1_000_000);
+        let transaction = |bytes| Weight {
+            held: Held {
+                queued: bytes,
+                ..Held::default()
+            },
+            counted: bytes,
+            ..Weight::default()
+        };
+        for index in 0..10 {
+            memory.note(
+                key(index),
+                transaction(90_000 + 1_000 * index as usize),
+                at(0),
+            );
+        }
+        memory.note(key(10), output(110_000), at(0));
+        let held_bytes = 1_055_000;
+        memory.handle_tick(held_bytes, at(0));
+        assert_eq!(closed(&memory, held_bytes, at(1_999)), []);
+        let expected = [(9, Reason::KeptMost)];
+        assert_eq!(closed(&memory, held_bytes, at(2_000)), expected);
+        // It was over meanwhile.
+        memory.handle_tick(900_000, at(2_100));
+        memory.handle_tick(held_bytes, at(2_200));
+        assert_eq!(closed(&memory, held_bytes, at(3_000)), []);
     }
 
     /// A session that asked not to be evicted goes after all others, and not if it is the last one.

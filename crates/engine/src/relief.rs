@@ -113,6 +113,7 @@ impl Engine {
         #[cfg(debug_assertions)]
         self.check_held();
         self.measure_shared();
+        self.memory.handle_tick(self.held_bytes, self.now);
         let audited = self.audit(self.memory.is_filling(self.held_bytes));
         for key in audited.wasteful {
             if let Some(session) = self.sessions.get_mut(key) {
@@ -157,7 +158,9 @@ impl Engine {
             let text = format!("worker-memory-bytes-max: {}", reason.text());
             match reason {
                 Reason::Stranger => self.close_stranger(key, text),
-                Reason::Incomplete | Reason::OwedMost => self.close_for(key, text),
+                Reason::Incomplete | Reason::OwedMost | Reason::KeptMost => {
+                    self.close_for(key, text);
+                }
             }
         }
         let total = self.memory.total(self.held_bytes);
