@@ -403,18 +403,31 @@ impl Engine {
         }
     }
 
-    /// A question has its reply, or time has passed: sessions that wait ask theirs, or are refused.
+    /// A question has its reply: sessions that wait ask theirs.
     fn next_questions(&mut self) {
         if self.asked.lanes.is_calm() {
             return;
         }
         let lists = self.places_of(Lane::List);
+        let next = self.asked.lanes.next(lists);
+        self.release_askers(next);
+    }
+
+    /// Time has passed: sessions that have waited for too long to ask are refused.
+    fn end_waits_to_ask(&mut self) {
+        if self.asked.lanes.is_calm() {
+            return;
+        }
         let mut lanes = std::mem::take(&mut self.asked.lanes);
         let is_over = |key| self.sessions.get(key).is_none() || self.is_past_deadline(key);
-        let next = lanes.next(lists, is_over);
+        let over = lanes.take_over(is_over);
         self.asked.lanes = lanes;
-        // The first of those that are resumed is the last one that is released.
-        for key in next.into_iter().rev() {
+        self.release_askers(over);
+    }
+
+    /// The first of those that are resumed is the last one that is released.
+    fn release_askers(&mut self, sessions: Vec<Key>) {
+        for key in sessions.into_iter().rev() {
             self.release(key, Flags::HOLD_ROOM);
         }
     }
@@ -511,6 +524,7 @@ impl Engine {
             self.abort_transaction(asked.session);
             self.deliver(asked.session, asked.seq, 1, &reply);
         }
+        self.end_waits_to_ask();
         self.next_questions();
     }
 }

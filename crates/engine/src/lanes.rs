@@ -54,8 +54,8 @@ impl Lanes {
         &mut self.places[lane as usize]
     }
 
-    /// Whether a session may ask, or has to wait. A session that was its turn does not wait behind those that came later.
-    /// `places`: how many the lane has now, if they are less than [`QUESTIONS_MAX`].
+    /// Whether a session may ask, or has to wait. A session whose turn has come does not wait behind those that came
+    /// later. `places`: how many the lane has now, if they are less than [`QUESTIONS_MAX`].
     pub(crate) fn may_ask(&mut self, lane: Lane, has_waited: bool, places: usize) -> bool {
         let of = self.of(lane);
         of.open < places.min(QUESTIONS_MAX) && (has_waited || of.waiters.is_empty())
@@ -79,25 +79,35 @@ impl Lanes {
         self.of(lane).open -= 1;
     }
 
-    /// Takes sessions off that may ask now, and those for which `is_over` holds. `lists_max`: places of the lane of
-    /// lists.
-    pub(crate) fn next(&mut self, lists_max: usize, is_over: impl Fn(Key) -> bool) -> Vec<Key> {
+    /// Takes sessions off that may ask now. `lists_max`: places of the lane of lists.
+    pub(crate) fn next(&mut self, lists_max: usize) -> Vec<Key> {
         let mut next = Vec::new();
         for lane in Lane::ALL {
             let of = self.of(lane);
-            if of.waiters.is_empty() {
-                continue;
-            }
             let places = match lane {
                 Lane::List => lists_max.min(QUESTIONS_MAX),
                 _ => QUESTIONS_MAX,
             };
             let room = places.saturating_sub(of.open).min(of.waiters.len());
             next.extend(of.waiters.drain(..room));
-            next.extend(of.waiters.iter().copied().filter(|key| is_over(*key)));
-            of.waiters.retain(|key| !is_over(*key));
         }
         next
+    }
+
+    /// Takes sessions off that wait no longer. It looks at all that wait: call it in a tick, and not
+    /// after each question.
+    pub(crate) fn take_over(&mut self, is_over: impl Fn(Key) -> bool) -> Vec<Key> {
+        let mut over = Vec::new();
+        for of in &mut self.places {
+            of.waiters.retain(|key| {
+                let is_over = is_over(*key);
+                if is_over {
+                    over.push(*key);
+                }
+                !is_over
+            });
+        }
+        over
     }
 
     /// Whether no session waits.
@@ -130,17 +140,17 @@ mod tests {
         for index in 0..3 {
             lanes.wait(Lane::Quick, key(index), false);
         }
-        assert_eq!(lanes.next(9, |_| false), []);
+        assert_eq!(lanes.next(9), []);
         lanes.end(Lane::Quick);
         // A session that comes now is behind those that wait.
         assert!(!lanes.may_ask(Lane::Quick, false, usize::MAX));
-        assert_eq!(lanes.next(9, |_| false), [key(0)]);
+        assert_eq!(lanes.next(9), [key(0)]);
         assert!(lanes.may_ask(Lane::Quick, true, usize::MAX));
         lanes.begin(Lane::Quick);
         // A session whose turn came and whose place is gone again is the next one.
         lanes.wait(Lane::Quick, key(0), true);
         lanes.end(Lane::Quick);
-        assert_eq!(lanes.next(9, |_| false), [key(0)]);
+        assert_eq!(lanes.next(9), [key(0)]);
         assert!(!lanes.is_calm());
     }
 
@@ -153,9 +163,10 @@ mod tests {
             lanes.wait(Lane::List, key(index), false);
         }
         assert!(!lanes.may_ask(Lane::List, true, 1));
-        assert_eq!(lanes.next(1, |key| key.index == 2), [key(2)]);
-        assert_eq!(lanes.next(3, |_| false), [key(0), key(1)]);
-        assert_eq!(lanes.next(3, |_| true), [key(3)]);
+        assert_eq!(lanes.next(1), []);
+        assert_eq!(lanes.take_over(|key| key.index == 2), [key(2)]);
+        assert_eq!(lanes.next(3), [key(0), key(1)]);
+        assert_eq!(lanes.take_over(|_| true), [key(3)]);
         assert!(lanes.is_calm());
     }
 }
