@@ -168,8 +168,13 @@ class PinnedLinks(HostileTest):
             [("CLIENT", "NO-TOUCH", "ON")],
             [("MULTI",), ("SELECT", "1"), ("EXEC",)],
         ):
-            took, _ = self.answers(respool, *requests)
+            took, replies = self.answers(respool, *requests)
             self.assertLess(took, ANSWERED_WITHIN, requests)
+            for reply in replies:
+                # A request that finds no link says so, and names the bound.
+                if isinstance(reply, ErrorReply) and not reply.startswith("EXECABORT"):
+                    self.assert_error(reply, "NOTSENT")
+                    self.assertIn("pinned-links-max", reply, requests)
         loop = self.client(respool)
         loop.send("EVAL", LOOP, 0)
         wait_until(lambda: str(self.client(server).ask("PING")).startswith("BUSY"), "the server is busy")
@@ -330,6 +335,7 @@ class LoopingScript(HostileTest):
         with respool.client() as blocked:
             took, reply = seconds_of(lambda: blocked.ask("BLPOP", "a-list", "0.1"))
             self.assertLess(took, ANSWERED_WITHIN)
+            self.assert_error(reply, "BUSY")
         with respool.client() as killer:
             took, reply = seconds_of(lambda: killer.ask("SCRIPT", "KILL"))
             self.assertEqual(reply, "OK")
