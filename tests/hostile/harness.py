@@ -239,7 +239,8 @@ class Respool(Program):
         if listen:
             command += ["--listen", listen]
         if backend:
-            command += ["--backend", backend]
+            # Bounds are each worker's, so a test that uses one up must know how many there are.
+            command += ["--threads", "1", "--backend", backend]
         super().__init__([*command, *args], name="respool", **options)
         self.port = None
         if ready:

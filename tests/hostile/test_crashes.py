@@ -141,7 +141,7 @@ class HalfSent(HostileTest):
         held = ("--request-held-bytes-max=64KiB",)
         for each in LEAST[:10]:
             # Limits that contradict each other are refused at the start.
-            others = output if "output-soft" in each or "memory" in each else ()
+            others = output if "output" in each or "memory" in each else ()
             others += held if "link-unanswered" in each or "memory" in each else ()
             with self.subTest(limit=each):
                 self.attack([each, *others], [1000, 5000])
