@@ -22,7 +22,7 @@ use respool_protocol::slot::{SLOTS, hash_slot};
 
 use crate::duty::Duty;
 use crate::engine::{Engine, Event};
-use crate::introductions::Introductions;
+use crate::introductions::{self, Introductions};
 use crate::limits::SERVERS_MAX;
 use crate::link::{Link, Role, State};
 use crate::pool::{Group, Server, ServerId};
@@ -448,12 +448,6 @@ impl Listing {
         }
     }
 
-    /// Whether the node has said that it is not to be asked that, or does not know it.
-    fn is_refused(answer: &[u8]) -> bool {
-        const WORDS: [&[u8]; 3] = [b"-NOPERM ", b"-ERR unknown ", b"-ERR Unknown "];
-        WORDS.iter().any(|words| answer.starts_with(words))
-    }
-
     fn other(self) -> Listing {
         match self {
             Listing::Slots => Listing::Shards,
@@ -612,7 +606,7 @@ impl Engine {
         }
         let view = refresh.listing.read(listed, &host);
         let answer = view.and_then(|view| Ok((view, Info::read(info)?)));
-        refresh.is_refused |= Listing::is_refused(listed);
+        refresh.is_refused |= introductions::is_refusal(listed);
         refresh.missing -= 1;
         match answer {
             Ok(answer) => {

@@ -58,14 +58,13 @@ impl Introductions {
 
     /// A node has answered. `shards`, `nodes`: its replies, and `host` where it was asked.
     pub(crate) fn take(&mut self, shards: &[u8], nodes: &[u8], host: &str, now: Time) {
-        let refuses = |reply: &[u8]| reply.starts_with(b"-");
         let views = [
             View::from_shards(shards, host),
             View::from_nodes(nodes, host),
         ];
         let views: Vec<View> = views.into_iter().flatten().collect();
         if views.is_empty() {
-            if refuses(shards) && refuses(nodes) {
+            if is_refusal(shards) && is_refusal(nodes) {
                 self.refused_at = Some(now);
             }
             return;
@@ -88,6 +87,13 @@ impl Introductions {
             self.named.push((at, now));
         }
     }
+}
+
+/// Whether a node says that the question may not be asked, or that it does not know the question. A
+/// node that loads its data or runs a script answers later, so that is no refusal.
+pub(crate) fn is_refusal(answer: &[u8]) -> bool {
+    const WORDS: [&[u8]; 3] = [b"-NOPERM ", b"-ERR unknown ", b"-ERR Unknown "];
+    WORDS.iter().any(|words| answer.starts_with(words))
 }
 
 fn bound<T>(addresses: &mut Vec<T>) {
@@ -156,6 +162,10 @@ mod tests {
         introductions.seek(endpoint(1), at(0));
         introductions.take(UNKNOWN, b"-NOPERM no\r\n", "asked", at(1));
         assert!(introductions.is_refused(at(1)));
+        // A busy node has not refused.
+        let mut other = Introductions::default();
+        other.take(b"-BUSY no\r\n", b"-BUSY no\r\n", "asked", at(1));
+        assert!(!other.is_refused(at(1)));
         introductions.take(UNKNOWN, &nodes(&[ONE]), "asked", at(2));
         assert!(!introductions.is_refused(at(2)));
         assert!(introductions.is_named(&endpoint(1), at(2)));
