@@ -772,6 +772,9 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return false;
         };
+        if !session.flags.any(Flags::UNAUTHENTICATED) {
+            return false;
+        }
         let pool = session.pool;
         let first = self.first_link(self.pools.home_of(usize::from(pool)));
         let link = self
@@ -781,8 +784,8 @@ impl Engine {
         let seen_not_to = self.settings.users.is_empty()
             && link.is_some_and(Link::is_up)
             && !self.is_login_withdrawn(usize::from(pool));
-        if !session.flags.any(Flags::UNAUTHENTICATED) || !seen_not_to {
-            return session.flags.any(Flags::UNAUTHENTICATED);
+        if !seen_not_to {
+            return true;
         }
         if let Some(session) = self.sessions.get_mut(key) {
             session.flags.remove(Flags::UNAUTHENTICATED);
