@@ -19,6 +19,7 @@ use crate::login_check::Check;
 use crate::node::as_standalone;
 use crate::pinned::Switch;
 use crate::redirect::Redirect;
+use crate::scripts::Effect;
 use crate::session::Pins;
 use crate::slots::Key;
 use crate::subscriptions::Kind;
@@ -122,8 +123,8 @@ pub(crate) enum Duty {
     },
     /// It names keys, without the prefix that their server does not see.
     Named(Names),
-    /// Several servers were asked; this is the part of that number. It may show a script (SCRIPT LOAD).
-    Part { index: u16, shows_script: bool },
+    /// Several servers were asked; this is the part of that number.
+    Part { index: u16, effect: Effect },
     /// COMMAND, or COMMAND INFO about a command that we do not know: nobody's.
     Learn(Subject),
 }
@@ -197,7 +198,7 @@ impl Duty {
         match *self {
             Duty::Part { index, .. } => Some(Duty::Part {
                 index,
-                shows_script: false,
+                effect: Effect::None,
             }),
             Duty::Named(names) => Some(Duty::Named(names)),
             _ => None,
@@ -311,7 +312,8 @@ impl Engine {
                 Duty::Evalsha
                 | Duty::Script { .. }
                 | Duty::Part {
-                    shows_script: true, ..
+                    effect: Effect::Load,
+                    ..
                 },
             ) => as_asked(link.first_bytes()).to_vec(),
             _ => Vec::new(),
@@ -359,12 +361,11 @@ impl Engine {
                 let reply = self.named_by(key, names, None, reply);
                 self.pass_on(entry, &reply);
             }
-            Duty::Part {
-                index,
-                shows_script,
-            } => {
-                if shows_script {
-                    self.settle_script(entry.session, &request, 2, reply);
+            Duty::Part { index, effect } => {
+                match effect {
+                    Effect::None => {}
+                    Effect::Load => self.settle_script(entry.session, &request, 2, reply),
+                    Effect::Flush => self.settle_flush(key, reply),
                 }
                 self.take_part_of(entry, index, reply);
             }
@@ -425,10 +426,7 @@ impl Engine {
                 self.pump_logins(key);
             }
             Duty::FlushScripts => {
-                let server = self.links.get(key).map(|link| link.key.server);
-                if let Some(server) = server.filter(|_| reply.starts_with(b"+")) {
-                    self.forget_scripts(self.pool_of(server).whole);
-                }
+                self.settle_flush(key, reply);
                 self.pass_on(entry, reply);
             }
             Duty::Evalsha => self.settle_evalsha(key, entry, &request, reply),
@@ -443,6 +441,9 @@ impl Engine {
         reply: &[u8],
         cut: bool,
     ) {
+        if exec.as_deref().is_some_and(Exec::flushes_scripts) {
+            self.settle_flush(link, reply);
+        }
         match exec {
             Some(exec) if !cut => self.settle_exec(link, entry, *exec, reply),
             _ => self.pass_on(entry, reply),

@@ -18,6 +18,7 @@ use crate::pool::{Group, Pools, ServerId};
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::route::{CROSSSLOT, Standing};
+use crate::scripts::Effect;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::strip::{Scan, UNKNOWN_ARGUMENTS};
@@ -415,7 +416,7 @@ impl Engine {
             };
             let duty = Duty::Part {
                 index: index as u16,
-                shows_script: request.id == id::SCRIPT_LOAD,
+                effect: Effect::of(request.id),
             };
             state.push_with(entry, bytes, duty);
             self.counters.link_requests += 1;
@@ -579,12 +580,6 @@ impl Engine {
             return;
         };
         self.held_bytes -= gather.held_bytes();
-        if gather.id == id::SCRIPT_FLUSH
-            && gather.executed
-            && let Some(session) = self.sessions.get(entry.session)
-        {
-            self.forget_scripts(session.pool);
-        }
         let mut reply = std::mem::take(&mut self.scratch);
         reply.clear();
         let failed = match &gather.failure {

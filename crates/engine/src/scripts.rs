@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use respool_protocol::commands::{Retry, id};
+use respool_protocol::commands::{CommandId, Retry, id};
 use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner};
 use sha1::{Digest, Sha1};
@@ -71,6 +71,26 @@ const ENTRY_BYTES: usize = 2 * size_of::<((u16, Name), Vec<u8>)>() + 32;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
+/// What a request that goes to several servers does to their scripts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Effect {
+    None,
+    /// SCRIPT LOAD.
+    Load,
+    /// SCRIPT FLUSH.
+    Flush,
+}
+
+impl Effect {
+    pub(crate) fn of(id: CommandId) -> Self {
+        match id {
+            id::SCRIPT_LOAD => Effect::Load,
+            id::SCRIPT_FLUSH => Effect::Flush,
+            _ => Effect::None,
+        }
+    }
+}
+
 impl Engine {
     /// EVAL, EVALSHA and their like.
     pub(crate) fn place_script(&mut self, key: Key, request: &Request<'_>) -> Placed {
@@ -88,9 +108,14 @@ impl Engine {
         self.place_on_link(key, request.bytes, reads, duty)
     }
 
-    /// A server has flushed its scripts: whoever asks for one wants NOSCRIPT.
-    pub(crate) fn forget_scripts(&mut self, pool: u16) {
-        self.tell_all(Question::ForgetScripts { pool });
+    /// The reply to a SCRIPT FLUSH, or to a block with one. A client that flushes wants NOSCRIPT from
+    /// then on, so all workers forget the bodies. The client may have gone meanwhile.
+    pub(crate) fn settle_flush(&mut self, link: Key, reply: &[u8]) {
+        let server = self.links.get(link).map(|link| link.key.server);
+        if let Some(server) = server.filter(|_| !reply.starts_with(b"-")) {
+            let pool = self.pool_of(server).whole;
+            self.tell_all(Question::ForgetScripts { pool });
+        }
     }
 
     /// The reply to a request that showed a script. What the server refused, it does not know either.

@@ -88,6 +88,8 @@ enum Ours {
     Counted(CommandId, Vec<u8>),
     /// It names keys, see [`Duty::Named`].
     Named(Names),
+    /// SCRIPT FLUSH, see [`Duty::FlushScripts`].
+    FlushScripts,
     /// The same for everybody: not in the block.
     Said(&'static [u8]),
 }
@@ -120,7 +122,10 @@ impl Ours {
     /// Whether it changes or shows the session: then it is executed between what was asked before and what is
     /// asked next.
     fn is_about_session(&self) -> bool {
-        !matches!(self, Ours::Counted(..) | Ours::Said(_) | Ours::Named(_))
+        !matches!(
+            self,
+            Ours::Counted(..) | Ours::Said(_) | Ours::Named(_) | Ours::FlushScripts
+        )
     }
 
     fn held_bytes(&self) -> usize {
@@ -136,6 +141,7 @@ impl Ours {
             | Ours::Switch { .. }
             | Ours::NameTold
             | Ours::Named(_)
+            | Ours::FlushScripts
             | Ours::Said(_) => 0,
         };
         size_of::<(u32, Ours)>() + own
@@ -154,6 +160,12 @@ impl Exec {
     /// See [`Duty::changes_identity`].
     pub(crate) fn changes_identity(&self) -> bool {
         self.ours.iter().any(|(_, ours)| ours.changes_identity())
+    }
+
+    /// Whether the block flushes the scripts of its server.
+    pub(crate) fn flushes_scripts(&self) -> bool {
+        let mut ours = self.ours.iter();
+        ours.any(|(_, ours)| matches!(ours, Ours::FlushScripts))
     }
 }
 
@@ -392,6 +404,7 @@ impl Engine {
             (_, id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
                 return self.queue_switch(key, Switch::of(request), None, request.bytes);
             }
+            (_, id::SCRIPT_FLUSH) => Some(Ours::FlushScripts),
             (_, id::INFO | id::UNWATCH) => None,
             (Answer::Session | Answer::Pinned, _) => return self.queue_here(key, request),
             _ => self.names_at(key, command).map(Ours::Named),
@@ -740,7 +753,7 @@ impl Engine {
                 false => b"",
             };
             match own {
-                None => woven.say(element),
+                None | Some(Ours::FlushScripts) => woven.say(element),
                 Some(Ours::Switch {
                     switch,
                     had,

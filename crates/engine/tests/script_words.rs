@@ -435,6 +435,50 @@ fn scripts_are_forgotten_only_if_the_server_flushes_them() {
     }
 }
 
+/// The script of another client may have run in front of the block, and have said NOSCRIPT itself.
+#[test]
+fn block_that_flushes_scripts_has_them_forgotten() {
+    let (mut world, session, digest) = with_script();
+    let link = world.shared;
+    let other = world.accept();
+    world.asks(session, &[&format!("EVALSHA {digest} 0 x")]);
+    world.asks(other, &["MULTI", "SCRIPT FLUSH", "EXEC"]);
+    world.sent(link);
+    let block = "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n";
+    world.says(link, format!("{NOSCRIPT}{block}"));
+    assert_eq!(world.got(other), block);
+    assert_eq!(asked(&mut world, link), [format!("SCRIPT EXISTS {digest}")]);
+    world.says(link, "*1\r\n:0\r\n");
+    assert_eq!(world.got(session), NOSCRIPT);
+    assert_eq!(asked(&mut world, link), Vec::<String>::new());
+}
+
+/// Its client does not wait for the answers.
+#[test]
+fn scripts_are_forgotten_though_the_client_that_flushes_them_leaves() {
+    let (mut world, [first, second], key, session) = two_nodes();
+    world.asks(session, &["SCRIPT LOAD return_1"]);
+    let digest = sha1_of("return_1");
+    for link in [first, second] {
+        world.says(link, format!("$40\r\n{digest}\r\n"));
+    }
+    let hasty = world.accept();
+    world.asks(hasty, &["SCRIPT FLUSH"]);
+    world.sent(first);
+    world.sent(second);
+    world.turn(|engine| engine.handle_session_lost(hasty));
+    world.says(first, "+OK\r\n");
+    world.says(second, "+OK\r\n");
+    world.got(session);
+    world.asks(session, &[&format!("EVALSHA {digest} 1 {key}")]);
+    assert_eq!(
+        asked(&mut world, first),
+        [format!("EVALSHA {digest} 1 {key}")]
+    );
+    world.says(first, NOSCRIPT);
+    assert_eq!(world.got(session), NOSCRIPT);
+}
+
 /// The server is asked for its role, once a second, and says that nothing is wrong.
 #[test]
 fn script_that_says_readonly_has_nothing_connected_anew() {
