@@ -1,21 +1,23 @@
 //! Memory that the C library's allocator keeps after it was freed.
 //!
-//! Buffers of sessions grow, shrink and go in any order, so the heap gets holes. glibc keeps them. It also
-//! raises the size from which a buffer has pages of its own to that of the largest such buffer ever freed.
-//! Then bounded memory takes several times as much of the machine's memory. So that size is fixed here, and
-//! a worker has the holes given back when the process has grown by more than the engine counts.
+//! Buffers of sessions grow, shrink and go in any order, so the heap gets holes. glibc keeps them.
+//! It also raises the size from which a buffer has pages of its own to that of the largest such
+//! buffer ever freed. Then bounded memory takes several times as much of the machine's memory. So
+//! that size is fixed here, and a worker has the holes given back when the process has grown by
+//! more than the engine counts.
 
 use std::fs::File;
 use std::time::Instant;
 
-/// Buffers from this size on have pages of their own, which go back when the buffer is freed. It is glibc's
-/// own size before the first such buffer is freed.
+/// Buffers from this size on have pages of their own, which go back when the buffer is freed. It is
+/// glibc's own size before the first such buffer is freed.
 const PAGED_BYTES: usize = 128 << 10;
 
 /// Free memory at the end of a heap goes back from this size on.
 const TRIM_BYTES: usize = 1 << 20;
 
-/// After memory was given back, none is for so many times as long as that took: it takes a worker's time.
+/// The pause after giving memory back, in multiples of the time that it took: it takes a worker's
+/// time.
 const PAUSE_TIMES: u32 = 32;
 
 /// The process begins: large buffers get pages of their own.
@@ -74,8 +76,8 @@ impl Allocator {
 struct Rule {
     /// Free memory is given back after this much growth.
     step: u64,
-    /// The least that the process had beyond the counted bytes since free memory was last given back.
-    /// Unknown at first.
+    /// The least that the process had beyond the counted bytes since free memory was last given
+    /// back. Unknown at first.
     least: Option<u64>,
     /// The end of the pause.
     not_before: Option<Instant>,
@@ -111,8 +113,8 @@ mod glibc {
     pub(super) const M_MMAP_THRESHOLD: c_int = -3;
 
     #[allow(unsafe_code)]
-    // SAFETY: the declarations are those of glibc's malloc.h. Neither function takes a pointer, and both
-    // may be called from any thread at any time: they take the allocator's own locks.
+    // SAFETY: the declarations are those of glibc's malloc.h. Neither function takes a pointer, and
+    // both may be called from any thread at any time: they take the allocator's own locks.
     unsafe extern "C" {
         safe fn mallopt(param: c_int, value: c_int) -> c_int;
         safe fn malloc_trim(pad: usize) -> c_int;

@@ -29,13 +29,13 @@ pub(crate) struct Listener {
     pub(crate) path: Option<Arc<str>>,
 }
 
-/// A socket in the file system that this process has made. Dropping it removes the file, unless another process
-/// has put its own in that place.
+/// A socket in the file system that this process has made. Dropping it removes the file, unless
+/// another process has put its own in that place.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device, inode, and time of the last change of content. The system may give a new file the number of a
-    /// removed one; a socket's content never changes.
+    /// Device, inode, and time of the last change of content. The system may give a new file the
+    /// number of a removed one; a socket's content never changes.
     made: Option<(u64, u64, i64, i64)>,
 }
 
@@ -219,7 +219,8 @@ fn lock_directory_of(path: &Path) -> Option<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// At the end a process removes its own socket, and leaves the one that another process has put there.
+    /// At the end a process removes its own socket, and leaves the one that another process has put
+    /// there.
     #[test]
     fn socket_file_of_another_process_stays() {
         let name = format!("respool-listen-{}.sock", std::process::id());
@@ -236,7 +237,8 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Of two that start at once where a socket was left behind, one listens and the other is told so.
+    /// Two processes start at once where a socket was left behind. One listens, and the other gets
+    /// an error.
     #[test]
     fn one_of_two_starts_takes_a_socket_left_behind() {
         let name = format!("respool-listen-{}.both", std::process::id());
@@ -266,7 +268,8 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// What is no socket is never removed, and the error says so; a link that leads nowhere is none.
+    /// A file that is no socket is never removed, and the error says so. So it is with a symbolic
+    /// link that leads nowhere.
     #[test]
     fn file_that_is_no_socket_stays() {
         let name = format!("respool-listen-{}", std::process::id());

@@ -1,8 +1,8 @@
 //! Look-ups of host names: one at a time for each name, and a place for each pool.
 //!
-//! The system's resolver blocks, so each look-up runs on a thread of its own. A resolver that hangs must
-//! neither collect threads nor keep the names of another pool waiting. [`LookUps`] decides which
-//! look-up runs and whom its result is for; the caller owns threads and clock.
+//! The system's resolver blocks, so each look-up runs on a thread of its own. A resolver that hangs
+//! must neither collect threads nor keep the names of another pool waiting. [`LookUps`] decides
+//! which look-up runs and which callers get its result. The caller owns threads and clock.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -48,8 +48,8 @@ pub(crate) enum Asked {
 
 /// Every look-up under way, those that wait for a place, and results of slow ones.
 ///
-/// Call [`LookUps::ask`] for each attempt and [`LookUps::end`] when a look-up has ended. Time never runs
-/// back.
+/// Call [`LookUps::ask`] for each attempt and [`LookUps::end`] when a look-up has ended. Time never
+/// runs back.
 #[derive(Debug)]
 pub(crate) struct LookUps<L> {
     all: HashMap<Name, LookUp<L>>,
@@ -212,7 +212,8 @@ mod tests {
         assert_eq!(look_ups.ask(&a, 0, caller(1), later), Asked::Start(later));
     }
 
-    /// Names of one pool that hang take the shared places and their own, and no place of another pool.
+    /// Look-ups of one pool that hang take the shared places and their own pool's places, and no
+    /// place of another pool.
     #[test]
     fn hanging_names_leave_other_pools_their_places() {
         let (mut look_ups, now) = (LookUps::default(), Instant::now());
@@ -238,7 +239,8 @@ mod tests {
         assert_eq!(next, Some(hangs(10)));
     }
 
-    /// A name in the queue of a pool whose names hang is looked up for another pool that asks for it.
+    /// A name in the queue of a pool whose names hang is looked up for another pool that asks for
+    /// it.
     #[test]
     fn name_that_waits_starts_for_a_pool_with_a_place() {
         let (mut look_ups, now) = (LookUps::default(), Instant::now());
@@ -255,7 +257,8 @@ mod tests {
         let later = now + Duration::from_millis(100);
         assert_eq!(look_ups.ask(&x, 1, caller(60), later), Asked::Start(now));
         assert_eq!(look_ups.ask(&x, 1, caller(61), later), Asked::Wait(now));
-        // The other pool's places are used up; the first one that is free is for the name it waits for.
+        // The other pool's places are used up; the first one that is free is for the name it waits
+        // for.
         let third = name("third");
         assert_eq!(
             look_ups.ask(&third, 1, caller(62), later),
@@ -271,7 +274,8 @@ mod tests {
         assert_eq!(look_ups.running.get(&1), Some(&0));
     }
 
-    /// A look-up that outlasts the attempts that asked for it is of use to the next one, for a while.
+    /// A look-up that outlasts the attempts that asked for it is of use to the next one, for a
+    /// while.
     #[test]
     fn result_of_a_slow_look_up_is_kept() {
         let (mut look_ups, now) = (LookUps::default(), Instant::now());

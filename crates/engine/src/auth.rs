@@ -96,7 +96,8 @@ fn name_of(login: &Credentials) -> &str {
 /// What an AUTH that the server is asked about was part of.
 #[derive(Debug)]
 pub(crate) struct Login {
-    /// The user that the session becomes if the server agrees. They get a place among [`Logins`] only then.
+    /// The user that the session becomes if the server agrees. The credentials get a place among
+    /// [`Logins`] only then.
     pub(crate) credentials: Credentials,
     /// The rest of a HELLO: it is answered when the server has agreed.
     hello: Option<Kept>,
@@ -286,9 +287,9 @@ impl Engine {
         Placed::Done
     }
 
-    /// Whether a session may ask its server about a login now. A login that a server has accepted before, or that it
-    /// is being asked about, counts for its address only when it is refused. The login that the session has already does not
-    /// wait.
+    /// Whether a session may ask its server about a login now. A login that a server has accepted
+    /// before, or that it is being asked about, counts for its address only when it is refused. The
+    /// login that the session has already does not wait.
     pub(crate) fn server_login_gate(&mut self, key: Key, login: &Credentials) -> Gate {
         let session = self.sessions.get(key);
         if let Some(session) = session
@@ -433,9 +434,9 @@ impl Engine {
         }
     }
 
-    /// A user was let in: links of that user to other servers that were refused, or were closed with
-    /// the user's rights, need not rest any longer. A server may refuse the user for good, so that a
-    /// refused link takes tokens.
+    /// A user was let in: links of that user to other servers that were refused, or were closed
+    /// with the user's rights, need not rest any longer. A server may refuse the user for good, so
+    /// a refused link takes tokens.
     fn connect_links_of(&mut self, user: u16) {
         let rests = |(_, link): &(Key, &Link)| {
             link.key.user == user

@@ -1,19 +1,21 @@
 //! Whether a refusal is believed: an error reply that says that its server executed nothing.
 //!
-//! A request that runs code may return any error text that its author likes, after it ran. So the text alone proves
-//! nothing: such a request is never sent again by itself, and its redirect is never followed. A second question
-//! can prove the refusal: a *twin* of the request, with the same command and keys and a body that does nothing.
+//! A request that runs code may return any error text that its author likes, after it ran. So the
+//! text alone proves nothing. respool sends such a request again, or follows its redirect, only
+//! after a proof. The proof is the answer to a second question. For most refusals it is a *twin* of
+//! the request: the same command and keys, and a body that does nothing. If the server refuses the
+//! twin, too, it did not execute the request.
 //!
 //! ```text
-//!   request        MOVED ASK TRYAGAIN CLUSTERDOWN    READONLY        UNBLOCKED    NOSCRIPT
-//!                  LOADING MASTERDOWN
-//!   plain          believed                          believed        believed     answer
-//!   MULTI ... EXEC believed                          believed        believed     answer
-//!   code           the twin decides                  ask the role    answer       SCRIPT EXISTS decides
+//!   request         MOVED ASK TRYAGAIN CLUSTERDOWN  READONLY      UNBLOCKED  NOSCRIPT
+//!                   LOADING MASTERDOWN
+//!   plain           believed                        believed      believed   answer
+//!   MULTI ... EXEC  believed                        believed      believed   answer
+//!   code            the twin decides                ask the role  answer     SCRIPT EXISTS decides
 //! ```
 //!
-//! EXEC counts as believed although its block may hold scripts: its top-level error says that nothing of
-//! the block ran. An executed EXEC is an array, whatever the scripts returned.
+//! An error of EXEC is believed although its block may hold scripts: the top-level error says that
+//! nothing of the block ran. An executed EXEC is an array, whatever the scripts returned.
 
 #![cfg_attr(
     not(test),
@@ -42,11 +44,11 @@ pub(crate) enum Asked {
 pub(crate) enum Belief {
     /// The server executed nothing.
     Believed,
-    /// Its server is asked once more, and the reply waits for that.
+    /// The server gets a second question, and the reply waits for the answer.
     Confirm,
-    /// It is the client's answer. It is a reason to ask the server for its role.
+    /// The client gets the reply. respool asks the server for its role.
     AskRole,
-    /// It is the client's answer, and no more.
+    /// The client gets the reply, and nothing follows.
     Answer,
 }
 
@@ -55,7 +57,8 @@ pub(crate) fn belief(asked: Asked, refusal: Refusal) -> Belief {
     match (asked, refusal) {
         (Asked::Plain | Asked::Block, _) => Belief::Believed,
         (Asked::Code, Refusal::ReadOnly) => Belief::AskRole,
-        // No code waits.
+        // A script never blocks, so this text is its own. A command that the table does not have
+        // may block: its client gets the reply, too.
         (Asked::Code, Refusal::Unblocked) => Belief::Answer,
         (
             Asked::Code,
@@ -69,7 +72,8 @@ pub(crate) fn belief(asked: Asked, refusal: Refusal) -> Belief {
     }
 }
 
-/// Whether the refusal of a twin proves the refusal of its request. A slot may move on between the two.
+/// Whether the refusal of a twin proves the refusal of its request. Refusals about slots may
+/// differ: a slot may move on between the two.
 pub(crate) fn proves(twin: Refusal, refusal: Refusal) -> bool {
     let is_of_slots = |refusal| {
         matches!(
@@ -80,8 +84,9 @@ pub(crate) fn proves(twin: Refusal, refusal: Refusal) -> bool {
     twin == refusal || is_of_slots(twin) && is_of_slots(refusal)
 }
 
-/// Whether a request may return an error text that its client wrote. `command`: `None` if the table does not have it.
-/// SCRIPT LOAD and FUNCTION LOAD may not: the first word of their errors is always the server's `ERR`.
+/// Whether a request may return an error text that its client wrote. `command` is `None` if the
+/// table does not have it. SCRIPT LOAD and FUNCTION LOAD return no such text: the first word of
+/// their errors is always the server's `ERR`.
 pub(crate) fn runs_code(command: Option<CommandId>) -> bool {
     command.is_none_or(|command| {
         matches!(
@@ -98,8 +103,8 @@ pub(crate) fn runs_code(command: Option<CommandId>) -> bool {
     })
 }
 
-/// A request that its server refuses as it refuses this one, and that does nothing else. `keys`: of a command that the
-/// table does not have, the places of its keys. `None`: there is no such request.
+/// A request that does nothing, and that the server refuses if it refuses this one. `keys`: the
+/// places of the keys of a command that the table does not have. `None`: the request has no twin.
 ///
 /// ```text
 ///   EVAL body 2 a b x         EVAL "return 0" 2 a b
@@ -109,8 +114,9 @@ pub(crate) fn runs_code(command: Option<CommandId>) -> bool {
 ///   TOOL.ADD a x              EXISTS a
 /// ```
 ///
-/// The same command needs the same rights, and the server finds the same keys in it. Who only reads may mostly ask EXISTS; then
-/// the server counts no run of a script that did not run (`commandstats`).
+/// A twin with the same command needs the same rights, and the server finds the same keys in it.
+/// The twin of a script that only reads is EXISTS, which most users with rights to read may run.
+/// With EXISTS, `commandstats` counts no run of a script that did not run.
 pub(crate) fn twin(request: &[u8], keys: impl Iterator<Item = usize>) -> Option<Vec<u8>> {
     let mut scanner = Scanner::default();
     let Ok(Found::Request { .. }) = scanner.scan(request, true) else {
@@ -144,7 +150,7 @@ pub(crate) fn twin(request: &[u8], keys: impl Iterator<Item = usize>) -> Option<
     Some(encoded(&args))
 }
 
-/// Of a script: its number of keys, and the first of them.
+/// Places of the number of keys and of the first key in a request that runs a script.
 const NUMBER_OF_KEYS_AT: usize = 2;
 const FIRST_KEY_AT: usize = 3;
 
@@ -183,7 +189,8 @@ mod tests {
         assert_eq!(of_code[6..], [AskRole, Answer]);
     }
 
-    /// What a server says of slots may change between the two questions; the rest has to be the same.
+    /// One refusal about slots may become another between the two questions. Any other refusal must
+    /// be the same.
     #[test]
     fn a_twin_proves_a_refusal_of_its_own_kind() {
         for (at, twin) in REFUSALS.into_iter().enumerate() {
@@ -212,7 +219,8 @@ mod tests {
         assert!(runs_code(None));
     }
 
-    /// It has the keys of its request, and nothing that its client wrote but those.
+    /// A twin has the keys of its request. It has nothing else that the client wrote, except the
+    /// number of keys.
     #[test]
     fn a_twin_has_the_keys_and_does_nothing() {
         let of = |request: &str, keys: &[usize]| {

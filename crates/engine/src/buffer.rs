@@ -159,8 +159,8 @@ impl Unanswered {
     }
 }
 
-/// Frees the room of a buffer whose bytes may wait for long, if it is more than half of them. A quarter
-/// stays, so a buffer that grows and is shrunk in turn is copied once per quarter.
+/// Frees the room of a buffer whose bytes may wait for long, if it is more than half of them. A
+/// quarter stays, so a buffer that grows and is shrunk in turn is copied once per quarter.
 pub(crate) fn shrink(bytes: &mut Vec<u8>) {
     if bytes.capacity() > bytes.len() + bytes.len() / 2 + SMALL_BYTES {
         bytes.shrink_to(bytes.len() + bytes.len() / 4);

@@ -713,8 +713,8 @@ impl Engine {
         }
     }
 
-    /// Appends a session's line as CLIENT LIST and INFO show it. Its memory is what the session makes us
-    /// hold, without the buffers that it borrows for a turn.
+    /// Appends a session's line as CLIENT LIST and INFO show it. Its memory is what the session
+    /// makes us hold, without the buffers that it borrows for a turn.
     fn write_client_line(&self, line: &mut String, key: Key, dialect: Dialect) {
         let Some(session) = self.sessions.get(key) else {
             return;

@@ -109,7 +109,8 @@ pub(crate) struct Cluster {
     weighed_at: Time,
     /// Addresses that redirects have named.
     introductions: Introductions,
-    /// It said last that a slot is not served, or is at an address that is not known. What it says of its own is worth more than what others say, so it is asked.
+    /// The node that last said that a slot is not served, or is at an unknown address. A node knows
+    /// more about its own slots than other nodes, so this node is asked.
     denied_by: Option<ServerId>,
     /// Whether a node said then that it is in order as it is.
     is_ok: bool,
@@ -1159,8 +1160,9 @@ impl Engine {
         }
     }
 
-    /// The server at an address that a node has named in a redirect. `None`: no node has named it in an answer about
-    /// the topology. Then `by`, which named it, is asked, and nothing is sent there meanwhile.
+    /// The server at an address that a node has named in a redirect. `None`: no node has named it
+    /// in an answer about the topology. Then respool asks `by`, which named it, and sends nothing
+    /// to that address meanwhile.
     pub(crate) fn known_server_at(
         &mut self,
         by: ServerId,
@@ -1183,7 +1185,8 @@ impl Engine {
             return Some(known);
         }
         let cluster = self.pools[pool].cluster_mut()?;
-        // Where no answer about all nodes is to be had, the redirect itself has to do: it was no script's.
+        // No node answers questions about all nodes, so the redirect alone decides. The redirect of
+        // a request that runs code is proven before.
         let is_sole_word = cluster.introductions.is_refused(now) && (ask || cluster.epoch == 0);
         if is_sole_word || cluster.introductions.is_named(&at, now) {
             return self.server_at(pool, &at);
@@ -1226,8 +1229,9 @@ impl Engine {
         }
     }
 
-    /// The server at this address, among those of a pool; a new one, if there is none. `None` at [`SERVERS_MAX`]. Only what a
-    /// node has said of the topology may lead here: a new server is sent the credentials of the pool.
+    /// The server of a pool at this address; a new one, if there is none. `None` at
+    /// [`SERVERS_MAX`]. Pass only addresses that a node has given: respool sends a new server the
+    /// credentials of the pool.
     pub(crate) fn server_at(&mut self, pool: usize, at: &Endpoint) -> Option<ServerId> {
         let address = Address::Tcp {
             host: at.host.clone(),

@@ -214,7 +214,8 @@ counters! {
     scripts_sent_along: u64,
     /// Links taken out of sharing because a slow session held them up.
     captured_links: u64,
-    /// Links left to what they owed because their server gave no answer there and answered on another link.
+    /// Links left to what they owed because their server gave no answer there and answered on
+    /// another link.
     takeovers: u64,
     /// Channels and patterns that sessions subscribe to, each for itself, now.
     subscriptions: u64,
@@ -224,8 +225,9 @@ counters! {
     messages_out: u64,
     /// Bytes held for sessions, now, by their length.
     held_bytes: u64,
-    /// Memory that is compared with `worker-memory-bytes-max`, now: these bytes with the room behind them, and what the
-    /// accounts below have beside them. The accounts are measured in turn, so they may be a second old.
+    /// Memory that is compared with `worker-memory-bytes-max`, now: these bytes with the room
+    /// behind them, and what the accounts below have beside them. The accounts are measured in
+    /// turn, so they may be a second old.
     memory_bytes: u64,
     /// Of it, replies and messages that clients have not taken.
     memory_output_bytes: u64,

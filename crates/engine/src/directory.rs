@@ -15,7 +15,8 @@ use crate::subscriptions::Kind;
 /// By pool and kind, then by name. All of a pool's subscribers are at one server, which every worker may know by another number.
 type Excess = HashMap<(u16, Kind), HashMap<Arc<[u8]>, i64>>;
 
-/// What all workers share: the excess of every channel and pattern, and the addresses of wrong passwords.
+/// What all workers share: the excess of every channel and pattern, and the addresses of wrong
+/// passwords.
 #[derive(Debug, Default)]
 pub struct Directory {
     /// Entries in `excess`: most requests need to know no more than that there are none.

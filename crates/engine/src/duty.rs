@@ -1,8 +1,8 @@
-//! What a reply is for, when it is not simply passed on to the session that asked.
+//! Duties: what becomes of replies that are not simply passed on to the session that asked.
 //!
-//! Nearly every entry of a ledger is just passed on. One that is not carries a mark, and its duty lies
-//! in a second queue of its link, in the same order: so the hot path asks one bit, and the ledger stays
-//! small. A duty gets its reply whole, unless [`Duty::needs_whole`] says that it can do without.
+//! The reply to nearly every entry of a ledger is just passed on. Any other entry carries a mark,
+//! and its duty is in a second queue of its link, in the same order. So the hot path tests one bit,
+//! and the ledger stays small. A duty gets its reply whole, if [`Duty::needs_whole`] says so.
 
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::Names;
@@ -27,7 +27,7 @@ use crate::transaction::Exec;
 use crate::unknown::Subject;
 use crate::wait::Waiting;
 
-/// What becomes of the reply to an entry.
+/// What becomes of the reply to an entry. No session gets the replies to respool's *own* requests.
 #[derive(Debug)]
 pub(crate) enum Duty {
     /// It is passed on, unless the session wants no replies.
@@ -38,7 +38,7 @@ pub(crate) enum Duty {
         /// How many of those have come.
         came: u32,
         exec: Option<Box<Exec>>,
-        /// The first of these replies is to MULTI, without which the rest was no block.
+        /// The first of these replies is to MULTI. If it is an error, the rest was no block.
         opens: bool,
         /// The first of them that said that another node is to be asked, or later.
         refusal: Option<Vec<u8>>,
@@ -47,18 +47,21 @@ pub(crate) enum Duty {
         /// One of its requests runs code.
         code: bool,
     },
-    /// ASKING stands in front: its reply is nobody's, and then this is what becomes of the next one.
+    /// ASKING is in front, and its reply is dropped. `then`: the duty of the next reply.
     Asking { then: Option<Box<Duty>> },
-    /// A Sentinel is asked about the primary of this number: nobody's; and what it said to the first of five requests.
+    /// Own: asks a Sentinel about the primary of this number, with five requests. `answers`: the
+    /// replies so far.
     Survey { primary: u16, answers: Vec<Vec<u8>> },
-    /// A node of a Cluster is asked who owns what: nobody's; and what it said to the first of two requests.
+    /// Own: asks a node of a Cluster for the owners of slots, with two requests. `listed`: the
+    /// first reply.
     Owners {
         ticket: u32,
         listed: Option<Vec<u8>>,
     },
-    /// A server that is read is asked who and how it is: nobody's; and what it said to the first of two requests.
+    /// Own: asks a server that is read for its identity and its state, with two requests. `who`:
+    /// the first reply.
     Look { who: Option<Vec<u8>> },
-    /// MULTI and EXEC, to see whether that is possible: nobody's; and what the server said to the first.
+    /// Own: MULTI and EXEC, to see whether the server takes them. The value is the reply to MULTI.
     Probe(Option<Vec<u8>>),
     /// UNWATCH, on the session's own link. The session gets this, whatever the server says.
     Unwatch { instead: Option<Vec<u8>> },
@@ -75,7 +78,7 @@ pub(crate) enum Duty {
     NameTold,
     /// SELECT of a session with a link of its own.
     Select(u32),
-    /// Whether the configured login is accepted: nobody's.
+    /// Own: asks whether the server accepts the configured login.
     Check(Box<Check>),
     /// AUTH, alone or in a HELLO.
     Login(Box<Login>),
@@ -87,26 +90,27 @@ pub(crate) enum Duty {
     FlushScripts,
     /// A large request that runs code: its reply is passed on, whatever it says.
     Code,
-    /// The server is asked whether the request with this place really was refused: nobody's.
+    /// Own: asks the server whether it really refused the request of this session with this number.
     Proof {
         session: Key,
         seq: u32,
         proof: Proof,
     },
-    /// The server is asked for its role: nobody's.
+    /// Own: asks the server for its role.
     Role,
-    /// A node is asked which nodes there are, because it named an unknown one: nobody's; and what it said to the first of
-    /// two requests.
+    /// Own: asks a node for all nodes, because it named an unknown one, with two requests.
+    /// `shards`: the first reply.
     Nodes { shards: Option<Vec<u8>> },
     /// WAIT and WAITAOF.
     Wait(Box<Waiting>),
-    /// CLIENT UNBLOCK of this link of ours, because respool ends: nobody's.
+    /// Own: CLIENT UNBLOCK of this link of ours, because respool ends.
     Dismissal { of: Key },
     /// CLIENT UNBLOCK of a link of ours: an answer to that worker's question of that ticket.
     Unblock { to: usize, ticket: u64 },
-    /// A hub asked it: nobody's.
+    /// Own: a request of a hub.
     Ask,
-    /// A hub asked for something no more, with a PING behind: nobody's; and whether the server has `said` anything to the first.
+    /// Own: a hub leaves a channel, with a PING behind. `said`: the server has replied to the first
+    /// request.
     Leave { said: bool },
     /// PUBLISH, SPUBLISH: the server counted this many too few.
     Receivers(i64),
@@ -125,7 +129,7 @@ pub(crate) enum Duty {
     Named(Names),
     /// Several servers were asked; this is the part of that number.
     Part { index: u16, effect: Effect },
-    /// COMMAND, or COMMAND INFO about a command that we do not know: nobody's.
+    /// Own: COMMAND, or COMMAND INFO about a command that we do not know.
     Learn(Subject),
 }
 
@@ -139,7 +143,7 @@ pub(crate) enum Proof {
 }
 
 impl Duty {
-    /// Of several replies the last one is the session's; `before` are nobody's.
+    /// Of several replies the session gets the last one; the `before` replies in front are dropped.
     pub(crate) fn behind(before: u32) -> Duty {
         Duty::Block {
             before,
@@ -167,8 +171,10 @@ impl Duty {
         )
     }
 
-    /// Its entry, which was not written whole, is to be sent from its beginning, though a server may have answered some of it.
-    /// Whether it may: of what was no block, something may have been executed; and what was given up is `nobodys`.
+    /// An entry that was not written whole is to be sent from its beginning on a new connection.
+    /// Replies that have come to parts of it are forgotten. Returns whether it may be sent again.
+    /// Requests without MULTI may not, since the server may have executed some of them. `nobodys`:
+    /// the entry names no session, since it is our own, or was given up.
     pub(crate) fn begin_again(&mut self, nobodys: bool) -> bool {
         match self {
             Duty::Learn(_) | Duty::Ask | Duty::Dismissal { .. } | Duty::Unblock { .. } => {}
@@ -180,7 +186,7 @@ impl Duty {
             }
             Duty::Survey { answers, .. } => answers.clear(),
             Duty::Leave { said } => *said = false,
-            // Only those are nobody's from the beginning.
+            // Other own requests, and requests that were given up, are not sent again.
             _ if nobodys => return false,
             Duty::Block { opens: false, .. } => return false,
             Duty::Block { came, refusal, .. } => {
@@ -391,7 +397,7 @@ impl Engine {
             Duty::Block { exec, .. } => self.settle_block(key, entry, exec, reply, cut),
             Duty::Unwatch { instead } => {
                 if reply.starts_with(b"-") {
-                    // It watches still.
+                    // The server still watches the keys.
                     let owner = self.owner_of(key, entry);
                     self.taint_own_link(owner);
                     if instead.is_none()
@@ -461,8 +467,9 @@ impl Engine {
         }
     }
 
-    /// Whom a reply concerns: who asked; or, where that was given up, whose own link it comes on, since what the
-    /// server has done there it has done.
+    /// The session that a reply concerns: the session that asked. If that request was given up, it
+    /// is the session that has the link for itself, since the server has changed the state of that
+    /// link.
     pub(crate) fn owner_of(&self, link: Key, entry: Entry) -> Key {
         if entry.session != Key::NOBODY {
             return entry.session;

@@ -70,17 +70,18 @@ struct PutOff {
 /// What is kept of a request that was put off, apart from its bytes and its server's words.
 const PUT_OFF_BYTES: usize = 2 * size_of::<PutOff>();
 
-/// Where it is asked next.
+/// The server that gets the request next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
-    /// Whoever owns its slot then.
+    /// The owner of its slot at that time.
     Owner,
-    /// That one, with [`ASKING`].
+    /// This server, with [`ASKING`].
     Importer(ServerId),
-    /// That one, whose a slot is by what a replica says, or a node of a request whose keys we do not see.
+    /// This server. A replica has named it as the owner of a slot, or a node has in a reply to a
+    /// request whose keys we do not see.
     Named(ServerId),
-    /// Nowhere yet: it may have run. A second question is on its way to the server, on this link since then. `again`: the
-    /// request was put off before.
+    /// No server yet: the request may have run. A second question is on its way to the server, on
+    /// this link, since that time. `again`: the request was put off before.
     Unproven { link: Key, since: Time, again: bool },
 }
 
@@ -433,8 +434,8 @@ impl Engine {
         To::Owner
     }
 
-    /// The server that a redirect names. `None`: no node has named that address in an answer about the topology.
-    /// Then the node is asked for it.
+    /// The server that a redirect names. `None`: no node has named that address in an answer about
+    /// the topology. Then respool asks the node about the topology.
     fn server_named_by(&mut self, server: ServerId, redirect: &Redirect<'_>) -> Option<ServerId> {
         let host = match (redirect.host, &self.server(server).settings.address) {
             (Some(host), _) => host.to_owned(),
@@ -994,8 +995,9 @@ impl Executed {
 
 /// Replies to requests that run code.
 impl Engine {
-    /// The reply in front says that its request, which runs code, was not executed. The server is asked whether it
-    /// refuses a twin, and the reply waits for that. `false`: there is no such question, and the reply is the client's.
+    /// The reply in front says that its request, which runs code, was not executed. respool asks
+    /// the server whether it refuses a twin, and the reply waits for the answer. `false`: no such
+    /// question is possible, and the client gets the reply.
     fn await_proof(&mut self, key: Key, front: Entry, refusal: Refusal, reply: &[u8]) -> bool {
         let Some(link) = self.links.get(key) else {
             return false;
@@ -1025,7 +1027,8 @@ impl Engine {
         true
     }
 
-    /// An EVALSHA was answered that its server does not have its script. If it says so itself the script may be sent along.
+    /// The reply to an EVALSHA says NOSCRIPT, which its script may have written. respool asks the
+    /// server whether it has the script. If it does not, the script may be sent along.
     pub(crate) fn await_proof_of_noscript(
         &mut self,
         link: Key,

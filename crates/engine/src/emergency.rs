@@ -1,7 +1,8 @@
 //! Links for commands that must not wait for a bound: SCRIPT KILL and its like.
 //!
-//! They are outside all other bounds, so each server has few: [`EMERGENCY_LINKS_PER_SERVER`]. One that is done stays
-//! for the next such command, and goes when none comes for [`LINK_UNUSED_MS`](crate::limits::LINK_UNUSED_MS).
+//! They are outside all other bounds, so each server has few: [`EMERGENCY_LINKS_PER_SERVER`]. A
+//! link whose command is done stays for the next such command. It closes when none comes for
+//! [`LINK_UNUSED_MS`](crate::limits::LINK_UNUSED_MS).
 
 use crate::engine::Engine;
 use crate::limits::EMERGENCY_LINKS_PER_SERVER;
@@ -13,7 +14,8 @@ use crate::slots::Key;
 pub(crate) const IDLE: Role = Role::Emergency { by: Key::NOBODY };
 
 impl Engine {
-    /// A link to a server for one command. `None`: as many such commands as may be are on their way there.
+    /// A link to a server for one command. `None`: the server has as many such commands under way
+    /// as it may.
     pub(crate) fn emergency_link(&mut self, kind: LinkKey, key: Key) -> Option<Key> {
         if !self.has_room_for_emergency(kind.server) {
             return None;
@@ -47,7 +49,8 @@ impl Engine {
         self.keys_of(is_busy).len() < EMERGENCY_LINKS_PER_SERVER
     }
 
-    /// A command has its reply: its link stays for the next one, unless something else is known there now.
+    /// A command has its reply. Its link stays for the next command, unless it is tainted, paused
+    /// or down.
     pub(crate) fn end_emergency(&mut self, key: Key) {
         let now = self.now;
         match self.links.get_mut(key) {

@@ -321,7 +321,8 @@ pub struct Engine {
     pub(crate) settling: Vec<Settling>,
 }
 
-/// Up to here, room for bytes of a session that have to wait is doubled; beyond, it is made for what comes.
+/// The buffer for waiting bytes of a session doubles up to this size. Beyond it, the buffer grows
+/// by the bytes that come.
 const HELD_BYTES_DOUBLED: usize = 16 << 10;
 
 /// How often a turn must be taken though nothing happens: the precision of every deadline in
@@ -918,8 +919,9 @@ impl Engine {
         }
     }
 
-    /// Sessions whose last reason to wait has gone continue. One continues in any case. If memory grows
-    /// much, the others continue in the next turn: their replies need room until they are written.
+    /// Sessions whose last reason to wait has gone continue. One continues in any case. If memory
+    /// grows much, the others continue in the next turn: their replies need room until they are
+    /// written.
     fn resume_sessions(&mut self) {
         self.resume.begin();
         while let Some(key) = self.resume.pop() {

@@ -386,8 +386,8 @@ impl Engine {
         self.asked.held_bytes()
     }
 
-    /// How many lists of clients may be under way at once: together they are a small part of the bound.
-    /// What was asked for first comes first.
+    /// How many lists of clients may be under way at once: together they are a small part of the
+    /// bound. They begin in the order of their requests.
     fn lists_max(&self) -> usize {
         let sessions = self.sessions.len() as u64 + self.fleet.sessions;
         let bytes = (sessions * LISTED_BYTES).max(1);

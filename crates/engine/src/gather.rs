@@ -438,8 +438,9 @@ impl Engine {
         }
     }
 
-    /// A link to each server on which nothing else is asked, for what must not wait behind others there. They serve this
-    /// once, as those for large requests do, and are of their number. Where that is reached, each is an emergency link.
+    /// A link to each server that carries nothing else, for a request that must not wait behind
+    /// others there. The links serve this one request, as streaming links do, and count among them.
+    /// At the bound of streaming links, each is an emergency link.
     fn links_alone(&mut self, key: Key, servers: Vec<ServerId>) -> Result<Vec<Key>, Blocked> {
         // What the session asked before is executed before.
         if self.hold_until_caught_up(key) {

@@ -1,17 +1,20 @@
 //! How long a login waits because its address has sent wrong passwords.
 //!
-//! Each address has a score: one for each wrong password, and one for each new login that no server has
-//! answered yet. Time forgives. From [`GUESSES_FREE`] on, every login of the address waits before it is tried,
-//! right or wrong: a client must not learn from the time of its answer what the answer will be.
+//! Each address has a score: one for each wrong password, and one for each new login that no server
+//! has answered yet. Time forgives. From [`GUESSES_FREE`] on, every login of the address waits
+//! before it is tried, right or wrong: a client must not learn from the time of its answer what the
+//! answer will be.
 //!
 //! ```text
 //!   score      0 .. 7    8      9      10     11     12     13 ..
-//!   waits ms      0     50    100    200    400    800   1000      and behind the login in front, by GUESS_SPACING_US
+//!   waits ms      0     50    100    200    400    800   1000
+//!   and at least GUESS_SPACING_US behind the login in front
 //! ```
 //!
-//! The wait is never longer than [`GUESS_WAIT_MS_MAX`]: a login whose turn would come later is refused then,
-//! untried. Sessions with a wrong password behind them queue apart from the others of their address. So a client
-//! that shares an address with guessers waits about a second, however many connections these have.
+//! The wait is never longer than [`GUESS_WAIT_MS_MAX`]: a login whose turn would come later is
+//! refused then, untried. Sessions with a wrong password behind them queue apart from the others of
+//! their address. So a client that shares an address with guessers waits about a second, however
+//! many connections these have.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -108,12 +111,13 @@ pub(crate) struct Report {
 /// The sources of wrong passwords, at most [`GUESSERS_MAX`].
 ///
 /// Call [`GuessDelay::reserve`] for a login, and [`GuessDelay::handle_accepted`] or
-/// [`GuessDelay::handle_refused`] when its answer is known. Call [`GuessDelay::poll_report`] until it returns
-/// `None`. Time may run back by a little: workers share one of these.
+/// [`GuessDelay::handle_refused`] when its answer is known. Call [`GuessDelay::poll_report`] until
+/// it returns `None`. Time may run back by a little: workers share one of these.
 #[derive(Debug, Default)]
 pub(crate) struct GuessDelay {
     suspects: HashMap<Source, Suspect>,
-    /// Refused logins of sources that were forgotten before the log told them, and when it last told such.
+    /// Refused logins of sources that were forgotten before the log told them, and when the log
+    /// last told such logins.
     forgotten: Untold,
 }
 
@@ -264,8 +268,8 @@ impl GuessDelay {
         })
     }
 
-    /// The entry of a source, made if there is none. A full table forgets entries whose time is over, and else the
-    /// one with the least score.
+    /// The entry of a source, made if there is none. A full table forgets entries whose time is
+    /// over, or else the entry with the least score.
     fn suspect(&mut self, source: Source, now: Time) -> &mut Suspect {
         if self.suspects.len() >= GUESSERS_MAX && !self.suspects.contains_key(&source) {
             self.make_room(now);
@@ -403,7 +407,8 @@ mod tests {
         assert!(wait_ms(&mut delays, source(1), now) <= u64::from(GUESS_DELAY_MS_MAX));
     }
 
-    /// A login that may not wait is refused where it would have to, and takes no other login's turn.
+    /// A login that may not wait is refused if it would have to wait, and takes no other login's
+    /// turn.
     #[test]
     fn login_that_may_not_wait_is_refused() {
         let mut delays = GuessDelay::default();
@@ -462,7 +467,8 @@ mod tests {
         assert_eq!(told, u64::from(GUESSES_FREE + others));
     }
 
-    /// The log tells an address a second after its first wrong password, then once a minute with the number.
+    /// The log tells an address a second after its first wrong password, then once a minute with
+    /// the number.
     #[test]
     fn report_comes_once_a_minute_with_the_number() {
         let mut delays = GuessDelay::default();
@@ -478,7 +484,8 @@ mod tests {
         assert_eq!(told, [(1, 2), (61, 60), (121, 60)]);
     }
 
-    /// The addresses of one IPv6 network share a score, as do the two ways to write an IPv4 address.
+    /// The addresses of one IPv6 network share a score, as do the two ways to write an IPv4
+    /// address.
     #[test]
     fn source_is_what_one_host_may_use() {
         let of = |text: &str| Source::of(Peer::Tcp(text.parse().unwrap()));

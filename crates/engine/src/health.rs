@@ -247,7 +247,8 @@ impl Engine {
         self.wake_waiters(key);
     }
 
-    /// Why an attempt to reach a server takes its time: the look-up of its name, or else as the last attempt failed.
+    /// Why an attempt to reach a server takes long: the look-up of its name, or else the reason why
+    /// the last attempt failed.
     fn why_late(&self, server: ServerId) -> String {
         let server = self.server(server);
         match (server.health.looked_up_since, &server.settings.address) {
@@ -259,8 +260,8 @@ impl Engine {
         }
     }
 
-    /// Why an attempt to reach a server has failed that was neither refused nor answered in time. Its text is the same
-    /// for each attempt.
+    /// Why an attempt to reach a server has failed for want of an answer in time. Its text is the
+    /// same for each attempt.
     pub(crate) fn why_no_answer(&self, server: ServerId, limit_ms: u32) -> String {
         let server = self.server(server);
         match (server.health.looked_up_since, &server.settings.address) {
@@ -292,8 +293,8 @@ struct Seen {
 
 /// INFO.
 impl Engine {
-    /// A line for each server that `is_shown` and that this worker has to do with, and how many there are. At
-    /// [`SERVERS_SHOWN_MAX`], those that are not up come first.
+    /// The number of servers that `is_shown` and that this worker uses, and a line for each. At
+    /// [`SERVERS_SHOWN_MAX`], servers that are not up come first.
     pub(crate) fn server_lines(&self, is_shown: impl Fn(ServerId) -> bool) -> (usize, Vec<String>) {
         let mut seen = vec![Seen::default(); self.servers.len()];
         for (_, link) in self.links.iter() {

@@ -460,8 +460,8 @@ impl Engine {
         self.place_on_link(key, request.bytes, true, duty)
     }
 
-    /// Our section of INFO for a session: counters of the whole process, and the servers and links of the session's own
-    /// pool. A client of one pool learns no name or address of another.
+    /// Our section of INFO for a session: counters of the whole process, and the servers and links
+    /// of the session's own pool. A client of one pool learns no name or address of another.
     pub(crate) fn our_section(&self, key: Key) -> String {
         let pool = self.pool_of_session(key);
         let is_shown = |server| self.pool_of(server).whole == pool;

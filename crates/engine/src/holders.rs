@@ -1,12 +1,14 @@
 //! Sessions that hold a link which others wait for: each must use it, or lose it.
 //!
 //! ```text
-//!   streaming link   64 KiB in each second, and 4 MiB a second over 5 s   its client gets NOTSENT and is closed
-//!   link by WATCH    3 s, then the next moment without a request          its EXEC answers nil
+//!   streaming link   64 KiB in each second,               its client gets NOTSENT and is closed
+//!                    and 4 MiB a second over 5 s
+//!   link by WATCH    3 s, then the next moment            its EXEC answers nil
+//!                    without a request
 //! ```
 //!
-//! Nothing is measured while no session waits: an upload alone may be as slow as it likes. A wait in BLPOP is use of a
-//! link, so it is never ended here.
+//! Nothing is measured while no session waits: an upload alone may be as slow as it likes. A wait
+//! in BLPOP is use of a link, so it is never ended here.
 
 use std::collections::HashMap;
 
@@ -23,12 +25,12 @@ use crate::session::{Flags, Pins, Session};
 use crate::slots::Key;
 use crate::time::Time;
 
-/// What is known of sessions that hold what others wait for, by their links. Report all holders in every tick with
-/// [`Holders::slowest`] and [`Holders::longest`]; time never runs back.
+/// Sessions that hold links for which other sessions wait, by link. Report all holders in every
+/// tick with [`Holders::slowest`] and [`Holders::longest`]; time never runs back.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
     uploads: HashMap<Key, Pace>,
-    /// The session that watches, and since when it was seen to.
+    /// The session that watches, and when it was first seen to watch.
     watches: HashMap<Key, (Key, Time)>,
 }
 
@@ -107,8 +109,8 @@ impl Holders {
         slowest.map(|(_, link, least)| (link, least))
     }
 
-    /// The link that has been held longest by WATCH, for `held_ms` at least, of those that are idle.
-    /// `all`: each link of a session that watches, that session, and whether it asks nothing now.
+    /// The idle link that a session has held longest by WATCH, for at least `held_ms`. `all`: each
+    /// link of a session that watches, that session, and whether the link is idle now.
     fn longest(
         &mut self,
         now: Time,

@@ -6,8 +6,9 @@
 //!                                                    └──► it names the address ──► known
 //! ```
 //!
-//! CLUSTER SLOTS does not name nodes without slots, so a node that is about to get its first slot is met here.
-//! Requests that were redirected there are asked again meanwhile, until their deadline.
+//! CLUSTER SLOTS does not name nodes without slots, so a node that is about to get its first slot
+//! is met here. Requests that were redirected there are asked again meanwhile, until their
+//! deadline.
 
 use respool_protocol::cluster::{Endpoint, View};
 
@@ -16,7 +17,8 @@ use crate::time::Time;
 
 /// How often a node is asked, milliseconds.
 const ASKED_MS: u64 = 100;
-/// How long an introduction lasts, milliseconds. A node that owns slots is known by CLUSTER SLOTS, and needs none.
+/// How long an introduction lasts, milliseconds. A node that owns slots is known by CLUSTER SLOTS,
+/// and needs none.
 const NAMED_MS: u64 = 60_000;
 
 /// The introductions of one Cluster.

@@ -1,8 +1,8 @@
 //! Questions to all workers, and sessions that wait to ask one, in lanes by the kind of question.
 //!
-//! Each lane has places of its own, so a flood of one kind leaves the others their places. A session has one
-//! question under way. At a full lane it waits in the order of asking, so a long pipeline takes one place
-//! in each round.
+//! Each lane has places of its own, so a flood of one kind leaves the others their places. A
+//! session has one question under way. At a full lane it waits in the order of asking, so a long
+//! pipeline takes one place in each round.
 
 use std::collections::VecDeque;
 
@@ -34,8 +34,8 @@ impl Lane {
     ];
 }
 
-/// How full the lanes are. Call [`Lanes::begin`] and [`Lanes::end`] in pairs. Call [`Lanes::next`] after
-/// each end, and let the session that it names ask again.
+/// How full the lanes are. Call [`Lanes::begin`] and [`Lanes::end`] in pairs. Call [`Lanes::next`]
+/// after each end, and let the session that it names ask again.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     places: [Places; Lane::ALL.len()],
@@ -54,8 +54,9 @@ impl Lanes {
         &mut self.places[lane as usize]
     }
 
-    /// Whether a session may ask, or has to wait. A session whose turn has come does not wait behind those that came
-    /// later. `places`: how many the lane has now, if they are less than [`QUESTIONS_MAX`].
+    /// Whether a session may ask, or has to wait. A session whose turn has come does not wait
+    /// behind sessions that came later. `places`: the places of the lane now, if fewer than
+    /// [`QUESTIONS_MAX`].
     pub(crate) fn may_ask(&mut self, lane: Lane, has_waited: bool, places: usize) -> bool {
         let of = self.of(lane);
         of.open < places.min(QUESTIONS_MAX) && (has_waited || of.waiters.is_empty())
@@ -94,8 +95,8 @@ impl Lanes {
         next
     }
 
-    /// Takes sessions off that wait no longer. It looks at all that wait: call it in a tick, and not
-    /// after each question.
+    /// Removes and returns the waiting sessions for which `is_over` is true. It looks at all
+    /// waiting sessions: call it in a tick, and not after each question.
     pub(crate) fn take_over(&mut self, is_over: impl Fn(Key) -> bool) -> Vec<Key> {
         let mut over = Vec::new();
         for of in &mut self.places {

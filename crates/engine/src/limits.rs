@@ -23,8 +23,8 @@ pub struct Limits {
     /// milliseconds.
     pub session_stall_ms: u32,
     /// How long requests of other sessions may wait behind sessions at their hard output bounds,
-    /// milliseconds. It counts over all links of a kind and all sessions that hold them up. At it: such
-    /// a session is closed.
+    /// milliseconds. The time is summed over all links of a kind and all sessions that block them.
+    /// At it: such a session is closed.
     pub stranger_stall_ms: u32,
     /// Bytes of an incomplete request held for scanning. A request that is larger is cut through
     /// to the server on a link of its own.
@@ -47,12 +47,13 @@ pub struct Limits {
     pub worker_subscriptions_max: u32,
     /// Requests on one link that are not answered yet. At it: the sessions that add more wait.
     pub link_ledger_max: u32,
-    /// Bytes of requests on one link that are not answered yet; they are kept until then. It is a 64th of
-    /// [`Limits::worker_memory_bytes_max`] at the most. At it: the sessions that add more wait.
+    /// Bytes of requests on one link that are not answered yet; they are kept until then. It is a
+    /// 64th of [`Limits::worker_memory_bytes_max`] at the most. At it: the sessions that add more
+    /// wait.
     pub link_unanswered_bytes_max: u32,
-    /// Bytes of memory that one worker holds for its sessions. At seven eighths of it: sessions that have
-    /// not authenticated and old incomplete requests are given up, and the session that is owed most is not
-    /// read. At it: that session is closed.
+    /// Bytes of memory that one worker holds for its sessions. At seven eighths of it: sessions
+    /// that have not authenticated and old incomplete requests are given up, and the session that
+    /// is owed most is not read. At it: that session is closed.
     pub worker_memory_bytes_max: u64,
 }
 
@@ -93,14 +94,15 @@ const UNANSWERED_BYTES_MIN: u64 = 64 << 10;
 /// The least value of [`Limits::worker_memory_bytes_max`] that the options take.
 pub const WORKER_MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// Bytes of requests that one session may have held before it has authenticated: AUTH with a name and
-/// a password of the longest kind. At it: a request that is not whole is refused, and the session closed;
-/// a session that waits for the answer to AUTH is not read.
+/// Bytes of requests that one session may have held before it has authenticated: AUTH with a name
+/// and a password of the longest kind. At it: a request that is not whole is refused, and the
+/// session closed; a session that waits for the answer to AUTH is not read.
 pub const UNAUTHENTICATED_HELD_BYTES_MAX: usize =
     2 * UNAUTHENTICATED_BULK_BYTES_MAX as usize + (4 << 10);
 
-/// All sessions of a worker that have not authenticated hold together one part of so many of
-/// [`Limits::worker_memory_bytes_max`]. At it: those that hold most are closed, until it is half of that.
+/// The sessions of a worker that have not authenticated may together hold
+/// [`Limits::worker_memory_bytes_max`] divided by this. At it: the sessions that hold most are
+/// closed, until half of that is held.
 pub const UNAUTHENTICATED_SHARE: usize = 16;
 
 // One of them is never closed for what it may hold.
@@ -108,8 +110,8 @@ const _: () = assert!(
     UNAUTHENTICATED_HELD_BYTES_MAX as u64 <= WORKER_MEMORY_BYTES_MIN / UNAUTHENTICATED_SHARE as u64
 );
 
-/// When memory is short, a request that has been incomplete for so long is given up before any output,
-/// milliseconds. Younger ones are given up only if they are what fills the memory.
+/// When memory is short, a request that has been incomplete for so long is given up before any
+/// output, milliseconds. Younger requests are given up only if incomplete requests fill the memory.
 pub const INCOMPLETE_OLD_MS: u32 = 1_000;
 
 /// The longest name that a client may give itself or its library: every session may keep three.
@@ -124,8 +126,8 @@ pub const FUSED_WAITING_BYTES_MAX: usize = 64 << 10;
 /// goes by itself to see it again; after all of it nothing is fused until it is seen.
 pub const RIGHT_SEEN_MS: u64 = 1_000;
 
-/// Bytes a second that a request on a streaming link must bring, or its reply take away, while others wait for one. The
-/// slowest session below that loses its link.
+/// Bytes a second that a request on a streaming link must bring, or its reply take away, while
+/// others wait for one. The slowest session below that loses its link.
 pub const UPLOAD_BYTES_PER_S_MIN: u64 = 64 << 10;
 /// How long the rate of a session on a streaming link is measured before it counts, milliseconds.
 pub const UPLOAD_WINDOW_MS: u64 = 1_000;
@@ -136,30 +138,34 @@ pub const UPLOAD_HELD_MS: u32 = 5_000;
 /// though others wait. The largest value of a server, 512 MiB, takes two minutes.
 pub const UPLOAD_BYTES_PER_S_FAIR: u64 = 4 << 20;
 
-/// How long a session may hold a link of its own by WATCH alone while others wait for one, milliseconds. Half of the
-/// deadline of a request, if that is less. Then its EXEC answers nil.
+/// How long a session may hold a link of its own by WATCH alone while others wait for one,
+/// milliseconds. Half of the deadline of a request, if that is less. Then its EXEC answers nil.
 pub const WATCH_HELD_MS: u32 = 3_000;
 
-/// Links to one server on which SCRIPT KILL, FUNCTION KILL and FUNCTION STATS travel, one each, where no other link is
-/// left for them. They are outside all other bounds, and stay for [`LINK_UNUSED_MS`]. At it: the next such command waits.
+/// Links to one server for SCRIPT KILL, FUNCTION KILL and FUNCTION STATS, one command each, if no
+/// other link is left for them. They are outside all other bounds, and stay for [`LINK_UNUSED_MS`].
+/// At it: the next such command waits.
 pub const EMERGENCY_LINKS_PER_SERVER: usize = 2;
 
-/// Questions of one kind (CLIENT LIST, PAUSE, UNBLOCK, and others) to all workers that are not answered yet. At it:
-/// the next session waits, for [`QUESTION_MS`] at the most. A session has one under way.
+/// Questions of one kind (CLIENT LIST, PAUSE, UNBLOCK, and others) to all workers that are not
+/// answered yet. At it: the next session waits, for [`QUESTION_MS`] at the most. A session has one
+/// under way.
 pub const QUESTIONS_MAX: usize = 64;
 
-/// Options that one session sets for all workers, by CONFIG SET, of which not every worker knows yet. At it: the
-/// next one is refused.
+/// Options that one session sets for all workers, by CONFIG SET, of which not every worker knows
+/// yet. At it: the next one is refused.
 pub const SETTINGS_PER_SESSION_MAX: usize = 16;
 
-/// Links of one worker that a server has refused, and that no session needs. At it: the oldest one is forgotten.
+/// Links of one worker that a server has refused, and that no session needs. At it: the oldest one
+/// is forgotten.
 pub const REFUSED_LINKS_MAX: usize = 16;
 
-/// Bytes of requests to subscribe, or to leave, that one link has not answered. At it: the next ones wait.
+/// Bytes of requests to subscribe, or to leave, that one link has not answered. At it: the next
+/// ones wait.
 pub const SUBSCRIBING_BYTES_MAX: usize = 128 << 10;
 
-/// How long a question to all workers may wait for its turn, and then for its answers, milliseconds. At it: the client
-/// gets an error.
+/// How long a question to all workers may wait for its turn, and then for its answers,
+/// milliseconds. At it: the client gets an error.
 pub const QUESTION_MS: u32 = 5_000;
 
 /// A link that nobody has needed for this long is closed, milliseconds: a hub's without subscriptions, a
@@ -186,11 +192,11 @@ pub const LARGE_REPLY_BYTES: usize = 4 << 10;
 /// Links of one kind, for each worker, that large readers share.
 pub const LARGE_READER_LINKS: u8 = 2;
 
-/// Links of one kind, for each worker, that sessions share that held up a link. All links apart
-/// together are at most a quarter of [`Limits::links_max`]. At it: these sessions ride with all others.
+/// Links of one kind, for each worker, that slow readers share. All links apart together are at
+/// most a quarter of [`Limits::links_max`]. At it: these sessions ride with all others.
 pub const SLOW_READER_LINKS: u8 = 2;
 
-/// How long a session rides apart that was a large or slow reader, milliseconds, since it was so last.
+/// How long a session rides apart after it was last seen as a large or slow reader, milliseconds.
 pub const APART_MS: u32 = 60_000;
 
 /// Sessions of one worker that ride apart. At it: the next one rides with all others.
@@ -201,8 +207,9 @@ pub const APART_SESSIONS_MAX: usize = 4 << 10;
 pub const STRANGERS_WAIT_SHARE: u64 = 50;
 
 /// Tokens for links younger than a second to one server that connect again at once when they are
-/// lost while the server is well. A link that answered something takes one token, another link takes
-/// [`RECONNECT_UNANSWERED_TOKENS`]. At it: such links rest first, and requests that wait fail ...
+/// lost while the server is well. A link that answered something takes one token, another link
+/// takes [`RECONNECT_UNANSWERED_TOKENS`]. At it: such links rest first, and requests fail
+/// ...
 pub const RECONNECT_TOKENS_MAX: u32 = 100;
 /// ... until a token has grown, milliseconds for each.
 pub const RECONNECT_TOKEN_MS: u32 = 20;
@@ -232,8 +239,8 @@ pub const REPLICAS_READ_MAX: usize = 32;
 /// Servers of which INFO says how they fare. At it: those that are up are left out first.
 pub const SERVERS_SHOWN_MAX: usize = 256;
 
-/// Links of one worker to one server that try the logins of clients and check the configured login. They do not count among
-/// [`Limits::links_max`]. At it: logins wait for one another.
+/// Links of one worker to one server that try the logins of clients and check the configured login.
+/// They do not count among [`Limits::links_max`]. At it: logins wait for one another.
 pub const LOGIN_PROBES_PER_SERVER: usize = 2;
 
 /// Logins that one probing link is asked about at once. At it: the next ones wait.
@@ -242,10 +249,12 @@ pub const LOGINS_PER_PROBE: usize = 16;
 /// Logins of one worker that wait for a probing link. At it: the next one is refused.
 pub const LOGIN_QUEUE_MAX: usize = 1 << 10;
 
-/// Addresses of one process of which wrong passwords are remembered. At it: the one with the fewest is forgotten.
+/// Addresses of which one process remembers wrong passwords. At it: the address with the least
+/// score is forgotten.
 pub const GUESSERS_MAX: usize = 4 << 10;
 
-/// Wrong passwords of one address that cost no delay. From there on each doubles the delay of the address's next login.
+/// Wrong passwords of one address that cost no delay. From there on each doubles the delay of the
+/// address's next login.
 pub const GUESSES_FREE: u32 = 8;
 
 /// The delay of a login after [`GUESSES_FREE`] wrong passwords of its address ...
@@ -264,7 +273,8 @@ pub const GUESS_FORGIVEN_MS: u32 = 5_000;
 /// From one login that had to wait to the next one of its address, microseconds.
 pub const GUESS_SPACING_US: u32 = 5_000;
 
-/// How long a login waits for its turn because of wrong passwords of its address, milliseconds. At it: refused, untried.
+/// How long a login waits for its turn because of wrong passwords of its address, milliseconds. At
+/// it: refused, untried.
 pub const GUESS_WAIT_MS_MAX: u32 = 2_000;
 
 /// How often the log tells the wrong passwords of one address, milliseconds.
@@ -273,7 +283,8 @@ pub const GUESS_REPORT_MS: u64 = 60_000;
 // A login that waits alone is tried.
 const _: () = assert!(GUESS_DELAY_MS_MAX < GUESS_WAIT_MS_MAX && GUESSES_FREE < GUESS_SCORE_MAX);
 
-/// Bytes of a name and a password that a client may log in with. At it: refused, without asking a server.
+/// Bytes of a name and a password that a client may log in with. At it: refused, without asking a
+/// server.
 pub const CREDENTIALS_BYTES_MAX: usize = 8 << 10;
 
 /// Users of servers whose passwords clients have given to one worker, and who are still in use.
@@ -286,6 +297,6 @@ pub const PASSWORDS_OF_USER_MAX: usize = 4;
 /// are forgotten, and asked for again.
 pub const LEARNED_COMMANDS_MAX: usize = 1 << 10;
 
-/// Addresses of one Cluster that redirects name and no topology answer has named yet; and those that a node has named
-/// since. At it: the oldest one is forgotten.
+/// Addresses of one Cluster that a redirect has named, and no topology answer yet. The same number
+/// holds for addresses that a node has named since. At it: the oldest one is forgotten.
 pub const ADDRESSES_SOUGHT_MAX: usize = 64;

@@ -77,7 +77,8 @@ pub(crate) enum Role {
     Sentinel,
     /// Nothing is asked on it: it stands for the session of this id, to be told what others track.
     Redirect { to: u64 },
-    /// Logins of clients, each tried once, and checks of the configured login. It is never authenticated for requests.
+    /// Logins of clients, each tried once, and checks of the configured login. It is never
+    /// authenticated for requests.
     Probe,
     /// Nobody's: it was streaming or pinned, carries no trace of that, and waits for the next one.
     Spare,

@@ -43,8 +43,8 @@ impl Lines {
     }
 }
 
-/// Appends the reply with all lines, the oldest session first. If the client named sessions, their lines
-/// come in the order and as often as it named them.
+/// Appends the reply with all lines, the oldest session first. If the client named sessions, their
+/// lines come in the order and as often as it named them.
 pub(crate) fn reply(
     out: &mut Vec<u8>,
     version: Version,

@@ -1,8 +1,9 @@
 //! Checks whether servers still accept the configured login, and what follows when one does not.
 //!
-//! A probing link asks for it, beside the logins of clients (`login_probe`): with RESET and HELLO where no credentials are configured, since
-//! RESET makes the connection one that nobody has authenticated; else with AUTH and HELLO. A server that does not know RESET (Redis
-//! before 6.2) closes the matter by a new probing link: its greeting is the check.
+//! A probing link carries the checks, beside the logins of clients (`login_probe`). With configured
+//! credentials a check is AUTH and HELLO. Without, it is RESET and HELLO, since RESET makes the
+//! connection an unauthenticated one. If a server does not know RESET (Redis before 6.2), a new
+//! probing link is connected, and its greeting is the check.
 
 use respool_protocol::encode;
 
@@ -183,7 +184,8 @@ impl Engine {
                 self.login_probes.newcomers.push(key);
                 continue;
             }
-            // A session that need not authenticate any more finds that out by itself: see `is_unauthenticated`.
+            // `is_unauthenticated` clears the flag of a session that need not authenticate any
+            // more.
             let must_log_in = self.is_login_withdrawn(pool);
             if let Some(session) = self.sessions.get_mut(key).filter(|_| must_log_in) {
                 session.flags |= Flags::UNAUTHENTICATED;
@@ -192,7 +194,8 @@ impl Engine {
         }
     }
 
-    /// Whether the login at a server is checked: a link as configured is up, so that it would serve new sessions.
+    /// Whether the login at a server is checked: a link with the configured login is up, so the
+    /// server would serve new sessions.
     fn is_checked(&self, server: ServerId) -> bool {
         let state = self.server(server);
         state.replica_of.is_none()
@@ -268,7 +271,8 @@ impl Engine {
         }
     }
 
-    /// Whether a server of a pool has withdrawn the configured login. Replicas do not count: their users may differ.
+    /// Whether a server of a pool has withdrawn the configured login. Replicas do not count: their
+    /// users may differ.
     pub(crate) fn is_login_withdrawn(&self, pool: usize) -> bool {
         let withdrawn = |server: &crate::pool::Server| {
             server.trust.is_withdrawn()
@@ -279,8 +283,8 @@ impl Engine {
         self.servers.iter().any(withdrawn)
     }
 
-    /// A greeting on this link was refused for want of a password: the sessions that have lost their connection by that must
-    /// authenticate. Sessions whose own link is up keep it.
+    /// A greeting on this link was refused for want of a password. Sessions that have lost their
+    /// connection by that must authenticate. Sessions whose own link is up keep it.
     pub(crate) fn flag_unauthenticated(&mut self, key: Key) {
         let Some(link) = self.links.get(key) else {
             return;

@@ -1,6 +1,7 @@
-//! Probing links: on them a server is asked about logins, for clients and for respool itself.
+//! Probing links: respool tries logins on them, those of clients and its own.
 //!
-//! A failed AUTH leaves the connection of a Redis server as it was. So one connection tries any number of passwords.
+//! A failed AUTH leaves the connection of a Redis server as it was. So one connection tries any
+//! number of passwords.
 
 use std::collections::VecDeque;
 
@@ -23,12 +24,13 @@ use crate::trust::refuses_login;
 /// The logins of one worker that wait for a server.
 #[derive(Default)]
 pub(crate) struct LoginProbes {
-    /// New sessions that wait for a check of the configured login; at most as many as there are sessions.
+    /// New sessions that wait for a check of the configured login; at most as many as there are
+    /// sessions.
     pub(crate) newcomers: Vec<Key>,
     /// Logins that wait for a place on a probing link, oldest first; at most [`LOGIN_QUEUE_MAX`].
     queue: VecDeque<Attempt>,
-    /// Sessions whose logins wait because of wrong passwords of their addresses, and until when; at most as many as
-    /// there are sessions.
+    /// Sessions whose logins wait because of wrong passwords of their addresses, and the ends of
+    /// their waits; at most as many as there are sessions.
     delayed: Vec<(Time, Key)>,
     /// Servers that took no second probing link, and when; at most one item for each.
     refused: Vec<(ServerId, Time)>,
@@ -101,8 +103,9 @@ impl Engine {
         role == Some(Role::Probe)
     }
 
-    /// The probing link of a server with the least to do; a new one if all have something to do and
-    /// there may be one more. `any`: a new one only if there is none.
+    /// The probing link of a server with the fewest unanswered logins. If no link is idle and the
+    /// server may have one more, a new link is connected and returned. `any`: a busy link will do,
+    /// so a new link is connected only if the server has none.
     pub(crate) fn probing_link(&mut self, server: ServerId, any: bool) -> Option<Key> {
         let probes =
             |(_, link): &(Key, &Link)| link.role == Role::Probe && link.key.server == server;
@@ -162,7 +165,8 @@ impl Engine {
         }
     }
 
-    /// Whether a session may try a login now. A transaction does not wait: its login is refused instead.
+    /// Whether a session may try a login now. A transaction does not wait: its login is refused
+    /// instead.
     pub(crate) fn login_gate(&mut self, key: Key, is_presumed_right: bool) -> Gate {
         let Some(session) = self.sessions.get_mut(key) else {
             return Gate::Shut;
@@ -315,7 +319,7 @@ impl Engine {
         Placed::Done
     }
 
-    /// This link is up, or a login was answered on it: the next ones of its server may be asked about.
+    /// This link is up, or a login was answered on it: the next logins of its server may be tried.
     pub(crate) fn pump_logins(&mut self, link: Key) {
         if let Some(link) = self.links.get(link).filter(|link| link.role == Role::Probe) {
             self.pump(link.key.server);
@@ -373,8 +377,8 @@ impl Engine {
         }
     }
 
-    /// A probing link could not be had: no second one is connected for a while. If none is left, logins
-    /// do not wait.
+    /// A probing link could not be connected. If the server has another one, no second one is
+    /// connected for a while. If it has none, the waiting logins fail.
     pub(crate) fn probe_failed(&mut self, server: ServerId, reason: &str) {
         let is_its = |link: &Link| link.role == Role::Probe && link.key.server == server;
         let has_another = self.links.iter().any(|(_, link)| is_its(link));

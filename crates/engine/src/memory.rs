@@ -1,20 +1,20 @@
 //! What the sessions of one worker hold in memory, by accounts, and which of them gives up first.
 //!
 //! The engine counts the bytes that it holds as they come and go (`Engine::held_bytes`). Memory is
-//! more than these bytes: buffers have room, tables have empty places, clients have names. [`Memory`]
-//! keeps a *note* of each session: its bytes with all that, by account. A note is taken where a session
-//! may have grown ([`Memory::note`]), and again when the session's turn comes ([`Memory::audit`]), so a
-//! growth that no caller reported is seen within a second.
+//! more than these bytes: buffers have room, tables have empty places, clients have names.
+//! [`Memory`] keeps a *note* of each session: its bytes with all that, by account. A note is taken
+//! where a session may have grown ([`Memory::note`]), and again when the session's turn comes
+//! ([`Memory::audit`]), so a growth that no caller reported is seen within a second.
 //!
 //! ```text
-//!   held_bytes          counted at once, by length           the sum over all notes of `counted`
-//! + slack               room behind it, names, tables        the sum over all notes of `held - counted`
-//! + shared              channels, links, spare buffers       measured once per tick
+//!   held_bytes          counted at once, by length        sum over all notes of `counted`
+//! + slack               room behind it, names, tables     sum over all notes of `held - counted`
+//! + shared              channels, links, spare buffers    measured once per tick
 //! = what is compared with worker-memory-bytes-max
 //! ```
 //!
-//! From seven eighths of the bound on, sessions give up in this order ([`Memory::shed`]): sessions that have not
-//! authenticated; the oldest incomplete request; the session that is owed most.
+//! From seven eighths of the bound on, sessions give up in this order ([`Memory::shed`]): sessions
+//! that have not authenticated; the oldest incomplete request; the session that is owed most.
 
 use crate::limits::{INCOMPLETE_OLD_MS, UNAUTHENTICATED_SHARE};
 use crate::slots::{Key, Slots};
@@ -75,7 +75,8 @@ pub(crate) struct Weight {
     pub(crate) held: Held,
     /// How much of it the engine has counted already.
     pub(crate) counted: usize,
-    /// Bytes of channels that it claims, and that others may claim, too: for the order of giving up.
+    /// Bytes of the channels that the session claims. Other sessions may claim them, too. They
+    /// count for the order of closing.
     pub(crate) named: usize,
     /// It has not authenticated, and must.
     pub(crate) stranger: bool,
@@ -217,8 +218,8 @@ pub(crate) struct Memory {
     /// When and at which count [`Memory::shed`] last found nothing more to close.
     shed_at: Time,
     shed_above: usize,
-    /// When an operator was last told of a session closed before it authenticated, and how many there
-    /// have been since.
+    /// When an operator was last told of a session closed before it authenticated, and how many
+    /// there have been since.
     told_at: Option<Time>,
     untold: u64,
 }
@@ -290,8 +291,8 @@ impl Memory {
         self.notes.capacity() * size_of::<Note>()
     }
 
-    /// A session that has not authenticated is closed: whether that may be told, and how many were not
-    /// told of since the last one that was.
+    /// A session that has not authenticated is closed. Returns how many such closings were not
+    /// logged since the last line, if this one may be logged.
     pub(crate) fn tells_of_stranger(&mut self, now: Time) -> Option<u64> {
         let is_over = |told: Time| now.since_ms(told) >= STRANGERS_TOLD_MS;
         if self.told_at.is_none_or(is_over) {
@@ -390,8 +391,8 @@ impl Memory {
         note.filter(|note| note.key == key && key != Key::NOBODY)
     }
 
-    /// What the worker has beside its sessions was measured: `on_links` is the part of links that serve
-    /// one session alone.
+    /// The memory of the worker beside its sessions was measured. `on_links`: the part of links
+    /// that serve one session alone.
     pub(crate) fn note_shared(&mut self, shared: Shared, on_links: Vec<(Key, usize)>) {
         self.shared = shared;
         for key in std::mem::take(&mut self.on_links) {
@@ -414,8 +415,8 @@ impl Memory {
         }
     }
 
-    /// Weighs the next sessions in turn, or all of them. Those that have had to authenticate for longer
-    /// than `auth_ms` are late.
+    /// Weighs the next sessions in turn, or all of them. Those that have had to authenticate for
+    /// longer than `auth_ms` are late.
     pub(crate) fn audit<T>(
         &mut self,
         sessions: &Slots<T>,
@@ -466,10 +467,10 @@ impl Memory {
         }
     }
 
-    /// Which sessions are closed now, the first one first. All notes are fresh. At the bound the sessions
-    /// that are owed most are closed, until fifteen sixteenths of it. Where a shortage lasts, sessions
-    /// are closed that keep much for themselves, such as long transactions: no other remedy is for
-    /// them, and else others would be closed for ever.
+    /// Which sessions are closed now, the first one first. All notes are fresh. At the bound the
+    /// sessions that are owed most are closed, until fifteen sixteenths of it. If a shortage lasts,
+    /// sessions that keep much for themselves are closed, such as long transactions. Nothing else
+    /// makes them give memory back, and other sessions would be closed again and again.
     pub(crate) fn shed(&self, held_bytes: usize, now: Time) -> Vec<(Key, Reason)> {
         let mut over = Shedding {
             total: self.total(held_bytes),
@@ -786,7 +787,8 @@ mod tests {
         assert_eq!(closed, expected);
     }
 
-    /// Room behind the bytes, channels and links count; what sessions cannot give back takes a quarter at most.
+    /// Room behind the bytes, channels and links count; what sessions cannot give back takes a
+    /// quarter at most.
     #[test]
     fn room_is_less_by_what_is_not_counted() {
         let mut memory = bounded(100 << 20);

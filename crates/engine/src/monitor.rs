@@ -190,8 +190,8 @@ impl Engine {
         self.tell_tunnel(by, &bytes[passed..at], ends_inside);
     }
 
-    /// Passes on bytes of the server. `ends_inside`: the rest of the last reply follows, and no other bytes
-    /// may come in between.
+    /// Passes on bytes of the server. `ends_inside`: the rest of the last reply follows, and no
+    /// other bytes may come in between.
     fn tell_tunnel(&mut self, by: Key, bytes: &[u8], ends_inside: bool) {
         let Some(session) = self.sessions.get_mut(by) else {
             return;

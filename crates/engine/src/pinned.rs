@@ -298,8 +298,9 @@ impl Engine {
         placed
     }
 
-    /// One command that ends the trouble of others, and so must not wait for a link that they hold: SCRIPT KILL and its like.
-    /// Where all links are taken that sessions may have for themselves, it has an emergency link.
+    /// Places a command that stops the scripts of other sessions: SCRIPT KILL and its like. It must
+    /// not wait for a link that these sessions hold. If all pinned links are taken, it gets an
+    /// emergency link.
     pub(crate) fn place_urgent(
         &mut self,
         key: Key,

@@ -1,8 +1,9 @@
 //! Requests that wait for a link which others hold: each has a deadline.
 //!
-//! Links that serve one session each have a bound, and so have streaming links. At it, a request waits here, for the
-//! deadline of any request (`request-timeout-ms`) at the most. The time for which a blocking command may wait runs all the
-//! same. At the deadline the client gets an error that names the bound: the server was never asked, so nil would be untrue.
+//! Links that serve one session each have a bound, and so have streaming links. At it, a request
+//! waits here, for the deadline of any request (`request-timeout-ms`) at the most. The time for
+//! which a blocking command may wait runs all the same. At the deadline the client gets an error
+//! that names the bound: the server was never asked, so nil would be untrue.
 
 use std::collections::VecDeque;
 
@@ -68,7 +69,8 @@ impl Engine {
         patience_ms(request).is_some_and(|ms| request_ms == 0 || ms <= request_ms)
     }
 
-    /// A session's next request waits for what others hold: its deadline is set, unless it waits already.
+    /// The next request of a session waits for links that other sessions hold. Its deadline is set,
+    /// unless it waits already.
     pub(crate) fn begin_to_wait(&mut self, key: Key) {
         self.begin_to_wait_for(key, u32::MAX);
     }
@@ -106,7 +108,8 @@ impl Engine {
         }
     }
 
-    /// A link owes as much as it may: a session waits until it has room, and no longer than until its deadline.
+    /// A link owes as many replies as it may. A session waits until the link has room, at most
+    /// until its deadline.
     pub(crate) fn wait_at_full(&mut self, key: Key, link: Key) -> Blocked {
         if self.is_past_deadline(key) {
             self.set_gives_up_at(key, None);

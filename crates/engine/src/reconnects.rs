@@ -11,8 +11,8 @@
 //! A server closes a link that it owes too much (`client-output-buffer-limit`,
 //! `maxmemory-clients`), however young the link is. Such a server is well all the same.
 //!
-//! Reads that were in flight on a lost link are asked once more. Those of a session that had several
-//! in flight go on a link apart: their replies may be what the server closed the link for.
+//! Reads that were in flight on a lost link are asked once more. Several reads of one session go on
+//! a link apart: their replies may be the reason why the server closed the link.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,8 @@ use crate::time::Time;
 /// Reads of one session, lost with a link, above which they are asked again on a link apart.
 const LOST_TOGETHER_MAX: usize = 4;
 
-/// The tokens for young links to one server. Ask [`Reconnects::take`] for each; time never runs back.
+/// The tokens for young links to one server. Ask [`Reconnects::take`] for each; time never runs
+/// back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reconnects {
     tokens: u32,
@@ -84,15 +85,17 @@ impl Engine {
             && self.health(server).reconnects.take(has_answered, now)
     }
 
-    /// Whether a link that its server refused connects again at once, because its user has logged in.
+    /// Whether a link that its server refused connects again at once, because its user has logged
+    /// in.
     pub(crate) fn may_connect_refused(&mut self, server: ServerId) -> bool {
         let now = self.now;
         self.health(server).reconnects.take(false, now)
     }
 
-    /// A shared link was lost, and reads stayed on it that were in flight. Those of a session that had
-    /// several in flight move to a link apart, with what the session asked behind them; the session
-    /// asks nothing more before they are answered. `cut_off` is closed: its requests go.
+    /// A shared link was lost, and its reads in flight stayed on it. If a session had several, they
+    /// move to a link apart, with the requests of the session behind them. The session sends
+    /// nothing more before they are answered. `cut_off`: a session that is closed; its requests are
+    /// dropped.
     pub(crate) fn ask_pipelines_apart(&mut self, key: Key, cut_off: Option<Key>) {
         let Some(link) = self.links.get_mut(key) else {
             return;

@@ -10,8 +10,8 @@ use crate::session::{Flags, Session};
 use crate::slots::Key;
 
 impl Engine {
-    /// The driver has read [`Engine::links_bytes_read_max`] since this was called last: what links hold is
-    /// measured anew.
+    /// The driver has read [`Engine::links_bytes_read_max`] since this was called last: what links
+    /// hold is measured anew.
     pub fn measure_links(&mut self) {
         self.measure_shared();
     }
@@ -22,13 +22,14 @@ impl Engine {
         usize::try_from(max / RECOUNT_SHARE).unwrap_or(usize::MAX)
     }
 
-    /// Whether memory has grown so much in this turn that what is ready still waits for the next turn.
-    /// Replies take memory until they are written, at the end of the turn.
+    /// Whether memory has grown so much in this turn that sockets that are still ready wait for the
+    /// next turn. Replies take memory until they are written, at the end of the turn.
     pub fn turn_is_full(&self) -> bool {
         self.memory.turn_is_full(self.held_bytes)
     }
 
-    /// Memory of all workers' sessions, as the engine counts it; that of the others as of a moment ago.
+    /// Memory of all workers' sessions, as the engine counts it; the part of other workers is a
+    /// moment old.
     pub fn memory_bytes_of_all(&self) -> u64 {
         self.memory.total(self.held_bytes) as u64 + self.fleet.memory_bytes
     }
@@ -48,7 +49,8 @@ impl Engine {
         counters.memory_unauthenticated_bytes = self.memory.strangers() as u64;
     }
 
-    /// Counts anew what a session holds. To be called where a session may have grown without output.
+    /// Counts anew what a session holds. To be called where a session may have grown without
+    /// output.
     pub(crate) fn weigh(&mut self, key: Key) {
         if let Some(session) = self.sessions.get(key) {
             self.memory.note(key, session.weigh(), self.now);
@@ -170,8 +172,9 @@ impl Engine {
         self.memory.has_shed(self.held_bytes, self.now);
     }
 
-    /// Sessions that are owed most ask no more until their clients have taken all: as many as are owed
-    /// so much together. Those that are held already take nothing, so the next ones may help.
+    /// Holds the sessions that are owed most until their clients have taken all: as many sessions
+    /// as are owed `bytes` together. Sessions that are held already do not count, so the next ones
+    /// are held, too.
     fn hold_owed_most(&mut self, bytes: usize) {
         let mut sum = 0;
         for (key, owed) in self.memory.owed_most() {
@@ -188,7 +191,8 @@ impl Engine {
         }
     }
 
-    /// Closes a session that has not authenticated. Anybody can cause that, so it is told once a minute.
+    /// Closes a session that has not authenticated. Any client can cause that, so the log tells it
+    /// once a minute.
     fn close_stranger(&mut self, key: Key, reason: String) {
         let Some(session) = self.sessions.get(key) else {
             return;

@@ -1,12 +1,14 @@
-//! A plain server that takes no writes any more: whoever stands behind its name, or behind a proxy or an address that moves, may
-//! be another one by now, and only a new connection comes to that one.
+//! A plain server that takes no writes any more. Its name, its proxy or its moving address may lead
+//! to another server by now, and only a new connection gets there.
 //!
 //! ```text
-//!   -READONLY on a link ──► the client has its answer
-//!                      └──► another link is connected ──► it is up: what comes is asked there, and the old one answers what it owes
+//!   -READONLY on a link ──► the client gets the reply
+//!                      └──► a new link is connected ──► it is up: new requests go there, and the
+//!                                                       old link answers those it has
 //! ```
 //!
-//! Of a Cluster and of Sentinels others know who its primary is, and it is them who are asked (`elsewhere`).
+//! In a Cluster the nodes know the primary, and behind Sentinels the Sentinels do: respool asks
+//! them instead (`elsewhere`).
 
 use respool_protocol::encode;
 use respool_protocol::value::Value;
@@ -21,22 +23,24 @@ use crate::pool::ServerId;
 use crate::slots::Key;
 use crate::time::Time;
 
-/// How soon after the first time a server is connected anew once more, milliseconds. A name may follow its primary by seconds.
+/// The first pause between two renewals of the links to a server, milliseconds. A name may follow
+/// its primary by seconds.
 const RENEWAL_MIN_MS: u32 = 1_000;
-/// How seldom at last: writes may be sent for days to a server that takes none, and is to take none.
+/// The longest such pause, milliseconds. Clients may send writes for days to a server that is meant
+/// to take none.
 const RENEWAL_MAX_MS: u32 = 60_000;
 
-/// How often scripts may have a server asked for its role, milliseconds.
+/// The pause between two questions for a server's role that scripts cause, milliseconds.
 const ROLE_MS: u32 = 1_000;
 
 /// When a server that takes no writes was connected anew.
 #[derive(Debug, Default)]
 pub(crate) struct Renewal {
-    /// Not again before.
+    /// The links are not renewed again before this time.
     due: Time,
-    /// How long that was from the last time on.
+    /// The pause from the last renewal until `due`, milliseconds.
     pause_ms: u32,
-    /// Scripts said that it takes no writes: it is not asked for its role before.
+    /// The server is not asked for its role again before this time.
     role_due: Time,
 }
 
@@ -50,7 +54,8 @@ impl Renewal {
         may
     }
 
-    /// Whether it is time. The pause doubles, and is forgotten by who was not in need of it for long.
+    /// Whether the links may be renewed now. Each renewal doubles the pause; a long time without
+    /// one resets it.
     fn is_due(&mut self, now: Time) -> bool {
         if now < self.due {
             return false;
@@ -65,13 +70,15 @@ impl Renewal {
     }
 }
 
-/// How a server says that it takes no writes. A script of Redis before 7.0 says it behind words of its own.
+/// The error of a server that takes no writes. Before Redis 7.0, an error of a script has other
+/// words in front of it.
 const READONLY: &[u8] = b"-READONLY ";
-/// As far as those go.
+/// So many bytes of an error are searched for it.
 const BEGINNING_BYTES: usize = 512;
 
 impl Engine {
-    /// An error is the next reply of a link. Whether it is taken for what it says of the server, and not an answer.
+    /// The next reply of a link is an error. Returns whether respool acts on it, and does not pass
+    /// it on.
     #[cold]
     pub(crate) fn is_heeded(&mut self, key: Key, reply: &[u8]) -> bool {
         match self.links.get(key).is_some_and(|link| link.heeds) {
@@ -89,13 +96,13 @@ impl Engine {
         }
     }
 
-    /// `says_it`: the error is this and no other that speaks of it.
+    /// An error has [`READONLY`] in it. `says_it`: the error begins with it.
     fn note_readonly(&mut self, key: Key, says_it: bool) {
         let Some(link) = self.links.get(key) else {
             return;
         };
         let server = link.key.server;
-        // A replica is there to be read.
+        // A replica never takes writes.
         if self.server(server).replica_of.is_some() {
             return;
         }
@@ -113,13 +120,15 @@ impl Engine {
         };
         match link.duties.front().filter(|_| front.duty) {
             Some(Duty::Code) => true,
-            // It answers EXEC, or what a MULTI that was refused left behind.
+            // An error of a real block is the server's own. Requests without MULTI ran one by one,
+            // and may run code.
             Some(Duty::Block { opens, .. }) => !opens,
             _ => front.len > 0 && belief::runs_code(id_of(as_asked(link.first_bytes()))),
         }
     }
 
-    /// A script says that its server takes no writes, and may say so of any server: the server is asked what it is.
+    /// A script says that its server takes no writes, but a script may write any error text. Asks
+    /// the server for its role.
     pub(crate) fn ask_role(&mut self, server: ServerId) {
         let now = self.now;
         if self.server(server).replica_of.is_some() {
@@ -134,12 +143,12 @@ impl Engine {
         let version = self.links.get(link).map(|link| link.key.version);
         let version = version.unwrap_or_default().number().to_string();
         let mut question = Vec::new();
-        // Every user may ask it, and the link stays as it is.
+        // Every user may send HELLO, and this one does not change the link.
         encode::request(&mut question, &["HELLO", &version]);
         self.put_ours(link, &question, Duty::Role);
     }
 
-    /// The server has said what it is.
+    /// The server has answered the question for its role.
     pub(crate) fn take_role(&mut self, link: Key, reply: &[u8]) {
         let Some(link) = self.links.get(link) else {
             return;
@@ -164,8 +173,8 @@ impl Engine {
         }
     }
 
-    /// For each link that is shared another one is connected, which takes its place once it is up: until then, and if it never is,
-    /// all go on with the old one.
+    /// Connects a new link for each shared link. The new link takes its place once it is up. Until
+    /// then sessions go on with the old link, and also if the new link never comes up.
     fn renew(&mut self, server: ServerId) {
         let state = self.server(server);
         let (pool, label) = (usize::from(state.pool), &state.label);
@@ -182,19 +191,22 @@ impl Engine {
             match link.role {
                 Role::Spare | emergency::IDLE => self.close_link(key),
                 Role::Shared => {
-                    // Nobody's: should it come to nothing, nobody is told.
+                    // No session waits for a spare link: if it cannot be connected, no client gets
+                    // an error.
                     if let Some(successor) = self.add_link(kind, Role::Spare) {
                         self.connect(successor);
                     }
                 }
                 Role::Probe => self.lose_link(key, "its server is connected anew"),
-                // Whoever has one of its own keeps it, and nobody gets it afterwards; subscriptions keep theirs until there is a successor.
+                // A session keeps its own link, and no other session gets the link afterwards.
+                // Subscriptions keep their link until it has a successor.
                 _ => link.tainted = true,
             }
         }
     }
 
-    /// A link is up that nobody has taken for anything: it takes the place of the one that it was connected for.
+    /// A link is up. If it is a spare one that no session uses, it takes the place of the link that
+    /// it was connected for.
     pub(crate) fn succeed(&mut self, key: Key) {
         let Some(link) = self.links.get(key).filter(|link| link.role == Role::Spare) else {
             return;
@@ -207,10 +219,10 @@ impl Engine {
         let old = self.shared.get(&kind).copied();
         let is_up = |old: Key| self.links.get(old).is_some_and(Link::is_up);
         let Some(old) = old.filter(|old| is_up(*old)) else {
-            // That one was lost meanwhile, and is connected anew by itself.
+            // The old link was lost meanwhile, and reconnects by itself.
             return self.close_link(key);
         };
-        // What was found out was about the one that stood there before.
+        // Another server may be there now, so facts learned about the old one are in doubt.
         if !is_successor {
             self.learned.doubt_server(kind.server);
         }

@@ -661,7 +661,8 @@ impl Engine {
         let waits_for_itself = self.waits_for_itself(link, key);
         let its_own = |link: &Link| link.role.captor() == key && link.paused.is_none();
         if self.links.get(link).is_some_and(its_own) {
-            // It takes what it gets: where strangers have waited enough, more of what comes early is parked.
+            // If strangers have waited long enough, the link is read on, and more replies that come
+            // early are parked.
             let have_waited = self.strangers_have_waited(link) && self.strangers_wait(link);
             if !waits_for_itself && !have_waited {
                 self.pause(link);

@@ -767,7 +767,8 @@ impl Engine {
         Some((&identity.server, release))
     }
 
-    /// Whether a session must authenticate first. It need not any more once its server accepts the configured login.
+    /// Whether a session must authenticate first. Once its server accepts the configured login, it
+    /// need not.
     fn is_unauthenticated(&mut self, key: Key) -> bool {
         let Some(session) = self.sessions.get(key) else {
             return false;

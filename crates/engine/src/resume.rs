@@ -2,8 +2,8 @@
 
 use crate::slots::Key;
 
-/// Sessions that continue at the end of the turn, the one that was released last first. Sessions that a
-/// turn leaves over continue first in the next turn.
+/// Sessions that continue at the end of the turn. The session that was released last is the first.
+/// Sessions that a turn leaves over continue first in the next turn.
 #[derive(Debug, Default)]
 pub(crate) struct Resume {
     keys: Vec<Key>,

@@ -1,4 +1,4 @@
-//! Scripts that were seen, so that one which its server has forgotten can be sent along.
+//! Scripts that clients have shown. If a server has forgotten one, respool sends it along.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::requests::{Placed, Request};
 use crate::session::Session;
 use crate::slots::Key;
 
-/// The bodies of scripts, by the pool that they were shown to and by what EVALSHA calls them.
+/// The bodies of scripts, by the pool of the client that showed them and by their SHA-1.
 #[derive(Default)]
 pub(crate) struct Scripts {
     bodies: HashMap<(u16, Name), Vec<u8>>,
@@ -118,7 +118,8 @@ impl Engine {
         }
     }
 
-    /// The reply to a request that showed a script. What the server refused, it does not know either.
+    /// The reply to a request that showed a script. respool remembers the script, unless the reply
+    /// is an error: then the server does not know it either.
     pub(crate) fn settle_script(&mut self, key: Key, request: &[u8], body_at: usize, reply: &[u8]) {
         let mut scanner = Scanner::default();
         if !reply.starts_with(b"-")
@@ -130,9 +131,10 @@ impl Engine {
         }
     }
 
-    /// The reply to an EVALSHA of a script that was seen. If the server has forgotten the script, the request goes again
-    /// behind its body. A script may say NOSCRIPT, too, after it ran: so the server is asked whether it has the script.
-    /// If the session has asked for more behind it, that would be executed first: then its client gets the reply.
+    /// The reply to an EVALSHA of a known script. If the server has forgotten the script, the
+    /// request goes again behind its body. A script may also write NOSCRIPT itself, after it ran.
+    /// So respool asks the server first whether it has the script. If the session has sent requests
+    /// behind this one, these would be executed first. Then its client gets the reply.
     pub(crate) fn settle_evalsha(&mut self, link: Key, entry: Entry, request: &[u8], reply: &[u8]) {
         let is_last = |session: &Session| {
             session.link == link && session.next_seq == entry.seq.wrapping_add(1)
@@ -145,8 +147,9 @@ impl Engine {
         }
     }
 
-    /// The server has said that it does not have the script of an EVALSHA: it gets the body, and the request again behind it.
-    /// Who may not load scripts is told `noscript` by the server once more.
+    /// The server does not have the script of an EVALSHA. It gets the body, and the request again
+    /// behind it. If respool has forgotten the body, the client gets the reply `noscript`. If the
+    /// user may not load scripts, the server says NOSCRIPT once more, and the client gets that.
     pub(crate) fn send_script_along(
         &mut self,
         link: Key,
@@ -203,7 +206,8 @@ mod tests {
             Some(&b"return 1"[..])
         );
         assert_eq!(scripts.body(0, &name[1..]), None);
-        // Of another pool it is not, until that was shown it, and what one forgets the other still knows.
+        // Another pool has the script only after one of its own clients has shown it. A pool that
+        // forgets it leaves it to the other.
         assert_eq!(scripts.body(1, name), None);
         scripts.remember(1, b"return 1");
         scripts.forget(0);

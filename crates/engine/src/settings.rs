@@ -56,7 +56,8 @@ pub struct Timeouts {
     pub session_idle_ms: u32,
     /// How often a server is asked whether it still accepts the configured login. 0: never.
     pub login_check_ms: u32,
-    /// How long a session that must authenticate may take to do so before it is closed. 0: for ever.
+    /// How long a session that must authenticate may take to do so before it is closed. 0: for
+    /// ever.
     pub authenticate_ms: u32,
 }
 

@@ -15,8 +15,8 @@
 //! while nothing of it is in flight, so its requests never overtake each other.
 //!
 //! Rejected: a link for each slow reader. A hundred of them would take all links that the server
-//! grants, and the sessions behind that bound would be refused. In a lane slow readers wait for each
-//! other alone.
+//! grants, and the sessions behind that bound would be refused. In a lane slow readers wait for
+//! each other alone.
 
 use std::collections::HashMap;
 
@@ -118,8 +118,8 @@ impl SlowReaders {
         apart.map_or(EVERYBODYS, |apart| apart.rides)
     }
 
-    /// Bytes of a reply that goes to a session before it has come whole. Returns whether the session
-    /// is owed too much; `unanswered` counts its requests, with this one.
+    /// Bytes of a reply that goes to a session before it has come whole. Returns whether the
+    /// session is owed too much; `unanswered` counts its requests, with this one.
     fn note_part(&mut self, session: u64, bytes: usize, unanswered: u32) -> bool {
         self.make_room_for_sizes(session);
         let size = self.sizes.entry(session).or_default();
@@ -198,8 +198,8 @@ impl SlowReaders {
         }
     }
 
-    /// The sessions that are set apart, each with the lane that it rides on. Those whose time is over
-    /// are to ride with all others again.
+    /// The sessions that are set apart, each with the lane that it rides on. Sessions whose time is
+    /// over are to ride with all others again.
     fn all_apart(&mut self, now: Time) -> Vec<(Key, Lane)> {
         for apart in self.apart.values_mut() {
             if now >= apart.until {
@@ -210,9 +210,9 @@ impl SlowReaders {
         all.map(|apart| (apart.session, apart.rides)).collect()
     }
 
-    /// Strangers wait at a link of this kind, which has not been read since `since`. Returns how long
-    /// they have waited at all such links lately, microseconds. Time that passes at several links
-    /// together counts once.
+    /// Strangers wait at a link of this kind, which has not been read since `since`. Returns how
+    /// long they have waited at all such links lately, microseconds. Time that passes at several
+    /// links together counts once.
     fn strangers_wait(&mut self, kind: LinkKey, since: Time, now: Time) -> u64 {
         let counted = self.waited.get(&kind).map_or(since, |waited| waited.at);
         let us = self.waited(kind, now) + now.since_us(counted.max(since));
@@ -303,8 +303,9 @@ impl Engine {
         }
     }
 
-    /// Whether a link still owes the answer to a write whose session was given up, or told of its
-    /// deadline. That session is not known any more, and its next request must not overtake the write.
+    /// Whether a link still owes the reply to a write that was given up, with its session or at its
+    /// deadline. The ledger does not name the session any more, and the session's next request must
+    /// not overtake the write.
     fn would_overtake(&self) -> bool {
         let is_lost = |entry: &Entry| entry.session == Key::NOBODY && !entry.class.reads();
         let shared = |(_, link): &(Key, &Link)| link.role.is_manys();

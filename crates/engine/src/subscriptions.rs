@@ -210,9 +210,10 @@ struct Wait {
 }
 
 enum What {
-    /// To become a member of these, one for each argument of the request. The session has one claim of each.
+    /// The session becomes a member of these channels, one for each argument of the request. The
+    /// session has one claim of each.
     Join(Vec<Key>),
-    /// To be a member of these no longer.
+    /// The session leaves these channels.
     Leave(Vec<Key>),
 }
 
@@ -898,8 +899,9 @@ impl Hub {
 
 /// Requests to the server.
 impl Hub {
-    /// The next request of a line to its server. A channel that its sessions have left before it was asked for
-    /// is not asked for: a PING takes the place of both requests, so that each has its answer.
+    /// The next request of a line to its server. If its sessions have left a channel before the
+    /// server was asked for it, a PING takes the place of each of the two requests. So each request
+    /// has its reply.
     pub(crate) fn poll_ask(&mut self, at: u16) -> Option<Ask> {
         let ask = self.line(at).to_ask.pop_front()?;
         let ask = match ask {
@@ -1236,8 +1238,8 @@ impl Drop for Hub {
 /// request that waits. The tables may be half empty.
 const CLAIM_BYTES: usize = 64;
 
-/// What a channel takes, apart from its name: its places in two tables of the hub and in the directory,
-/// the counts in front of the name, and the first members. The tables may be half empty.
+/// Bytes of a channel, apart from its name: its places in two tables of the hub and in the
+/// directory, the counts in front of the name, and the first members. The tables may be half empty.
 const CHANNEL_BYTES: usize = 512;
 
 const _: () = assert!(2 * (size_of::<Channel>() + 8 + 2 * 32) + 32 + 64 <= CHANNEL_BYTES);

@@ -1,15 +1,18 @@
-//! A link whose server leaves it without an answer: another link takes its place for sessions that have nothing on it.
+//! A server does not answer on a link: another link takes its place for sessions with nothing in
+//! flight on it.
 //!
 //! ```text
 //!   no byte for 50 ms, and another session asks ──► a successor is connected; that session waits
 //!        the link brings a byte ──────────────────► the successor is closed, all go on as before
-//!        the successor is up ─────────────────────► it is the shared link; the old one answers what it owes, and goes
+//!        the successor is up ─────────────────────► it is the shared link; the old one answers
+//!                                                   the requests it has, and is closed
 //! ```
 //!
-//! A script that loops past `busy-reply-threshold` stops one connection and not the server: each other connection is
-//! answered with BUSY, and SCRIPT KILL works. A frozen server answers no handshake, so nothing changes for it. A session
-//! never leaves a link that owes it a reply, so its requests keep their order and none is sent twice. Only a link whose
-//! request in front runs code, also in a transaction, is taken over: what else is slow ends by itself.
+//! A script that loops past `busy-reply-threshold` stops one connection and not the server: each
+//! other connection is answered with BUSY, and SCRIPT KILL works. A frozen server answers no
+//! handshake, so nothing changes for it. A session never leaves a link that owes it a reply, so its
+//! requests keep their order and none is sent twice. Only a link whose request in front runs code,
+//! also in a transaction, is taken over: other slow requests end by themselves.
 
 use respool_protocol::encode;
 
@@ -21,7 +24,8 @@ use crate::requests::Blocked;
 use crate::slots::Key;
 use crate::time::Time;
 
-/// How long a link that owes replies may bring no byte before another one may take its place, milliseconds.
+/// How long a link that owes replies may bring no byte before another one may take its place,
+/// milliseconds.
 const STUCK_MS: u64 = 50;
 /// The same in round trips, if that is longer.
 const STUCK_ROUND_TRIPS: u64 = 5;
@@ -33,11 +37,12 @@ const PAUSE_MIN_MS: u32 = 1_000;
 const PAUSE_MAX_MS: u32 = 60_000;
 /// How long a server that has refused a handshake with BUSY is taken to be busy, milliseconds.
 const BUSY_MS: u64 = 1_000;
-/// How many times `link-stall-ms` a link that was left may bring nothing while its server answers on others.
+/// How many times `link-stall-ms` a link that was taken over may bring no byte while its server
+/// answers on other links.
 const STALLS_MAX: u32 = 10;
 
-/// Which links to one server are to be taken over. Ask [`Takeover::may_begin`] before a successor is connected, and report
-/// what became of it. Time never runs back.
+/// Which links to one server are to be taken over. Ask [`Takeover::may_begin`] before a successor
+/// is connected, and report what became of it. Time never runs back.
 #[derive(Debug, Default)]
 pub(crate) struct Takeover {
     /// The shortest handshake, milliseconds.
@@ -134,7 +139,8 @@ impl Engine {
                 .first_in_flight()
                 .is_some_and(|front| matches!(front.class, Class::Write | Class::Read))
             && (self.may_be_a_clients(link) || link.is_front_a_block_of_code())
-            // The session of a request that was given up is not known any more, and must not overtake it.
+            // The ledger does not name the session of a request that was given up. That session
+            // must not overtake the request.
             && !link.ledger.iter().any(|entry| entry.session == Key::NOBODY && !entry.duty)
     }
 
@@ -152,7 +158,8 @@ impl Engine {
         self.server(server).takeover.left.contains(&key)
     }
 
-    /// A session's request meets a stuck link: it waits for the successor, if there is one or may be.
+    /// A request of a session is for a stuck link. The request waits for the successor, if there is
+    /// or may be one.
     pub(crate) fn await_successor(&mut self, key: Key, link: Key) -> Option<Blocked> {
         let state = self.links.get(link).filter(|link| self.is_stuck(link))?;
         let session = self.sessions.get(key)?;
@@ -190,8 +197,8 @@ impl Engine {
         Some(successor)
     }
 
-    /// What other sessions have asked behind the script and is asked again on its successor: reads of sessions that only
-    /// read there.
+    /// Takes the requests that are sent again on the successor: reads behind the script, of other
+    /// sessions that have nothing but reads there.
     pub(crate) fn take_reads_behind(&mut self, old: Key) -> Vec<(Entry, Vec<u8>)> {
         let Some(old) = self.links.get_mut(old) else {
             return Vec::new();
@@ -204,7 +211,8 @@ impl Engine {
         reads
     }
 
-    /// A successor is up. Whether it takes the place of its link: that one may have brought something meanwhile.
+    /// A successor is up. Returns whether it takes the place of the old link, which may have
+    /// brought a reply meanwhile.
     pub(crate) fn takes_over(&mut self, successor: Key) -> bool {
         let Some(link) = self.links.get(successor) else {
             return false;
@@ -293,7 +301,8 @@ impl Engine {
         }
     }
 
-    /// Whether a link that was left is waited for though it brings nothing: its server answers on another link.
+    /// Whether a link that was taken over stays although it brings no byte: its server answers on
+    /// another link.
     pub(crate) fn is_left_by_a_living_server(&self, key: Key, link: &Link) -> bool {
         let stall_ms = self.settings.timeouts.link_stall_ms;
         let answers = |(_, other): (Key, &Link)| {

@@ -60,7 +60,7 @@ impl Engine {
                 self.greeted_as_configured(key, None);
                 self.link_is_up(key);
             }
-            // It is there to log in on.
+            // A probing link may be unauthenticated: clients' logins are tried on it.
             Greeted::Refused(text) if self.is_probe(key) && text.starts_with(b"NOAUTH") => {
                 self.greeted_as_configured(key, Some(&text));
                 self.link_is_up(key);
@@ -161,7 +161,7 @@ impl Engine {
             self.learned.doubt_server(link.key.server);
         }
         if link.sends == Sends::Nothing {
-            // Who has left is told nothing of it.
+            // The client has left, so it gets no error.
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
         let shared = role.is_manys();
@@ -176,7 +176,7 @@ impl Engine {
         if heeds {
             if self.server(its_server).replica_of.is_none() {
                 self.doubt_primary(its_server);
-                // Who refuses is there, and does so at every attempt.
+                // A server that refuses a greeting is alive, and refuses every attempt.
                 let is_lost = was_up || refusal.is_none();
                 if is_lost || !self.knows_all(usize::from(pool)) {
                     self.doubt_lost_owner(its_server);
@@ -208,7 +208,7 @@ impl Engine {
             link.failures.saturating_add(1)
         };
         link.reason = reason.to_owned();
-        // What nobody rides on yet was asked for by a client, and the refusal is the client's alone.
+        // A client has asked for a link without riders, and the refusal concerns that client alone.
         let theirs = refusal.is_some() && link.riders == 0 && !link.waiters.is_empty();
         // A session's own link says nothing that the shared one does not.
         let told = tried && !theirs && matches!(role, Role::Shared | Role::Hub(_) | Role::Sentinel);
@@ -360,9 +360,9 @@ impl Engine {
         self.bound_refused(key);
     }
 
-    /// Of links that the server refuses, for a database that it does not have, say, the oldest one goes when
-    /// there are too many. In the next tick all of them go that no session rides on; until then, a client could
-    /// fill `links-max` with them.
+    /// A server refuses a link, for example to a database that it does not have. If there are too
+    /// many refused links, the oldest one is removed. The next tick removes all refused links
+    /// without riders. Until then, a client could fill `links-max` with them.
     fn bound_refused(&mut self, newest: Key) {
         let links = self.links.iter();
         let refused = links.filter_map(|(key, link)| match link.state {
@@ -390,7 +390,7 @@ impl Engine {
             && !self.is_routed_to(link.key.server)
     }
 
-    /// Nobody waits any more at a link that is not up.
+    /// Fails the requests that wait at a link that is not up.
     pub(crate) fn fail_waiting(&mut self, key: Key) {
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -475,7 +475,7 @@ impl Engine {
         self.scratch = reply;
     }
 
-    /// A link that had no room has some: who waits for it continues.
+    /// A link that had no room has room again: sessions that wait for it continue.
     pub(crate) fn reopen(&mut self, key: Key) {
         let limits = &self.settings.limits;
         let paused = self.is_link_paused(key);
@@ -518,7 +518,7 @@ impl Engine {
         self.tick_waiters();
         self.tick_holders();
         self.tick_slow_readers();
-        // Whoever was offered a link may have gone without it.
+        // A session that was offered a link may have left without it.
         self.next_pinned();
         self.next_streaming();
         self.tick_hubs();
@@ -529,12 +529,12 @@ impl Engine {
         let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);
         if idle_ms > 0 {
             let idle = |(key, session): (Key, &crate::session::Session)| {
-                // Who listens may listen for ever.
+                // A subscriber may listen for ever.
                 let over = session.is_caught_up()
                     && session.out.is_empty()
                     && !session.listens()
                     && !session.flags.any(Flags::TUNNEL)
-                    // It is us whom these wait for.
+                    // These sessions wait for respool.
                     && !session.flags.any(Flags::HOLD | Flags::STEPS | Flags::RESUMING)
                     && self.now.since_ms(session.active_at) >= idle_ms;
                 over.then_some(key)
@@ -562,8 +562,8 @@ impl Engine {
             return self.lose_link(key, &reason);
         }
         match link.state {
-            // A server that executes something long answers nobody, and is there: what is asked of it aside waits as long as what
-            // is asked of it at all.
+            // A server that executes a long request greets no link, though it is alive. A link for
+            // one request, or a successor, waits longer than `connect_ms` for the greeting.
             State::Greeting { .. }
                 if (link.role.is_one_requests() && timeouts.request_ms > 0
                     || self.is_successor(key, link))
@@ -576,12 +576,14 @@ impl Engine {
                 let reason = self.why_unknown(server).unwrap_or_else(late);
                 return self.lose_link(key, &reason);
             }
-            // A database that does not exist, say: nobody rides on it, and who asked was told.
+            // No session rides on this link, which may be for a database that does not exist. The
+            // client has got its error.
             State::Resting { .. }
                 if link.riders == 0
                     && !matches!(link.role, Role::Hub(_) | Role::Sentinel)
                     && (link.key != self.first_link(link.key.server) || self.is_gone(link))
-                    // Whoever has turned away comes back, and is not to wait for the same again.
+                    // A session that has turned to another server comes back, and must not wait for
+                    // the same attempts again.
                     && (!self.is_routed_to(link.key.server)
                         || over(now, link.unused_since, LINK_UNUSED_MS)) =>
             {
@@ -679,8 +681,8 @@ impl Engine {
         if !link.is_up() || link.waits {
             return;
         }
-        // Who takes its replies slowly is not late for that. And the reply in front may be half with its
-        // client: that one is being answered.
+        // The captor of a link takes its replies slowly, so its requests are not late. The reply in
+        // front may have reached its client in part: that request is being answered.
         let captor = match link.role {
             Role::Pinned { .. } | Role::Streaming { .. } | Role::Emergency { .. }
                 if link.paused.is_none() =>

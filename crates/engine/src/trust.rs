@@ -1,7 +1,8 @@
 //! Whether a server accepts the configured login: what it said to the last greeting or check.
 //!
-//! A server keeps a connection that it has accepted, though its password changes or its user is switched off. So an old link does
-//! not tell whether the server would accept the same login now. Greetings tell it, and checks in between.
+//! A server keeps a connection that it has accepted, though its password changes or its user is
+//! switched off. So an old link does not tell whether the server would accept the same login now.
+//! Greetings tell it, and checks in between.
 //!
 //! ```text
 //!   Unknown ──accepts──► Accepted ──NOAUTH, WRONGPASS──► Withdrawn
@@ -9,19 +10,22 @@
 //!                            └────────────accepts────────────┘
 //! ```
 //!
-//! While a login is withdrawn, new sessions must authenticate. Sessions that were there when the last accepted answer was
-//! asked for keep their links; those that came later must authenticate, too.
+//! While a login is withdrawn, new sessions must authenticate. Sessions that were there when the
+//! last accepted answer was asked for keep their links; those that came later must authenticate,
+//! too.
 
 use crate::slots::Key;
 use crate::time::Time;
 
-/// What one server says to the configured login. Its caller reports greetings and checks in the order in which they are answered.
+/// What one server says to the configured login. Its caller reports greetings and checks in the
+/// order in which they are answered.
 #[derive(Debug, Default)]
 pub(crate) struct Trust {
     state: State,
     /// When the server last accepted or refused the login.
     heard_at: Time,
-    /// When the last answer that accepted it was asked for: sessions that came before it came in rightly.
+    /// When the last check that accepted the login was asked: sessions that came before were let in
+    /// rightly.
     vouched_at: Time,
     /// When the last check was asked.
     checked_at: Time,
@@ -53,13 +57,14 @@ impl Trust {
         self.checking.is_none() && now.since_ms(self.checked_at) >= u64::from(every_ms)
     }
 
-    /// Whether the last answer is too old to let a new session in by it. The server was not asked meanwhile, since there were no
-    /// sessions.
+    /// Whether the last answer is too old to let a new session in by it. Without sessions, respool
+    /// does not ask the server.
     pub(crate) fn is_stale(&self, now: Time, every_ms: u32) -> bool {
         self.checking.is_none() && now.since_ms(self.heard_at) >= 2 * u64::from(every_ms)
     }
 
-    /// Whether new sessions wait for the answer to a check, which takes at most [`NEWCOMER_WAIT_MS`].
+    /// Whether new sessions wait for the answer to a check, which takes at most
+    /// [`NEWCOMER_WAIT_MS`].
     pub(crate) fn holds_newcomers(&self, now: Time) -> bool {
         self.checking.is_some() && self.holding && now.since_ms(self.checked_at) < NEWCOMER_WAIT_MS
     }
@@ -90,8 +95,8 @@ impl Trust {
         was_withdrawn
     }
 
-    /// A greeting or a check was refused with this error. If that withdraws the login, returns since
-    /// when sessions may have come in wrongly.
+    /// A greeting or a check was refused with this error. If that withdraws the login, returns the
+    /// time since which sessions may have come in wrongly.
     pub(crate) fn handle_refused(&mut self, error: &[u8], now: Time) -> Option<Time> {
         if !refuses_login(error) {
             return None;
@@ -121,8 +126,8 @@ impl Trust {
     }
 }
 
-/// How long a new session waits for a check at most, milliseconds. A server that is slower than that is not waited for: it serves
-/// nobody just then.
+/// How long a new session waits for a check at most, milliseconds. A new session does not wait
+/// longer for a slow server, which serves no session just then.
 const NEWCOMER_WAIT_MS: u64 = 500;
 
 /// Whether an error, without the dash in front, is about the login: no credentials, or wrong ones.

@@ -1,6 +1,6 @@
-//! Which of many byte strings are the same: found as they come, each looked at once.
+//! Finds equal byte strings among many. Each string is looked at once, when it comes.
 
-/// Strings by their numbers, and who of them is the same as an earlier one.
+/// Strings by their numbers, and the earlier string that each is equal to.
 #[derive(Default)]
 pub(crate) struct Twins {
     /// Leaders by their hash, plus one; 0: none. Its length is a power of two.
@@ -9,7 +9,7 @@ pub(crate) struct Twins {
     followers: Vec<Follower>,
 }
 
-/// The first of some that are the same.
+/// The first of some equal strings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leader {
     pub(crate) string: u32,
@@ -34,7 +34,8 @@ pub(crate) struct Place {
     pub(crate) leader: Option<usize>,
 }
 
-/// Places that are looked at: whoever chooses what is asked could make them all the same.
+/// Places of the table that are looked at. A client that chooses its keys could give all strings
+/// the same place.
 const PROBES_MAX: usize = 8;
 
 impl Twins {
@@ -62,8 +63,8 @@ impl Twins {
                 return Place { slot, leader };
             }
         }
-        // Whoever leads from here is not found any more: what is the same as that string is sent once more, and nobody is
-        // answered wrongly.
+        // The leader that loses this place is not found any more. A string that is equal to it is
+        // sent once more, and each client gets the right reply.
         let slot = hash & mask;
         Place { slot, leader: None }
     }

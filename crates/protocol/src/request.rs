@@ -165,8 +165,8 @@ impl Part {
 }
 
 impl Scanner {
-    /// The arguments found: all of them after [`Found::Request`], those of the present request alone after
-    /// [`Found::More`].
+    /// The arguments found: all of them after [`Found::Request`], those of the present request
+    /// alone after [`Found::More`].
     #[inline]
     pub fn spans(&self) -> &[Span] {
         &self.spans
@@ -473,7 +473,8 @@ enum Header {
     Bad,
 }
 
-/// Reads the number of a header line from behind its type byte, of which `searched` bytes hold no end.
+/// Reads the number of a header line from behind its type byte, of which `searched` bytes hold no
+/// end.
 #[inline]
 fn header(bytes: &[u8], start: usize, searched: usize) -> Header {
     // Nearly every header is one to six digits: read them in one pass, and leave whatever is odd

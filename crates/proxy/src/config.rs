@@ -164,7 +164,7 @@ impl Config {
         self.pools.iter().map(of_pool).sum()
     }
 
-    /// What the engine is told, for these servers, of each pool, and no more than there is room for.
+    /// The settings of the engine: a server for each pool, and bounds for which there is room.
     pub(crate) fn settings(&self, servers: &[BackendUrl], room: Room) -> Settings {
         let mut settings = self.settings.clone();
         settings.limits.sessions_max = room.sessions_max;

@@ -178,7 +178,8 @@ mod tests {
         assert!(text.contains(&format!("to {}", NEED.total())), "{text}");
     }
 
-    /// What is granted fits, is never more than was asked for, and leaves sessions and pinned links.
+    /// The granted numbers fit, are never more than was asked for, and leave some sessions and
+    /// pinned links.
     #[test]
     fn sessions_and_pinned_links_share_too_few_descriptors() {
         let need = Need {

@@ -1,8 +1,8 @@
 //! How many log lines of one kind are written a minute.
 //!
-//! A client can cause some kinds of lines as often as it likes. Each kind has a rate for each subject. The subject is
-//! chosen such that one flood does not hide other lines: a reason, a pool, or one worker's link to a
-//! server. All workers share one [`LineRates`].
+//! A client can cause some kinds of lines as often as it likes. Each kind has a rate for each
+//! subject. The subject is chosen such that one flood does not hide other lines: a reason, a pool,
+//! or one worker's link to a server. All workers share one [`LineRates`].
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 /// Windows that are kept at once. At it, lines about new subjects share one window for each kind.
 const WINDOWS_MAX: usize = 4_096;
 
-/// Windows that are kept at once of kinds whose subjects are reasons: a client may choose text or addresses in them.
+/// Windows that are kept at once of kinds whose subjects are reasons: a client may choose text or
+/// addresses in them.
 const REASONS_MAX: usize = 16;
 
 /// A kind of log line that a client, or a server that flaps, can cause.
@@ -95,8 +96,8 @@ pub(crate) struct LeftOut {
 
 /// The rates of all kinds.
 ///
-/// Call [`LineRates::admits`] for each line. Call [`LineRates::poll_left_out`] until it returns `None`
-/// when [`LineRates::due`] has come. Time never runs back.
+/// Call [`LineRates::admits`] for each line. Call [`LineRates::poll_left_out`] until it returns
+/// `None` when [`LineRates::due`] has come. Time never runs back.
 #[derive(Debug, Default)]
 pub(crate) struct LineRates {
     windows: HashMap<(Kind, String), Window>,
@@ -117,7 +118,8 @@ impl LineRates {
         self.admits_many(kind, subject, 1, now)
     }
 
-    /// The same for a line that stands for `events` of its kind: if it is left out, all are counted.
+    /// The same for a line that stands for `events` of its kind: if it is left out, all are
+    /// counted.
     pub(crate) fn admits_many(
         &mut self,
         kind: Kind,

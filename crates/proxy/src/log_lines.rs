@@ -1,8 +1,8 @@
 //! Log lines on their way to standard error, which may be read slowly or not at all.
 //!
-//! No thread waits for standard error but the one that writes to it. Lines wait in a queue that is bounded in
-//! bytes. A full queue drops its oldest lines and counts them, so that the last lines before an end are
-//! kept.
+//! Only the thread that writes to standard error waits for it. Lines wait in a queue that is
+//! bounded in bytes. A full queue drops its oldest lines and counts them, so that the last lines
+//! before an end are kept.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};

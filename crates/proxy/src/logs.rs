@@ -1,7 +1,8 @@
 //! Structured logs to standard error, and the workers' notices among them.
 //!
-//! A worker writes its notices itself: [`log_lines`](crate::log_lines) never makes it wait. Each line that a client
-//! can cause has a rate ([`line_rates`](crate::line_rates)), which all workers share.
+//! A worker writes its notices itself: [`log_lines`](crate::log_lines) never makes it wait. Each
+//! line that a client can cause has a rate ([`line_rates`](crate::line_rates)), which all workers
+//! share.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
@@ -85,8 +86,9 @@ fn lock(notices: &Mutex<Notices>) -> std::sync::MutexGuard<'_, Notices> {
     notices.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A panic of any thread becomes a line of the log, and ends the process in every build. The standard hook
-/// writes to standard error itself, and would wait for a reader before the process could end.
+/// A panic of any thread becomes a line of the log, and ends the process in every build. The
+/// standard hook writes to standard error itself, and would wait for a reader before the process
+/// could end.
 fn log_panics(lines: LogLines) {
     std::panic::set_hook(Box::new(move |panic| {
         let backtrace = std::backtrace::Backtrace::capture();
@@ -330,7 +332,8 @@ mod tests {
 
     use super::*;
 
-    /// A worker that panics ends the process. The last line says which worker it was, where and why.
+    /// A worker that panics ends the process. The last line says which worker it was, where and
+    /// why.
     #[test]
     fn panic_of_a_worker_ends_the_process_with_a_line() {
         const IS_CHILD: &str = "PANICS_IN_A_TEST";

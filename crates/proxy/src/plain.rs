@@ -1,7 +1,7 @@
 //! Texts of others on their way to a terminal, a log or a file that a person reads.
 //!
-//! Names and values of a configuration, of the environment and of peers may have any characters. One that steers a
-//! terminal, ends a line or turns the direction of a text is spelt out.
+//! Names and values of a configuration, of the environment and of peers may have any characters. A
+//! character that steers a terminal, ends a line or turns the direction of a text is spelt out.
 
 use std::borrow::Cow;
 
@@ -20,8 +20,8 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// The same for a line of the log, which ends with a line feed. ESC stays: the formatter colours lines with it, and spells
-/// out that of others itself. The spelling is one that JSON has, too.
+/// The same for a line of the log, which ends with a line feed. ESC stays: the formatter colours
+/// lines with it, and spells out ESC of other texts itself. The spelling is one that JSON has, too.
 pub(crate) fn plain_line(line: &[u8]) -> Cow<'_, [u8]> {
     let end = line.len() - usize::from(line.ends_with(b"\n"));
     let shown = String::from_utf8_lossy(&line[..end]);

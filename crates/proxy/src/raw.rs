@@ -109,7 +109,8 @@ impl RawConfig {
             let Some(rest) = name.strip_prefix("RESPOOL_") else {
                 continue;
             };
-            // Kubernetes sets these for a service that is called `respool`; the others belong to the tests of the project.
+            // Kubernetes sets these for a service that is called `respool`; the others belong to
+            // the tests of the project.
             let of_kubernetes = in_kubernetes
                 && ["SERVICE_", "PORT"]
                     .iter()
@@ -408,7 +409,8 @@ fn texts(option: &Opt, item: &Item) -> Result<Vec<(String, Span)>, (Span, String
     }
 }
 
-/// The whole of a file that has no more than so many bytes. It may be a pipe: then it is waited for, but not for ever.
+/// The content of a file of at most `bytes_max` bytes. The file may be a pipe, which is waited for,
+/// but not for ever.
 pub(crate) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);

@@ -38,9 +38,9 @@ const NOTED: [(i32, &str); 7] = [
     (SIGIO, "SIGIO"),
 ];
 
-/// Signals that the main thread waits for. SIGPIPE is not among them: the runtime ignores it from the
-/// start, so that a write to a closed socket is an error. SIGXFSZ is, so that a log file that may not
-/// grow is an error, too.
+/// Signals that the main thread waits for. SIGPIPE is not among them: the runtime ignores it from
+/// the start, so that a write to a closed socket is an error. SIGXFSZ is among them, so that a log
+/// file that may not grow is an error, too.
 fn waited_for() -> impl Iterator<Item = i32> {
     let noted = NOTED.iter().map(|(signal, _)| *signal);
     [SIGTERM, SIGINT, SIGQUIT, SIGCHLD, SIGXFSZ]
@@ -52,7 +52,7 @@ fn is_stop(signal: i32) -> bool {
     matches!(signal, SIGTERM | SIGINT | SIGQUIT)
 }
 
-/// Says in the log that a signal has no effect, if it is one of those, and not more often than `rates` admits.
+/// Logs that a signal of [`NOTED`] has no effect, at most as often as `rates` admits.
 fn note(signal: i32, rates: &mut LineRates) {
     let Some((_, name)) = NOTED.iter().find(|(noted, _)| *noted == signal) else {
         return;

@@ -206,8 +206,8 @@ impl SpawnedServer {
 
     /// The last lines that it wrote.
     pub(crate) fn last_words(&mut self) -> String {
-        // Once it has ended, so does the reader: then the lines are whole. A child of the server, such
-        // as one that saves, can keep the pipe open for minutes.
+        // Once the server has ended, the reader ends, too, and the lines are whole. A child of the
+        // server, such as one that saves, can keep the pipe open for minutes.
         let asked = Instant::now();
         while self.ended().is_some()
             && self

@@ -316,7 +316,8 @@ fn channel_name_is_stored_once() {
     assert_eq!(hub.held_bytes(), 0);
 }
 
-/// A channel that its session leaves before the server was asked for it is not asked for, and is forgotten.
+/// A session leaves a channel before the server was asked for it. The server is not asked, and the
+/// channel is forgotten.
 #[test]
 fn channel_left_before_it_was_asked_for_is_not_asked_for() {
     let (mut hub, _) = hub();
@@ -991,7 +992,8 @@ fn member_that_asks_again_has_one_claim() {
     assert_eq!(hub.claims(), 0);
 }
 
-/// A channel moves to another line while its old line is still told to stop. A session asks for it again.
+/// A channel moves to another line while its old line is still told to stop. A session asks for it
+/// again.
 #[test]
 fn channel_that_moves_with_its_first_claim_stays() {
     let (mut hub, _) = hub();
