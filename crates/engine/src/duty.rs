@@ -32,7 +32,8 @@ use crate::wait::Waiting;
 pub(crate) enum Duty {
     /// It is passed on, unless the session wants no replies.
     Pass,
-    /// The entry's bytes are several requests: `before` replies are dropped, the last one is the session's.
+    /// The entry's bytes are several requests. The first `before` replies are dropped, and the
+    /// session gets the last one.
     Block {
         before: u32,
         /// How many of those have come.
@@ -40,7 +41,7 @@ pub(crate) enum Duty {
         exec: Option<Box<Exec>>,
         /// The first of these replies is to MULTI. If it is an error, the rest was no block.
         opens: bool,
-        /// The first of them that said that another node is to be asked, or later.
+        /// The first of these replies that names another node, or asks to try later.
         refusal: Option<Vec<u8>>,
         /// Keys are watched for it.
         watched: bool,
@@ -71,10 +72,11 @@ pub(crate) enum Duty {
     Switch {
         switch: Switch,
         had: bool,
-        /// It is another session that is told.
+        /// Another session gets the messages.
         redirect: Option<Redirect>,
     },
-    /// CLIENT GETREDIR, CLIENT TRACKINGINFO: the server knows our link, the client the session that it named.
+    /// CLIENT GETREDIR, CLIENT TRACKINGINFO: the server names our link, and the client expects the
+    /// session that it named.
     NameTold,
     /// SELECT of a session with a link of its own.
     Select(u32),
@@ -114,12 +116,12 @@ pub(crate) enum Duty {
     Leave { said: bool },
     /// PUBLISH, SPUBLISH: the server counted this many too few.
     Receivers(i64),
-    /// PUBSUB NUMSUB, SHARDNUMSUB: so it did for each channel.
+    /// PUBSUB NUMSUB, SHARDNUMSUB: the server counted too few for each channel.
     Subscribers(Kind),
     /// CONFIG SET or GET of something of ours.
     Control(Box<Control>),
-    /// SCAN of the server of that number, and behind it of the next one; what it finds may have to be looked through by a
-    /// pattern.
+    /// SCAN of server `number`, and of server `next` behind it. `sifted_by`: a pattern for the keys
+    /// that the server returns.
     Scan {
         number: u16,
         next: Option<u16>,
@@ -156,7 +158,7 @@ impl Duty {
         }
     }
 
-    /// Whether what it is for is a session's request, which says by itself what it asks for.
+    /// Whether the entry is a request of a session as the client sent it.
     pub(crate) fn is_of_request(&self) -> bool {
         matches!(
             self,
@@ -199,7 +201,7 @@ impl Duty {
         true
     }
 
-    /// That of the same read, asked once more: where all that is known of its reply is known of any.
+    /// The duty of the same read when it is sent once more. `None`: such a read is not sent again.
     pub(crate) fn read_again(&self) -> Option<Duty> {
         match *self {
             Duty::Part { index, .. } => Some(Duty::Part {
@@ -211,7 +213,8 @@ impl Duty {
         }
     }
 
-    /// Whether it makes of its link, and here of its session, another user's, or one of another version.
+    /// Whether its reply may change the user or the protocol version of the link and of its
+    /// session.
     pub(crate) fn changes_identity(&self) -> bool {
         match self {
             Duty::Block { exec, .. } => exec.as_deref().is_some_and(Exec::changes_identity),
@@ -232,12 +235,12 @@ impl Duty {
     }
 }
 
-/// To a block that the server did not take for one.
+/// The reply to a block whose MULTI the server refused.
 const NOT_OPENED: &[u8] =
     b"-UNKNOWN respool: the commands were sent and may have been executed, but not as a \
     transaction: the server refused its MULTI\r\n";
 
-/// Whether an error answers a request to send a sharded channel no more, and not the PING behind it.
+/// Whether an error answers a request to leave a sharded channel, and not the PING behind it.
 fn answers_leaving(said: bool, reply: &[u8]) -> bool {
     let refusal = reply.strip_prefix(b"-").map(Refusal::of);
     matches!(refusal, Some(Some(Refusal::Moved | Refusal::ClusterDown)))
@@ -246,8 +249,8 @@ fn answers_leaving(said: bool, reply: &[u8]) -> bool {
 
 /// Replies with a duty.
 impl Engine {
-    /// A reply to the entry in front, which has a duty. `cut`: its beginning has gone where it belongs
-    /// already, and this is the rest.
+    /// A reply to the entry in front, which has a duty. `cut`: the beginning of the reply was
+    /// delivered before, and this is the rest.
     pub(crate) fn settle(&mut self, key: Key, reply: &[u8], cut: bool) {
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -275,7 +278,8 @@ impl Engine {
                 *came += 1;
                 let failed = *opens && *came == 1 && reply.starts_with(b"-");
                 if failed {
-                    // What follows is not queued but executed: whatever comes of it, it is no transaction.
+                    // The server executes the requests behind it one by one, so they are no
+                    // transaction.
                     link.duties[0] = Duty::behind(*before - 1);
                     link.ledger[0].session = Key::NOBODY;
                     self.doubt_rights(key);
@@ -299,7 +303,7 @@ impl Engine {
             Some(Duty::Asking { then }) => {
                 let then = then.take();
                 link.duties[0] = then.map_or(Duty::Pass, |then| *then);
-                // From now on it is what the session asked, and no more.
+                // From now on the entry has the bytes of the session's request alone.
                 link.shorten_front(ASKING.len());
                 return;
             }

@@ -238,7 +238,7 @@ impl Engine {
         self.answer_reply(key, UNTRIED)
     }
 
-    /// Whether a server is being asked about these very credentials: then one answer tells of all.
+    /// Whether the same credentials are being tried now. Both logins will get the same answer.
     pub(crate) fn is_being_asked(&self, login: &Credentials) -> bool {
         let mut waiting = self.login_probes.queue.iter();
         waiting.any(|attempt| attempt.login.credentials == *login)

@@ -108,8 +108,8 @@ impl Engine {
         self.place_on_link(key, request.bytes, reads, duty)
     }
 
-    /// The reply to a SCRIPT FLUSH, or to a block with one. A client that flushes wants NOSCRIPT from
-    /// then on, so all workers forget the bodies. The client may have gone meanwhile.
+    /// The reply to a SCRIPT FLUSH, or to a block with one. A client that flushes expects NOSCRIPT
+    /// from then on, so all workers forget the bodies. The client may have left meanwhile.
     pub(crate) fn settle_flush(&mut self, link: Key, reply: &[u8]) {
         let server = self.links.get(link).map(|link| link.key.server);
         if let Some(server) = server.filter(|_| !reply.starts_with(b"-")) {
