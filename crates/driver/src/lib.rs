@@ -1,7 +1,8 @@
 //! The worker loop: sockets, epoll, time.
 //!
-//! [`start`] makes one thread per worker. Each has its own engine, its own listening socket on every
-//! address, its own sessions and links; workers share a count of sessions, and what they report.
+//! [`start`] makes one thread per worker. Each has its own engine, its own listening socket on
+//! every address, its own sessions and links; workers share a count of sessions, and what they
+//! report.
 
 mod allocator;
 mod child;
@@ -135,8 +136,8 @@ pub enum Notice {
 /// Called on a worker's thread for every [`Notice`]: it must be quick.
 pub type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
 
-/// Finds the addresses of a host with this port. Called on a thread of its own at every attempt to connect, so it may take
-/// its time, and what it says may change.
+/// Finds the addresses of a host with this port. Called on a thread of its own at every attempt to
+/// connect, so it may take its time, and what it says may change.
 pub type Resolve = Arc<dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
 
 /// Why the workers could not be started.
@@ -331,16 +332,17 @@ impl Running {
             .collect()
     }
 
-    /// Stops accepting, lets every request that has arrived be answered, closes. Returns at once; see
-    /// [`Running::join`]. A session that is not read because of a bound loses what it sent beyond it.
+    /// Stops accepting, lets every request that has arrived be answered, closes. Returns at once;
+    /// see [`Running::join`]. A session that is not read because of a bound loses what it sent
+    /// beyond it.
     pub fn drain(&self) {
         for (mailbox, _) in &self.workers {
             mailbox.send(Order::Drain);
         }
     }
 
-    /// Waits until every worker has ended: after [`Running::drain`], for `limit` at the most, then what
-    /// is left is cut. Returns the number of sessions that were cut.
+    /// Waits until every worker has ended: after [`Running::drain`], for `limit` at the most, then
+    /// what is left is cut. Returns the number of sessions that were cut.
     pub fn join(self, limit: Duration) -> usize {
         let end = Instant::now() + limit;
         while Instant::now() < end && self.workers.iter().any(|(_, thread)| !thread.is_finished()) {

@@ -114,7 +114,8 @@ pub(crate) fn bind(address: &Address, count: usize) -> io::Result<Bound> {
 }
 
 fn bind_tcp(address: SocketAddr, count: usize) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
-    // SO_REUSEPORT would let us share the port with anybody who sets it too: first see that it is free.
+    // SO_REUSEPORT would let us share the port with anybody who sets it too: first see that it is
+    // free.
     let probe = tcp_socket(address, false)?;
     let bound = local_address(&probe)?;
     if count == 1 {

@@ -1,8 +1,8 @@
 //! One worker: a thread, an epoll, an engine.
 //!
-//! A turn waits once, reads every ready socket once, lets the engine decide, writes every dirty socket
-//! once. What the engine closes is closed after all events of the turn were handled, and new clients
-//! are accepted after that: so no event is ever about a socket that took another's place.
+//! A turn waits once, reads every ready socket once, lets the engine decide, writes every dirty
+//! socket once. What the engine closes is closed after all events of the turn were handled, and new
+//! clients are accepted after that: so no event is ever about a socket that took another's place.
 
 use std::collections::VecDeque;
 use std::io;
@@ -100,8 +100,8 @@ const HOUSEKEEP_EVERY: Duration = Duration::from_millis(50);
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 /// How long accepting pauses when the machine has no file descriptor or memory for another client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a closed session is read, for nothing, so that the last replies reach its client: closing
-/// a socket with unread bytes would make the kernel throw them away.
+/// How long a closed session is read, for nothing, so that the last replies reach its client:
+/// closing a socket with unread bytes would make the kernel throw them away.
 const LINGER: Duration = Duration::from_secs(1);
 /// Sessions that may linger at once; beyond, they are closed at once.
 const LINGERING_MAX: usize = 1024;
@@ -113,10 +113,11 @@ pub(crate) struct Worker {
     settings: Arc<Settings>,
     engine: Engine,
     epoll: OwnedFd,
-    /// Rings every [`TICK_MS`]. Most waits are then without a timeout, and arm no timer of their own.
+    /// Rings every [`TICK_MS`]. Most waits are then without a timeout, and arm no timer of their
+    /// own.
     tick: OwnedFd,
-    /// Rings when a held batch must leave: a timeout of the wait would be armed and disarmed by every
-    /// wait, and `epoll_wait` counts in milliseconds.
+    /// Rings when a held batch must leave: a timeout of the wait would be armed and disarmed by
+    /// every wait, and `epoll_wait` counts in milliseconds.
     alarm: OwnedFd,
     alarm_at: Option<Time>,
     mailbox: Arc<Mailbox>,
@@ -369,8 +370,8 @@ impl Worker {
             && !poll
             && self.alarm_at != Some(due)
         {
-            // Set once for a batch, however often the worker wakes until then. One that is not needed
-            // any more costs at worst a turn with nothing to do.
+            // Set once for a batch, however often the worker wakes until then. One that is not
+            // needed any more costs at worst a turn with nothing to do.
             set_timer(
                 &self.alarm,
                 Duration::from_micros(due.since_us(now)),
@@ -571,8 +572,8 @@ impl Worker {
         }
     }
 
-    /// No file descriptor is left. Giving up the one in reserve lets us tell one client and get rid of
-    /// it; the others wait in the kernel's queue.
+    /// No file descriptor is left. Giving up the one in reserve lets us tell one client and get rid
+    /// of it; the others wait in the kernel's queue.
     fn refuse_for_descriptors(&mut self, listener: usize) {
         self.reserve = None;
         if let Some(listener) = self.listeners.get(listener)

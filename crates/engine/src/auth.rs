@@ -1,9 +1,9 @@
 //! Who a session is: one of our own users, or, if there are none, whoever the server says.
 //!
-//! Without users of our own, AUTH is the server's business: a session that has proved to the server who it
-//! is rides on links of that user, which greet the server with the same password. So the server's own
-//! rules hold for it, and a password is never believed because it was right an hour ago: every AUTH is
-//! answered by the server.
+//! Without users of our own, AUTH is the server's business: a session that has proved to the server
+//! who it is rides on links of that user, which greet the server with the same password. So the
+//! server's own rules hold for it, and a password is never believed because it was right an hour
+//! ago: every AUTH is answered by the server.
 
 use respool_protocol::encode::{self, Version};
 
@@ -108,9 +108,10 @@ pub(crate) struct Login {
 }
 
 impl Login {
-    /// Whether that is the reply to the AUTH, and that to the HELLO behind it is still to come. A Redis 7.2 and newer says
-    /// nothing to an AUTH that fails while other replies wait in front of it (`addAuthErrReply`): then the first reply is
-    /// that to HELLO, which no server refuses who has it.
+    /// Whether that is the reply to the AUTH, and that to the HELLO behind it is still to come. A
+    /// Redis 7.2 and newer says nothing to an AUTH that fails while other replies wait in front of
+    /// it (`addAuthErrReply`): then the first reply is that to HELLO, which no server refuses who
+    /// has it.
     pub(crate) fn is_answered_by(&mut self, reply: &[u8]) -> bool {
         let is_auths = self.said.is_none()
             && matches!(reply.first(), Some(b'+' | b'-'))
@@ -186,8 +187,8 @@ impl Engine {
         found.map(|index| index as u16)
     }
 
-    /// Asks the server whether this is who it says. `hello`: what else the session asked for with it, and
-    /// in which version of the protocol the answer is to come.
+    /// Asks the server whether this is who it says. `hello`: what else the session asked for with
+    /// it, and in which version of the protocol the answer is to come.
     pub(crate) fn log_in(
         &mut self,
         key: Key,
@@ -277,8 +278,8 @@ impl Engine {
             said: None,
             claim,
         }));
-        // The session stays where it is until the server has agreed: nothing need be undone. Its own link is
-        // somebody else's from now on, whether or not the answer comes in time.
+        // The session stays where it is until the server has agreed: nothing need be undone. Its
+        // own link is somebody else's from now on, whether or not the answer comes in time.
         if let Some(state) = self.links.get_mut(link) {
             state.tainted |= pinned;
         }
@@ -304,7 +305,8 @@ impl Engine {
         self.login_gate(key, presumed_right)
     }
 
-    /// The shared link of a user, once it is up: then the server has agreed to the password already.
+    /// The shared link of a user, once it is up: then the server has agreed to the password
+    /// already.
     fn login_link(&mut self, key: Key, kind: LinkKey) -> Result<Key, Blocked> {
         let Some(link) = self.shared_link(kind) else {
             return Err(Blocked::Refused(bound_reply("links-max")));

@@ -1,5 +1,5 @@
-//! The clients of the process, as CLIENT LIST, KILL, PAUSE and their like see them: our sessions, not the
-//! server's connections, which are our links.
+//! The clients of the process, as CLIENT LIST, KILL, PAUSE and their like see them: our sessions,
+//! not the server's connections, which are our links.
 //!
 //! Syntax, texts and the order of fields are those of Redis 8.2 (`clientListCommand`,
 //! `clientKillCommand` and their neighbours); before a Valkey those of Valkey 9.1
@@ -30,7 +30,8 @@ use crate::words::{c_string, malformed_subcommand};
 pub struct Filter {
     /// The session that asks.
     asker: u64,
-    /// Its pool, beyond which it sees and reaches nobody: it is that pool's server that has given it the right.
+    /// Its pool, beyond which it sees and reaches nobody: it is that pool's server that has given
+    /// it the right.
     pool: u16,
     /// Whether it is left out.
     skip_asker: bool,
@@ -303,7 +304,8 @@ impl Engine {
                     let index = number::parse(value).and_then(|index| i32::try_from(index).ok());
                     let index = index
                         .ok_or_else(|| format!("ERR {word} is not an integer or out of range"))?;
-                    // How many databases the server has is not known here: an index beyond is nobody's.
+                    // How many databases the server has is not known here: an index beyond is
+                    // nobody's.
                     let index = u32::try_from(index).map_err(|_| {
                         format!("ERR {word} number should be between 0 and {}", i32::MAX)
                     })?;
@@ -497,8 +499,9 @@ impl Engine {
         pause.is_some_and(|pause| pause.all || writes())
     }
 
-    /// Whether a request has to wait for the end of a pause. As in Redis, what is wrong by its name or
-    /// the number of its arguments has been answered by then, and what MULTI would only queue waits, too.
+    /// Whether a request has to wait for the end of a pause. As in Redis, what is wrong by its name
+    /// or the number of its arguments has been answered by then, and what MULTI would only queue
+    /// waits, too.
     #[inline]
     pub(crate) fn is_paused(&self, key: Key, request: &Request<'_>) -> bool {
         self.pauses(key, || {
@@ -547,8 +550,8 @@ impl Engine {
         }
     }
 
-    /// Asks the server to end the wait of a session of ours in a command that blocks. False if it is in none;
-    /// otherwise the server's answer becomes that to `whose` question.
+    /// Asks the server to end the wait of a session of ours in a command that blocks. False if it
+    /// is in none; otherwise the server's answer becomes that to `whose` question.
     pub(crate) fn unblock(
         &mut self,
         (id, pool): (u64, u16),
@@ -577,8 +580,9 @@ impl Engine {
         self.ask_to_unblock(blocked, how, Duty::Unblock { to, ticket })
     }
 
-    /// Asks a server to end a wait on a link of ours: on another one. False if there is none that has been up since
-    /// before: behind the same address may be another server by now, to which the name of the link is a stranger's.
+    /// Asks a server to end a wait on a link of ours: on another one. False if there is none that
+    /// has been up since before: behind the same address may be another server by now, to which the
+    /// name of the link is a stranger's.
     pub(crate) fn ask_to_unblock(&mut self, blocked: Key, how: &str, duty: Duty) -> bool {
         let Some(blocked) = self.links.get(blocked) else {
             return false;
@@ -725,7 +729,8 @@ impl Engine {
         let within = rare.and_then(|rare| rare.within);
         let queued = within.map(|within| within.count);
         let queued = queued.or(transaction.map(|transaction| transaction.count));
-        // Valkey 8.1 and newer make room for what is queued at the first MULTI or WATCH, and keep it.
+        // Valkey 8.1 and newer make room for what is queued at the first MULTI or WATCH, and keep
+        // it.
         let keeps_room = || {
             let release = self.release_of(key);
             release.is_some_and(|(server, its)| server == "valkey" && its >= (8, 1))
@@ -873,9 +878,9 @@ pub(crate) fn request_may_write(request: &Request<'_>) -> bool {
     may_write(request.command, request.id, first)
 }
 
-/// Whether CLIENT PAUSE WRITE is about a command: it changes data, or sends something to replicas though
-/// it does not (the mark MAY_REPLICATE, which servers do not show). Of a script we know only what
-/// its first line says.
+/// Whether CLIENT PAUSE WRITE is about a command: it changes data, or sends something to replicas
+/// though it does not (the mark MAY_REPLICATE, which servers do not show). Of a script we know only
+/// what its first line says.
 fn may_write<'a>(command: &Command, id: CommandId, first: impl Fn() -> Option<&'a [u8]>) -> bool {
     match id {
         id::EVAL => !first().is_some_and(says_no_writes),

@@ -9,8 +9,8 @@
 //!                                                             until what they asked there is answered
 //! ```
 //!
-//! Until the nodes have said anything, the seeds own everything: they say MOVED. What is for all nodes meets no MOVED: it waits for a
-//! refresh where the last one was too long ago.
+//! Until the nodes have said anything, the seeds own everything: they say MOVED. What is for all
+//! nodes meets no MOVED: it waits for a refresh where the last one was too long ago.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -44,24 +44,28 @@ const REFRESH_DOWN_MS: u32 = 100;
 const FAILOVER_MS: u64 = 60_000;
 /// ... and if nothing happens.
 const REFRESH_QUIET_MS: u32 = 10_000;
-/// Nodes that are behind what is believed are believed all the same, if they are in order, when nobody who is not has answered for so
-/// long, milliseconds. Those on the smaller side of a partition see sooner that they are (`cluster-node-timeout`, 15 seconds by
-/// default), and are in order no more.
+/// Nodes that are behind what is believed are believed all the same, if they are in order, when
+/// nobody who is not has answered for so long, milliseconds. Those on the smaller side of a
+/// partition see sooner that they are (`cluster-node-timeout`, 15 seconds by default), and are in
+/// order no more.
 const BEHIND_MS: u64 = 60_000;
 /// A node that owes replies and sends nothing for so long may have been replaced, milliseconds.
 pub(crate) const SILENT_MS: u64 = 200;
-/// What a node owes whose replica has taken over, and of whom nobody speaks, is given up when it was silent for so long,
-/// milliseconds. One that runs has kept its clients waiting for its replica, and answers them as soon as it knows that its place
-/// is taken; that nobody speaks of it ends when it has told the others that it is a replica now. One that is gone was silent
-/// for longer before the others gave its place away: nobody waits for it any more.
+/// What a node owes whose replica has taken over, and of whom nobody speaks, is given up when it
+/// was silent for so long, milliseconds. One that runs has kept its clients waiting for its
+/// replica, and answers them as soon as it knows that its place is taken; that nobody speaks of it
+/// ends when it has told the others that it is a replica now. One that is gone was silent for
+/// longer before the others gave its place away: nobody waits for it any more.
 const REPLACED_MS: u64 = 500;
-/// Whoever took over from a node that was lost is looked for so long, before its requests fail, milliseconds.
+/// Whoever took over from a node that was lost is looked for so long, before its requests fail,
+/// milliseconds.
 pub(crate) const TAKEN_OVER_MS: u64 = 300;
-/// How long it is waited, in all, for nodes that have not said yet which there are, milliseconds. They do so at once, or are not
-/// there.
+/// How long it is waited, in all, for nodes that have not said yet which there are, milliseconds.
+/// They do so at once, or are not there.
 const NODES_MS: u64 = 1_000;
-/// What is for all owners, and that a slot has none, goes by what the nodes were asked so long ago at the most, milliseconds. So late
-/// they may be asked again: a refresh and the time to the next one are over.
+/// What is for all owners, and that a slot has none, goes by what the nodes were asked so long ago
+/// at the most, milliseconds. So late they may be asked again: a refresh and the time to the next
+/// one are over.
 const CONFIRMED_MS: u64 = REFRESH_MS as u64 + ANSWERS_MS;
 /// SCAN tells so many servers apart.
 const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
@@ -71,7 +75,8 @@ const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
 pub(crate) struct Cluster {
     /// Of each slot, who is asked.
     owners: Box<[ServerId]>,
-    /// The same when the last refresh was over: what has moved since is told of at the end of the next one, once.
+    /// The same when the last refresh was over: what has moved since is told of at the end of the
+    /// next one, once.
     told: Box<[ServerId]>,
     /// Those that own slots, the owner of the first one in front.
     servers: Vec<ServerId>,
@@ -81,7 +86,8 @@ pub(crate) struct Cluster {
     names: HashMap<ServerId, String>,
     /// Whose replicas the others are.
     primaries: HashMap<ServerId, ServerId>,
-    /// Those that were replaced by one that followed them and of whom nobody has spoken since: since when.
+    /// Those that were replaced by one that followed them and of whom nobody has spoken since:
+    /// since when.
     replaced: Vec<(ServerId, Time)>,
     /// The owners by the numbers that SCAN knows them by.
     scan_order: Vec<(u16, ServerId)>,
@@ -97,13 +103,14 @@ pub(crate) struct Cluster {
     known: BTreeSet<String>,
     /// Those whose last answer, of whatever refresh, was for another Cluster.
     strangers: BTreeSet<ServerId>,
-    /// Those that have answered with an older epoch since somebody last answered with that one, and since when there are any.
+    /// Those that have answered with an older epoch since somebody last answered with that one, and
+    /// since when there are any.
     behind: HashSet<ServerId>,
     behind_since: Option<Time>,
     /// Slots that a node has spoken of since the refresh under way began: it knows better.
     healed: HashSet<u16>,
-    /// Slots that nobody owns, in order. Their last owners stand in the table still: these are asked, and refuse, or name the next
-    /// one.
+    /// Slots that nobody owns, in order. Their last owners stand in the table still: these are
+    /// asked, and refuse, or name the next one.
     unserved: Vec<u16>,
     /// When the refresh began that has said so.
     weighed_at: Time,
@@ -119,12 +126,14 @@ pub(crate) struct Cluster {
     refresh: Refresh,
     /// Why the last one led to nothing, if it did.
     wrong: Option<String>,
-    /// Sessions that ask for something of all nodes, before it is known which there are; and since when the first one has.
+    /// Sessions that ask for something of all nodes, before it is known which there are; and since
+    /// when the first one has.
     awaiting: Vec<Key>,
     awaited_since: Option<Time>,
     /// When the last refresh that is over began.
     asked_at: Option<Time>,
-    /// Sessions that wait for the next one, since what they ask is for all owners; and since when the first one has.
+    /// Sessions that wait for the next one, since what they ask is for all owners; and since when
+    /// the first one has.
     unsure: Vec<Key>,
     unsure_since: Option<Time>,
 }
@@ -287,12 +296,12 @@ impl Cluster {
         self.refresh.not_before = self.refresh.not_before.min(by);
     }
 
-    /// Whether what these nodes say at an epoch is to be believed. `None`: of a Cluster that is not the one that was believed, for epochs
-    /// of different ones cannot be compared.
+    /// Whether what these nodes say at an epoch is to be believed. `None`: of a Cluster that is not
+    /// the one that was believed, for epochs of different ones cannot be compared.
     ///
-    /// An epoch that somebody was elected at is known to most owners before it counts, so most never say an older one; but if all of
-    /// them have gone back (their files are those of an earlier time), most do, sooner or later. Who does not answer is not one of
-    /// them.
+    /// An epoch that somebody was elected at is known to most owners before it counts, so most
+    /// never say an older one; but if all of them have gone back (their files are those of an
+    /// earlier time), most do, sooner or later. Who does not answer is not one of them.
     fn is_news(
         &mut self,
         epoch: Option<u64>,
@@ -346,8 +355,8 @@ impl Cluster {
         moves
     }
 
-    /// Finds the slots that nobody owns: no node names an owner, or that one itself names none, for its own word counts for what is its
-    /// own. If it was not asked, it is as it was.
+    /// Finds the slots that nobody owns: no node names an owner, or that one itself names none, for
+    /// its own word counts for what is its own. If it was not asked, it is as it was.
     fn weigh(&mut self, answers: &[(&Address, (View, Info))]) {
         let weigh_one = |slot: u16| {
             let owners = answers.iter().map(|(_, (view, _))| view.owner_of(slot));
@@ -388,12 +397,15 @@ impl Cluster {
         }
     }
 
-    /// Gives the owners numbers, which say who they all are, and nothing of what they were before: a client may go on with a
-    /// cursor at another worker, or another process, that has seen the Cluster change in other steps. If one of them comes or
-    /// goes, all get other numbers. So a cursor from before means nobody, and its SCAN begins the Cluster anew: whose place in
-    /// the order the new one has is not known there, and behind the cursor there might be keys that nobody has met.
+    /// Gives the owners numbers, which say who they all are, and nothing of what they were before:
+    /// a client may go on with a cursor at another worker, or another process, that has seen the
+    /// Cluster change in other steps. If one of them comes or goes, all get other numbers. So a
+    /// cursor from before means nobody, and its SCAN begins the Cluster anew: whose place in the
+    /// order the new one has is not known there, and behind the cursor there might be keys that
+    /// nobody has met.
     ///
-    /// A number from before that is somebody's again hides that: with `n` owners, in `n` of 32,768 cases.
+    /// A number from before that is somebody's again hides that: with `n` owners, in `n` of 32,768
+    /// cases.
     fn number(&mut self, mut owners: Vec<(String, ServerId)>) {
         owners.sort_unstable();
         let names: Vec<&str> = owners.iter().map(|(name, _)| &name[..]).collect();
@@ -428,7 +440,8 @@ const NOBODY_SAYS: &str = "no node says who owns what";
 enum Listing {
     #[default]
     Slots,
-    /// Where that is refused: it is deprecated, and a user may have the right to the one and not to the other.
+    /// Where that is refused: it is deprecated, and a user may have the right to the one and not to
+    /// the other.
     Shards,
 }
 
@@ -568,7 +581,8 @@ impl Engine {
         }
     }
 
-    /// A link on which a node can be asked who owns what. Where the clients bring the password, it may be any user's.
+    /// A link on which a node can be asked who owns what. Where the clients bring the password, it
+    /// may be any user's.
     pub(crate) fn link_that_answers(&self, server: ServerId) -> Option<Key> {
         let answers = |link: &Link| {
             link.key.server == server
@@ -662,7 +676,8 @@ impl Engine {
         waits
     }
 
-    /// What a session is told that has waited for nothing: why, if anybody has said that, or cannot be asked.
+    /// What a session is told that has waited for nothing: why, if anybody has said that, or cannot
+    /// be asked.
     pub(crate) fn no_nodes(&self, pool: usize) -> String {
         let said = self.pools[pool].cluster();
         let said = said.and_then(|cluster| cluster.wrong.clone());
@@ -700,7 +715,8 @@ impl Engine {
         }
     }
 
-    /// Whether a session that asks for something of all owners waits until the nodes have said once more who those are.
+    /// Whether a session that asks for something of all owners waits until the nodes have said once
+    /// more who those are.
     pub(crate) fn waits_for_owners(&mut self, key: Key, pool: usize) -> bool {
         let parts = self.pools.parts_of(pool).to_vec();
         let mut parts = parts.into_iter().map(usize::from);
@@ -723,7 +739,8 @@ impl Engine {
         true
     }
 
-    /// The nodes were asked then, and have said something or not: who has waited for that goes by what is known.
+    /// The nodes were asked then, and have said something or not: who has waited for that goes by
+    /// what is known.
     fn wake_unsure(&mut self, pool: usize, asked_at: Time) {
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
@@ -759,14 +776,16 @@ impl Engine {
             && cluster.is_some_and(|cluster| !cluster.servers.contains(&server))
     }
 
-    /// Who took over from a node: if that owns nothing any more, whom it follows, as the nodes say it.
+    /// Who took over from a node: if that owns nothing any more, whom it follows, as the nodes say
+    /// it.
     pub(crate) fn heir_of(&self, server: ServerId) -> Option<ServerId> {
         let cluster = self.pool_of(server).cluster()?;
         let follows = cluster.primaries.get(&server).copied();
         follows.filter(|_| self.owns_nothing(server))
     }
 
-    /// Whether it is just being found out who took over from a link's server, which was lost a moment ago, or who else can be read.
+    /// Whether it is just being found out who took over from a link's server, which was lost a
+    /// moment ago, or who else can be read.
     pub(crate) fn awaits_owners(&self, link: &Link) -> bool {
         let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
         let pool = &self.pools[usize::from(self.server(link.key.server).pool)];
@@ -1006,9 +1025,10 @@ impl Engine {
         self.know_replicas(pool, replicas, |_| true);
     }
 
-    /// Whether a refusal is the last word on a slot: nobody serves it, says the node, and the others know of no other owner. A
-    /// failover leaves no slot without one, whoever is asked, nor does a move, but where one node is told to give a slot up
-    /// before the other is told to take it. So it is not waited for, and whoever asked gets these words as from the node itself.
+    /// Whether a refusal is the last word on a slot: nobody serves it, says the node, and the
+    /// others know of no other owner. A failover leaves no slot without one, whoever is asked, nor
+    /// does a move, but where one node is told to give a slot up before the other is told to take
+    /// it. So it is not waited for, and whoever asked gets these words as from the node itself.
     /// They come from the node each time: as soon as that has heard of an owner it says MOVED.
     pub(crate) fn is_nobodys(&mut self, server: ServerId, said: &[u8], slot: Option<u16>) -> bool {
         let Some(slot) = slot.filter(|_| said.trim_ascii_end() == NOT_SERVED) else {
@@ -1067,9 +1087,10 @@ impl Engine {
         }
     }
 
-    /// Sees to it that what is published goes to a node that is there. A Cluster's nodes tell each other, so any will do, and it
-    /// stays the same as long as it can: who listens would miss something, or get it twice. All workers take the same one, for
-    /// servers count the subscribers of their own.
+    /// Sees to it that what is published goes to a node that is there. A Cluster's nodes tell each
+    /// other, so any will do, and it stays the same as long as it can: who listens would miss
+    /// something, or get it twice. All workers take the same one, for servers count the subscribers
+    /// of their own.
     fn choose_home(&mut self, pool: usize) {
         let serves = |server: &ServerId| {
             self.pools[pool].servers().contains(server) && self.is_there(*server)
@@ -1096,8 +1117,8 @@ impl Engine {
         }
     }
 
-    /// Something of what a server owned is another one's: who has asked it anything waits until that is answered. What it asks
-    /// next would overtake it.
+    /// Something of what a server owned is another one's: who has asked it anything waits until
+    /// that is answered. What it asks next would overtake it.
     fn settle_before_leaving(&mut self, server: ServerId) {
         let mut asked = HashSet::new();
         for (_, link) in self.links.iter() {
@@ -1114,7 +1135,8 @@ impl Engine {
         self.lose_watches(server);
     }
 
-    /// Whose keys are watched at a node that does not have them any more: EXEC will say that they may have changed.
+    /// Whose keys are watched at a node that does not have them any more: EXEC will say that they
+    /// may have changed.
     fn lose_watches(&mut self, server: ServerId) {
         let pool = usize::from(self.server(server).pool);
         let Some(cluster) = self.pools[pool].cluster() else {
@@ -1140,7 +1162,8 @@ impl Engine {
         }
     }
 
-    /// Nodes were replaced by those that followed them, and have been silent for so long that what they owe will not come.
+    /// Nodes were replaced by those that followed them, and have been silent for so long that what
+    /// they owe will not come.
     fn lose_replaced(&mut self, pool: usize) {
         let now = self.now;
         let Some(cluster) = self.pools[pool].cluster_mut() else {
@@ -1275,7 +1298,8 @@ impl Engine {
         Some(ServerId((self.servers.len() - 1) as u16))
     }
 
-    /// The place of a server that is gone, and that nothing points to any more. Looked for when there are many.
+    /// The place of a server that is gone, and that nothing points to any more. Looked for when
+    /// there are many.
     fn free_server(&self) -> Option<ServerId> {
         const MANY: usize = 256;
         if self.servers.len() < MANY {
@@ -1365,7 +1389,8 @@ mod tests {
     fn a_slot_is_nobodys_if_no_node_names_an_owner_or_that_one_does_not_name_itself() {
         let (mut cluster, servers, _) = cluster_of(3, 0..NUMBERS);
         let at = |node: usize| &servers[node].settings.address;
-        // Whom a node names as the owner of each of the first slots; the others are the first node's.
+        // Whom a node names as the owner of each of the first slots; the others are the first
+        // node's.
         let answer = |owners: [Option<u16>; 4]| {
             let node = |port| {
                 let host = "node".to_owned();
@@ -1385,7 +1410,8 @@ mod tests {
             };
             (view, info)
         };
-        // The third slot is that of a node that is not asked, and of the fourth they name different ones.
+        // The third slot is that of a node that is not asked, and of the fourth they name different
+        // ones.
         let first = || answer([None, None, Some(2), None]);
         let second = || answer([None, Some(0), Some(2), Some(2)]);
         let third = || answer([None, None, None, Some(1)]);
@@ -1422,7 +1448,8 @@ mod tests {
         assert!((7..17).contains(&numbers(&cluster)[0]));
     }
 
-    /// Whoever met them in other steps has the same numbers; and while an owner is another one, none that it had means anybody.
+    /// Whoever met them in other steps has the same numbers; and while an owner is another one,
+    /// none that it had means anybody.
     #[test]
     fn scan_knows_nodes_by_numbers_that_say_nothing_of_what_was_before() {
         let (mut cluster, servers, ids) = cluster_of(200, 0..u16::MAX);

@@ -4,7 +4,8 @@ use std::fmt;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident: $kind:ident,)+) => {
-        /// Totals since the start, and gauges of this moment. One worker's, or the sum over several.
+        /// Totals since the start, and gauges of this moment. One worker's, or the sum over
+        /// several.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: $kind,)+
@@ -74,7 +75,8 @@ impl Sizes {
         self.sum += size as u64;
     }
 
-    /// The buckets: the largest size that each is for, and how often it was met. The last one is for all that is larger.
+    /// The buckets: the largest size that each is for, and how often it was met. The last one is
+    /// for all that is larger.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let last = Sizes::BUCKETS - 1;
         let largest = move |bucket: usize| (bucket < last).then_some(1 << bucket);
@@ -133,16 +135,18 @@ counters! {
     link_ups: u64,
     /// Links that were lost, or could not be established.
     link_downs: u64,
-    /// Servers that cannot be reached, now: each worker counts for itself those to which it has no link.
+    /// Servers that cannot be reached, now: each worker counts for itself those to which it has no
+    /// link.
     servers_away: u64,
     /// Requests put on links.
     link_requests: u64,
     /// Batches: writes that carried requests to a server.
     batches: u64,
-    /// Of these, how many had so many requests as clients asked them: one, two, up to 4, 8, ... 1024, and more; and all
-    /// their requests together.
+    /// Of these, how many had so many requests as clients asked them: one, two, up to 4, 8, ...
+    /// 1024, and more; and all their requests together.
     batch_requests: Sizes,
-    /// Batches that left because nothing was in flight and nobody else was expected, or since nothing is held there.
+    /// Batches that left because nothing was in flight and nobody else was expected, or since
+    /// nothing is held there.
     flushed_idle: u64,
     /// Batches that left because they were full.
     flushed_full: u64,
@@ -158,13 +162,16 @@ counters! {
     collapsed: u64,
     /// Commands that servers did not get, because what was asked left as one with others.
     commands_saved: u64,
-    /// Requests that had to be asked again, each by itself: commands that were not saved in the end.
+    /// Requests that had to be asked again, each by itself: commands that were not saved in the
+    /// end.
     asked_again: u64,
-    /// How often a link stopped fusing GETs, for a while or for as long as it lasts: too many found nothing, or the server refused it ...
+    /// How often a link stopped fusing GETs, for a while or for as long as it lasts: too many found
+    /// nothing, or the server refused it ...
     gets_left_alone: u64,
     /// ... or SETs: the server refused it ...
     sets_left_alone: u64,
-    /// ... or both, to a node of a Cluster: too few came side by side with another of their slot ...
+    /// ... or both, to a node of a Cluster: too few came side by side with another of their slot
+    /// ...
     slots_left_alone: u64,
     /// ... or looking for equal reads: too few were, or copies were too large.
     reads_left_alone: u64,

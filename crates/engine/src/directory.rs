@@ -1,9 +1,10 @@
-//! How many clients stand behind the subscriptions of all workers: what the count in a reply to PUBLISH
-//! needs to be corrected by.
+//! How many clients stand behind the subscriptions of all workers: what the count in a reply to
+//! PUBLISH needs to be corrected by.
 //!
-//! A server counts connections. One of ours stands for all subscribers of a worker, so what the server
-//! says of a channel is too little by the number of those subscribers, less one: the *excess* of that
-//! worker. Workers add theirs up here. A channel with one subscriber per worker has no excess and no entry.
+//! A server counts connections. One of ours stands for all subscribers of a worker, so what the
+//! server says of a channel is too little by the number of those subscribers, less one: the
+//! *excess* of that worker. Workers add theirs up here. A channel with one subscriber per worker
+//! has no excess and no entry.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::guess_delay::GuessDelay;
 use crate::subscriptions::Kind;
 
-/// By pool and kind, then by name. All of a pool's subscribers are at one server, which every worker may know by another number.
+/// By pool and kind, then by name. All of a pool's subscribers are at one server, which every
+/// worker may know by another number.
 type Excess = HashMap<(u16, Kind), HashMap<Arc<[u8]>, i64>>;
 
 /// What all workers share: the excess of every channel and pattern, and the addresses of wrong
@@ -22,7 +24,8 @@ pub struct Directory {
     /// Entries in `excess`: most requests need to know no more than that there are none.
     len: AtomicUsize,
     excess: Mutex<Excess>,
-    /// Of each Cluster, the node where it is published and listened: what servers count is of their own connections.
+    /// Of each Cluster, the node where it is published and listened: what servers count is of their
+    /// own connections.
     homes: Mutex<HashMap<u16, String>>,
     guesses: Mutex<GuessDelay>,
 }
@@ -108,8 +111,8 @@ impl Directory {
 /// `[^a]`, and `\` in front of what is meant as it is.
 pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut of) = (0, 0);
-    // Where to go on if it does not match behind the last `*`: with one more byte for that one. To look at
-    // the last one only is enough: an earlier one can take nothing that this one cannot.
+    // Where to go on if it does not match behind the last `*`: with one more byte for that one. To
+    // look at the last one only is enough: an earlier one can take nothing that this one cannot.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         if at < pattern.len() && pattern[at] == b'*' {

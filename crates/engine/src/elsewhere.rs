@@ -1,4 +1,5 @@
-//! A node that executed nothing, and says so: its request is asked again, where it belongs or when it may be.
+//! A node that executed nothing, and says so: its request is asked again, where it belongs or when
+//! it may be.
 //!
 //! ```text
 //!   MOVED, ASK                                       ─► to the node that was named
@@ -8,11 +9,12 @@
 //!
 //! Not so a slot that nobody owns: then its client gets the node's words ([`Engine::is_nobodys`]).
 //!
-//! Such a request is put off: it is the session's until it is sent again, and the session is not read meanwhile. What it asked
-//! besides is on its way already, and is waited for. When nothing of the session is in flight any more, what was put off is
-//! sent in the order in which it was asked. Some of what was asked behind it may have been executed: if that was about the same
-//! keys, what was put off must not be executed any more, and its client gets what the node had said. And of two about the same
-//! keys that go to different nodes, the second goes when the first is answered.
+//! Such a request is put off: it is the session's until it is sent again, and the session is not
+//! read meanwhile. What it asked besides is on its way already, and is waited for. When nothing of
+//! the session is in flight any more, what was put off is sent in the order in which it was asked.
+//! Some of what was asked behind it may have been executed: if that was about the same keys, what
+//! was put off must not be executed any more, and its client gets what the node had said. And of
+//! two about the same keys that go to different nodes, the second goes when the first is answered.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -102,7 +104,8 @@ pub(crate) struct Delayed {
     is_too_much: bool,
     /// Whether its session is on one of the engine's lists of those that have put something off.
     is_listed: bool,
-    /// When the first of it may be asked, when the oldest of it was, and how often it had been stirred when it was looked at.
+    /// When the first of it may be asked, when the oldest of it was, and how often it had been
+    /// stirred when it was looked at.
     due: Time,
     oldest_ms: u32,
     stirs: u32,
@@ -143,7 +146,8 @@ impl Delayed {
         self.items.len()
     }
 
-    /// Whether one of them may be asked, if its session has nothing else in flight, or it would be known what has overtaken them.
+    /// Whether one of them may be asked, if its session has nothing else in flight, or it would be
+    /// known what has overtaken them.
     fn is_due(&self, now: Time, stirs: u32) -> bool {
         self.due <= now || self.stirs != stirs || !self.others.is_empty()
     }
@@ -289,8 +293,8 @@ pub(crate) fn as_asked(request: &[u8]) -> &[u8] {
 }
 
 impl Engine {
-    /// The reply in front is an error, on a link whose server may send us elsewhere. Whether it has executed nothing, and
-    /// somebody else may, or it later: then the request has left the link.
+    /// The reply in front is an error, on a link whose server may send us elsewhere. Whether it has
+    /// executed nothing, and somebody else may, or it later: then the request has left the link.
     #[cold]
     pub(crate) fn goes_elsewhere(&mut self, key: Key, reply: &[u8]) -> bool {
         let said = reply.strip_prefix(b"-").unwrap_or_default();
@@ -380,7 +384,8 @@ impl Engine {
         true
     }
 
-    /// What a refusal says of who owns what. `slot`: that of the request, as far as we see its keys.
+    /// What a refusal says of who owns what. `slot`: that of the request, as far as we see its
+    /// keys.
     pub(crate) fn follow(
         &mut self,
         server: ServerId,
@@ -407,7 +412,8 @@ impl Engine {
                 }
                 self.counters.redirected_moved += 1;
                 if of_replica {
-                    // It may be late itself: nobody but the one whose read it was goes by it, and owners are asked.
+                    // It may be late itself: nobody but the one whose read it was goes by it, and
+                    // owners are asked.
                     if self.owner_of_slot(pool, redirect.slot) == Some(named) {
                         self.note_refused_read(server);
                     }
@@ -446,8 +452,8 @@ impl Engine {
         self.known_server_at(server, Endpoint { host, port }, redirect.ask)
     }
 
-    /// The request in front, and those that are the same, leave the link; their sessions keep them. `waits`: it may have
-    /// to wait at its node.
+    /// The request in front, and those that are the same, leave the link; their sessions keep them.
+    /// `waits`: it may have to wait at its node.
     fn put_off_front(&mut self, key: Key, (to, why): (To, Refusal), waits: bool, reply: &[u8]) {
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -605,9 +611,10 @@ impl Engine {
         self.pass_on(item.entry, &reply);
     }
 
-    /// Asks again what may be. Whoever has put something off in this turn is looked at now; then whoever still waits, of whom there may
-    /// be thousands: so no sooner than in as many microseconds as they were, or in a tick, which leaves most of the time to those who
-    /// ask of other servers.
+    /// Asks again what may be. Whoever has put something off in this turn is looked at now; then
+    /// whoever still waits, of whom there may be thousands: so no sooner than in as many
+    /// microseconds as they were, or in a tick, which leaves most of the time to those who ask of
+    /// other servers.
     pub(crate) fn ask_put_off(&mut self) {
         for key in std::mem::take(&mut self.put_off_now) {
             self.look_at_put_off(key);
@@ -760,7 +767,8 @@ impl Engine {
         }
     }
 
-    /// Whether there may soon be somebody in the place of a server that is missing, by what was said to a request.
+    /// Whether there may soon be somebody in the place of a server that is missing, by what was
+    /// said to a request.
     fn may_wait_at(&self, link: &Link, item: &PutOff) -> bool {
         match item.said() {
             // Its node named another one.
@@ -783,10 +791,11 @@ impl Engine {
         self.now_ms.wrapping_sub(at_ms) >= limit_ms
     }
 
-    /// A part of a request whose server owns nothing any more, and follows one that was asked for another part of it. That one's answer
-    /// counts for both where something is to be the same at all servers. What FLUSHALL deletes may have come there after it was
-    /// deleted there: it is asked once more, for its session has asked for nothing behind it. And nothing is counted twice. `None`: the part
-    /// is settled.
+    /// A part of a request whose server owns nothing any more, and follows one that was asked for
+    /// another part of it. That one's answer counts for both where something is to be the same at
+    /// all servers. What FLUSHALL deletes may have come there after it was deleted there: it is
+    /// asked once more, for its session has asked for nothing behind it. And nothing is counted
+    /// twice. `None`: the part is settled.
     fn settle_by_heir(&mut self, item: PutOff) -> Option<PutOff> {
         let Some(Duty::Part { index, .. }) = item.duty else {
             return Some(item);
@@ -1239,7 +1248,8 @@ impl Engine {
         }
     }
 
-    /// What a session waited for on its own link is answered there, and goes on at another server. It keeps its place.
+    /// What a session waited for on its own link is answered there, and goes on at another server.
+    /// It keeps its place.
     pub(crate) fn go_on_alone(
         &mut self,
         link: Key,
@@ -1307,8 +1317,8 @@ impl Engine {
         self.pass_on(front, reply);
     }
 
-    /// A link was lost, and something was left on it that may be asked again: what another server owns now, or can be read at another one, goes
-    /// there.
+    /// A link was lost, and something was left on it that may be asked again: what another server
+    /// owns now, or can be read at another one, goes there.
     pub(crate) fn move_left(&mut self, key: Key) {
         let Some(link) = self.links.get(key).filter(|link| link.heeds) else {
             return;
@@ -1349,8 +1359,9 @@ impl Engine {
         }
     }
 
-    /// An owner owes replies and sends nothing for long: its reads that can be had at another server go there. Here they keep their
-    /// places, so that their late replies are known for what they are.
+    /// An owner owes replies and sends nothing for long: its reads that can be had at another
+    /// server go there. Here they keep their places, so that their late replies are known for what
+    /// they are.
     pub(crate) fn move_reads(&mut self, key: Key) {
         let is_shared = |link: &&mut Link| link.role.is_manys();
         let Some(link) = self.links.get_mut(key).filter(is_shared) else {
@@ -1421,7 +1432,8 @@ impl Engine {
     }
 }
 
-/// Whether a request is a read that its session may have of another server than the owner of its key.
+/// Whether a request is a read that its session may have of another server than the owner of its
+/// key.
 fn is_read_elsewhere(
     readers: Option<&Readers>,
     sessions: &Slots<Session>,

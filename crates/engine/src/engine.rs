@@ -5,10 +5,11 @@
 //! 2. `handle_*` for everything that happened;
 //! 3. [`Engine::end_turn`], which decides what leaves;
 //! 4. [`Engine::poll_link`] and [`Engine::poll_session`] until they are empty, writing what
-//!    [`Engine::link_output`] and [`Engine::session_output`] show and reporting what was taken; links
-//!    first, so that servers work while clients are being answered;
+//!    [`Engine::link_output`] and [`Engine::session_output`] show and reporting what was taken;
+//!    links first, so that servers work while clients are being answered;
 //! 5. [`Engine::poll_action`] and [`Engine::poll_event`] until they are empty;
-//! 6. then it waits for events: until [`Engine::deadline`] at the most, and for [`TICK_MS`] at the most.
+//! 6. then it waits for events: until [`Engine::deadline`] at the most, and for [`TICK_MS`] at the
+//!    most.
 //!
 //! Requests are taken in `requests`, answered without a server in `here`, replies handed out in
 //! `replies`, and what goes wrong with links is settled in `trouble`.
@@ -224,8 +225,8 @@ pub struct Engine {
     /// Users that clients have named.
     pub(crate) logins: Logins,
     pub(crate) login_probes: LoginProbes,
-    /// Of each command, if any request for it with the right number of arguments goes to a server, what it is to
-    /// its batch.
+    /// Of each command, if any request for it with the right number of arguments goes to a server,
+    /// what it is to its batch.
     pub(crate) straight: Box<[Option<Class>]>,
     pub(crate) alike: Alike,
     /// Scripts that were seen, and what servers said of commands that the table does not have.
@@ -267,18 +268,21 @@ pub struct Engine {
     flushed_links: Vec<Key>,
     /// Sessions with something to write.
     pub(crate) dirty: Vec<Key>,
-    /// Sessions of which something is asked again, and of which links, until all that they asked is answered.
+    /// Sessions of which something is asked again, and of which links, until all that they asked is
+    /// answered.
     pub(crate) askers: HashMap<Key, Vec<Asking>>,
-    /// Sessions of which a part of the answers waits for the rest, and until when at the most, the first one in front.
+    /// Sessions of which a part of the answers waits for the rest, and until when at the most, the
+    /// first one in front.
     pub(crate) kept: VecDeque<(Time, Key)>,
     /// Sessions that the link whose bytes are taken has brought more than may wait for its turn.
     pub(crate) early: Vec<Key>,
-    /// Of the replies that are just being read, those that one session gets at once though it asked other servers in between.
+    /// Of the replies that are just being read, those that one session gets at once though it asked
+    /// other servers in between.
     pub(crate) pieces: Vec<Piece>,
     /// Sessions that may be brought more than they take, and the links that bring it.
     pub(crate) slow: Vec<(Key, Key)>,
-    /// Sessions that have put something off in this turn, and those that still wait. These are not looked at before then, and
-    /// whether they would have been.
+    /// Sessions that have put something off in this turn, and those that still wait. These are not
+    /// looked at before then, and whether they would have been.
     pub(crate) put_off_now: Vec<Key>,
     pub(crate) put_off_sessions: Vec<Key>,
     pub(crate) put_off_at: Time,
@@ -363,7 +367,8 @@ impl Engine {
         counters
     }
 
-    /// When the next turn must be taken though nothing happens, if that is sooner than the next tick.
+    /// When the next turn must be taken though nothing happens, if that is sooner than the next
+    /// tick.
     pub fn deadline(&self) -> Option<Time> {
         if !self.resume.is_empty() || !self.untried.is_empty() || self.has_put_off() {
             return Some(self.now);
@@ -654,8 +659,8 @@ impl Engine {
         self.finish_if_done(key);
     }
 
-    /// A client whose socket is not read sends no more. What it sent until then has not been read, and may
-    /// be much.
+    /// A client whose socket is not read sends no more. What it sent until then has not been read,
+    /// and may be much.
     pub fn handle_session_hangup(&mut self, session: SessionId) {
         let key = session.0;
         if self.is_to_wait(key) || self.sessions.get(key).is_some_and(Session::is_finished) {
@@ -667,7 +672,8 @@ impl Engine {
         self.end_paused(key);
     }
 
-    /// Whether a session waits for a link, to wait at the server: nobody should get any more what comes there.
+    /// Whether a session waits for a link, to wait at the server: nobody should get any more what
+    /// comes there.
     fn is_to_wait(&self, key: Key) -> bool {
         self.sessions.get(key).is_some_and(|session| {
             let is_held = session.flags.any(Flags::HOLD_ROOM);
@@ -897,7 +903,8 @@ impl Engine {
         self.wait_at(key, link);
     }
 
-    /// What comes next waits until everything that the session asked is answered; whether it has to.
+    /// What comes next waits until everything that the session asked is answered; whether it has
+    /// to.
     pub(crate) fn hold_until_caught_up(&mut self, key: Key) -> bool {
         let behind = |session: &Session| !session.is_caught_up();
         let holds = self.sessions.get(key).is_some_and(behind);
@@ -954,7 +961,8 @@ impl Engine {
         self.reading.push(key);
     }
 
-    /// Tells the driver which sessions to read, once per turn: most reasons to wait come and go within one.
+    /// Tells the driver which sessions to read, once per turn: most reasons to wait come and go
+    /// within one.
     fn switch_reading(&mut self) {
         while let Some(key) = self.reading.pop() {
             let Some(session) = self.sessions.get_mut(key) else {
@@ -1142,7 +1150,8 @@ impl Engine {
         Some(self.links.insert(link))
     }
 
-    /// Whether there may be one more link that is not a session's own. Those have a bound of their own.
+    /// Whether there may be one more link that is not a session's own. Those have a bound of their
+    /// own.
     pub(crate) fn has_room_for_link(&self) -> bool {
         let counts = |(_, link): &(Key, &Link)| {
             link.role.is_bounded_by_links_max() && link.role != Role::Spare

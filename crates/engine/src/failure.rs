@@ -24,7 +24,8 @@ pub(crate) enum Cause<'a> {
     Deadline { server: &'a str, limit_ms: u32 },
     /// Its keys are another server's than this one's, and no one could be found who has them.
     Moved { server: &'a str },
-    /// It was cut through, so only its client can send it again, and its keys are on their way to another server or there.
+    /// It was cut through, so only its client can send it again, and its keys are on their way to
+    /// another server or there.
     TooLargeToMove { server: &'a str },
     /// A bound of ours, by its name.
     Bound { name: &'static str },

@@ -1,8 +1,8 @@
 //! All workers seen as one: questions that a session puts to every worker, and their answers.
 //!
-//! The session takes its place in the order of replies when it asks, and goes on. Each worker, this one
-//! too, gives its part; when the last part has come the reply goes to that place. A worker that gives
-//! none within [`QUESTION_MS`] leaves the session with an error, not without an answer.
+//! The session takes its place in the order of replies when it asks, and goes on. Each worker, this
+//! one too, gives its part; when the last part has come the reply goes to that place. A worker that
+//! gives none within [`QUESTION_MS`] leaves the session with an error, not without an answer.
 //!
 //! ```text
 //!   session    ask           handle_answer x count  ->  reply at its place
@@ -37,8 +37,8 @@ pub enum Question {
     List(Box<Filter>),
     /// To close the sessions that pass; how many they were.
     Kill(Box<Filter>),
-    /// To hold back what CLIENT PAUSE names. Answered when nothing that was let through before is still
-    /// on its way.
+    /// To hold back what CLIENT PAUSE names. Answered when nothing that was let through before is
+    /// still on its way.
     Pause {
         /// Of the sessions of which pool.
         pool: u16,
@@ -131,7 +131,8 @@ pub(crate) enum Form {
     AnyKilled,
     /// OK.
     Ok,
-    /// The request goes on, now that it is known whether the session is there to which it redirects.
+    /// The request goes on, now that it is known whether the session is there to which it
+    /// redirects.
     Target { to: u64, request: Kept },
 }
 
@@ -192,7 +193,8 @@ pub(crate) struct Settling {
 }
 
 impl Engine {
-    /// Another worker's session asks. The answer is an [`Action::Answer`], in this turn or a later one.
+    /// Another worker's session asks. The answer is an [`Action::Answer`], in this turn or a later
+    /// one.
     pub fn handle_question(&mut self, from: usize, ticket: u64, question: Question) {
         let answer = match question {
             Question::List(filter) => Answer::Lines(self.list_clients(&filter)),
@@ -316,7 +318,8 @@ impl Engine {
         Placed::Wait
     }
 
-    /// The same for a request that has its place. Returns whether they are asked; if not, its client is told.
+    /// The same for a request that has its place. Returns whether they are asked; if not, its
+    /// client is told.
     pub(crate) fn ask_in_place(&mut self, entry: Entry, question: Question, form: Form) -> bool {
         let has_room = self.asked.of_session(entry.session) < SETTINGS_PER_SESSION_MAX;
         if has_room {
@@ -472,8 +475,9 @@ impl Engine {
         if self.settling.is_empty() {
             return;
         }
-        // What was moved in its batch, or is asked again, stands behind what is younger. What waits for something at the server
-        // may wait for ever, and is not waited for: a server that is paused itself does not, either.
+        // What was moved in its batch, or is asked again, stands behind what is younger. What waits
+        // for something at the server may wait for ever, and is not waited for: a server that is
+        // paused itself does not, either.
         let (links, servers, pools) = (&self.links, &self.servers, &self.pools);
         let now = self.now.stamp_ms();
         let sessions = &self.sessions;

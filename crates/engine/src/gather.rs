@@ -1,7 +1,8 @@
 //! What several servers are asked for one request: each its part, and their replies become one.
 //!
-//! A part is an entry of its link's ledger like any other, with the place of the whole in the order of the session's
-//! replies. The session keeps what has come until all parts have; whoever fails has failed the whole.
+//! A part is an entry of its link's ledger like any other, with the place of the whole in the order
+//! of the session's replies. The session keeps what has come until all parts have; whoever fails
+//! has failed the whole.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -104,8 +105,8 @@ pub(crate) struct Gather {
     /// A part was executed, or may have been.
     executed: bool,
     silent: bool,
-    /// Of KEYS, its pattern: a server that sees keys without their prefix may be asked for more, and what it finds is then
-    /// looked through.
+    /// Of KEYS, its pattern: a server that sees keys without their prefix may be asked for more,
+    /// and what it finds is then looked through.
     sifted_by: Option<Box<[u8]>>,
 }
 
@@ -151,7 +152,8 @@ impl Gather {
         self.held_bytes = 0;
     }
 
-    /// Where that of a place is in a session's list, which is in the order of places, none in front of `head`.
+    /// Where that of a place is in a session's list, which is in the order of places, none in front
+    /// of `head`.
     pub(crate) fn find(gathers: &VecDeque<Gather>, head: u32, seq: u32) -> Option<usize> {
         let ahead = |seq: u32| seq.wrapping_sub(head);
         gathers
@@ -237,7 +239,8 @@ impl Engine {
         placed
     }
 
-    /// Every server of the pool gets the request; what is about sharded channels, those that may have some.
+    /// Every server of the pool gets the request; what is about sharded channels, those that may
+    /// have some.
     pub(crate) fn ask_all(&mut self, key: Key, request: &Request<'_>) -> Placed {
         self.ask_each(key, request, request.bytes, How::AsSaid)
     }
@@ -366,7 +369,8 @@ impl Engine {
         let servers = parts.iter().map(|(server, _)| *server);
         let links = match request.command.answer {
             Answer::Alone => self.links_alone(key, servers.collect()),
-            // All of them, before any is asked: nothing is to be done by halves that could be known.
+            // All of them, before any is asked: nothing is to be done by halves that could be
+            // known.
             _ => servers.map(|server| self.link_to(key, server)).collect(),
         };
         let links = match links {
@@ -655,7 +659,8 @@ fn is_read(request: &Request<'_>) -> bool {
 mod tests {
     use super::*;
 
-    /// What belongs to another part has another number, though the part's own be the same; and that there are too many is noticed.
+    /// What belongs to another part has another number, though the part's own be the same; and that
+    /// there are too many is noticed.
     #[test]
     fn what_is_met_is_told_apart_as_long_as_there_are_numbers() {
         let mut met = Met::Parts {

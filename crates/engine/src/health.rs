@@ -1,4 +1,5 @@
-//! How the servers behind us fare: who fails, who tries one that is away, and what INFO says of each.
+//! How the servers behind us fare: who fails, who tries one that is away, and what INFO says of
+//! each.
 //!
 //! ```text
 //!   a link is up ──lost, nothing can be had──► away: rests ──it is time──► one link tries
@@ -7,8 +8,9 @@
 //!        └──────────── all that rest connect ◄───────────── answered ─────────────────┘
 //! ```
 //!
-//! Links of several databases, users and sessions go to one server. Where none of them is up, what one of them has found out is
-//! true for the others: they fail at once, and do not knock each for itself.
+//! Links of several databases, users and sessions go to one server. Where none of them is up, what
+//! one of them has found out is true for the others: they fail at once, and do not knock each for
+//! itself.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -22,8 +24,8 @@ use crate::settings::Address;
 use crate::slots::Key;
 use crate::time::Time;
 
-/// How long requests wait for an attempt to reach a server that was away, milliseconds. If it answers at all it does so
-/// sooner; and who waits for one that is gone is to be told soon.
+/// How long requests wait for an attempt to reach a server that was away, milliseconds. If it
+/// answers at all it does so sooner; and who waits for one that is gone is to be told soon.
 const PROBE_MS: u64 = 100;
 
 /// How the connections to a server fare.
@@ -134,8 +136,8 @@ impl Engine {
         }
     }
 
-    /// How long is waited after so many failures. Between half and the whole of a pause that doubles, so that workers do not
-    /// knock all at once.
+    /// How long is waited after so many failures. Between half and the whole of a pause that
+    /// doubles, so that workers do not knock all at once.
     pub(crate) fn back_off_ms(&mut self, failures: u32) -> u32 {
         let timeouts = &self.settings.timeouts;
         let (min, max) = (timeouts.reconnect_min_ms, timeouts.reconnect_max_ms);
@@ -162,7 +164,8 @@ impl Engine {
         self.links.iter().any(is_up)
     }
 
-    /// Whether a server to which no shared link is up has answered the last attempt, and does not take its time over another one.
+    /// Whether a server to which no shared link is up has answered the last attempt, and does not
+    /// take its time over another one.
     pub(crate) fn answers_by_refusals(&self, server: ServerId) -> bool {
         let is_slow = |(_, link): (Key, &Link)| match link.state {
             State::Connecting { since } | State::Greeting { since, .. } => {
@@ -178,12 +181,14 @@ impl Engine {
         self.away_until(server).is_some() && self.server(server).health.reason == reason
     }
 
-    /// Whether a server is there: a link to it is up, whosever it is, or the last attempt at one was answered.
+    /// Whether a server is there: a link to it is up, whosever it is, or the last attempt at one
+    /// was answered.
     pub(crate) fn is_there(&self, server: ServerId) -> bool {
         self.server(server).health.answered || self.has_link_up(server)
     }
 
-    /// Whether there is a point in connecting a link now. If so, and its server was away, the others leave it to this one.
+    /// Whether there is a point in connecting a link now. If so, and its server was away, the
+    /// others leave it to this one.
     pub(crate) fn may_try(&mut self, key: Key, server: ServerId) -> bool {
         let Some(until) = self.away_until(server) else {
             return true;
@@ -214,7 +219,8 @@ impl Engine {
         probe.is_some_and(|probe| self.links.get(probe).is_some_and(tries))
     }
 
-    /// Links that were to be connected while their server is known to be away: they have failed, as if they had tried.
+    /// Links that were to be connected while their server is known to be away: they have failed, as
+    /// if they had tried.
     pub(crate) fn fail_untried(&mut self) {
         for key in std::mem::take(&mut self.untried) {
             if let Some(link) = self.links.get(key).filter(|link| link.untried) {
@@ -272,7 +278,8 @@ impl Engine {
         }
     }
 
-    /// Servers to which no link is up, and that cannot be reached. One that owns slots and is read as a replica, too, is one.
+    /// Servers to which no link is up, and that cannot be reached. One that owns slots and is read
+    /// as a replica, too, is one.
     pub(crate) fn servers_away(&self) -> u64 {
         let ids = (0..self.servers.len() as u16).map(ServerId);
         let away = ids.filter(|id| !self.server(*id).gone && self.away_until(*id).is_some());

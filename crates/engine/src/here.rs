@@ -24,7 +24,8 @@ impl Engine {
     /// Answers a request whose command the table gives to us.
     pub(crate) fn answer_here(&mut self, key: Key, request: &Request<'_>) -> Placed {
         match request.id {
-            // As to a subscriber, which its session is; or behind something else of its transaction.
+            // As to a subscriber, which its session is; or behind something else of its
+            // transaction.
             id::PING if self.is_restricted(key) => self.pong_in_subscription(key, request),
             id::PING => self.place_on_link(key, request.bytes, true, None),
             id::QUIT => {
@@ -133,8 +134,8 @@ impl Engine {
         }
     }
 
-    /// Gives a session another database or version of the protocol: another link, which has to prove
-    /// that its server agrees.
+    /// Gives a session another database or version of the protocol: another link, which has to
+    /// prove that its server agrees.
     fn move_to(&mut self, key: Key, version: Version, db: u32) -> Moved {
         let Some(session) = self.sessions.get(key) else {
             return Moved::Done;
@@ -197,7 +198,8 @@ impl Engine {
                 return Moved::Done;
             }
             State::Resting { .. } => {
-                // What the server says to a SELECT or HELLO of ours is what it would say to the client's.
+                // What the server says to a SELECT or HELLO of ours is what it would say to the
+                // client's.
                 let theirs = state.refusal.as_deref().filter(|text| {
                     [
                         b"ERR DB index".as_slice(),
@@ -295,8 +297,9 @@ impl Engine {
         self.identity(session.server)
     }
 
-    /// Whether the server agrees to READONLY or READWRITE though it is no Cluster's: Valkey 8 and newer to both, where
-    /// they are for who can be redirected to a primary, Redis up to 6.2 to the second.
+    /// Whether the server agrees to READONLY or READWRITE though it is no Cluster's: Valkey 8 and
+    /// newer to both, where they are for who can be redirected to a primary, Redis up to 6.2 to the
+    /// second.
     fn takes_without_cluster(&self, key: Key, id: CommandId) -> bool {
         match self.release_of(key) {
             Some(("valkey", (major, _))) => major >= 8,

@@ -17,8 +17,8 @@ use crate::unknown::What;
 use crate::words::unknown_command;
 
 impl Engine {
-    /// A request of which `rest` is the beginning turns out too large to hold. Returns how many bytes of
-    /// `rest` are done with, or `None` if it has to wait.
+    /// A request of which `rest` is the beginning turns out too large to hold. Returns how many
+    /// bytes of `rest` are done with, or `None` if it has to wait.
     pub(crate) fn begin_large(
         &mut self,
         key: Key,
@@ -184,7 +184,8 @@ impl Engine {
         Some(link)
     }
 
-    /// There is a bound for such links: at it, the session waits until there is room for as many as it needs.
+    /// There is a bound for such links: at it, the session waits until there is room for as many as
+    /// it needs.
     pub(crate) fn wait_for_streaming(&mut self, key: Key, needed: usize) -> Result<(), Blocked> {
         let max = self.settings.limits.streaming_links_max as usize;
         if needed > max {

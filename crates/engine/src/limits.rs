@@ -1,5 +1,5 @@
-//! Every maximum of the engine that a client, a server or an operator can meet, in one place, with what happens at it. What only says how much memory
-//! is worth keeping stands where it is kept.
+//! Every maximum of the engine that a client, a server or an operator can meet, in one place, with
+//! what happens at it. What only says how much memory is worth keeping stands where it is kept.
 //!
 //! Limits marked *wire* are Redis's own: a client meets the same error at the same size whether it
 //! speaks to us or to the server. The others bound what we hold on behalf of others.
@@ -31,19 +31,22 @@ pub struct Limits {
     pub request_held_bytes_max: u32,
     /// Links of one worker on which one large request each travels. At it: the next one waits.
     pub streaming_links_max: u32,
-    /// Links of one worker to all servers, except those that sessions have for themselves; or four for each node of its
-    /// Clusters, if that is more: they may grow. At it: what needs one more is refused.
+    /// Links of one worker to all servers, except those that sessions have for themselves; or four
+    /// for each node of its Clusters, if that is more: they may grow. At it: what needs one more is
+    /// refused.
     pub links_max: u32,
-    /// Links of one worker that one session each has for itself: because it waits there (BLPOP), or for
-    /// what the server knows about it (WATCH, CLIENT TRACKING, MONITOR), or to stand for it (REDIRECT). At it: as
+    /// Links of one worker that one session each has for itself: because it waits there (BLPOP), or
+    /// for what the server knows about it (WATCH, CLIENT TRACKING, MONITOR), or to stand for it
+    /// (REDIRECT). At it: as
     /// [`Settings::pinned_links_full`](crate::settings::Settings::pinned_links_full) says.
     pub pinned_links_max: u32,
     /// Bytes that a session may queue between MULTI and EXEC. At it: the transaction is refused.
     pub transaction_bytes_max: u32,
-    /// Channels and patterns that one session may subscribe to. At it: what would pass it is refused.
+    /// Channels and patterns that one session may subscribe to. At it: what would pass it is
+    /// refused.
     pub session_subscriptions_max: u32,
-    /// Channels and patterns that all sessions of one worker may subscribe to, each for itself. At it: the
-    /// same.
+    /// Channels and patterns that all sessions of one worker may subscribe to, each for itself. At
+    /// it: the same.
     pub worker_subscriptions_max: u32,
     /// Requests on one link that are not answered yet. At it: the sessions that add more wait.
     pub link_ledger_max: u32,
@@ -120,10 +123,12 @@ pub const NAME_BYTES_MAX: usize = 1 << 10;
 /// Bytes of one MGET or MSET that we make of many requests. At it: another one, as at
 /// [`FlushRule::fused_keys_max`](crate::settings::FlushRule::fused_keys_max).
 pub const FUSED_BYTES_MAX: usize = 8 << 10;
-/// Bytes that a session sends while something of it that has left with others is not answered. At it: it is not read.
+/// Bytes that a session sends while something of it that has left with others is not answered. At
+/// it: it is not read.
 pub const FUSED_WAITING_BYTES_MAX: usize = 64 << 10;
-/// How long ago a user may have been seen to have the right to GET, or to SET, milliseconds. Half of it later one request
-/// goes by itself to see it again; after all of it nothing is fused until it is seen.
+/// How long ago a user may have been seen to have the right to GET, or to SET, milliseconds. Half
+/// of it later one request goes by itself to see it again; after all of it nothing is fused until
+/// it is seen.
 pub const RIGHT_SEEN_MS: u64 = 1_000;
 
 /// Bytes a second that a request on a streaming link must bring, or its reply take away, while
@@ -168,18 +173,20 @@ pub const SUBSCRIBING_BYTES_MAX: usize = 128 << 10;
 /// milliseconds. At it: the client gets an error.
 pub const QUESTION_MS: u32 = 5_000;
 
-/// A link that nobody has needed for this long is closed, milliseconds: a hub's without subscriptions, a
-/// session's own that was given back, a shared one without riders, but for the first one of a server.
+/// A link that nobody has needed for this long is closed, milliseconds: a hub's without
+/// subscriptions, a session's own that was given back, a shared one without riders, but for the
+/// first one of a server.
 pub const LINK_UNUSED_MS: u32 = 10_000;
 
 /// Bytes of an open batch at which it leaves although the link is busy: what Redis reads at once
 /// (its `PROTO_IOBUF_LEN`), so a larger batch would save the server nothing.
 pub const BATCH_BYTES_MAX: usize = 16 << 10;
-/// The same where most of it may leave together: as one they take about half as much, and the more there are, the more are the
-/// same.
+/// The same where most of it may leave together: as one they take about half as much, and the more
+/// there are, the more are the same.
 pub const JOINED_BATCH_BYTES_MAX: usize = 2 * BATCH_BYTES_MAX;
 
-/// Bytes of answers that wait for the rest, where several servers were asked at once. At it: they are written.
+/// Bytes of answers that wait for the rest, where several servers were asked at once. At it: they
+/// are written.
 pub const KEPT_BYTES_MAX: usize = BATCH_BYTES_MAX;
 
 /// Reply bytes that one session may be owed at a time on a link that all share, by the sizes of its
@@ -216,21 +223,23 @@ pub const RECONNECT_TOKEN_MS: u32 = 20;
 /// Tokens that a link takes which answered nothing, while another link to its server is up.
 pub const RECONNECT_UNANSWERED_TOKENS: u32 = 20;
 
-/// Bodies of scripts that one worker remembers. At it: all are forgotten, and the next ones remembered.
+/// Bodies of scripts that one worker remembers. At it: all are forgotten, and the next ones
+/// remembered.
 pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 
-/// Sessions to which one transaction may redirect what it tracks: each has a link that stands for it, out of those that have
-/// a bound, as long as the transaction is open.
+/// Sessions to which one transaction may redirect what it tracks: each has a link that stands for
+/// it, out of those that have a bound, as long as the transaction is open.
 pub const REDIRECTS_QUEUED_MAX: usize = 4;
 
-/// Sentinels that one worker listens to for one pool. Others are listened to when of these one is gone.
+/// Sentinels that one worker listens to for one pool. Others are listened to when of these one is
+/// gone.
 pub const SENTINELS_WATCHED_MAX: usize = 5;
 
 /// See [`Limits::links_max`].
 pub const LINKS_PER_SERVER: usize = 4;
 
-/// Servers that one worker knows of, in all its pools, with those that are gone. At it: what a Cluster's nodes say of another one
-/// is not followed.
+/// Servers that one worker knows of, in all its pools, with those that are gone. At it: what a
+/// Cluster's nodes say of another one is not followed.
 pub const SERVERS_MAX: usize = 8 << 10;
 
 /// Replicas of one primary that are read. At it: what is said of others is left alone.
@@ -293,8 +302,8 @@ pub const LOGINS_MAX: usize = 1 << 10;
 /// password that a server accepts rides on links that greet with the newest of these.
 pub const PASSWORDS_OF_USER_MAX: usize = 4;
 
-/// Commands that the table does not have of which one worker remembers what a server said. At it: all
-/// are forgotten, and asked for again.
+/// Commands that the table does not have of which one worker remembers what a server said. At it:
+/// all are forgotten, and asked for again.
 pub const LEARNED_COMMANDS_MAX: usize = 1 << 10;
 
 /// Addresses of one Cluster that a redirect has named, and no topology answer yet. The same number

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The ledger has an entry for every request whose reply has not come, whoever still wants it: a
-//! reply belongs to the entry in front and to nothing else. An entry leaves only when its reply ends
-//! or the connection does. Its bytes are kept as long: a read that was lost can be sent again.
+//! reply belongs to the entry in front and to nothing else. An entry leaves only when its reply
+//! ends or the connection does. Its bytes are kept as long: a read that was lost can be sent again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -34,7 +34,8 @@ use crate::subscriptions::LineId;
 use crate::time::Time;
 use crate::trial::{BY_SLOT, COLLAPSING, FUSING, Trial};
 
-/// Why a link is given up that brought a reply to nothing: nobody could be told whose the next one is.
+/// Why a link is given up that brought a reply to nothing: nobody could be told whose the next one
+/// is.
 pub(crate) const UNASKED: &str = "it sent a reply that nobody asked for";
 
 /// What makes links interchangeable: sessions with the same key share one.
@@ -62,8 +63,9 @@ impl LinkKey {
 pub(crate) enum Role {
     /// Everybody's.
     Shared,
-    /// Nobody's any more: `by` takes its replies too slowly, and the link serves what it owes. Or it is for what others had asked
-    /// behind such a session, of whom `by` may be the next. Or its server is not the one any more that is meant, and `by` nobody.
+    /// Nobody's any more: `by` takes its replies too slowly, and the link serves what it owes. Or
+    /// it is for what others had asked behind such a session, of whom `by` may be the next. Or its
+    /// server is not the one any more that is meant, and `by` nobody.
     Captured { by: Key },
     /// One large request of `by`.
     Streaming { by: Key },
@@ -101,8 +103,8 @@ impl Role {
         }
     }
 
-    /// Whether it serves one session alone for as long as that likes: of these there are many, within a bound
-    /// of their own.
+    /// Whether it serves one session alone for as long as that likes: of these there are many,
+    /// within a bound of their own.
     pub(crate) fn is_one_sessions(self) -> bool {
         matches!(self, Role::Pinned { .. } | Role::Redirect { .. })
     }
@@ -187,8 +189,8 @@ pub(crate) enum Why {
 }
 
 pub(crate) struct Link {
-    /// Whether a request may be appended without further questions: the one question of the hot path.
-    /// Set by [`Link::admit`] alone.
+    /// Whether a request may be appended without further questions: the one question of the hot
+    /// path. Set by [`Link::admit`] alone.
     pub(crate) accepting: bool,
     /// Whether it takes requests, if need be with questions: it is shared or pinned, and has room.
     pub(crate) takes: bool,
@@ -229,10 +231,12 @@ pub(crate) struct Link {
     pub(crate) asks_again: bool,
     /// That, until it is put on the link.
     pub(crate) again: Vec<(Entry, Vec<u8>)>,
-    /// When it was last seen that this user may GET, and SET. Whoever may MGET need not have the right to GET.
+    /// When it was last seen that this user may GET, and SET. Whoever may MGET need not have the
+    /// right to GET.
     pub(crate) may_get: Option<Time>,
     pub(crate) may_set: Option<Time>,
-    /// Whether it pays to fuse GETs: not where many find nothing, for each of those costs two requests ...
+    /// Whether it pays to fuse GETs: not where many find nothing, for each of those costs two
+    /// requests ...
     pub(crate) gets: Trial,
     /// ... and SETs.
     pub(crate) sets: Trial,
@@ -337,8 +341,8 @@ impl Link {
         }
     }
 
-    /// Opens or closes the link to requests. While CLIENT PAUSE is on, every request is asked whether it
-    /// has to wait, so none goes the short way.
+    /// Opens or closes the link to requests. While CLIENT PAUSE is on, every request is asked
+    /// whether it has to wait, so none goes the short way.
     pub(crate) fn admit(&mut self, takes: bool, paused: bool) {
         self.takes = takes;
         self.accepting = takes && !paused;
@@ -368,7 +372,8 @@ impl Link {
             && !self.scanner.is_inside()
     }
 
-    /// Whether nothing is asked on it, and nothing has come for so long: nobody would notice that its server is gone.
+    /// Whether nothing is asked on it, and nothing has come for so long: nobody would notice that
+    /// its server is gone.
     pub(crate) fn is_quiet(&self, now: Time, ms: u32) -> bool {
         self.is_up() && self.in_flight() == 0 && now.since_ms(self.progress) >= u64::from(ms)
     }
@@ -474,7 +479,8 @@ impl Link {
         self.ledger.iter().any(|entry| entry.session == session)
     }
 
-    /// Whether the reply of this place comes on this link; it may have to be asked for again first, when what is read now ends.
+    /// Whether the reply of this place comes on this link; it may have to be asked for again first,
+    /// when what is read now ends.
     pub(crate) fn brings(&self, session: Key, seq: u32) -> bool {
         let again = self.again.iter().map(|(entry, _)| entry);
         let mut all = self.ledger.iter().chain(again);
@@ -521,10 +527,10 @@ impl Link {
         self.open_since = now;
     }
 
-    /// Whether the open batch leaves. Level 2: an idle link flushes at once; a busy one when the batch
-    /// in flight has come back, when the batch is full, or when its oldest request has waited long
-    /// enough. Replies announce requests: who was answered and is about to ask again is waited for,
-    /// within the same bound, so the requests of one crowd stay one batch.
+    /// Whether the open batch leaves. Level 2: an idle link flushes at once; a busy one when the
+    /// batch in flight has come back, when the batch is full, or when its oldest request has waited
+    /// long enough. Replies announce requests: who was answered and is about to ask again is waited
+    /// for, within the same bound, so the requests of one crowd stay one batch.
     ///
     /// `soon`: how many are about to come, where that is not in the link's own calendar.
     pub(crate) fn decide(&mut self, rule: &FlushRule, now: Time, soon: Option<u32>) -> Decision {
@@ -625,8 +631,8 @@ impl Link {
         *entry
     }
 
-    /// From now on bytes are cut through. No request may be put on the link until they are all written: which
-    /// bytes are whose could not be told.
+    /// From now on bytes are cut through. No request may be put on the link until they are all
+    /// written: which bytes are whose could not be told.
     pub(crate) fn begin_streaming(&mut self) {
         debug_assert!(self.ledger.is_empty() && self.out.bytes().is_empty());
         self.streaming = Streaming::Open;
@@ -658,8 +664,8 @@ impl Link {
             && !self.is_late
     }
 
-    /// Appends a part of a request that is cut through; it may be written at once. The kernel's time to take it begins now,
-    /// unless it has not taken the part before.
+    /// Appends a part of a request that is cut through; it may be written at once. The kernel's
+    /// time to take it begins now, unless it has not taken the part before.
     pub(crate) fn stream(&mut self, bytes: &[u8], now: Time) {
         if self.pending().is_empty() && self.in_flight() == 0 {
             self.progress = now;
@@ -718,14 +724,16 @@ impl Link {
         sent
     }
 
-    /// The connection is gone. Gives back the requests that may have been executed, and whatever nobody waits for. Those that
-    /// were not written whole stay, for the next connection; so do, if there is to be one at once (`again`), reads
-    /// that were sent once, unless their session asked for a change behind them: they would see it.
+    /// The connection is gone. Gives back the requests that may have been executed, and whatever
+    /// nobody waits for. Those that were not written whole stay, for the next connection; so do, if
+    /// there is to be one at once (`again`), reads that were sent once, unless their session asked
+    /// for a change behind them: they would see it.
     pub(crate) fn disconnect(&mut self, again: bool) -> Vec<Entry> {
         let sent = self.sent();
         let mixed = self.is_mixed();
         let mut changed = HashSet::new();
-        // What nobody waits for any more is not begun again: its client may have asked for something else meanwhile.
+        // What nobody waits for any more is not begun again: its client may have asked for
+        // something else meanwhile.
         let is_wanted = |entry: &Entry| entry.session != Key::NOBODY || entry.duty;
         let mut stays: Vec<bool> = self.ledger.iter().map(is_wanted).collect();
         let mut of_entry = self.duties.iter();
@@ -804,8 +812,8 @@ impl Link {
         self.asks_again || self.ledger.iter().any(|entry| entry.class == Class::Same)
     }
 
-    /// What is asked again stands behind what was asked behind it: each session's requests come into the order
-    /// again in which it asked them. Nothing is in flight.
+    /// What is asked again stands behind what was asked behind it: each session's requests come
+    /// into the order again in which it asked them. Nothing is in flight.
     fn put_into_asked_order(&mut self) {
         let mut duties = std::mem::take(&mut self.duties).into_iter();
         let mut at = 0;
@@ -832,9 +840,9 @@ impl Link {
         entries.any(|entry| entry.session != Key::NOBODY && Some(entry.session) != front)
     }
 
-    /// Takes what can go another way: the requests of sessions, other than `captor`, that only read here,
-    /// and not much. Their replies will be dropped. A session that also writes here must wait, or its order
-    /// is lost; one that asks for much would make the server do much twice.
+    /// Takes what can go another way: the requests of sessions, other than `captor`, that only read
+    /// here, and not much. Their replies will be dropped. A session that also writes here must
+    /// wait, or its order is lost; one that asks for much would make the server do much twice.
     pub(crate) fn take_reads_of_others(&mut self, captor: Key) -> Vec<(Entry, Vec<u8>)> {
         let mixed = self.is_mixed();
         let mut asked: HashMap<Key, usize> = HashMap::new();
@@ -937,8 +945,9 @@ pub(crate) struct Left {
     pub(crate) duty: Option<Duty>,
 }
 
-/// Reads of one session that are asked again elsewhere when its link is not read any more. Where two hundred sessions are slow,
-/// one after the other, each of them has what the others wait for asked again: with 128 a server had nothing else to do.
+/// Reads of one session that are asked again elsewhere when its link is not read any more. Where
+/// two hundred sessions are slow, one after the other, each of them has what the others wait for
+/// asked again: with 128 a server had nothing else to do.
 const ASKED_AGAIN_MAX: usize = 16;
 
 #[cfg(test)]
@@ -1094,7 +1103,8 @@ mod tests {
     #[test]
     fn a_read_goes_again_once_unless_a_change_was_sent_behind_it() {
         let mut link = link();
-        // Odd ones read: 1 has the change 2 behind it, 3 and 5 have 4 behind them, which was not sent.
+        // Odd ones read: 1 has the change 2 behind it, 3 and 5 have 4 behind them, which was not
+        // sent.
         for seq in 0..6 {
             push(&mut link, seq, 10);
         }

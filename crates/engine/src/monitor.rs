@@ -1,8 +1,9 @@
-//! MONITOR: the link of the session becomes a tunnel. What the client sends goes to the server as it is, and
-//! what the server sends comes back as it is, since nothing tells a reply from what the server shows.
+//! MONITOR: the link of the session becomes a tunnel. What the client sends goes to the server as
+//! it is, and what the server sends comes back as it is, since nothing tells a reply from what the
+//! server shows.
 //!
-//! Two requests end it, and both are the server's to answer, behind all that it still owes: QUIT, by closing
-//! the connection, and RESET, by a reply that nothing else is like.
+//! Two requests end it, and both are the server's to answer, behind all that it still owes: QUIT,
+//! by closing the connection, and RESET, by a reply that nothing else is like.
 
 use respool_protocol::commands::{self, Answer, id};
 use respool_protocol::reply::{Scanned, Scanner};
@@ -69,8 +70,8 @@ impl Engine {
         let owed = match state.tunnel {
             Some(Tunnel::Open { owed }) if !full => owed,
             _ => {
-                // The reply to MONITOR comes before all others, nothing comes behind the end; and a server that
-                // does not read must not make us hold what its client sends.
+                // The reply to MONITOR comes before all others, nothing comes behind the end; and a
+                // server that does not read must not make us hold what its client sends.
                 self.wait_at(key, link);
                 return Placed::Wait;
             }
@@ -127,7 +128,8 @@ impl Engine {
             return;
         };
         let by = link.role.captor();
-        // What has not come whole waits for its end, if that is not too far: so it is known what is passed on.
+        // What has not come whole waits for its end, if that is not too far: so it is known what is
+        // passed on.
         let mut kept = std::mem::take(&mut link.partial);
         let bytes = if kept.is_empty() {
             bytes

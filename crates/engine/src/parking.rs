@@ -11,7 +11,8 @@ use crate::slots::Key;
 /// What a session is owed, and is not to get yet.
 #[derive(Default)]
 pub(crate) struct Parking {
-    /// From that of `first` on, as far as something has come; those in front of it have had their turn.
+    /// From that of `first` on, as far as something has come; those in front of it have had their
+    /// turn.
     places: Vec<Place>,
     passed: usize,
     first: u32,
@@ -22,8 +23,8 @@ pub(crate) struct Parking {
     left: usize,
 }
 
-/// A reply, or several neighbouring ones, which stand at the place of the first; behind it the request, if that may have to be
-/// asked again.
+/// A reply, or several neighbouring ones, which stand at the place of the first; behind it the
+/// request, if that may have to be asked again.
 #[derive(Clone, Copy)]
 struct Place {
     /// 0: nothing has come.
@@ -165,8 +166,8 @@ impl Parking {
         }
     }
 
-    /// Appends the replies whose turn it is, from `head` on; returns the place behind them, and how long the requests are
-    /// that leave with them.
+    /// Appends the replies whose turn it is, from `head` on; returns the place behind them, and how
+    /// long the requests are that leave with them.
     pub(crate) fn unpark(&mut self, head: u32, out: &mut Vec<u8>) -> (u32, usize) {
         self.pass(head);
         let (mut behind, mut requests_len) = (head, 0);

@@ -1,9 +1,9 @@
 //! Sessions with a link of their own: because the server's side of the connection knows something
 //! about them (watched keys, tracking), or because one request of theirs may wait there.
 //!
-//! A session changes links only while nothing of it is in flight, so its requests never overtake each
-//! other. A link is given back as soon as the last reason for it has ended and everything on it was
-//! answered: clean, since what was done on it leaves no trace, or else it is closed.
+//! A session changes links only while nothing of it is in flight, so its requests never overtake
+//! each other. A link is given back as soon as the last reason for it has ended and everything on
+//! it was answered: clean, since what was done on it leaves no trace, or else it is closed.
 
 use respool_protocol::commands::id;
 
@@ -59,8 +59,9 @@ impl Engine {
         }
     }
 
-    /// Waits until nothing at all is in flight on a session's own link. A session may have all its answers
-    /// before that: a request that was given up still has its place there, and so has what we ask.
+    /// Waits until nothing at all is in flight on a session's own link. A session may have all its
+    /// answers before that: a request that was given up still has its place there, and so has what
+    /// we ask.
     pub(crate) fn wait_for_own_link(&mut self, key: Key) -> bool {
         let Some(session) = self.sessions.get(key) else {
             return false;
@@ -175,8 +176,8 @@ impl Engine {
         }
     }
 
-    /// The reason has ended with what the session asked last: once that is answered, and if there is no
-    /// other one, it goes on with everybody else.
+    /// The reason has ended with what the session asked last: once that is answered, and if there
+    /// is no other one, it goes on with everybody else.
     pub(crate) fn unpin(&mut self, key: Key, pins: Pins) {
         if let Some(session) = self.sessions.get_mut(key)
             && session.pins.any(pins)
@@ -237,9 +238,9 @@ impl Engine {
         }
     }
 
-    /// A session's own link is lost, and with it what the server knew about the session. Watched keys
-    /// may have changed, so its transaction will fail as if they had; whatever else it was, only a new
-    /// connection of the client can bring it back.
+    /// A session's own link is lost, and with it what the server knew about the session. Watched
+    /// keys may have changed, so its transaction will fail as if they had; whatever else it was,
+    /// only a new connection of the client can bring it back.
     pub(crate) fn lose_pins(&mut self, by: Key, link: Key, was_up: bool, lost: Cause<'_>) {
         // The server was told that no more comes, or said it itself.
         let quitting =
@@ -271,8 +272,8 @@ impl Engine {
         }
     }
 
-    /// One request that may wait at the server (`waits`), or must not wait behind others, and leaves nothing
-    /// behind that its pins do not tell.
+    /// One request that may wait at the server (`waits`), or must not wait behind others, and
+    /// leaves nothing behind that its pins do not tell.
     pub(crate) fn place_alone(
         &mut self,
         key: Key,
@@ -331,9 +332,10 @@ impl Engine {
         Placed::Done
     }
 
-    /// A client has said its last, and as far as is known here the server makes it wait. On its link we say no more
-    /// either: what the server has for it still comes, and a wait the server ends as that of any client that has left,
-    /// without an element that nobody would get. Then it closes the link.
+    /// A client has said its last, and as far as is known here the server makes it wait. On its
+    /// link we say no more either: what the server has for it still comes, and a wait the server
+    /// ends as that of any client that has left, without an element that nobody would get. Then it
+    /// closes the link.
     pub(crate) fn end_wait(&mut self, key: Key) {
         self.reading_changed(key);
         let Some(session) = self.sessions.get(key) else {
@@ -347,7 +349,8 @@ impl Engine {
         if self.draining && link.is_up() && link.sends == Sends::More {
             return self.dismiss(own);
         }
-        // What it sent behind that may be executed on this link alone: it is, if the server need not wait first.
+        // What it sent behind that may be executed on this link alone: it is, if the server need
+        // not wait first.
         let has_more = !session.held.is_empty() && !session.pins.is_empty();
         let asked_at = link.ledger.back().map_or(0, |entry| entry.at_ms);
         if has_more && self.now_ms.wrapping_sub(asked_at) < LAST_WORDS_MS {
@@ -368,9 +371,10 @@ impl Engine {
         self.end_sending(own);
     }
 
-    /// A session waits, and it is respool that leaves. A server drops what it has for a client that has left; so it is
-    /// asked to end the wait: with an error, for some servers do not survive to end one with its time (Redis before 7.2, when
-    /// a pause has put it off). It may not have heard yet of what it is to end, or not wait any more.
+    /// A session waits, and it is respool that leaves. A server drops what it has for a client that
+    /// has left; so it is asked to end the wait: with an error, for some servers do not survive to
+    /// end one with its time (Redis before 7.2, when a pause has put it off). It may not have heard
+    /// yet of what it is to end, or not wait any more.
     fn dismiss(&mut self, own: Key) {
         let now = self.now;
         let Some(link) = self.links.get_mut(own) else {
@@ -416,7 +420,8 @@ impl Engine {
         }
     }
 
-    /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of its own.
+    /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE: as long as it is on, the session keeps a link of
+    /// its own.
     pub(crate) fn switch(&mut self, key: Key, request: &Request<'_>) -> Placed {
         // Whether it is on is known when what was asked before is answered.
         if self.hold_until_caught_up(key) {
@@ -478,7 +483,8 @@ impl Engine {
 const DISMISSALS_MAX: u8 = 2;
 const DISMISSAL_MS: u64 = 1_000;
 
-/// A server that has not answered for so long waits: what its client sent behind that before it left is not executed.
+/// A server that has not answered for so long waits: what its client sent behind that before it
+/// left is not executed.
 const LAST_WORDS_MS: u32 = 100;
 
 /// What a command of [`Engine::switch`] asks for.

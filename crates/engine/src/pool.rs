@@ -38,7 +38,8 @@ pub(crate) struct Server {
     pub(crate) replica_of: Option<ServerId>,
     /// Where it is, nobody has said yet: its links wait for that.
     pub(crate) unknown: bool,
-    /// Of each version of the protocol, the kind of link that was asked for last, and the one that all share.
+    /// Of each version of the protocol, the kind of link that was asked for last, and the one that
+    /// all share.
     pub(crate) current: [Option<(LinkKey, Key)>; 2],
     /// How its connections fare.
     pub(crate) health: Health,
@@ -76,8 +77,8 @@ impl Server {
     }
 }
 
-/// The pools by their indices: first those that listeners lead to, in the order of their settings, and behind them the parts of
-/// these.
+/// The pools by their indices: first those that listeners lead to, in the order of their settings,
+/// and behind them the parts of these.
 #[derive(Debug)]
 pub(crate) struct Pools(Vec<Pool>);
 
@@ -89,7 +90,8 @@ pub(crate) struct Pool {
     /// The index of the pool whose clients ask it: its own, unless it is a part of that one.
     pub(crate) whole: u16,
     pub(crate) topology: Topology,
-    /// How all keys begin that are its, where its servers see them without that. Empty: they see them as they are.
+    /// How all keys begin that are its, where its servers see them without that. Empty: they see
+    /// them as they are.
     pub(crate) unseen: Box<[u8]>,
     /// By what SCAN knows its servers.
     numbers: Range<u16>,
@@ -125,7 +127,8 @@ pub(crate) enum Topology {
     Cluster(Box<Cluster>),
 }
 
-/// What a key shares with those that one command may name together with it: on a Cluster its slot, elsewhere its server.
+/// What a key shares with those that one command may name together with it: on a Cluster its slot,
+/// elsewhere its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Group {
     /// The index of the pool, or of the part, that knows the owner.
@@ -211,12 +214,14 @@ impl Pools {
         parts.map(|part| &self[usize::from(*part)])
     }
 
-    /// Where everything of a pool is that has no key: the part for the keys that begin in no way that is named.
+    /// Where everything of a pool is that has no key: the part for the keys that begin in no way
+    /// that is named.
     pub(crate) fn first_of(&self, pool: usize) -> &Pool {
         &self[usize::from(self.parts_of(pool)[0])]
     }
 
-    /// The server for what has no key: it owns everything where there is only one, so a request need not be looked at.
+    /// The server for what has no key: it owns everything where there is only one, so a request
+    /// need not be looked at.
     pub(crate) fn home_of(&self, pool: usize) -> ServerId {
         match &self.first_of(pool).topology {
             Topology::Cluster(cluster) => cluster.home(),
@@ -229,7 +234,8 @@ impl Pools {
         self.each_of(pool).any(|part| part.cluster().is_some())
     }
 
-    /// Whether what some of its servers refuse for a while, or for good, is asked again or elsewhere.
+    /// Whether what some of its servers refuse for a while, or for good, is asked again or
+    /// elsewhere.
     pub(crate) fn refuse_for_now(&self, pool: usize) -> bool {
         self.each_of(pool)
             .any(|part| part.cluster().is_some() || part.watch.is_some())
@@ -257,17 +263,20 @@ impl Pools {
         readers.map(|readers| readers.own_writes())
     }
 
-    /// Whether all sessions of a pool read their own writes from the beginning: if they do in one part, then in all.
+    /// Whether all sessions of a pool read their own writes from the beginning: if they do in one
+    /// part, then in all.
     pub(crate) fn all_read_own_writes(&self, pool: usize) -> bool {
         self.own_writes(pool).any(|(all, _)| all)
     }
 
-    /// How long a session of a pool that reads its own writes does so, milliseconds: as long as in any part. 0: no time is said.
+    /// How long a session of a pool that reads its own writes does so, milliseconds: as long as in
+    /// any part. 0: no time is said.
     pub(crate) fn own_writes_ms(&self, pool: usize) -> u32 {
         self.own_writes(pool).map(|(_, ms)| ms).max().unwrap_or(0)
     }
 
-    /// The pool or the part that knows the owner of a key, and that owner; `random` is asked where any will do.
+    /// The pool or the part that knows the owner of a key, and that owner; `random` is asked where
+    /// any will do.
     #[inline]
     pub(crate) fn owner_of(
         &self,
@@ -354,8 +363,8 @@ impl Pools {
         }
     }
 
-    /// The server of this number, by which SCAN knows it as long as it is there; if that is gone, the first of its Cluster, whose
-    /// nodes have new numbers. And the number of the next one.
+    /// The server of this number, by which SCAN knows it as long as it is there; if that is gone,
+    /// the first of its Cluster, whose nodes have new numbers. And the number of the next one.
     pub(crate) fn scanned_from(
         &self,
         pool: usize,
@@ -380,8 +389,8 @@ impl Pools {
             .all(|part| part.numbered().count() >= part.servers().len())
     }
 
-    /// How many requests that are about to come are one server's, if each is of a session that asks all servers alike.
-    /// `None`: sessions are expected by links.
+    /// How many requests that are about to come are one server's, if each is of a session that asks
+    /// all servers alike. `None`: sessions are expected by links.
     #[inline]
     pub(crate) fn soon_by_server(&mut self, pool: usize, now: Time) -> Option<u32> {
         let soon = self[pool].crowd.as_mut()?.soon(now);
@@ -413,8 +422,8 @@ impl DerefMut for Pools {
     }
 }
 
-/// The numbers by which SCAN knows the servers of parts: the same in every process, whichever Cluster is known first. Of what those
-/// leave that do not change, each Cluster has the same share.
+/// The numbers by which SCAN knows the servers of parts: the same in every process, whichever
+/// Cluster is known first. Of what those leave that do not change, each Cluster has the same share.
 fn numbers_of(parts: &[Part]) -> Vec<Range<u16>> {
     let count = |part: &Part| match &part.kind {
         PoolKind::Single(_) | PoolKind::ByPrefix { .. } => Some(1),
@@ -500,8 +509,9 @@ impl Pool {
         }
     }
 
-    /// The owner of a key; `Err`: one of its parts knows. Left to itself the compiler makes it a call, which costs more than what
-    /// it does (`make instructions`: 4 % of a request to three servers).
+    /// The owner of a key; `Err`: one of its parts knows. Left to itself the compiler makes it a
+    /// call, which costs more than what it does (`make instructions`: 4 % of a request to three
+    /// servers).
     #[inline(always)]
     pub(crate) fn owner_of<R: FnOnce() -> u32>(
         &self,
@@ -591,8 +601,9 @@ impl Pool {
     }
 }
 
-/// How the keys of parts begin, in the order of their bytes. What fits a key is not behind it, and what stands between the
-/// two begins with it: so from the last one that is not behind the key, the way by the prefixes of prefixes meets the longest.
+/// How the keys of parts begin, in the order of their bytes. What fits a key is not behind it, and
+/// what stands between the two begins with it: so from the last one that is not behind the key, the
+/// way by the prefixes of prefixes meets the longest.
 #[derive(Debug)]
 pub(crate) struct Prefixes {
     sorted: Box<[Prefix]>,
@@ -709,8 +720,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the parts of a pool are: a key is in the one that the longest prefix names, what is known of a key and what of
-        /// its server leads to the same part, which goes by what its servers see; and SCAN meets every server of all parts once.
+        /// Whatever the parts of a pool are: a key is in the one that the longest prefix names,
+        /// what is known of a key and what of its server leads to the same part, which goes by what
+        /// its servers see; and SCAN meets every server of all parts once.
         #[test]
         fn a_pool_of_parts_is_one_and_each_part_is_itself(
             parts in parts(),

@@ -1,12 +1,13 @@
 //! Subscribing and publishing: between sessions, the [`Hub`] of their server, and its link.
 //!
-//! A request to subscribe or to leave waits until everything before it is answered, then for the server, by
-//! way of the hub; its reply is the confirmations of all its channels. What the server sends on
-//! the hub's link is taken as on any link: a message goes to every member of its channel, as the server's own
-//! bytes (the versions of the protocol differ in the first one alone); a confirmation settles what was asked.
+//! A request to subscribe or to leave waits until everything before it is answered, then for the
+//! server, by way of the hub; its reply is the confirmations of all its channels. What the server
+//! sends on the hub's link is taken as on any link: a message goes to every member of its channel,
+//! as the server's own bytes (the versions of the protocol differ in the first one alone); a
+//! confirmation settles what was asked.
 //!
-//! In front of a Cluster a sharded channel is on the line to the owner of its slot, and follows that: what a node says that is
-//! not the owner, or not now, is no session's.
+//! In front of a Cluster a sharded channel is on the line to the owner of its slot, and follows
+//! that: what a node says that is not the owner, or not now, is no session's.
 
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::{CommandId, id};
@@ -57,8 +58,8 @@ impl Engine {
         Placed::Done
     }
 
-    /// What a session subscribes to, in the hub of its server and user. Who listens already may have become
-    /// somebody else meanwhile: it keeps what it has.
+    /// What a session subscribes to, in the hub of its server and user. Who listens already may
+    /// have become somebody else meanwhile: it keeps what it has.
     fn subscriber(&mut self, key: Key, own: Option<Box<Subscriber>>) -> Box<Subscriber> {
         if let Some(own) = own
             && own.listens()
@@ -148,8 +149,8 @@ impl Engine {
         }
     }
 
-    /// The line for what a request names. Else what the session is told: sharded channels that are named together must be
-    /// of one slot.
+    /// The line for what a request names. Else what the session is told: sharded channels that are
+    /// named together must be of one slot.
     fn line_for(
         &mut self,
         key: Key,
@@ -242,8 +243,8 @@ impl Engine {
         true
     }
 
-    /// A confirmation takes its place in the session's order, and what it says is so from now on. It goes
-    /// out though replies are switched off, as messages do.
+    /// A confirmation takes its place in the session's order, and what it says is so from now on.
+    /// It goes out though replies are switched off, as messages do.
     fn confirm_to(&mut self, key: Key, seq: Option<u32>, reply: &[u8]) {
         self.restrict(key);
         let Some(session) = self.sessions.get_mut(key) else {
@@ -323,8 +324,8 @@ impl Engine {
         }
     }
 
-    /// What becomes of the count in the reply to such a request, whose first argument is this. Nothing, if
-    /// all subscribers are connections of their own to the server.
+    /// What becomes of the count in the reply to such a request, whose first argument is this.
+    /// Nothing, if all subscribers are connections of their own to the server.
     pub(crate) fn count_duty(&self, key: Key, id: CommandId, channel: &[u8]) -> Option<Duty> {
         if self.directory.is_empty() {
             return None;
@@ -343,8 +344,8 @@ impl Engine {
         }
     }
 
-    /// PUBLISH by a subscriber goes over the hub's link: so its own message and the reply reach it in the
-    /// server's order, which is the message first up to Redis 7.0 and the reply first since.
+    /// PUBLISH by a subscriber goes over the hub's link: so its own message and the reply reach it
+    /// in the server's order, which is the message first up to Redis 7.0 and the reply first since.
     fn publish_in_order(&mut self, key: Key, bytes: &[u8], duty: Option<Duty>) -> Placed {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
@@ -409,7 +410,8 @@ impl Engine {
         }
     }
 
-    /// A reply to something that a hub asked: a sign of life, or an error. Its entry has left the ledger.
+    /// A reply to something that a hub asked: a sign of life, or an error. Its entry has left the
+    /// ledger.
     pub(crate) fn settle_ask(&mut self, key: Key, reply: &[u8]) {
         let Some(Role::Hub(id)) = self.links.get(key).map(|link| link.role) else {
             return;
@@ -442,7 +444,8 @@ impl Engine {
         self.settle_subscriptions(id);
     }
 
-    /// What the server said to the PING behind a request to send something no more: its answer to that.
+    /// What the server said to the PING behind a request to send something no more: its answer to
+    /// that.
     pub(crate) fn settle_left(&mut self, key: Key) {
         let Some(Role::Hub(id)) = self.links.get(key).map(|link| link.role) else {
             return;
@@ -517,9 +520,9 @@ impl Engine {
         FAN_OUT_BYTES_MAX.min(self.links_bytes_read_max().max(MESSAGE_BYTES_KEPT))
     }
 
-    /// Whether enough was handed out in this turn: then what is left of a hub's bytes waits, and the outputs
-    /// of sessions are written first. So a burst of messages takes no more memory than those who take
-    /// them slowly account for.
+    /// Whether enough was handed out in this turn: then what is left of a hub's bytes waits, and
+    /// the outputs of sessions are written first. So a burst of messages takes no more memory than
+    /// those who take them slowly account for.
     pub(crate) fn puts_off(&mut self, key: Key, rest: &[u8]) -> bool {
         if self.fanned_out < self.fan_out_bytes_max() || rest.is_empty() {
             return false;
@@ -558,8 +561,8 @@ impl Engine {
         lines.any(|line| !line.put_off.is_empty())
     }
 
-    /// The beginning of a message that is larger than any session may have in its output: nobody gets it, and
-    /// so nobody may go on as if there had been none.
+    /// The beginning of a message that is larger than any session may have in its output: nobody
+    /// gets it, and so nobody may go on as if there had been none.
     pub(crate) fn refuse_message(&mut self, LineId { hub, line }: LineId, beginning: &[u8]) {
         self.counters.messages_in += 1;
         let Some(Push::Message { kind, name }) = Push::read(beginning) else {
@@ -689,7 +692,8 @@ impl Engine {
         }
     }
 
-    /// Puts on links what hubs have to ask: once per turn, so that what sessions want in one turn is one batch.
+    /// Puts on links what hubs have to ask: once per turn, so that what sessions want in one turn
+    /// is one batch.
     pub(crate) fn ask_hubs(&mut self) {
         self.follow_channels();
         for index in 0..self.hubs.len() {
@@ -763,7 +767,8 @@ impl Engine {
         }
     }
 
-    /// Sharded channels go where the owner of their slot is now, and what was put off is asked for again.
+    /// Sharded channels go where the owner of their slot is now, and what was put off is asked for
+    /// again.
     fn follow_channels(&mut self) {
         for pool in 0..self.pools.len() {
             let Some(cluster) = self.pools[pool].cluster_mut() else {

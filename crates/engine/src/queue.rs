@@ -203,9 +203,9 @@ impl Engine {
     }
 }
 
-/// How long a request may wait, milliseconds. `None`: for ever, or for longer than anybody looks; or it is wrong, which the
-/// server says when there is a link for it. What would be wrong to which server is not guessed: who guessed wrong would
-/// have everybody wait.
+/// How long a request may wait, milliseconds. `None`: for ever, or for longer than anybody looks;
+/// or it is wrong, which the server says when there is a link for it. What would be wrong to which
+/// server is not guessed: who guessed wrong would have everybody wait.
 fn patience_ms(request: &Request<'_>) -> Option<u32> {
     let argc = request.spans.len();
     let text = |at: usize| std::str::from_utf8(request.args().nth(at)?).ok();

@@ -15,15 +15,16 @@ use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::slow_readers::Why;
 
-/// Bytes of an incomplete reply that are kept until its end comes. Up to here a reply that is cut off
-/// becomes an error; beyond, its beginning has gone to the client, and the client must be cut off too.
+/// Bytes of an incomplete reply that are kept until its end comes. Up to here a reply that is cut
+/// off becomes an error; beyond, its beginning has gone to the client, and the client must be cut
+/// off too.
 pub(crate) const PARTIAL_BYTES_MAX: usize = 64 << 10;
 
 /// Replies that came one behind the other for one session: they are brought to it at once.
 pub(crate) struct Delivery {
     session: Key,
-    /// Of those that it asked one right behind the other, the last ones that came: before them, where a pool has several
-    /// servers, may be pieces, which are on the engine's list.
+    /// Of those that it asked one right behind the other, the last ones that came: before them,
+    /// where a pool has several servers, may be pieces, which are on the engine's list.
     seq: u32,
     count: u32,
     /// Where their bytes start, and those of the whole delivery.
@@ -40,8 +41,9 @@ enum Aside {
     Answers,
 }
 
-/// Whether a reply that begins so may be no answer to what is in front: a push (`>`), or an error (`-`), and what begins nearly
-/// so. One question, and not one for each: it is asked of every reply.
+/// Whether a reply that begins so may be no answer to what is in front: a push (`>`), or an error
+/// (`-`), and what begins nearly so. One question, and not one for each: it is asked of every
+/// reply.
 #[inline]
 fn is_set_apart(kind: u8) -> bool {
     const ALIKE: u8 = !(b'>' ^ b'-');
@@ -314,7 +316,8 @@ impl Engine {
         }
     }
 
-    /// A reply to a read, which is asked again on the link where it came should that have to be before it is the reply's turn.
+    /// A reply to a read, which is asked again on the link where it came should that have to be
+    /// before it is the reply's turn.
     pub(crate) fn deliver_read(&mut self, key: Key, seq: u32, bytes: &[u8], again: (Key, &[u8])) {
         let early = |session: &&mut Session| session.head_seq != seq;
         let Some(session) = self.sessions.get_mut(key).filter(early) else {
@@ -354,7 +357,8 @@ impl Engine {
         }
     }
 
-    /// Everything a session asked was answered. It may go another way now; and its link expects it back.
+    /// Everything a session asked was answered. It may go another way now; and its link expects it
+    /// back.
     #[inline(always)]
     fn note_caught_up(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else {
@@ -398,7 +402,8 @@ impl Engine {
         }
     }
 
-    /// What comes next may be no answer to what is in front: a push, or an error that says something of the server.
+    /// What comes next may be no answer to what is in front: a push, or an error that says
+    /// something of the server.
     #[cold]
     #[inline(never)]
     fn take_aside(&mut self, key: Key, bytes: &[u8], len: usize) -> Aside {
@@ -473,8 +478,8 @@ impl Engine {
         }
     }
 
-    /// Out-of-band bytes for a session: between two replies, in the order in which they come. Who takes them
-    /// too slowly is closed.
+    /// Out-of-band bytes for a session: between two replies, in the order in which they come. Who
+    /// takes them too slowly is closed.
     pub(crate) fn push_to(&mut self, key: Key, bytes: &[u8]) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
@@ -502,7 +507,8 @@ impl Engine {
         }
     }
 
-    /// A reply that came in parts is in a session's output whole: what had to wait for that follows it.
+    /// A reply that came in parts is in a session's output whole: what had to wait for that follows
+    /// it.
     pub(crate) fn end_mid_reply(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
@@ -629,8 +635,8 @@ impl Engine {
         }
     }
 
-    /// Sees to those who were brought more than they take. Not at once: a link must not lose its sharers, and what it owes
-    /// them, in the middle of a reply that is several sessions'.
+    /// Sees to those who were brought more than they take. Not at once: a link must not lose its
+    /// sharers, and what it owes them, in the middle of a reply that is several sessions'.
     pub(crate) fn slow_down_all(&mut self) {
         for (link, key) in std::mem::take(&mut self.slow) {
             let soft = self.settings.limits.session_output_soft_bytes as usize;
@@ -643,8 +649,8 @@ impl Engine {
         }
     }
 
-    /// A link brings a session more than may wait for its turn, while another server takes its time: it is the session's
-    /// alone from now on, and not read until it is its turn.
+    /// A link brings a session more than may wait for its turn, while another server takes its
+    /// time: it is the session's alone from now on, and not read until it is its turn.
     fn hold_early(&mut self, link: Key, key: Key) {
         if !self.is_early(link, key) {
             return;
@@ -671,8 +677,9 @@ impl Engine {
         }
     }
 
-    /// Whether that turn comes only when this very link is read: what the session waits for stands on a link that is not read
-    /// because of another one, and so on, and what the last one waits for stands here.
+    /// Whether that turn comes only when this very link is read: what the session waits for stands
+    /// on a link that is not read because of another one, and so on, and what the last one waits
+    /// for stands here.
     fn waits_for_itself(&self, link: Key, key: Key) -> bool {
         let stands_on = |session: Key, link: &Link| {
             let state = self.sessions.get(session);
@@ -723,9 +730,9 @@ impl Engine {
             && !session.head_is_put_off()
     }
 
-    /// A link brings a session more than it takes. First everybody else leaves the link; at the hard
-    /// bound it is not read either. So a slow session never stops a link that others share, and never
-    /// makes us hold more than its bound.
+    /// A link brings a session more than it takes. First everybody else leaves the link; at the
+    /// hard bound it is not read either. So a slow session never stops a link that others share,
+    /// and never makes us hold more than its bound.
     fn slow_down(&mut self, link: Key, key: Key) {
         let Some(session) = self.sessions.get(key) else {
             return;
@@ -799,9 +806,10 @@ impl Engine {
         self.close_for(key, reason);
     }
 
-    /// A session holds up what others have asked: from now on it holds up this link alone. It is read as before: what
-    /// others have asked there comes no later than it would have. To ask it again already here costs a server with many slow
-    /// sessions all that they have asked for, once for each of them.
+    /// A session holds up what others have asked: from now on it holds up this link alone. It is
+    /// read as before: what others have asked there comes no later than it would have. To ask it
+    /// again already here costs a server with many slow sessions all that they have asked for, once
+    /// for each of them.
     fn capture(&mut self, link: Key, by: Key) {
         self.counters.captured_links += 1;
         let kind = self.links.get(link).map(|state| state.key);
@@ -811,7 +819,8 @@ impl Engine {
         }
     }
 
-    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it. `by`: who captured it, if it was that.
+    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it.
+    /// `by`: who captured it, if it was that.
     pub(crate) fn leave_to(&mut self, link: Key, by: Key) {
         let Some(state) = self.links.get_mut(link) else {
             return;
@@ -835,7 +844,8 @@ impl Engine {
         self.shared.remove(&kind);
     }
 
-    /// A captured link is read, so it does not wait for who captured it: from now on it waits for this one.
+    /// A captured link is read, so it does not wait for who captured it: from now on it waits for
+    /// this one.
     fn hand_over(&mut self, link: Key, to: Key) {
         let is_others = |link: &&mut Link| matches!(link.role, Role::Captured { by } if by != to);
         if let Some(state) = self.links.get_mut(link).filter(is_others) {
@@ -857,8 +867,9 @@ impl Engine {
         }
     }
 
-    /// Reads of others that wait on a link that is not read are asked again, on a link of their own: who comes now need not wait
-    /// for what they ask, which may be as large. Where there is no room for one, on the one that all share.
+    /// Reads of others that wait on a link that is not read are asked again, on a link of their
+    /// own: who comes now need not wait for what they ask, which may be as large. Where there is no
+    /// room for one, on the one that all share.
     fn move_reads_of_others(&mut self, link: Key, captor: Key) {
         let Some(kind) = self.links.get(link).map(|state| state.key) else {
             return;
@@ -904,7 +915,8 @@ impl Engine {
         }
     }
 
-    /// A session took output, or is gone: the links it held up are read again. Whether all are: what comes too early is not.
+    /// A session took output, or is gone: the links it held up are read again. Whether all are:
+    /// what comes too early is not.
     pub(crate) fn unpause_captured(&mut self, key: Key) -> bool {
         let mut all = true;
         if self.links.iter().all(|(_, link)| link.paused.is_none()) {
@@ -927,7 +939,8 @@ impl Engine {
         all
     }
 
-    /// After the bytes of one read: a link with room again takes requests, one that has done its duty goes.
+    /// After the bytes of one read: a link with room again takes requests, one that has done its
+    /// duty goes.
     fn after_replies(&mut self, key: Key) {
         while let Some(session) = self.early.pop() {
             self.slow.push((key, session));

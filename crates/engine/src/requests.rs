@@ -43,8 +43,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A request that is answered later. Its server may call the command by another name, so its bytes do not say
-/// what it is.
+/// A request that is answered later. Its server may call the command by another name, so its bytes
+/// do not say what it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) id: CommandId,
@@ -87,8 +87,8 @@ struct Known {
 }
 
 impl Alike {
-    /// This one was none of them. If it is as long as the one before, more such may come: where lengths change all
-    /// the time, nothing is learned or looked for.
+    /// This one was none of them. If it is as long as the one before, more such may come: where
+    /// lengths change all the time, nothing is learned or looked for.
     #[inline]
     pub(crate) fn learn(&mut self, bytes: &[u8], spans: &[Span], id: CommandId, class: Class) {
         let len = std::mem::replace(&mut self.len, bytes.len());
@@ -147,7 +147,8 @@ impl Engine {
                     && !flags.any(Flags::HOLD | Flags::CLOSING)
                 {
                     if flags.any(Flags::STREAMING) && self.pauses(key, || true) {
-                        // What it is, is not known any more: the server must not get the rest of a write.
+                        // What it is, is not known any more: the server must not get the rest of a
+                        // write.
                         self.hold_for_pause(key);
                         break;
                     }
@@ -337,8 +338,8 @@ impl Engine {
         }
     }
 
-    /// Requests that look like the last ones that went the short way go after them, in one piece. Returns how many bytes
-    /// they are. Its session is on the short way.
+    /// Requests that look like the last ones that went the short way go after them, in one piece.
+    /// Returns how many bytes they are. Its session is on the short way.
     #[inline]
     fn place_alike(&mut self, key: Key, input: &[u8]) -> usize {
         let Some(Known {
@@ -378,8 +379,8 @@ impl Engine {
         0
     }
 
-    /// The same where a pool has several servers: each goes to its key's owner. To whom its session turns in between only the
-    /// links are told.
+    /// The same where a pool has several servers: each goes to its key's owner. To whom its session
+    /// turns in between only the links are told.
     #[inline(never)]
     fn place_alike_by_key(&mut self, key: Key, input: &[u8]) -> usize {
         let Some(Known {
@@ -435,7 +436,8 @@ impl Engine {
                 break;
             };
             if next != on {
-                // Whoever turns to it looks at its bounds for whoever turned away: the long way does not.
+                // Whoever turns to it looks at its bounds for whoever turned away: the long way
+                // does not.
                 if link.is_full(limits) {
                     link.admit(false, false);
                 }
@@ -592,7 +594,8 @@ impl Engine {
             false => self.place_at_server(key, &request, is_itselfs),
         };
         if names_no_subcommand(&request) && self.is_routed(key) {
-            // Keys of it that only a node sees may be at another one: nothing that is asked behind it may be there before it.
+            // Keys of it that only a node sees may be at another one: nothing that is asked behind
+            // it may be there before it.
             self.hold_until_caught_up(key);
         }
         placed
@@ -649,7 +652,8 @@ impl Engine {
         }
     }
 
-    /// What can be said of a request by its command and the number of its arguments, as the table has them.
+    /// What can be said of a request by its command and the number of its arguments, as the table
+    /// has them.
     pub(crate) fn check_shape<'a>(
         &self,
         key: Key,
@@ -663,8 +667,8 @@ impl Engine {
         if command.is_container() && argc > 1 && command.answer == Answer::Session {
             return Err(unknown_subcommand(arg(0), arg(1)));
         }
-        // The server says that best, in the words of its version; and what the table finds wrong, a newer
-        // server may find right. Of what the server does not get, see `verdict`.
+        // The server says that best, in the words of its version; and what the table finds wrong, a
+        // newer server may find right. Of what the server does not get, see `verdict`.
         let flags = self
             .sessions
             .get(key)
@@ -794,8 +798,8 @@ impl Engine {
         false
     }
 
-    /// A request that the fast path could not place: its link is not there, full, or lost to others, or its
-    /// reply is not simply passed on.
+    /// A request that the fast path could not place: its link is not there, full, or lost to
+    /// others, or its reply is not simply passed on.
     pub(crate) fn place_on_link(
         &mut self,
         key: Key,
@@ -953,7 +957,8 @@ impl Engine {
             .get(link)
             .is_some_and(|link| link.role == Role::Shared || link.role == Role::Pinned { by: key });
         if !usable {
-            // Captured by a slow session, or never had: go on with another, after what is in flight.
+            // Captured by a slow session, or never had: go on with another, after what is in
+            // flight.
             if self.hold_until_caught_up(key) {
                 return Err(Blocked::Wait);
             }

@@ -11,10 +11,10 @@
 //!
 //! Which of these a command is, its row in the table says, and nothing else ([`Spread`]).
 //!
-//! A session turns to the server that its next request is for: from then on its link is the one that all share there, and
-//! whatever places a request does so as if there were no other server. What it asked elsewhere comes back in its own time
-//! and waits for its turn among the session's replies. The requests for one key all go one way, so they are executed in
-//! the order asked.
+//! A session turns to the server that its next request is for: from then on its link is the one
+//! that all share there, and whatever places a request does so as if there were no other server.
+//! What it asked elsewhere comes back in its own time and waits for its turn among the session's
+//! replies. The requests for one key all go one way, so they are executed in the order asked.
 
 use std::cell::Cell;
 
@@ -89,13 +89,15 @@ pub(crate) enum Standing {
     Tried,
     /// It owes replies, and sends nothing.
     Silent,
-    /// Nobody is let in, but it says so. Where clients bring the password, that is all that there is before the first one.
+    /// Nobody is let in, but it says so. Where clients bring the password, that is all that there
+    /// is before the first one.
     Refuses,
     Answers,
 }
 
 impl Engine {
-    /// A request with one key: the short way where a pool has several servers. False: it is to go the long way.
+    /// A request with one key: the short way where a pool has several servers. False: it is to go
+    /// the long way.
     #[inline]
     pub(crate) fn place_by_key(&mut self, key: Key, request: &Request<'_>) -> bool {
         let Some(class) = self.straight[request.id.index()] else {
@@ -128,7 +130,8 @@ impl Engine {
         })
     }
 
-    /// The request goes to the owner of its key, if the link there takes it without further questions.
+    /// The request goes to the owner of its key, if the link there takes it without further
+    /// questions.
     #[inline]
     pub(crate) fn put_by_key(
         &mut self,
@@ -173,8 +176,8 @@ impl Engine {
         true
     }
 
-    /// Sees to it that a request meets its server: the session turns to it. If it is not for one server, or cannot be,
-    /// what became of it.
+    /// Sees to it that a request meets its server: the session turns to it. If it is not for one
+    /// server, or cannot be, what became of it.
     pub(crate) fn route(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
         self.note_asked(key, request.id, request.spans.len());
         let session = self.sessions.get(key)?;
@@ -320,9 +323,10 @@ impl Engine {
         }
     }
 
-    /// Whether it matters what a request is in front of and behind that is for all servers, because what those refuse for a while is
-    /// asked again: it changes something at all of them, or sees all keys. Then it is asked when all that its session asked before
-    /// is answered, and nothing is asked behind it until it is.
+    /// Whether it matters what a request is in front of and behind that is for all servers, because
+    /// what those refuse for a while is asked again: it changes something at all of them, or sees
+    /// all keys. Then it is asked when all that its session asked before is answered, and nothing
+    /// is asked behind it until it is.
     fn keeps_place(&self, pool: usize, command: &Command) -> bool {
         let matters = command.retry == Retry::Write || command.flags.has(commands::Flags::READONLY);
         matters && command.answer != Answer::Alone && self.pools.refuse_for_now(pool)
@@ -358,7 +362,8 @@ impl Engine {
         parts.find(|part| cluster(*part).is_some_and(|cluster| !cluster.is_known()))
     }
 
-    /// Whether nothing is known of a Cluster because a server that was named for it cannot be used for this reason: what is said then.
+    /// Whether nothing is known of a Cluster because a server that was named for it cannot be used
+    /// for this reason: what is said then.
     fn unknown_for(&self, part: usize, reason: &str) -> Option<String> {
         let mut servers = self.pools[part].servers().iter();
         let server = servers.find(|server| self.is_away_for(**server, reason))?;
@@ -508,9 +513,10 @@ impl Engine {
         }
     }
 
-    /// The same for a command that the table does not have, by what its server says of its keys: one server has to own them
-    /// all, and is its owner, though it only reads. What names no keys may be about those of all servers, so it is no
-    /// single one's; nor is what sees keys that are shorter there.
+    /// The same for a command that the table does not have, by what its server says of its keys:
+    /// one server has to own them all, and is its owner, though it only reads. What names no keys
+    /// may be about those of all servers, so it is no single one's; nor is what sees keys that are
+    /// shorter there.
     pub(crate) fn route_learned<'a>(
         &mut self,
         key: Key,
@@ -574,8 +580,8 @@ impl Engine {
         session.is_some_and(|session| session.flags.any(Flags::ROUTED))
     }
 
-    /// A session whose server cannot be reached, and that is bound to nothing there, turns to one that can: what has no key is
-    /// everybody's.
+    /// A session whose server cannot be reached, and that is bound to nothing there, turns to one
+    /// that can: what has no key is everybody's.
     pub(crate) fn turn_from_dead(&mut self, key: Key) {
         let Some(session) = self.sessions.get(key) else {
             return;
@@ -588,7 +594,8 @@ impl Engine {
         }
     }
 
-    /// The first of a pool's servers that answers; else one that may; the first of all, if none can.
+    /// The first of a pool's servers that answers; else one that may; the first of all, if none
+    /// can.
     pub(crate) fn first_up(&self, pool: usize) -> ServerId {
         let mut best = (Standing::Away, self.pools.home_of(pool));
         for server in self.pools[pool].servers() {
@@ -676,15 +683,16 @@ impl Engine {
             let its = self.pools.group_of(of, arg(at), || any);
             owner = owner.and(its);
         });
-        // Where its keys are cannot be said: any server refuses it in its own words. But a PFMERGE without sources is
-        // none of these, and belongs where its one key does.
+        // Where its keys are cannot be said: any server refuses it in its own words. But a PFMERGE
+        // without sources is none of these, and belongs where its one key does.
         match (visited, owner) {
             (Err(_), Owner::Several) => Owner::Nobody,
             (_, owner) => owner,
         }
     }
 
-    /// From now on the session rides on the link that all share to this server. What it has in flight elsewhere stays there.
+    /// From now on the session rides on the link that all share to this server. What it has in
+    /// flight elsewhere stays there.
     pub(crate) fn turn(&mut self, key: Key, server: ServerId) {
         let Some(session) = self.sessions.get(key) else {
             return;

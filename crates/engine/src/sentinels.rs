@@ -6,8 +6,9 @@
 //!   Sentinel ──┘  surveys, every 10 seconds ──choose──►      that has the name
 //! ```
 //!
-//! To all others a primary is a server like any other. When its address changes its links are lost, as they are when a server
-//! restarts, and connect to the new one. That is proven when they do: who says that it is a replica is not used.
+//! To all others a primary is a server like any other. When its address changes its links are lost,
+//! as they are when a server restarts, and connect to the new one. That is proven when they do: who
+//! says that it is a replica is not used.
 
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::encode::Version;
@@ -28,14 +29,15 @@ use crate::time::Time;
 
 /// From one survey to the next, milliseconds.
 const SURVEY_MS: u64 = 10_000;
-/// The same where something has happened: what Sentinels say of one failover comes at once, and servers refuse everybody. Less
-/// than a tick, so that who was refused is asked again behind the answer, and not while it comes.
+/// The same where something has happened: what Sentinels say of one failover comes at once, and
+/// servers refuse everybody. Less than a tick, so that who was refused is asked again behind the
+/// answer, and not while it comes.
 const SURVEY_SOON_MS: u64 = TICK_MS as u64 * 4 / 5;
 /// The same of a Sentinel that tells us of no events.
 const SURVEY_DEAF_MS: u64 = 1_000;
 
-/// How long who was told to become primary is taken for it, milliseconds, unless its own word disproves it: until then those
-/// who told it so have asked it, several times, and named it.
+/// How long who was told to become primary is taken for it, milliseconds, unless its own word
+/// disproves it: until then those who told it so have asked it, several times, and named it.
 const HEIR_MS: u64 = SURVEY_MS;
 
 /// The Sentinels of a pool, and what they have said.
@@ -49,7 +51,8 @@ pub(crate) struct Watch {
     watchers: Vec<Watcher>,
     /// The latest of what those had said of each primary who are not listened to any more.
     left: Vec<Option<Answer>>,
-    /// Who was told to become each primary, and from when on it may be: as if a Sentinel said so that knows of one failover more.
+    /// Who was told to become each primary, and from when on it may be: as if a Sentinel said so
+    /// that knows of one failover more.
     heirs: Vec<Option<(Answer, Time)>>,
 }
 
@@ -58,7 +61,8 @@ pub(crate) struct Watch {
 struct Watcher {
     server: ServerId,
     link: Key,
-    /// What it said last of each primary. That lasts when it is gone, so that no other leads back behind it.
+    /// What it said last of each primary. That lasts when it is gone, so that no other leads back
+    /// behind it.
     said: Vec<Option<Answer>>,
     /// The config epochs that it last gave.
     epochs: Vec<u64>,
@@ -112,7 +116,8 @@ fn address_of(endpoint: &Endpoint) -> Address {
 
 /// Links to Sentinels.
 impl Engine {
-    /// Connects to Sentinels that are known and not connected to, and looks who has been silent for long.
+    /// Connects to Sentinels that are known and not connected to, and looks who has been silent for
+    /// long.
     pub(crate) fn tick_sentinels(&mut self) {
         for pool in 0..self.pools.len() {
             if self.pools[pool].watch.is_some() {
@@ -178,7 +183,8 @@ impl Engine {
         self.leave_sentinels(pool, &wanted);
     }
 
-    /// Who is listened to, or is to be: those who are there stay, and who is not there keeps no other from it.
+    /// Who is listened to, or is to be: those who are there stay, and who is not there keeps no
+    /// other from it.
     fn wanted_sentinels(&self, watch: &Watch) -> Vec<Address> {
         let all = watch.roster.all();
         let of = |watcher: &Watcher| &self.servers[usize::from(watcher.server.0)].settings.address;
@@ -279,7 +285,8 @@ impl Engine {
         }
     }
 
-    /// Something has happened: a Sentinel is asked at once, or when it has answered what it was asked just now.
+    /// Something has happened: a Sentinel is asked at once, or when it has answered what it was
+    /// asked just now.
     fn survey_soon(&mut self, key: Key) {
         let now = self.now;
         let Some(watcher) = self.watcher_mut(key) else {
@@ -349,7 +356,8 @@ impl Engine {
             watcher.asked = watcher.asked.saturating_sub(1);
             let is_first = std::mem::take(&mut watcher.first);
             if is_first && answers[0].starts_with(b"-") && Primary::read(&answers[1]).is_ok() {
-                // SUBSCRIBE has no reply but this one, and from now on every answer would be taken for the one before.
+                // SUBSCRIBE has no reply but this one, and from now on every answer would be taken
+                // for the one before.
                 watcher.deaf = true;
                 return self.lose_link(
                     key,
@@ -382,7 +390,8 @@ impl Engine {
         let epoch = survey.primary.config_epoch;
         let before = std::mem::replace(&mut watcher.epochs[name], epoch);
         if epoch < before {
-            // The name was begun anew: what was said before by those who are not there holds no longer.
+            // The name was begun anew: what was said before by those who are not there holds no
+            // longer.
             watch.left[name] = None;
             for watcher in &mut watch.watchers {
                 if !self.links.get(watcher.link).is_some_and(Link::is_up) {
@@ -420,7 +429,8 @@ impl Engine {
         self.know_replicas(pool, replicas, |owner| owner == primary);
     }
 
-    /// A primary of which nobody has said yet where it is: who watches it, and its place among those that they watch.
+    /// A primary of which nobody has said yet where it is: who watches it, and its place among
+    /// those that they watch.
     fn sought(&self, server: ServerId) -> Option<(&Watch, usize)> {
         let state = self.server(server);
         let watch = self.pools[usize::from(state.pool)].watch.as_ref();
@@ -430,8 +440,8 @@ impl Engine {
         Some((watch, primary))
     }
 
-    /// Why nobody has said yet where a primary is, if that is so: in the words of a Sentinel that was asked, or of the
-    /// connection to one that could not be.
+    /// Why nobody has said yet where a primary is, if that is so: in the words of a Sentinel that
+    /// was asked, or of the connection to one that could not be.
     pub(crate) fn why_unknown(&self, server: ServerId) -> Option<String> {
         let (watch, primary) = self.sought(server)?;
         let mut watchers = watch.watchers.iter();
@@ -445,8 +455,9 @@ impl Engine {
         said.or_else(|| watch.watchers.iter().find_map(unreached))
     }
 
-    /// The same when no Sentinel is left that might say it: each refuses or cannot be reached, and the first one that refuses is
-    /// told. While none can be reached it is no answer, and one may come.
+    /// The same when no Sentinel is left that might say it: each refuses or cannot be reached, and
+    /// the first one that refuses is told. While none can be reached it is no answer, and one may
+    /// come.
     pub(crate) fn why_refused(&self, server: ServerId) -> Option<String> {
         let (watch, primary) = self.sought(server)?;
         let mut first = None;
@@ -504,7 +515,8 @@ impl Engine {
                 config_epoch: said.config_epoch + 1,
                 health: said.health,
             };
-            // It was told a moment ago, and hears it within a tick; before, it would say that it is a replica.
+            // It was told a moment ago, and hears it within a tick; before, it would say that it is
+            // a replica.
             watch.heirs[primary] = Some((heir, self.now.plus_ms(TICK_MS)));
         }
         if let Heard::Switched { to: Some(to), .. } | Heard::Promoted { to: Some(to), .. } = heard
@@ -537,8 +549,9 @@ impl Engine {
         }
     }
 
-    /// Who is taken for a primary says that it is a replica. Whether it was taken for one because it was told to become it: it
-    /// has not yet, if it ever will, and what waits for it goes to whom the Sentinels name.
+    /// Who is taken for a primary says that it is a replica. Whether it was taken for one because
+    /// it was told to become it: it has not yet, if it ever will, and what waits for it goes to
+    /// whom the Sentinels name.
     pub(crate) fn leave_heir(&mut self, server: ServerId) -> bool {
         let pool = usize::from(self.server(server).pool);
         let Some(watch) = &mut self.pools[pool].watch else {
@@ -581,7 +594,8 @@ impl Engine {
         true
     }
 
-    /// What was a server is at another address now: whatever is connected to the old one is not believed any more.
+    /// What was a server is at another address now: whatever is connected to the old one is not
+    /// believed any more.
     fn move_server(&mut self, server: ServerId, address: Address) {
         self.stir_put_off();
         let label = address.to_string();

@@ -157,11 +157,13 @@ impl Flags {
     pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
     /// Its pool has several servers: each request is looked at to know whose it is.
     pub(crate) const ROUTED: Flags = Flags(1 << 28);
-    /// Something that it asked of several servers did not go the short way: when the rest of the answers comes, nobody knows.
+    /// Something that it asked of several servers did not go the short way: when the rest of the
+    /// answers comes, nobody knows.
     pub(crate) const UNFORESEEN: Flags = Flags(1 << 29);
     /// A server of its pool sees keys without their prefix: what it asks is not what is sent.
     pub(crate) const STRIPS: Flags = Flags(1 << 31);
-    /// It has said how it wants to read, or its pool says that it reads its own writes: see `Rare::reading`.
+    /// It has said how it wants to read, or its pool says that it reads its own writes: see
+    /// `Rare::reading`.
     pub(crate) const READS_OTHERWISE: Flags = Flags(1 << 30);
 
     /// Any reason to leave its bytes alone for now.
@@ -223,7 +225,8 @@ impl Flags {
 pub(crate) struct Pins(u8);
 
 impl Pins {
-    /// One request that may have to wait there, or must not wait behind others. Nothing of it stays.
+    /// One request that may have to wait there, or must not wait behind others. Nothing of it
+    /// stays.
     pub(crate) const ONCE: Pins = Pins(1);
     /// Keys that it watches.
     pub(crate) const WATCH: Pins = Pins(1 << 1);
@@ -241,8 +244,8 @@ impl Pins {
     /// With [`Pins::TRACKING`]: it is told not only of what it has read (BCAST).
     pub(crate) const BROADCAST: Pins = Pins(1 << 7);
 
-    /// What leaves a trace on the connection. The link is closed after it, and if it is lost, only a new
-    /// connection of the client can bring back what it was.
+    /// What leaves a trace on the connection. The link is closed after it, and if it is lost, only
+    /// a new connection of the client can bring back what it was.
     pub(crate) const STATE: Pins = Pins(
         Pins::TRACKING.0 | Pins::NO_TOUCH.0 | Pins::MONITOR.0 | Pins::IMPORT.0 | Pins::UNKNOWN.0,
     );
@@ -319,15 +322,16 @@ pub(crate) struct Session {
     /// Whether answers wait for the rest, where a pool has several servers.
     pub(crate) keeping: Keeping,
 
-    /// The last batch in which something of it was; where what it asked next is moved to there, and what it
-    /// asked last.
+    /// The last batch in which something of it was; where what it asked next is moved to there, and
+    /// what it asked last.
     pub(crate) batch: u32,
     pub(crate) behind: Move,
     pub(crate) block: u32,
     /// Its SETs in that batch that leave in an MSET.
     pub(crate) sets: Run,
-    /// Since it was owed nothing it has read otherwise than by plain GETs: by their bytes nobody sees which of its reads are of one
-    /// key. Not of that batch alone: what is asked again is of any that is not answered.
+    /// Since it was owed nothing it has read otherwise than by plain GETs: by their bytes nobody
+    /// sees which of its reads are of one key. Not of that batch alone: what is asked again is of
+    /// any that is not answered.
     pub(crate) reads_in_order: bool,
 
     pub(crate) db: u32,
@@ -427,8 +431,8 @@ impl Session {
         })
     }
 
-    /// Whether everything it asked was answered. Something may still be in flight on its link: what was
-    /// given up keeps its place there, see `Engine::wait_for_own_link`.
+    /// Whether everything it asked was answered. Something may still be in flight on its link: what
+    /// was given up keeps its place there, see `Engine::wait_for_own_link`.
     #[inline]
     pub(crate) fn is_caught_up(&self) -> bool {
         self.next_seq == self.head_seq
@@ -469,7 +473,8 @@ impl Session {
         rare.is_some_and(|rare| rare.delayed.holds(self.head_seq))
     }
 
-    /// What is parked and has its turn goes to its output. Returns how many bytes are not parked any more that are not there.
+    /// What is parked and has its turn goes to its output. Returns how many bytes are not parked
+    /// any more that are not there.
     pub(crate) fn unpark(&mut self, spare: &mut Spare) -> usize {
         let Some(rare) = &mut self.rare else {
             return 0;
@@ -507,8 +512,9 @@ impl Session {
         ending && self.is_caught_up() && self.out.is_empty()
     }
 
-    /// Whether its socket is to be read. Who waits for something that may take long is read on, within a bound:
-    /// when it leaves, what it asked must not be executed any more, and its end stands behind what it sent.
+    /// Whether its socket is to be read. Who waits for something that may take long is read on,
+    /// within a bound: when it leaves, what it asked must not be executed any more, and its end
+    /// stands behind what it sent.
     pub(crate) fn wants_reading(&self, waiting_bytes_max: usize) -> bool {
         if self.flags.any(Flags::CLOSING | Flags::ENDED) {
             return false;

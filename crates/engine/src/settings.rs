@@ -40,9 +40,10 @@ pub enum WhenFull {
 /// Deadlines, in milliseconds; 0 switches one off where its text says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From when a request gets its place on a link to its reply. At it the client gets an error that
-    /// says whether the request was sent; a reply that comes later is dropped. 0: no deadline. What a
-    /// session sends while it is held has no place yet; how long that lasts is bounded by `link_stall_ms`.
+    /// From when a request gets its place on a link to its reply. At it the client gets an error
+    /// that says whether the request was sent; a reply that comes later is dropped. 0: no deadline.
+    /// What a session sends while it is held has no place yet; how long that lasts is bounded by
+    /// `link_stall_ms`.
     pub request_ms: u32,
     /// For a connection to a server, with its handshake.
     pub connect_ms: u32,
@@ -166,7 +167,8 @@ pub struct PoolSettings {
     pub reads: Reads,
     /// When a link's open batch leaves: at first, instead of [`Settings::flush`].
     pub flush: Option<FlushRule>,
-    /// Where clients reach it, as those are told that speak to a Cluster; `None`: where they have reached it.
+    /// Where clients reach it, as those are told that speak to a Cluster; `None`: where they have
+    /// reached it.
     pub announce: Option<Announced>,
 }
 
@@ -192,19 +194,21 @@ impl std::fmt::Display for Announced {
     }
 }
 
-/// Where keys are read that a primary with replicas owns. Without replicas, as with [`PoolKind::Single`], it must say nothing.
+/// Where keys are read that a primary with replicas owns. Without replicas, as with
+/// [`PoolKind::Single`], it must say nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reads {
     /// At whom.
     pub policy: ReadPolicy,
     /// The zone that we are in: whoever is in it, too, comes before all others.
     pub zone: Option<String>,
-    /// Zones by how the hosts of servers begin; the longest counts, and before what a server says itself.
+    /// Zones by how the hosts of servers begin; the longest counts, and before what a server says
+    /// itself.
     pub zones: Vec<(String, String)>,
     /// The part of the reads that servers get in comparison with others. 0: none; not named: 1.
     pub weights: Vec<(Address, u32)>,
-    /// How long a session that reads its own writes (it has said READWRITE) reads at primaries after it has written
-    /// something, milliseconds. 0: always.
+    /// How long a session that reads its own writes (it has said READWRITE) reads at primaries
+    /// after it has written something, milliseconds. 0: always.
     pub own_writes_ms: u32,
     /// All sessions begin so, and not only those do that say it.
     pub all_own_writes: bool,
@@ -264,9 +268,11 @@ impl Reads {
 pub enum PoolKind {
     /// One server owns every key.
     Single(ServerSettings),
-    /// Primaries that Sentinels watch: one alone, or several among which keys are divided as among [`PoolKind::Sharded`].
+    /// Primaries that Sentinels watch: one alone, or several among which keys are divided as among
+    /// [`PoolKind::Sharded`].
     Watched {
-        /// Sentinels to be asked first; they know the others. Who we are to the first of them holds for all.
+        /// Sentinels to be asked first; they know the others. Who we are to the first of them holds
+        /// for all.
         sentinels: Vec<ServerSettings>,
         /// What the Sentinels call the primaries, at least one.
         primaries: Vec<String>,
@@ -277,8 +283,8 @@ pub enum PoolKind {
     },
     /// A Redis or Valkey Cluster: its nodes say which of them owns which keys.
     Cluster {
-        /// Nodes to be asked first; from the answers come all others. Who we are to the first of them, and its
-        /// database, hold for every node.
+        /// Nodes to be asked first; from the answers come all others. Who we are to the first of
+        /// them, and its database, hold for every node.
         seeds: Vec<ServerSettings>,
     },
     /// Plain servers that do not know of each other; which of them owns a key is said by its hash.
@@ -290,7 +296,8 @@ pub enum PoolKind {
     },
     /// Several of the others; in which of them a key is, is said by how it begins.
     ByPrefix {
-        /// Of all that fit a key the longest counts. The first one is for all other keys, whatever its prefix.
+        /// Of all that fit a key the longest counts. The first one is for all other keys, whatever
+        /// its prefix.
         parts: Vec<Part>,
     },
 }
@@ -304,7 +311,8 @@ pub struct Part {
     pub strip: bool,
     /// Any kind that has no parts itself.
     pub kind: PoolKind,
-    /// Where its keys are read, as [`PoolSettings::reads`]; what that says of a pool with parts counts for none.
+    /// Where its keys are read, as [`PoolSettings::reads`]; what that says of a pool with parts
+    /// counts for none.
     pub reads: Reads,
 }
 

@@ -1,17 +1,17 @@
-//! What is left of a request whose reply we put together: the rest of an EXEC in which some requests were
-//! about the session, the HELLO around an AUTH.
+//! What is left of a request whose reply we put together: the rest of an EXEC in which some
+//! requests were about the session, the HELLO around an AUTH.
 //!
-//! Replies leave a session as bytes, one behind the other. So an array may be given in pieces, each in a
-//! place of its own, and a piece may be the reply to a request like any other, with all that may have to be
-//! waited for.
+//! Replies leave a session as bytes, one behind the other. So an array may be given in pieces, each
+//! in a place of its own, and a piece may be the reply to a request like any other, with all that
+//! may have to be waited for.
 //!
 //! ```text
 //!   the server's EXEC:        *2  +OK              $1 v
 //!   places of the session:   [*3  +OK] [CLIENT ID] [$1 v]
 //! ```
 //!
-//! Until the last step is answered the session is not read on, and messages wait as they do while a large
-//! reply is on its way.
+//! Until the last step is answered the session is not read on, and messages wait as they do while a
+//! large reply is on its way.
 
 use std::collections::VecDeque;
 
@@ -27,15 +27,16 @@ use crate::slots::Key;
 pub(crate) enum Step {
     /// It is known.
     Reply(Vec<u8>),
-    /// It is what this request is answered here; `within` an EXEC, the session is what that has made of it.
+    /// It is what this request is answered here; `within` an EXEC, the session is what that has
+    /// made of it.
     Request {
         request: Kept,
         within: Option<Within>,
     },
 }
 
-/// What a session is in the middle of its EXEC: all that is executed here is executed behind all that the
-/// server executes, and shows what stood in front of it.
+/// What a session is in the middle of its EXEC: all that is executed here is executed behind all
+/// that the server executes, and shows what stood in front of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Within {
     /// Requests in the transaction.
@@ -65,8 +66,8 @@ impl Step {
 }
 
 impl Engine {
-    /// Puts steps in front of those that a session has; they are taken as soon as everything that it asked is
-    /// answered. It must be waiting for that. `silent`: it wants none of the replies.
+    /// Puts steps in front of those that a session has; they are taken as soon as everything that
+    /// it asked is answered. It must be waiting for that. `silent`: it wants none of the replies.
     pub(crate) fn begin_steps(&mut self, key: Key, steps: VecDeque<Step>, silent: bool) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
@@ -129,8 +130,8 @@ impl Engine {
         self.end_mid_reply(key);
     }
 
-    /// As its server would execute it behind EXEC: what only the place in front of it forbids was looked at
-    /// when it was queued.
+    /// As its server would execute it behind EXEC: what only the place in front of it forbids was
+    /// looked at when it was queued.
     fn answer_step(&mut self, key: Key, kept: &Kept, within: Option<Within>) -> Placed {
         let mut scanner = Scanner::default();
         let Ok(Found::Request { .. }) = scanner.scan(&kept.bytes, true) else {

@@ -8,30 +8,34 @@
 //!   session ──────► pattern "n*"   ─ wanted ────────────┘    PSUBSCRIBE n*
 //! ```
 //!
-//! A [`Hub`] is all that a worker knows about the subscriptions on one server (as one of its users). It is pure: the engine
-//! (`pubsub`) tells it what sessions ask ([`Hub::subscribe`], [`Hub::unsubscribe`], [`Hub::forget`])
-//! and what the server says (`handle_*`), takes from it what the server is to be asked
-//! ([`Hub::poll_ask`]), and whose request is done ([`Hub::poll_done`]).
+//! A [`Hub`] is all that a worker knows about the subscriptions on one server (as one of its
+//! users). It is pure: the engine (`pubsub`) tells it what sessions ask ([`Hub::subscribe`],
+//! [`Hub::unsubscribe`], [`Hub::forget`]) and what the server says (`handle_*`), takes from it what
+//! the server is to be asked ([`Hub::poll_ask`]), and whose request is done ([`Hub::poll_done`]).
 //!
-//! **Claims.** A session claims a channel from the moment it asks for it until it leaves. With the first
-//! claim the server is asked for the channel, without one it is told to send no more of it. A *member* is a
-//! session that gets the channel's messages. It claims first and becomes a member when its request
-//! is done; it gives up its claim when it asks to leave, and stays a member until that request is done.
+//! **Claims.** A session claims a channel from the moment it asks for it until it leaves. With the
+//! first claim the server is asked for the channel, without one it is told to send no more of it. A
+//! *member* is a session that gets the channel's messages. It claims first and becomes a member
+//! when its request is done; it gives up its claim when it asks to leave, and stays a member until
+//! that request is done.
 //!
-//! **Order.** The server works through what the hub's link asks in that order, and its confirmations
-//! and messages come in one stream. So *where* in the stream something is done says everything: a request
-//! is done when the server has answered the last thing asked on its behalf, and one that needs nothing of
-//! the server (others have the channel already) asks it for a sign of life (`PING`). Then what was
-//! published before, and answered, before the client asked to subscribe, is never delivered to it, and
-//! what was published before it asked to leave always is, in front of the confirmation; as from the server
-//! itself. What several sessions ask in one turn shares one such sign.
+//! **Order.** The server works through what the hub's link asks in that order, and its
+//! confirmations and messages come in one stream. So *where* in the stream something is done says
+//! everything: a request is done when the server has answered the last thing asked on its behalf,
+//! and one that needs nothing of the server (others have the channel already) asks it for a sign of
+//! life (`PING`). Then what was published before, and answered, before the client asked to
+//! subscribe, is never delivered to it, and what was published before it asked to leave always is,
+//! in front of the confirmation; as from the server itself. What several sessions ask in one turn
+//! shares one such sign.
 //!
-//! **A lost link.** Nothing is confirmed any more. When there is a connection again, everything that is
-//! claimed is asked for again; members are not told. Who waits to subscribe waits on, who waits to leave
-//! is done. What was published meanwhile is lost, as it would be to a client that connects again.
+//! **A lost link.** Nothing is confirmed any more. When there is a connection again, everything
+//! that is claimed is asked for again; members are not told. Who waits to subscribe waits on, who
+//! waits to leave is done. What was published meanwhile is lost, as it would be to a client that
+//! connects again.
 //!
-//! **Lines.** All that is at one server comes on one [`Line`], a link with its own order. Mostly a hub has no other than
-//! [`HOME`]. In front of a Cluster a sharded channel is at the owner of its slot, and each owner has a line:
+//! **Lines.** All that is at one server comes on one [`Line`], a link with its own order. Mostly a
+//! hub has no other than [`HOME`]. In front of a Cluster a sharded channel is at the owner of its
+//! slot, and each owner has a line:
 //!
 //! ```text
 //!   SSUBSCRIBE x  ─► line of the slot's owner ─► -MOVED, or the server itself says sunsubscribe
@@ -39,8 +43,8 @@
 //!                         └── the owner as it is then ┘     members and claims stay what they are
 //! ```
 //!
-//! A channel is on one line at a time, and what another one brings of it is nobody's. Who waits to subscribe waits until the
-//! channel is confirmed, on whichever line.
+//! A channel is on one line at a time, and what another one brings of it is nobody's. Who waits to
+//! subscribe waits until the channel is confirmed, on whichever line.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -240,8 +244,8 @@ pub(crate) enum Outcome {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unasked;
 
-/// What this worker's sessions subscribe to in one pool, as one of its users: what one may listen to,
-/// another may not.
+/// What this worker's sessions subscribe to in one pool, as one of its users: what one may listen
+/// to, another may not.
 pub(crate) struct Hub {
     pub(crate) pool: u16,
     pub(crate) user: u16,
@@ -252,7 +256,8 @@ pub(crate) struct Hub {
     claims: usize,
     /// Bytes of all channels with their names.
     bytes: usize,
-    /// Channels that their server does not send, though they are claimed: to be asked for again at once, or a little later.
+    /// Channels that their server does not send, though they are claimed: to be asked for again at
+    /// once, or a little later.
     again: Vec<Key>,
     later: Vec<Key>,
     /// Who waits for such a channel, or for one that has moved.
@@ -271,7 +276,8 @@ pub(crate) struct Line {
     connected: bool,
     /// How many are on it.
     channels: usize,
-    /// What is to be asked, what was asked and is not answered, and how much was asked and answered in all.
+    /// What is to be asked, what was asked and is not answered, and how much was asked and answered
+    /// in all.
     to_ask: VecDeque<Ask>,
     in_flight: VecDeque<Ask>,
     asked: u64,
@@ -441,8 +447,8 @@ impl Hub {
 }
 
 impl Ask {
-    /// A Cluster's node says by itself that it sends a channel no more, when its slot is another one's. So what says that it
-    /// has done as it was asked is the answer to a PING behind it.
+    /// A Cluster's node says by itself that it sends a channel no more, when its slot is another
+    /// one's. So what says that it has done as it was asked is the answer to a PING behind it.
     pub(crate) fn ends_with_ping(&self, line: u16) -> bool {
         match self {
             Ask::Subscribe { on, .. } => !on && line != HOME,
@@ -509,7 +515,8 @@ impl Hub {
         Outcome::Waits
     }
 
-    /// A session that waits for nothing leaves channels: the named ones, or if none is named all of this kind.
+    /// A session that waits for nothing leaves channels: the named ones, or if none is named all of
+    /// this kind.
     pub(crate) fn unsubscribe<'a>(
         &mut self,
         (session, seq): (Key, u32),
@@ -689,8 +696,8 @@ impl Hub {
         Ok(())
     }
 
-    /// A Cluster's node says that it sends a sharded channel no more. If nothing was asked about that, its slot is another
-    /// one's now: then the channel is to be asked for again.
+    /// A Cluster's node says that it sends a sharded channel no more. If nothing was asked about
+    /// that, its slot is another one's now: then the channel is to be asked for again.
     pub(crate) fn handle_dropped(&mut self, line: u16, name: &[u8]) {
         let Some(key) = self.channel(Kind::Shard, name) else {
             return;
@@ -709,8 +716,8 @@ impl Hub {
         self.drop_unused(key);
     }
 
-    /// The server answers with an error. Gives back the members of a channel that it does not send: it did
-    /// so before the connection was lost, and does so no more.
+    /// The server answers with an error. Gives back the members of a channel that it does not send:
+    /// it did so before the connection was lost, and does so no more.
     pub(crate) fn handle_refused(&mut self, line: u16, error: &[u8]) -> Result<Vec<Key>, Unasked> {
         let Some(((key, moves), on)) = self.take_answered(line)? else {
             return Ok(Vec::new());
@@ -733,8 +740,9 @@ impl Hub {
         Ok(left_behind)
     }
 
-    /// The server sends us elsewhere, or puts us off: the channel is asked for again. `told`: nobody serves it, and whoever wants to
-    /// join is told that; who has joined stays, and gets what is published when somebody serves it again.
+    /// The server sends us elsewhere, or puts us off: the channel is asked for again. `told`:
+    /// nobody serves it, and whoever wants to join is told that; who has joined stays, and gets
+    /// what is published when somebody serves it again.
     pub(crate) fn handle_put_off(&mut self, line: u16, told: Option<&[u8]>) -> Result<(), Unasked> {
         let Some(((key, moves), _)) = self.take_answered(line)? else {
             return Ok(());
@@ -785,8 +793,8 @@ impl Hub {
         }
     }
 
-    /// The channel of which the server has answered what it was asked first, and whether that was to send it. `None`: it was
-    /// about none.
+    /// The channel of which the server has answered what it was asked first, and whether that was
+    /// to send it. `None`: it was about none.
     fn take_answered(&mut self, line: u16) -> Result<Option<(Asked, bool)>, Unasked> {
         let line = self.line(line);
         let asked = match line.in_flight.front().ok_or(Unasked)? {
@@ -828,7 +836,8 @@ impl Hub {
         }
     }
 
-    /// The next request that has waited too long to become a subscriber, and the line where it did so.
+    /// The next request that has waited too long to become a subscriber, and the line where it did
+    /// so.
     pub(crate) fn poll_late(&mut self, now: Time, limit_ms: u32) -> Option<(u16, Done)> {
         let late = |wait: &Wait| now.since_ms(wait.since) >= u64::from(limit_ms);
         for (at, line) in self.lines.iter_mut().enumerate() {
@@ -1100,7 +1109,8 @@ impl Hub {
         }
     }
 
-    /// Asks the server for what is claimed, and to stop what is not, if it was asked otherwise before.
+    /// Asks the server for what is claimed, and to stop what is not, if it was asked otherwise
+    /// before.
     fn ask(&mut self, key: Key) {
         if let Some(channel) = self.channels.get_mut(key)
             && let line = &mut self.lines[usize::from(channel.line)]
@@ -1117,8 +1127,8 @@ impl Hub {
         }
     }
 
-    /// The session's request is done when the server has answered everything that is to be asked by now:
-    /// at least one thing that it has not been asked yet.
+    /// The session's request is done when the server has answered everything that is to be asked by
+    /// now: at least one thing that it has not been asked yet.
     fn wait(&mut self, line: u16, (session, seq): (Key, u32), since: Time, what: What) {
         let line = self.line(line);
         line.ask_for_life();

@@ -1,4 +1,5 @@
-//! Transactions: MULTI to EXEC is queued here and sent as one block, so it needs no link of its own.
+//! Transactions: MULTI to EXEC is queued here and sent as one block, so it needs no link of its
+//! own.
 //!
 //! ```text
 //!   client:   MULTI   SET a 1   INCR b   EXEC
@@ -6,9 +7,9 @@
 //!   server:  [ MULTI  SET a 1   INCR b   EXEC ]          one entry of the ledger, one fate
 //! ```
 //!
-//! What Redis says while it queues, we say: unknown commands, wrong numbers of arguments, and that EXEC
-//! then refuses. The block is one request to the ledger: if it was not written whole, its EXEC was not,
-//! and the server has executed nothing of it.
+//! What Redis says while it queues, we say: unknown commands, wrong numbers of arguments, and that
+//! EXEC then refuses. The block is one request to the ledger: if it was not written whole, its EXEC
+//! was not, and the server has executed nothing of it.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -54,7 +55,8 @@ pub(crate) struct Transaction {
     aborted: bool,
     /// What its keys belong to.
     group: Option<Group>,
-    /// Something in it leaves a trace on its connection: that is to be the session's own, and nobody's thereafter.
+    /// Something in it leaves a trace on its connection: that is to be the session's own, and
+    /// nobody's thereafter.
     taints: bool,
     /// Those whose results are not simply the server's, by their places.
     ours: Vec<(u32, Ours)>,
@@ -69,8 +71,8 @@ enum Ours {
     Here(Kept),
     /// The same for HELLO, which is in the block as well: what follows it comes in that version.
     Hello(Kept),
-    /// AUTH, alone or in a HELLO: the server executes what follows it as that user, on a link of the session's
-    /// own, which is closed thereafter. The rest of the HELLO is executed here.
+    /// AUTH, alone or in a HELLO: the server executes what follows it as that user, on a link of
+    /// the session's own, which is closed thereafter. The rest of the HELLO is executed here.
     Login {
         login: Credentials,
         hello: Option<Kept>,
@@ -108,8 +110,8 @@ impl Ours {
         }
     }
 
-    /// Whether what it does to its connection could not be undone for certain: that is to be the session's own, and nobody's
-    /// thereafter. Behind EXEC a server may refuse what would undo it.
+    /// Whether what it does to its connection could not be undone for certain: that is to be the
+    /// session's own, and nobody's thereafter. Behind EXEC a server may refuse what would undo it.
     fn leaves_trace(&self) -> bool {
         self.changes_identity() || matches!(self, Ours::Select(_))
     }
@@ -119,8 +121,8 @@ impl Ours {
         matches!(self, Ours::Hello(_) | Ours::Login { .. })
     }
 
-    /// Whether it changes or shows the session: then it is executed between what was asked before and what is
-    /// asked next.
+    /// Whether it changes or shows the session: then it is executed between what was asked before
+    /// and what is asked next.
     fn is_about_session(&self) -> bool {
         !matches!(
             self,
@@ -424,7 +426,8 @@ impl Engine {
         }
     }
 
-    /// The server is asked for what is to hold for what follows, and not for the name: it would be our link's.
+    /// The server is asked for what is to hold for what follows, and not for the name: it would be
+    /// our link's.
     fn queue_hello(&mut self, key: Key, request: &Request<'_>) -> Placed {
         let Ok(hello) = Hello::read(request) else {
             return self.queue_here(key, request);
@@ -662,7 +665,8 @@ impl Engine {
         if redirects.any(|redirect| self.has_lost(&redirect)) {
             return Some(LOST_REDIRECT.to_vec());
         }
-        // Who holds one of the links that have a bound must not wait for another: others may do the same.
+        // Who holds one of the links that have a bound must not wait for another: others may do the
+        // same.
         let full = !self.has_room_for_own_link();
         (full && !needs_none && session.pins.is_empty()).then(|| bound_reply("pinned-links-max"))
     }
@@ -844,8 +848,8 @@ fn agrees(in_hello: bool, element: &[u8]) -> bool {
     }
 }
 
-/// The elements of an array, each with its bytes. `None` if it is none: a message in it is none of them, and was sent because
-/// one did not come.
+/// The elements of an array, each with its bytes. `None` if it is none: a message in it is none of
+/// them, and was sent because one did not come.
 fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
     let header = array.windows(2).position(|end| end == b"\r\n")?;
     let (b'*', count) = array

@@ -313,8 +313,8 @@ impl Engine {
         self.wake_waiters(key);
     }
 
-    /// The server knows the user of a link no more, or another password: it has closed that user's connections,
-    /// and its sessions here are no better.
+    /// The server knows the user of a link no more, or another password: it has closed that user's
+    /// connections, and its sessions here are no better.
     fn close_disowned(&mut self, key: Key) {
         let said = |link: &Link, code: &str| {
             let refusal = link.refusal.as_deref().unwrap_or_default();
@@ -655,8 +655,8 @@ impl Engine {
         }
     }
 
-    /// Answers what has waited too long. What was sent keeps its place in the ledger, so that its late
-    /// reply is known for what it is.
+    /// Answers what has waited too long. What was sent keeps its place in the ledger, so that its
+    /// late reply is known for what it is.
     fn tick_requests(&mut self, key: Key, request_ms: u32) {
         if request_ms == 0 {
             return;
@@ -667,7 +667,8 @@ impl Engine {
             return;
         };
         if link.is_one_requests() && !link.is_up() && link.ledger.front().is_some_and(expired) {
-            // Its bytes cannot be told from each other: the only way not to send them is not to connect.
+            // Its bytes cannot be told from each other: the only way not to send them is not to
+            // connect.
             return self.lose_link(key, &format!("not connected within {request_ms} ms"));
         }
         if let Some(link) = self.links.get_mut(key).filter(|link| !link.is_up()) {
@@ -692,7 +693,8 @@ impl Engine {
             role => role.captor(),
         };
         let mut late = Vec::new();
-        // All of them: what was moved in its batch, or is asked again, stands behind what is younger.
+        // All of them: what was moved in its batch, or is asked again, stands behind what is
+        // younger.
         let answering = usize::from(link.cutting);
         for entry in link.ledger.iter_mut().skip(answering) {
             if !expired(entry) {
@@ -703,14 +705,16 @@ impl Engine {
                 entry.session = Key::NOBODY;
             }
         }
-        // What is to be asked again has left the ledger, and goes back there behind the rest of what it left with.
+        // What is to be asked again has left the ledger, and goes back there behind the rest of
+        // what it left with.
         link.again.retain(|(entry, _)| {
             let is_late = expired(entry) && entry.session != captor;
             late.extend(is_late.then_some(*entry));
             !is_late
         });
-        // What has become of the link can only be told from the answer. And a server may lose the reply to an AUTH that
-        // fails within an EXEC: then every later one would be taken for another's.
+        // What has become of the link can only be told from the answer. And a server may lose the
+        // reply to an AUTH that fails within an EXEC: then every later one would be taken for
+        // another's.
         let is_own = matches!(link.role, Role::Pinned { .. });
         let uncertain =
             is_own && !late.is_empty() && link.duties.iter().any(Duty::changes_identity);
@@ -742,7 +746,8 @@ impl Engine {
         self.fail(entry, fate, Cause::Deadline { server, limit_ms });
     }
 
-    /// A link that is not read because of its captor: not for ever, and less long while others wait.
+    /// A link that is not read because of its captor: not for ever, and less long while others
+    /// wait.
     fn tick_paused(&mut self, key: Key) {
         let Some(link) = self.links.get(key) else {
             return;

@@ -47,7 +47,8 @@ impl Twins {
         self.table.resize((2 * count).next_power_of_two(), 0);
     }
 
-    /// Looks for a leader that is the same as this string; `same` is asked by the number of the leader's.
+    /// Looks for a leader that is the same as this string; `same` is asked by the number of the
+    /// leader's.
     #[inline]
     pub(crate) fn find(&self, string: &[u8], same: impl Fn(u32) -> bool) -> Place {
         let mask = self.table.len() - 1;
@@ -138,7 +139,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Each string is found with the first one that is the same, unless too many were in the way.
+        /// Each string is found with the first one that is the same, unless too many were in the
+        /// way.
         #[test]
         fn who_is_the_same_follows_the_first(strings in prop::collection::vec("[ab]{0,12}", 1..200)) {
             let mut twins = Twins::default();

@@ -1,7 +1,7 @@
-//! What a server knows that the table does not say: commands of modules, of newer servers or renamed, which
-//! are asked about one by one; and which commands of the table this server has, with how many arguments: of what
-//! it is not asked itself (what is answered here, what is queued, what a subscriber may not ask), nobody else can
-//! say that for it.
+//! What a server knows that the table does not say: commands of modules, of newer servers or
+//! renamed, which are asked about one by one; and which commands of the table this server has, with
+//! how many arguments: of what it is not asked itself (what is answered here, what is queued, what
+//! a subscriber may not ask), nobody else can say that for it.
 
 use std::collections::HashMap;
 
@@ -28,11 +28,12 @@ pub(crate) struct Learned {
     commands: HashMap<(Whose, Vec<u8>), Lesson>,
     /// What is being asked, on which link, since when.
     pub(crate) asking: HashMap<(Whose, Subject), (Key, Time)>,
-    /// What servers have, as soon as that matters; and whom they would not tell, since when, if it may have
-    /// been for a moment only.
+    /// What servers have, as soon as that matters; and whom they would not tell, since when, if it
+    /// may have been for a moment only.
     known: HashMap<ServerId, Known>,
     untold: HashMap<Whose, Option<Time>>,
-    /// Why a user may not open transactions, if it may not, as of some moment; as soon as it wants to.
+    /// Why a user may not open transactions, if it may not, as of some moment; as soon as it wants
+    /// to.
     unopened: HashMap<Whose, (Option<Vec<u8>>, Time)>,
     /// What else it may ask.
     pub(crate) rights: Rights,
@@ -92,7 +93,8 @@ impl Learned {
         self.commands.retain(|((_, of), _), _| *of != user);
     }
 
-    /// Which arguments of a command that the table does not have are keys, whichever server said it.
+    /// Which arguments of a command that the table does not have are keys, whichever server said
+    /// it.
     pub(crate) fn keys_of(&self, name: &[u8]) -> Keys {
         let said = |((_, of), lesson): (&(Whose, Vec<u8>), &Lesson)| match lesson {
             Lesson::Shared { keys, .. } | Lesson::Alone { keys }
@@ -120,8 +122,8 @@ impl Learned {
         keys.places(argc)
     }
 
-    /// A connection to a server is lost: it may be another one when it is back. What is being queued is still
-    /// checked by what was known when it began.
+    /// A connection to a server is lost: it may be another one when it is back. What is being
+    /// queued is still checked by what was known when it began.
     pub(crate) fn doubt_server(&mut self, server: ServerId) {
         if let Some(known) = self.known.get_mut(&server) {
             known.doubted = true;
@@ -157,7 +159,8 @@ enum Lesson {
 /// Which arguments of a command are keys, as its server says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// From the first to the last, with so many from one to the next; from the end, where that is negative.
+    /// From the first to the last, with so many from one to the next; from the end, where that is
+    /// negative.
     At {
         first: usize,
         last: i64,
@@ -183,11 +186,12 @@ impl Keys {
     }
 }
 
-/// How long it is believed that a server does not know a command, since a module may be loaded; and that it would
-/// not say, since it may only have been busy.
+/// How long it is believed that a server does not know a command, since a module may be loaded; and
+/// that it would not say, since it may only have been busy.
 const NOTHING_MS: u64 = 1_000;
-/// How long one waits to learn which commands a server has, or whether transactions may be opened; at it, what the
-/// table says is believed, and of what it does not have, the worst. The server may be at something else for long, and who asks may want to end just that.
+/// How long one waits to learn which commands a server has, or whether transactions may be opened;
+/// at it, what the table says is believed, and of what it does not have, the worst. The server may
+/// be at something else for long, and who asks may want to end just that.
 const LESSON_MS: u64 = 1_000;
 /// No command has a longer name.
 const NAME_BYTES_MAX: usize = 128;
@@ -208,7 +212,8 @@ pub(crate) enum What {
 }
 
 impl Engine {
-    /// Says what a large request is by its first arguments; it may have to wait for what the server says.
+    /// Says what a large request is by its first arguments; it may have to wait for what the server
+    /// says.
     pub(crate) fn identify(
         &mut self,
         key: Key,
@@ -249,7 +254,8 @@ impl Engine {
         })
     }
 
-    /// What the server says of a command; or the session waits for it, or was told why it cannot be known.
+    /// What the server says of a command; or the session waits for it, or was told why it cannot be
+    /// known.
     fn lesson_of(&mut self, key: Key, name: Vec<u8>) -> Result<Lesson, Placed> {
         let now = self.now;
         let Some(whose) = self.whose(key) else {
@@ -269,8 +275,9 @@ impl Engine {
         }
     }
 
-    /// Where a pool has several servers, parts of it may have modules that others have not. Most commands name their first key
-    /// at once, so its owner is asked what it is, and if that cannot be, another one.
+    /// Where a pool has several servers, parts of it may have modules that others have not. Most
+    /// commands name their first key at once, so its owner is asked what it is, and if that cannot
+    /// be, another one.
     fn turn_to_who_may_know(&mut self, key: Key, first: Option<&[u8]>) {
         if self.has_several_owners(key) {
             if let Some(first) = first {
@@ -286,8 +293,8 @@ impl Engine {
         self.turn_to_who_may_know(key, spans.get(1).map(|name| name.of(bytes)));
         let name = spans[0].of(bytes).to_ascii_lowercase();
         if name == b"post" || name == b"host:" {
-            // A browser was made to speak to us: what follows in its request is not the client's will.
-            // Redis closes, too (`securityWarningCommand`).
+            // A browser was made to speak to us: what follows in its request is not the client's
+            // will. Redis closes, too (`securityWarningCommand`).
             let reason = "it speaks HTTP: possibly an attack by way of a browser";
             self.close_for(key, reason.to_owned());
             return Placed::Done;
@@ -365,8 +372,8 @@ impl Engine {
         }
     }
 
-    /// Sees to it that it is known which commands a session's server has, if that can be known. `false`: the
-    /// session waits for it.
+    /// Sees to it that it is known which commands a session's server has, if that can be known.
+    /// `false`: the session waits for it.
     pub(crate) fn know_commands(&mut self, key: Key) -> bool {
         let Some(session) = self.sessions.get(key) else {
             return true;
@@ -376,8 +383,8 @@ impl Engine {
         if known.is_some_and(|known| !known.doubted) {
             return true;
         }
-        // What a server has is the same for all. The first link is there already; who speaks for it may have no
-        // right to know.
+        // What a server has is the same for all. The first link is there already; who speaks for it
+        // may have no right to know.
         for kind in [self.first_link(own.server), own] {
             let untold = match self.learned.untold.get(&(kind.server, kind.user)) {
                 Some(Some(at)) => self.now.since_ms(*at) < NOTHING_MS,
@@ -391,7 +398,8 @@ impl Engine {
         true
     }
 
-    /// The same for whether the session's user may open transactions. `opening` is MULTI as the client writes it.
+    /// The same for whether the session's user may open transactions. `opening` is MULTI as the
+    /// client writes it.
     pub(crate) fn know_opening(&mut self, key: Key, opening: &[u8]) -> bool {
         let known = self.whose(key).is_none_or(|whose| {
             let said = self.learned.unopened.get(&whose);
@@ -417,8 +425,8 @@ impl Engine {
         }
     }
 
-    /// What the server said to a MULTI and the EXEC behind it. Were the one right and the other not, the
-    /// link would stay in a transaction.
+    /// What the server said to a MULTI and the EXEC behind it. Were the one right and the other
+    /// not, the link would stay in a transaction.
     pub(crate) fn settle_probe(&mut self, link: Key, opened: Vec<u8>, executed: &[u8]) {
         let Some(whose) = self
             .links
@@ -446,8 +454,8 @@ impl Engine {
         self.wake_waiters(link);
     }
 
-    /// What a session's server says of a request of the table that it may not get to see. `None`: the session waits
-    /// until that is known.
+    /// What a session's server says of a request of the table that it may not get to see. `None`:
+    /// the session waits until that is known.
     pub(crate) fn verdict(&mut self, key: Key, request: &Request<'_>) -> Option<Verdict> {
         let flags = self
             .sessions
@@ -463,7 +471,8 @@ impl Engine {
         {
             return Some(Verdict::Unsaid);
         }
-        // What is queued is judged by what was known at its MULTI; who has still to say who it is could not ask.
+        // What is queued is judged by what was known at its MULTI; who has still to say who it is
+        // could not ask.
         let may_ask = !flags.any(Flags::IN_MULTI | Flags::UNAUTHENTICATED);
         let is_refused_here = flags.any(Flags::RESTRICTED) && !allowed_in_subscription(request.id);
         let matters = is_refused_here
@@ -517,8 +526,8 @@ impl Engine {
         Verdict::Refused(unknown_command(&args, self.is_before_7(key)))
     }
 
-    /// What is known of the commands of a session's server. In MULTI it may have turned to one that was never asked: then that of
-    /// another one of the pool, which was asked for its MULTI.
+    /// What is known of the commands of a session's server. In MULTI it may have turned to one that
+    /// was never asked: then that of another one of the pool, which was asked for its MULTI.
     fn known_of(&self, key: Key) -> Option<&Known> {
         let (server, _) = self.whose(key)?;
         let session = self.sessions.get(key)?;
@@ -550,7 +559,8 @@ impl Engine {
                 && row.arity_ok(argc)
                 && !is_since_7(request.id)
                 && !(matches!(request.id, id::CLIENT_PAUSE | id::CLIENT_UNBLOCK) && argc > 4);
-            // What nobody knows of may do anything with our link: it is refused in the server's words.
+            // What nobody knows of may do anything with our link: it is refused in the server's
+            // words.
             let nobodys = request.id == id::CLIENT;
             return match ours || nobodys {
                 true => Verdict::Fine,
@@ -580,8 +590,8 @@ impl Engine {
         })
     }
 
-    /// Asks the server whether the session's user may open transactions: not on a link of the session's own, where
-    /// that would end its WATCH.
+    /// Asks the server whether the session's user may open transactions: not on a link of the
+    /// session's own, where that would end its WATCH.
     fn ask_to_open(&mut self, key: Key, opening: &[u8]) -> Result<(), Blocked> {
         let Some(session) = self.sessions.get(key) else {
             return Ok(());
@@ -607,8 +617,8 @@ impl Engine {
         })
     }
 
-    /// The session waits at the link on which `ask` asks, for the server and user of this kind, or on which somebody
-    /// has asked the same already.
+    /// The session waits at the link on which `ask` asks, for the server and user of this kind, or
+    /// on which somebody has asked the same already.
     pub(crate) fn wait_for_lesson(
         &mut self,
         key: Key,
@@ -673,8 +683,8 @@ fn of_its_own(error: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Of what is answered here, what came with Redis 7 or later. Subcommands among them are unknown to whoever does not
-/// tell its subcommands.
+/// Of what is answered here, what came with Redis 7 or later. Subcommands among them are unknown to
+/// whoever does not tell its subcommands.
 fn is_since_7(id: CommandId) -> bool {
     matches!(
         id,
@@ -776,7 +786,8 @@ fn lesson(reply: &[u8], now: Time) -> Lesson {
     }
 }
 
-/// Where in what a server says of a command the places of its keys stand: the first, the last and the step.
+/// Where in what a server says of a command the places of its keys stand: the first, the last and
+/// the step.
 const KEYS_AT: usize = 3;
 
 fn keys(facts: &[Value]) -> Keys {

@@ -1,5 +1,5 @@
-//! RESP scanning and encoding, the command table, hash slots, the topology of a Cluster, what Sentinels say of
-//! theirs, and the hashing of sharded pools.
+//! RESP scanning and encoding, the command table, hash slots, the topology of a Cluster, what
+//! Sentinels say of theirs, and the hashing of sharded pools.
 //!
 //! No dependency, no I/O, no clock: every function is one of bytes.
 

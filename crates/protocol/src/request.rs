@@ -10,9 +10,9 @@
 //!            spans[0]       spans[1]       spans[2]
 //! ```
 //!
-//! The bytes of a request are forwarded as they came. Redis skips the two bytes that end a line or a
-//! bulk without looking at them; Valkey 9.1 compares them, and closes the connection. Ours is shared,
-//! so the stricter reading is the one for all.
+//! The bytes of a request are forwarded as they came. Redis skips the two bytes that end a line or
+//! a bulk without looking at them; Valkey 9.1 compares them, and closes the connection. Ours is
+//! shared, so the stricter reading is the one for all.
 
 use crate::number;
 
@@ -108,7 +108,8 @@ impl Violation {
             Violation::Quotes => b"unbalanced quotes in request",
         });
         if let Violation::NotABulk(got) = self {
-            // Redis prints a C string: a byte that ends the string, or the line, would be lost or worse.
+            // Redis prints a C string: a byte that ends the string, or the line, would be lost or
+            // worse.
             out.push(if got == b'\r' || got == b'\n' {
                 b' '
             } else {
@@ -268,8 +269,9 @@ impl Scanner {
         self.scan_bulks(bytes, trusted)
     }
 
-    /// The end of a request that lies whole in `bytes`, if it has fewer than ten arguments of fewer than a
-    /// hundred bytes each: no limit concerns it. Anything else, and anything odd, is left to the long way.
+    /// The end of a request that lies whole in `bytes`, if it has fewer than ten arguments of fewer
+    /// than a hundred bytes each: no limit concerns it. Anything else, and anything odd, is left to
+    /// the long way.
     #[inline]
     fn scan_short(&mut self, bytes: &[u8]) -> Option<usize> {
         let &[b'*', argc @ b'1'..=b'9', b'\r', b'\n', ..] = bytes else {
@@ -517,8 +519,8 @@ fn odd_header(bytes: &[u8], start: usize, searched: usize) -> Header {
     }
 }
 
-/// The words of an inline request, read as Redis's `sdssplitargs` does: `"..."` with escapes, `'...'`
-/// with `\'` alone, and nothing but space behind a closing quote.
+/// The words of an inline request, read as Redis's `sdssplitargs` does: `"..."` with escapes,
+/// `'...'` with `\'` alone, and nothing but space behind a closing quote.
 pub fn split_inline(line: &[u8]) -> Result<Vec<Vec<u8>>, Violation> {
     let mut words = Vec::new();
     let mut at = 0;

@@ -1,4 +1,5 @@
-//! Reading a small reply into a tree: for what we ask a server ourselves, never for what we forward.
+//! Reading a small reply into a tree: for what we ask a server ourselves, never for what we
+//! forward.
 
 #![cfg_attr(
     not(test),

@@ -297,8 +297,8 @@ impl Resolved {
         self.places.get(name).unwrap_or(&Place::Default)
     }
 
-    /// What is behind us: the pools that have names, or the one of `listen` and `backend`. Every named one is whole unless
-    /// there is a problem.
+    /// What is behind us: the pools that have names, or the one of `listen` and `backend`. Every
+    /// named one is whole unless there is a problem.
     fn pools(&self, problems: &mut Vec<Problem>) -> Vec<PoolConfig> {
         if !self.has_named_pools() {
             return vec![PoolConfig {
@@ -633,7 +633,8 @@ impl Resolved {
         }
     }
 
-    /// Each server has a link of each version of the protocol, at least, and each Sentinel that is listened to has one.
+    /// Each server has a link of each version of the protocol, at least, and each Sentinel that is
+    /// listened to has one.
     fn check_links(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
         let (needed, links) = (
             backends(pools).map(BackendUrl::links_min).sum::<usize>(),
@@ -910,7 +911,8 @@ fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) 
     }
 }
 
-/// Who keeps what is behind a URL, as far as that says it: one Sentinel may know of several primaries, by their names.
+/// Who keeps what is behind a URL, as far as that says it: one Sentinel may know of several
+/// primaries, by their names.
 fn keepers(url: &BackendUrl) -> Vec<(&Address, Option<&str>)> {
     match &url.servers {
         Named::Watched(watched) => {

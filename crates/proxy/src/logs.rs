@@ -21,11 +21,12 @@ use crate::plain::plain;
 /// Reasons why a server is away, until it is back. At it, further ones are no news.
 const REASONS_MAX: usize = 16;
 
-/// Servers of which it is known what was said. At it, all of that is forgotten, and may be said once more: nodes that come and go at
-/// ever new addresses are never back.
+/// Servers of which it is known what was said. At it, all of that is forgotten, and may be said
+/// once more: nodes that come and go at ever new addresses are never back.
 const SERVERS_MAX: usize = 4_096;
 
-/// How long after one worker another one may find out the same: one that nobody asks anything asks seldom.
+/// How long after one worker another one may find out the same: one that nobody asks anything asks
+/// seldom.
 const SAME_EVENT: Duration = Duration::from_secs(60);
 
 /// What was told of the topology lately. At it, the oldest is forgotten, and may be told once more.
@@ -117,14 +118,15 @@ struct Notices {
 /// What the log has said of servers that are away.
 #[derive(Default)]
 struct Down {
-    /// Every reason since it was last there, for each worker, pool and server: the same server may be in two pools, with other
-    /// credentials.
+    /// Every reason since it was last there, for each worker, pool and server: the same server may
+    /// be in two pools, with other credentials.
     said: HashMap<(usize, String, String), Vec<String>>,
 }
 
 impl Down {
-    /// Every attempt to connect that fails is a notice, for as long as a server is away. Only another
-    /// reason is news, and that once, so that a night without a server does not fill the disk.
+    /// Every attempt to connect that fails is a notice, for as long as a server is away. Only
+    /// another reason is news, and that once, so that a night without a server does not fill the
+    /// disk.
     fn is_news(&mut self, worker: usize, (pool, server): (&str, &str), reason: &str) -> bool {
         let whose = (worker, pool.to_owned(), server.to_owned());
         if self.said.len() >= SERVERS_MAX && !self.said.contains_key(&whose) {
@@ -139,7 +141,8 @@ impl Down {
     }
 }
 
-/// What workers have said of the topology lately. Each finds out for itself, so one event comes from each of them.
+/// What workers have said of the topology lately. Each finds out for itself, so one event comes
+/// from each of them.
 #[derive(Default)]
 struct Told(Vec<Tale>);
 
@@ -152,7 +155,8 @@ struct Tale {
 }
 
 impl Told {
-    /// Whether this is another event than what a worker said shortly before. Who says something twice speaks of two.
+    /// Whether this is another event than what a worker said shortly before. Who says something
+    /// twice speaks of two.
     fn is_news(&mut self, worker: usize, (pool, text): (&str, &str), now: Instant) -> bool {
         self.0
             .retain(|tale| now.duration_since(tale.since) < SAME_EVENT);

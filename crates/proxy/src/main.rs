@@ -1,5 +1,5 @@
-//! respool gathers what many clients ask at the same moment, sends it to a Redis or Valkey server as
-//! one, and hands every client its own answer, in order. This is the proxy around the engine.
+//! respool gathers what many clients ask at the same moment, sends it to a Redis or Valkey server
+//! as one, and hands every client its own answer, in order. This is the proxy around the engine.
 //!
 //! From the command line to a running process:
 //! - [`arguments`] reads the command line, [`raw`] keeps what every layer gives, with its place;

@@ -2,8 +2,8 @@
 //!
 //! It drives the command line, the configuration file, `--help`, the reference page, the manual
 //! page and the printed configuration. An option has one name everywhere: `--max-delay-us 200` on
-//! the command line is `max-delay-us = 200` in the file. Defaults are not in the table: they are what
-//! [`Values::default`] holds, and for limits, timeouts and the flush rule the engine's own.
+//! the command line is `max-delay-us = 200` in the file. Defaults are not in the table: they are
+//! what [`Values::default`] holds, and for limits, timeouts and the flush rule the engine's own.
 
 use std::path::PathBuf;
 
@@ -1448,7 +1448,8 @@ mod tests {
         let engine = OPTIONS.iter().filter(|option| {
             [Topic::Batching, Topic::Deadlines, Topic::Limits].contains(&option.topic)
         });
-        // All but the drain timeout, which is ours, and what happens at a limit, which is no number.
+        // All but the drain timeout, which is ours, and what happens at a limit, which is no
+        // number.
         assert_eq!(number_of(shown), engine.count() - 2);
         assert_ne!((values.limits, values.timeouts, values.flush), default);
     }

@@ -68,7 +68,8 @@ pub(crate) struct Prefix<U> {
     pub(crate) place: Place,
 }
 
-/// One pool as a table of the file has it. A part is `None` if it is missing, and empty if it is wrong and that was told.
+/// One pool as a table of the file has it. A part is `None` if it is missing, and empty if it is
+/// wrong and that was told.
 #[derive(Debug)]
 pub(crate) struct PoolTable {
     pub(crate) name: String,
@@ -80,7 +81,8 @@ pub(crate) struct PoolTable {
 }
 
 impl NamedPool {
-    /// Reads `NAME=LISTEN,LISTEN=URL`. What is wrong is told without repeating it: the URL may hold a password.
+    /// Reads `NAME=LISTEN,LISTEN=URL`. What is wrong is told without repeating it: the URL may hold
+    /// a password.
     pub(crate) fn parse(text: &str) -> Result<NamedPool, String> {
         let parts = text.split_once('=');
         let parts = parts.and_then(|(name, rest)| Some((name, rest.split_once('=')?)));
@@ -178,8 +180,8 @@ impl NamedPool {
 }
 
 impl NamedPool {
-    /// A table that says the same, each line with the place that it comes from, without the password; `counts`: what of its own is
-    /// in use.
+    /// A table that says the same, each line with the place that it comes from, without the
+    /// password; `counts`: what of its own is in use.
     pub(crate) fn to_toml(&self, counts: impl Fn(&PoolOption) -> bool) -> String {
         let quoted = |text: String| match is_plain(&text) {
             true => toml_edit::Value::from(text).to_string(),

@@ -103,7 +103,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What somebody gave, as a problem may repeat it: of a URL, and of what stands in front of an `@`, nothing, for that may be a password.
+/// What somebody gave, as a problem may repeat it: of a URL, and of what stands in front of an `@`,
+/// nothing, for that may be a password.
 pub(crate) fn shown(text: &str) -> String {
     if let Some((scheme, _)) = text.split_once("://") {
         return format!("{scheme}://...");

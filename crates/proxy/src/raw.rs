@@ -322,7 +322,8 @@ impl RawConfig {
     }
 }
 
-/// What stands behind a prefix: the URL, or a table of it and whether its servers see keys without the prefix.
+/// What stands behind a prefix: the URL, or a table of it and whether its servers see keys without
+/// the prefix.
 fn part_of(item: &Item) -> Result<(String, bool), String> {
     const SHAPE: &str = "must be a string, such as \"redis://10.0.0.8\", or \
                          { backend = \"redis://10.0.0.8\", strip = true }";

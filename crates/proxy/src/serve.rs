@@ -317,8 +317,8 @@ fn wait(
 }
 
 /// Waits until what has arrived is answered, for as long as the configuration allows. The workers
-/// are waited for on another thread, which closes `signals` when they have ended: so this one can see
-/// a second signal.
+/// are waited for on another thread, which closes `signals` when they have ended: so this one can
+/// see a second signal.
 fn drain(
     running: Running,
     config: &Config,
@@ -347,7 +347,8 @@ fn drain(
                 server_ended(spawned);
             }
             _ if !is_stop(signal) => note(signal, rates),
-            // `timeout`, and some supervisors, signal the process and then its group: the same wish twice.
+            // `timeout`, and some supervisors, signal the process and then its group: the same wish
+            // twice.
             _ if signal_name(signal) == asked && began.elapsed() < SAME_WISH => {}
             _ => return Ending::AtOnce,
         }

@@ -609,8 +609,9 @@ fn history(seed: u64) {
     assert!(directory.is_empty(), "seed {seed}");
 }
 
-/// Against nodes whose slots move, that send the hub from one to the other, put it off, and lose connections: nobody gets
-/// what it has not asked for, or twice; and once they come to rest everybody has all, at the owner.
+/// Against nodes whose slots move, that send the hub from one to the other, put it off, and lose
+/// connections: nobody gets what it has not asked for, or twice; and once they come to rest
+/// everybody has all, at the owner.
 #[test]
 fn a_sharded_channel_follows_its_slot_and_its_subscribers_do_not_notice() {
     for seed in 1..=400u64 {

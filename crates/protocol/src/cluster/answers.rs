@@ -20,10 +20,12 @@ use crate::value::Value;
 const SHOWN_BYTES_MAX: usize = 100;
 
 impl View {
-    /// Reads the answer to CLUSTER SLOTS. `asked` is the host that was asked: a node whose endpoint is not said is there.
+    /// Reads the answer to CLUSTER SLOTS. `asked` is the host that was asked: a node whose endpoint
+    /// is not said is there.
     ///
-    /// An endpoint that is `?` ought to be a name that nobody gave the node: then the address beside it counts, if
-    /// there is one. Only nodes with slots and their replicas are in this answer, and no replica that has failed.
+    /// An endpoint that is `?` ought to be a name that nobody gave the node: then the address
+    /// beside it counts, if there is one. Only nodes with slots and their replicas are in this
+    /// answer, and no replica that has failed.
     ///
     /// # Errors
     /// Says what is wrong with the answer.
@@ -53,11 +55,13 @@ impl View {
         draft.finish()
     }
 
-    /// Reads the answer to CLUSTER SHARDS, which Redis knows from 7.0 on. `asked` is the host that was asked: a node
-    /// whose endpoint is not said is there, or at its address if the endpoint is `?`.
+    /// Reads the answer to CLUSTER SHARDS, which Redis knows from 7.0 on. `asked` is the host that
+    /// was asked: a node whose endpoint is not said is there, or at its address if the endpoint is
+    /// `?`.
     ///
-    /// After a failover a shard may have two primaries, the failed one and the new one: its slots belong
-    /// to the healthiest, and of two that are as healthy to the one whose replication has come further.
+    /// After a failover a shard may have two primaries, the failed one and the new one: its slots
+    /// belong to the healthiest, and of two that are as healthy to the one whose replication has
+    /// come further.
     ///
     /// # Errors
     /// Says what is wrong with the answer.
@@ -110,11 +114,12 @@ impl View {
         draft.finish()
     }
 
-    /// Reads the answer to CLUSTER NODES. `asked` is the host that was asked, which is where the node itself is that
-    /// does not know its own address.
+    /// Reads the answer to CLUSTER NODES. `asked` is the host that was asked, which is where the
+    /// node itself is that does not know its own address.
     ///
-    /// The endpoint is the address even if the administrator prefers names; the name is in [`Node::hostname`]. Slots
-    /// that are on their way belong to the node that they leave, until they have left.
+    /// The endpoint is the address even if the administrator prefers names; the name is in
+    /// [`Node::hostname`]. Slots that are on their way belong to the node that they leave, until
+    /// they have left.
     ///
     /// # Errors
     /// Says what is wrong with the answer.
@@ -187,8 +192,8 @@ impl View {
 /// What a node says of the Cluster as a whole: CLUSTER INFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Whether the node answers requests about keys: it reaches most primaries, and every slot has an owner that is
-    /// reached, or need not have one.
+    /// Whether the node answers requests about keys: it reaches most primaries, and every slot has
+    /// an owner that is reached, or need not have one.
     pub ok: bool,
     /// The highest epoch that the node has heard of.
     pub current_epoch: u64,
@@ -282,7 +287,8 @@ impl Draft {
     }
 }
 
-/// A node of CLUSTER SLOTS: endpoint, port, and from Redis 4.0 on its id, from 7.0 on more about it.
+/// A node of CLUSTER SLOTS: endpoint, port, and from Redis 4.0 on its id, from 7.0 on more about
+/// it.
 fn slots_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
     const FORM: ViewError = ViewError::Form("a node with endpoint, port, and perhaps id and more");
     let Value::List(parts) = value else {
@@ -348,8 +354,8 @@ fn shards_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
     })
 }
 
-/// A node of CLUSTER NODES by its address: `host:port@bus-port,hostname,key=value`, of which old versions have
-/// only the beginning.
+/// A node of CLUSTER NODES by its address: `host:port@bus-port,hostname,key=value`, of which old
+/// versions have only the beginning.
 fn nodes_node(id: String, address: &str, asked: &str) -> Result<Node, ViewError> {
     const ADDRESS: &str = "address of a node";
     let (place, about) = match address.split_once(',') {

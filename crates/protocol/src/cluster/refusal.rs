@@ -28,8 +28,9 @@ pub enum Refusal {
     MasterDown,
     /// `READONLY`: a write came to a replica.
     ReadOnly,
-    /// `UNBLOCKED`, with the words for a primary that becomes a replica: what was waited for cannot come there any more. Whoever was
-    /// unblocked by another client is told so by other words, which are no refusal.
+    /// `UNBLOCKED`, with the words for a primary that becomes a replica: what was waited for cannot
+    /// come there any more. Whoever was unblocked by another client is told so by other words,
+    /// which are no refusal.
     Unblocked,
 }
 
@@ -40,8 +41,8 @@ const UNBLOCKED: &[u8] =
 impl Refusal {
     /// What an error means, or `None` if it is about the request itself.
     ///
-    /// `error` stands without the `-` in front; whether its line end is still there does not matter. The first
-    /// byte decides for most, so it may be asked about every error.
+    /// `error` stands without the `-` in front; whether its line end is still there does not
+    /// matter. The first byte decides for most, so it may be asked about every error.
     #[inline]
     pub fn of(error: &[u8]) -> Option<Refusal> {
         let (word, refusal): (&[u8], Refusal) = match error {
@@ -62,23 +63,25 @@ impl Refusal {
     }
 }
 
-/// Where a node says that a request belongs: `MOVED 3999 127.0.0.1:6381`, `ASK 3999 one.example:6381`.
+/// Where a node says that a request belongs: `MOVED 3999 127.0.0.1:6381`,
+/// `ASK 3999 one.example:6381`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirect<'a> {
     /// Whether it is an ASK: for this request alone, and with ASKING in front of it.
     pub ask: bool,
     /// The slot that it is about, less than [`SLOTS`].
     pub slot: u16,
-    /// A name, an IPv4 address or an IPv6 address without brackets; `None` is the host that was asked, which the
-    /// node leaves empty, or writes as `?` if it ought to give a name that it does not know.
+    /// A name, an IPv4 address or an IPv6 address without brackets; `None` is the host that was
+    /// asked, which the node leaves empty, or writes as `?` if it ought to give a name that it does
+    /// not know.
     pub host: Option<&'a str>,
     /// From 1 on.
     pub port: u16,
 }
 
 impl<'a> Redirect<'a> {
-    /// Reads an error, without the `-` in front, with its line end or without. `None` if it is neither MOVED
-    /// nor ASK, or says no place that one could go to.
+    /// Reads an error, without the `-` in front, with its line end or without. `None` if it is
+    /// neither MOVED nor ASK, or says no place that one could go to.
     pub fn read(error: &'a [u8]) -> Option<Redirect<'a>> {
         let ask = match Refusal::of(error)? {
             Refusal::Moved => false,

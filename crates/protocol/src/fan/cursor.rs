@@ -9,7 +9,8 @@ use super::merge::{self, Merged, Part};
 use crate::request::Span;
 use crate::{encode, number, reply};
 
-/// Where a SCAN over several servers stands. As one number it is below 2^53: many clients read cursors as doubles.
+/// Where a SCAN over several servers stands. As one number it is below 2^53: many clients read
+/// cursors as doubles.
 ///
 /// ```text
 ///    52                                     15 14              0
@@ -18,18 +19,19 @@ use crate::{encode, number, reply};
 ///   +-----------------------------------------+-----------------+
 /// ```
 ///
-/// A server's cursor is the number of a bucket of its table, its bits reversed, so it is below the number of buckets:
-/// one or two per key in Redis, fewer in Valkey. A server of a Cluster newer than Redis 7.0 has a table per slot and
-/// puts the slot into the lowest 14 bits. 38 bits are enough for 274,877,906,944 buckets, or on a Cluster for
-/// 16,777,216 in each slot. Seen with 300,000 keys: 18 or 19 bits (Redis 6.2, 7.0, 8.2), 16 bits (Valkey 9.1); with
-/// 200,000 more in one slot of a Cluster: 31 bits (Redis 8.2), 29 bits (Valkey 9.1).
+/// A server's cursor is the number of a bucket of its table, its bits reversed, so it is below the
+/// number of buckets: one or two per key in Redis, fewer in Valkey. A server of a Cluster newer
+/// than Redis 7.0 has a table per slot and puts the slot into the lowest 14 bits. 38 bits are
+/// enough for 274,877,906,944 buckets, or on a Cluster for 16,777,216 in each slot. Seen with
+/// 300,000 keys: 18 or 19 bits (Redis 6.2, 7.0, 8.2), 16 bits (Valkey 9.1); with 200,000 more in
+/// one slot of a Cluster: 31 bits (Redis 8.2), 29 bits (Valkey 9.1).
 ///
-/// That no cursor is larger is no promise of any server. One that is gets no number ([`Cursor::code`]), and the
-/// client an error ([`scan_reply`]).
+/// That no cursor is larger is no promise of any server. One that is gets no number
+/// ([`Cursor::code`]), and the client an error ([`scan_reply`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Cursor {
-    /// Which of the pool's servers is asked: a number that it keeps while a SCAN lasts, and by which they are asked one
-    /// after the other.
+    /// Which of the pool's servers is asked: a number that it keeps while a SCAN lasts, and by
+    /// which they are asked one after the other.
     pub server: u16,
     /// What that server is asked with; 0: from its beginning.
     pub cursor: u64,
@@ -44,8 +46,8 @@ impl Cursor {
     const BITS: u32 = 53;
     const SERVER_BITS: u32 = 15;
 
-    /// The one number; `None` if it is too large for one. It is 0 at the beginning of the first server, and
-    /// only there.
+    /// The one number; `None` if it is too large for one. It is 0 at the beginning of the first
+    /// server, and only there.
     pub const fn code(self) -> Option<u64> {
         if self.server >= Self::SERVERS_MAX || self.cursor > Self::CURSOR_MAX {
             return None;
@@ -64,17 +66,18 @@ impl Cursor {
         })
     }
 
-    /// What a client's argument stands for. `None` is the client's mistake, and is answered as Redis does it:
-    /// `ERR invalid cursor`.
-    /// Whether the pool has that server is for the caller to see.
+    /// What a client's argument stands for. `None` is the client's mistake, and is answered as
+    /// Redis does it: `ERR invalid cursor`. Whether the pool has that server is for the caller to
+    /// see.
     pub fn parse(argument: &[u8]) -> Option<Cursor> {
         let code = number::parse(argument)?;
         Cursor::of_code(u64::try_from(code).ok()?)
     }
 }
 
-/// Appends a client's SCAN with the cursor that its server is to see. `request` is an array of bulk strings, with
-/// `spans` as the request scanner found them; what has no second argument is appended as it came.
+/// Appends a client's SCAN with the cursor that its server is to see. `request` is an array of bulk
+/// strings, with `spans` as the request scanner found them; what has no second argument is appended
+/// as it came.
 pub fn scan_request(request: &[u8], spans: &[Span], cursor: Cursor, out: &mut Vec<u8>) {
     let front = spans
         .first()
@@ -91,9 +94,10 @@ pub fn scan_request(request: &[u8], spans: &[Span], cursor: Cursor, out: &mut Ve
     out.extend_from_slice(behind);
 }
 
-/// Appends the reply of one server to SCAN with the cursor that the client is to see. `server` gave it, and `next` is asked
-/// behind it: behind the end of one comes the beginning of the next, and only behind the last one the end of all. An
-/// error names the server, as in [`Merger`](super::Merger); the cursor that the client has stays good.
+/// Appends the reply of one server to SCAN with the cursor that the client is to see. `server` gave
+/// it, and `next` is asked behind it: behind the end of one comes the beginning of the next, and
+/// only behind the last one the end of all. An error names the server, as in
+/// [`Merger`](super::Merger); the cursor that the client has stays good.
 pub fn scan_reply(part: Part<'_>, server: u16, next: Option<u16>, out: &mut Vec<u8>) -> Merged {
     let parts = &[part];
     if merge::is_error(part.reply) {

@@ -16,10 +16,11 @@ pub(super) struct Text<'a> {
     pub(super) text: &'a [u8],
 }
 
-/// Which sections of INFO a client of several servers wants, one of them ours: `servers`, a line for each server.
+/// Which sections of INFO a client of several servers wants, one of them ours: `servers`, a line
+/// for each server.
 ///
-/// That line is made of what stands in other sections. Where the client did not ask for those, the servers are asked
-/// for them all the same, and they are not shown.
+/// That line is made of what stands in other sections. Where the client did not ask for those, the
+/// servers are asked for them all the same, and they are not shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sections {
     /// A line for each server is shown.
@@ -35,7 +36,8 @@ enum Rest {
     Shown,
     /// What they show by default, and nothing of it is shown.
     Hidden,
-    /// What the client asked for, and the sections of [`NEEDED`], of which those with a bit are not shown.
+    /// What the client asked for, and the sections of [`NEEDED`], of which those with a bit are not
+    /// shown.
     More(u8),
 }
 
@@ -244,7 +246,8 @@ const ALONE: [(&str, Way); 56] = [
     ("paused_reason", Way::First),
 ];
 
-/// INFO of several servers as that of one: what can be added is, and what one server is, the first one is.
+/// INFO of several servers as that of one: what can be added is, and what one server is, the first
+/// one is.
 ///
 /// ```text
 ///   # Servers
@@ -257,7 +260,8 @@ const ALONE: [(&str, Way); 56] = [
 ///   maxmemory_policy:noeviction
 /// ```
 ///
-/// A field that is in none of our lists, since a server is newer than they are, is as the others of its section.
+/// A field that is in none of our lists, since a server is newer than they are, is as the others of
+/// its section.
 pub(super) fn merge(texts: &[Text<'_>], asked: Sections) -> Vec<u8> {
     let sections = read(texts);
     let mut out = Vec::new();

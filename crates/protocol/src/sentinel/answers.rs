@@ -1,4 +1,5 @@
-//! Reading what SENTINEL MASTERS, MASTER, SENTINELS, REPLICAS and the rest answer, in RESP2 and RESP3.
+//! Reading what SENTINEL MASTERS, MASTER, SENTINELS, REPLICAS and the rest answer, in RESP2 and
+//! RESP3.
 
 #![cfg_attr(
     not(test),
@@ -21,7 +22,8 @@ impl Primary {
     /// Reads the answer to SENTINEL MASTER.
     ///
     /// # Errors
-    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not watch it.
+    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not
+    /// watch it.
     pub fn read(answer: &[u8]) -> Result<Primary, AnswerError> {
         Primary::of(&read(answer)?)
     }
@@ -58,7 +60,8 @@ impl Replica {
     /// Reads the answer to SENTINEL REPLICAS.
     ///
     /// # Errors
-    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not watch it.
+    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not
+    /// watch it.
     pub fn read_all(answer: &[u8]) -> Result<Vec<Replica>, AnswerError> {
         const FORM: AnswerError = AnswerError::Form("a list of replicas");
         let replicas = read(answer)?;
@@ -84,7 +87,8 @@ impl Peer {
     /// Reads the answer to SENTINEL SENTINELS.
     ///
     /// # Errors
-    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not watch it.
+    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not
+    /// watch it.
     pub fn read_all(answer: &[u8]) -> Result<Vec<Peer>, AnswerError> {
         const FORM: AnswerError = AnswerError::Form("a list of Sentinels");
         let peers = read(answer)?;
@@ -105,11 +109,12 @@ impl Peer {
     }
 }
 
-/// Reads the answer to SENTINEL GET-MASTER-ADDR-BY-NAME: where the Sentinel sends clients, which is to the new primary
-/// as soon as there is one.
+/// Reads the answer to SENTINEL GET-MASTER-ADDR-BY-NAME: where the Sentinel sends clients, which is
+/// to the new primary as soon as there is one.
 ///
 /// # Errors
-/// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not watch it.
+/// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not watch
+/// it.
 pub fn read_address(answer: &[u8]) -> Result<Endpoint, AnswerError> {
     const FORM: AnswerError = AnswerError::Form("a host and a port");
     match read(answer)? {
@@ -170,8 +175,8 @@ impl<'a> Entry<'a> {
 
 const ID: &str = "id of a Sentinel";
 
-/// The worst that the flags say. `master`, `slave` and `sentinel` say what it is; what `master_down` says of
-/// a Sentinel, that it holds a primary for down, is nothing against itself.
+/// The worst that the flags say. `master`, `slave` and `sentinel` say what it is; what
+/// `master_down` says of a Sentinel, that it holds a primary for down, is nothing against itself.
 fn health_of(flags: &str) -> Health {
     match () {
         () if has(flags, "o_down") => Health::Failed,
@@ -246,8 +251,8 @@ pub(super) fn number_of(name: &'static str, value: &Value) -> Result<u64, Answer
     number.ok_or(AnswerError::Field(name, said))
 }
 
-/// The place that a host and a port are. `None` if they are none: a host that is empty or `?` is one that is not known,
-/// and a Sentinel whose place another one took has port 0.
+/// The place that a host and a port are. `None` if they are none: a host that is empty or `?` is
+/// one that is not known, and a Sentinel whose place another one took has port 0.
 pub(super) fn endpoint_of(
     name: &'static str,
     host: &Value,
@@ -277,8 +282,8 @@ pub(super) fn name_of(value: &Value) -> Result<String, AnswerError> {
     name_text(text(NAME, value)?)
 }
 
-/// A name is whatever the administrator wrote, but one with a space could not be told from what stands behind it
-/// in a message.
+/// A name is whatever the administrator wrote, but one with a space could not be told from what
+/// stands behind it in a message.
 pub(super) fn name_text(name: &str) -> Result<String, AnswerError> {
     let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
     if fits && !name.contains(|char: char| char.is_whitespace() || char.is_control()) {

@@ -12,8 +12,8 @@ use super::{AnswerError, Endpoint, MESSAGE_BYTES_MAX};
 use crate::number;
 use crate::value::Value;
 
-/// What a follower subscribes to: what makes it go elsewhere, or ask again. A Sentinel publishes each step of a
-/// failover besides.
+/// What a follower subscribes to: what makes it go elsewhere, or ask again. A Sentinel publishes
+/// each step of a failover besides.
 pub const CHANNELS: [&str; 19] = [
     "+switch-master",
     "+failover-state-wait-promotion",
@@ -39,7 +39,8 @@ pub const CHANNELS: [&str; 19] = [
 /// One message of a connection that has subscribed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A channel is subscribed to. When all are, nothing is missed from now on: now is the time to ask.
+    /// A channel is subscribed to. When all are, nothing is missed from now on: now is the time to
+    /// ask.
     Subscribed {
         /// How many there are now; at the last one as many as [`CHANNELS`].
         channels: u64,
@@ -52,8 +53,8 @@ pub enum Message {
     Other,
 }
 
-/// What has happened, of what a follower may have to act on. `name` is what the Sentinels call the primary that
-/// it is about.
+/// What has happened, of what a follower may have to act on. `name` is what the Sentinels call the
+/// primary that it is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Another server is the primary: `+switch-master`.
@@ -65,17 +66,18 @@ pub enum Event {
         /// Which it is; `None` if the Sentinel does not know how it is reached: ask.
         to: Option<Endpoint>,
     },
-    /// A replica has been told to become primary, and may be one any moment: `+failover-state-wait-promotion`. Only the Sentinel
-    /// that leads the failover says it. It asks that replica once a second whether it is, and names it only then.
+    /// A replica has been told to become primary, and may be one any moment:
+    /// `+failover-state-wait-promotion`. Only the Sentinel that leads the failover says it. It asks
+    /// that replica once a second whether it is, and names it only then.
     Promoting {
         /// The name whose primary it is to be.
         name: String,
         /// Which it is; `None` as above.
         to: Option<Endpoint>,
     },
-    /// A replica has become primary: `+promoted-slave`. Only the Sentinel that leads the failover says it. Itself it says
-    /// [`Event::Switched`] only when the other replicas follow, which may take as long as its failover timeout, and
-    /// answers with the new address from now on.
+    /// A replica has become primary: `+promoted-slave`. Only the Sentinel that leads the failover
+    /// says it. Itself it says [`Event::Switched`] only when the other replicas follow, which may
+    /// take as long as its failover timeout, and answers with the new address from now on.
     Promoted {
         /// The name whose primary it is.
         name: String,
@@ -111,8 +113,8 @@ pub enum Event {
         /// The name that they watch.
         name: String,
     },
-    /// A name is watched from now on or no longer, or is to be begun anew or differently, or its primary says that it is
-    /// none: ask for everything.
+    /// A name is watched from now on or no longer, or is to be begun anew or differently, or its
+    /// primary says that it is none: ask for everything.
     Names {
         /// The name.
         name: String,
@@ -218,10 +220,12 @@ impl Event {
 }
 
 impl Message {
-    /// Reads one message of a connection on which [`ask_events`](super::ask_events) was sent, or the answer to PING there.
+    /// Reads one message of a connection on which [`ask_events`](super::ask_events) was sent, or
+    /// the answer to PING there.
     ///
     /// # Errors
-    /// Says what is wrong with it; [`AnswerError::Refused`] if it is an error, so one of the requests was refused.
+    /// Says what is wrong with it; [`AnswerError::Refused`] if it is an error, so one of the
+    /// requests was refused.
     pub fn read(message: &[u8]) -> Result<Message, AnswerError> {
         const FORM: AnswerError = AnswerError::Form("a message");
         const COUNT: &str = "number of channels";
@@ -280,8 +284,8 @@ impl<'a> Words<'a> {
             .map(|host| Endpoint { host, port }))
     }
 
-    /// `master NAME HOST PORT`, or for the others `KIND ITS-NAME HOST PORT @ NAME HOST PORT`. What else is said stands
-    /// behind it.
+    /// `master NAME HOST PORT`, or for the others `KIND ITS-NAME HOST PORT @ NAME HOST PORT`. What
+    /// else is said stands behind it.
     fn instance(&mut self) -> Result<Instance, AnswerError> {
         let kind = match self.next()? {
             "master" | "primary" => Kind::Primary,

@@ -40,8 +40,9 @@ pub fn ask_id(out: &mut Vec<u8>) {
 
 /// Appends the requests of a [`Survey`](super::Survey): as many as it has answers.
 ///
-/// The epoch is asked for before the address. Should a failover come in between, an old epoch with the new address is
-/// only believed too little; the old address with the new epoch would be believed too much.
+/// The epoch is asked for before the address. Should a failover come in between, an old epoch with
+/// the new address is only believed too little; the old address with the new epoch would be
+/// believed too much.
 pub fn ask_survey(out: &mut Vec<u8>, name: &str) {
     ask_primary(out, name);
     ask_address(out, name);
@@ -57,7 +58,8 @@ pub fn ask_events(out: &mut Vec<u8>) {
     encode::request(out, &args);
 }
 
-/// Appends PING, which may be asked of a subscription, too: its answer is [`Message::Pong`](super::Message::Pong).
+/// Appends PING, which may be asked of a subscription, too: its answer is
+/// [`Message::Pong`](super::Message::Pong).
 pub fn ask_ping(out: &mut Vec<u8>) {
     encode::request(out, &["PING"]);
 }

@@ -72,7 +72,8 @@ impl Role {
                 progress: match text("state of the link", state)? {
                     "connected" => Progress::Following,
                     "sync" => Progress::Copying,
-                    // `connect`, `connecting`, `handshake`, `none`, and what later versions may say.
+                    // `connect`, `connecting`, `handshake`, `none`, and what later versions may
+                    // say.
                     _ => Progress::Unlinked,
                 },
                 offset_bytes: match offset {
@@ -91,7 +92,8 @@ impl Role {
     }
 }
 
-/// A replica of which a primary says where it is, and what it has acknowledged. Without an address, nobody.
+/// A replica of which a primary says where it is, and what it has acknowledged. Without an address,
+/// nobody.
 fn follower(value: &Value) -> Result<Option<(Endpoint, u64)>, AnswerError> {
     const FORM: AnswerError = AnswerError::Form("a replica with host, port and offset");
     match value {
