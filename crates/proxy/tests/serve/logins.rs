@@ -23,6 +23,10 @@ fn must_log_in(reply: &Value) -> bool {
     reply.error().is_some_and(|text| text.starts_with("NOAUTH"))
 }
 
+/// Two checks of the login, with the default of `login-check-ms`. A session that came before the last check that the
+/// server answered well stays when the server withdraws the login; one that came later is doubted.
+const TWO_CHECKS: Duration = Duration::from_millis(1_200);
+
 /// A client that comes now.
 fn newcomer_must_log_in(target: &Target) -> bool {
     must_log_in(&target.client().call("GET key"))
@@ -39,6 +43,7 @@ fn newcomers_must_log_in_once_the_server_wants_it() {
             assert_eq!(direct.call(app), Value::ok());
             let mut old = target.client();
             assert_eq!(old.call("SET key value"), Value::ok());
+            thread::sleep(TWO_CHECKS);
             assert_eq!(direct.call(change), Value::ok());
             // Both workers find it out.
             wait_until("newcomers must log in", SOON, || {
@@ -85,6 +90,7 @@ fn newcomers_must_log_in_once_the_configured_user_changes() {
             let client = || Client::connect(proxy.address());
             let mut old = client();
             assert_eq!(old.call("SET key value"), Value::ok());
+            thread::sleep(TWO_CHECKS);
             assert!(direct.call(change).error().is_none());
             wait_until("newcomers must log in", SOON, || {
                 must_log_in(&client().call("GET key"))
@@ -124,6 +130,7 @@ fn newcomers_must_log_in_once_any_shard_wants_it() {
             (0..30).all(|key| client.call(&format!("SET key:{key} 1")) == Value::ok())
         };
         assert!(write_all(&mut old));
+        thread::sleep(TWO_CHECKS);
         let mut direct = Client::connect(servers[2].address());
         direct.call("CONFIG SET requirepass new");
         wait_until("newcomers must log in", SOON, || {
@@ -296,6 +303,7 @@ fn newcomers_must_log_in_before_every_kind() {
             })
         };
         wait_until("the pool answers", SOON, || write_all(&mut old));
+        thread::sleep(TWO_CHECKS);
         let servers = kind.servers();
         let set = |server: &SocketAddr, old: &str, password: &str| {
             let mut direct = Client::connect(*server);
