@@ -478,25 +478,11 @@ fn guesses_in_a_transaction_count() {
     let mut asked = vec!["MULTI"];
     asked.extend(guesses.iter().map(String::as_str));
     asked.push("EXEC");
-    // The server is asked which commands there are, and whether transactions may be opened.
-    let answer = |world: &mut World| {
-        let link = world.shared;
-        for _ in 0..5 {
-            for args in world.asked(link) {
-                let said = match args[0].as_str() {
-                    "COMMAND" => "-NOPERM no\r\n",
-                    "EXEC" => "*0\r\n",
-                    _ => "+OK\r\n",
-                };
-                world.says(link, said);
-            }
-        }
-    };
     // Of the server's users: when it is queued.
     let mut world = World::new(settings());
     let session = world.accept();
     world.asks(session, &asked);
-    answer(&mut world);
+    world.allows_transactions(world.shared);
     let said = world.got(session);
     assert_eq!(said.matches("+QUEUED").count(), 8);
     assert_eq!(said.matches("-NOTSENT ").count(), 92);
@@ -506,7 +492,7 @@ fn guesses_in_a_transaction_count() {
     let session = world.accept();
     world.asks(session, &["AUTH alice right"]);
     world.asks(session, &asked);
-    answer(&mut world);
+    world.allows_transactions(world.shared);
     let said = world.got(session);
     assert_eq!(said.matches("-WRONGPASS ").count(), 8, "{said}");
     assert_eq!(said.matches("-NOTSENT ").count(), 92);

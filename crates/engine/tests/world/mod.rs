@@ -491,6 +491,21 @@ impl World {
         self.turn(|engine| engine.handle_session_lost(session));
     }
 
+    /// A server answers the questions in front of its first transaction: which commands there are,
+    /// and whether a transaction may be opened.
+    pub(crate) fn allows_transactions(&mut self, link: LinkId) {
+        for _ in 0..5 {
+            for args in self.asked(link) {
+                let said = match args[0].as_str() {
+                    "COMMAND" => "-NOPERM no\r\n",
+                    "EXEC" => "*0\r\n",
+                    _ => "+OK\r\n",
+                };
+                self.says(link, said);
+            }
+        }
+    }
+
     /// See [`Owners`].
     pub(crate) fn owner_of(&self, key: &str) -> usize {
         self.owners.owner_of(key)
