@@ -855,7 +855,7 @@ impl Engine {
 
     /// A link of its session's own; `None` if there is no room for one just now.
     fn own_link_for(&mut self, key: Key, item: &PutOff) -> Option<Key> {
-        if !self.has_room_for_own_link() {
+        if !self.may_have_own_link(key) {
             return None;
         }
         let kind = self.kind_for(item).ok()?;

@@ -52,6 +52,7 @@ use crate::slow_readers::{EVERYBODYS, SlowReaders};
 use crate::subscriptions::Hub;
 use crate::time::Time;
 use crate::unknown::Learned;
+use crate::waiters::Waiters;
 
 /// A session, as driver and engine call it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -211,11 +212,11 @@ pub struct Engine {
     /// The shared link of each kind.
     pub(crate) shared: HashMap<LinkKey, Key>,
     /// Large requests that wait for a link of their own.
-    pub(crate) streaming_waiters: VecDeque<Key>,
+    pub(crate) streaming_waiters: Waiters,
     /// Links that one session each has for itself, how many there are, and who waits for one.
     pub(crate) spares: HashMap<LinkKey, Vec<Key>>,
     pub(crate) pinned_links: u32,
-    pub(crate) pinned_waiters: VecDeque<Key>,
+    pub(crate) pinned_waiters: Waiters,
     /// When each bound was told last.
     pub(crate) bounds: Bounds,
     /// Sessions that hold what others wait for.
@@ -425,10 +426,10 @@ impl Engine {
             sessions: Slots::new(),
             links: Slots::new(),
             shared: HashMap::new(),
-            streaming_waiters: VecDeque::new(),
+            streaming_waiters: Waiters::default(),
             spares: HashMap::new(),
             pinned_links: 0,
-            pinned_waiters: VecDeque::new(),
+            pinned_waiters: Waiters::default(),
             bounds: Bounds::default(),
             holders: Holders::default(),
             slow_readers: SlowReaders::default(),

@@ -456,9 +456,7 @@ impl Engine {
                 return Err(Blocked::Refused(self.no_link_reply(first)));
             }
         }
-        let has_room = self.streaming_links() + servers.len()
-            <= self.settings.limits.streaming_links_max as usize
-            && self.has_room_for_link();
+        let has_room = self.may_stream(key, servers.len()) && self.has_room_for_link();
         let is_urgent = !has_room
             && servers
                 .iter()

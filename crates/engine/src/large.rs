@@ -194,19 +194,31 @@ impl Engine {
         if self.is_past_deadline(key) {
             return Err(Blocked::Refused(bound_reply("streaming-links-max")));
         }
-        if self.streaming_links() + needed > max {
+        if !self.may_stream(key, needed) {
             self.note_bound(Bound::StreamingLinks);
             self.begin_to_wait(key);
-            self.streaming_waiters.push_back(key);
+            self.streaming_waiters.wait(key, needed);
             self.hold(key, Flags::HOLD_LINK);
             return Err(Blocked::Wait);
         }
+        self.streaming_waiters.leave(key);
         self.set_gives_up_at(key, None);
         Ok(())
     }
 
     pub(crate) fn has_room_for_streaming(&self) -> bool {
-        self.streaming_links() < self.settings.limits.streaming_links_max as usize
+        self.free_streaming_links() > 0
+    }
+
+    /// Whether this session may have so many streaming links, of all that want some.
+    pub(crate) fn may_stream(&self, key: Key, needed: usize) -> bool {
+        let free = self.free_streaming_links();
+        self.streaming_waiters.admits(key, needed, free)
+    }
+
+    pub(crate) fn free_streaming_links(&self) -> usize {
+        let max = self.settings.limits.streaming_links_max as usize;
+        max.saturating_sub(self.streaming_links())
     }
 
     pub(crate) fn streaming_links(&self) -> usize {

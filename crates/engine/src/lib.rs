@@ -81,6 +81,7 @@ mod trust;
 mod twins;
 mod unknown;
 mod wait;
+mod waiters;
 mod words;
 
 pub use clients::{Filter, Unblock};

@@ -102,7 +102,8 @@ impl Engine {
         if self.is_past_deadline(key) {
             return Err(Blocked::Refused(bound_reply("pinned-links-max")));
         }
-        if self.has_room_for_own_link() {
+        if self.may_have_own_link(key) {
+            self.pinned_waiters.leave(key);
             self.set_gives_up_at(key, None);
             return Ok(());
         }
@@ -111,14 +112,24 @@ impl Engine {
             return Err(Blocked::Refused(bound_reply("pinned-links-max")));
         }
         self.begin_to_wait(key);
-        self.pinned_waiters.push_back(key);
+        self.pinned_waiters.wait(key, 1);
         self.hold(key, Flags::HOLD_ROOM);
         Err(Blocked::Wait)
     }
 
     /// Whether one more link may serve one session alone.
     pub(crate) fn has_room_for_own_link(&self) -> bool {
-        self.pinned_links < self.settings.limits.pinned_links_max
+        self.free_own_links() > 0
+    }
+
+    /// Whether that may be this session, of all that want a link of their own.
+    pub(crate) fn may_have_own_link(&self, key: Key) -> bool {
+        self.pinned_waiters.admits(key, 1, self.free_own_links())
+    }
+
+    fn free_own_links(&self) -> usize {
+        let max = self.settings.limits.pinned_links_max;
+        max.saturating_sub(self.pinned_links) as usize
     }
 
     /// A link that was given back is a connection of the server like any other.
@@ -224,17 +235,13 @@ impl Engine {
         }
     }
 
-    /// Links of their own may be had again: as many are told as there is room for.
+    /// Links of their own may be had again: as many sessions go on as there is room for.
     pub(crate) fn next_pinned(&mut self) {
-        let max = self.settings.limits.pinned_links_max;
-        let mut room = max.saturating_sub(self.pinned_links);
-        while room > 0
-            && let Some(waiter) = self.pinned_waiters.pop_front()
-        {
-            if self.sessions.get(waiter).is_some() {
-                self.release(waiter, Flags::HOLD_ROOM);
-                room -= 1;
-            }
+        let free = self.free_own_links();
+        let sessions = &self.sessions;
+        let is_there = |key| sessions.get(key).is_some();
+        for waiter in self.pinned_waiters.wake(free, is_there) {
+            self.release(waiter, Flags::HOLD_ROOM);
         }
     }
 
@@ -313,7 +320,7 @@ impl Engine {
         };
         let kind = self.kind_of(session);
         let has_own = !session.pins.is_empty();
-        if has_own || self.has_room_for_own_link() {
+        if has_own || self.may_have_own_link(key) {
             return self.place_alone(key, bytes, (reads, duty), Pins::ONCE, false);
         }
         if self.hold_until_caught_up(key) {

@@ -5,15 +5,13 @@
 //! which a blocking command may wait runs all the same. At the deadline the client gets an error
 //! that names the bound: the server was never asked, so nil would be untrue.
 
-use std::collections::VecDeque;
-
 use respool_protocol::commands::{Answer, id};
 use respool_protocol::encode;
 
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
 use crate::requests::{Blocked, Placed, Request, may_wait};
-use crate::session::Flags;
+use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::time::Time;
 use crate::wait::is_wait;
@@ -93,10 +91,7 @@ impl Engine {
 
     /// When a session's next request gives up, if it waits.
     pub(crate) fn deadline_of(&self, key: Key) -> Option<Time> {
-        let session = self.sessions.get(key)?;
-        let (seq, at) = session.rare.as_ref()?.gives_up_at?;
-        // Not that of a request before this one.
-        (seq == session.next_seq).then_some(at)
+        self.sessions.get(key)?.gives_up_at()
     }
 
     pub(crate) fn set_gives_up_at(&mut self, key: Key, at: Option<Time>) {
@@ -146,54 +141,32 @@ impl Engine {
         }
     }
 
-    /// Whether a session's next request is a command that has emergency links.
-    fn is_urgent(&self, key: Key) -> bool {
-        let asked = self.sessions.get(key).and_then(|session| session.asked);
-        asked.is_some_and(|id| id.get().answer == Answer::Alone && !may_wait(id))
-    }
-
     /// An emergency link is free: the first session that waits for one goes on.
     pub(crate) fn next_urgent(&mut self) {
-        let find = |waiters: &VecDeque<Key>| waiters.iter().position(|key| self.is_urgent(*key));
-        let (own, streaming) = (find(&self.pinned_waiters), find(&self.streaming_waiters));
-        if let Some(key) = own.and_then(|at| self.pinned_waiters.remove(at)) {
+        let sessions = &self.sessions;
+        let is_urgent = |key| sessions.get(key).is_some_and(is_urgent);
+        let own = self.pinned_waiters.take_first(is_urgent);
+        let streaming = self.streaming_waiters.take_first(is_urgent);
+        if let Some(key) = own {
             self.release(key, Flags::HOLD_ROOM);
         }
-        if let Some(key) = streaming.and_then(|at| self.streaming_waiters.remove(at)) {
+        if let Some(key) = streaming {
             self.release(key, Flags::HOLD_LINK);
         }
     }
 
-    /// Lets requests go on whose deadline has passed: each is refused when it is looked at again.
+    /// Lets requests go on whose deadline has passed: each is refused when it is looked at again. A
+    /// command that has emergency links tries again whenever one of these may be free.
     pub(crate) fn tick_waiters(&mut self) {
         let (now, sessions) = (self.now, &self.sessions);
-        let is_late = |key: &Key| {
-            let rare = sessions.get(*key).and_then(|session| session.rare.as_ref());
-            rare.and_then(|rare| rare.gives_up_at)
-                .is_some_and(|(_, at)| now >= at)
+        let goes_on = |key| {
+            // A session that has gone does nothing.
+            sessions.get(key).is_none_or(|session| {
+                session.gives_up_at().is_some_and(|at| now >= at) || is_urgent(session)
+            })
         };
-        // A command that has emergency links tries again whenever one of these may be free.
-        let goes_on = |key: &Key| is_late(key) || self.is_urgent(*key);
-        let is_there = |key: &Key| sessions.get(*key).is_some();
-        let own: Vec<Key> = self
-            .pinned_waiters
-            .iter()
-            .copied()
-            .filter(goes_on)
-            .collect();
-        let streaming: Vec<Key> = self
-            .streaming_waiters
-            .iter()
-            .copied()
-            .filter(goes_on)
-            .collect();
-        // Sessions that left are found here, too.
-        let stays = |key: &Key| is_there(key) && !goes_on(key);
-        let own_stay: VecDeque<Key> = self.pinned_waiters.iter().copied().filter(stays).collect();
-        let waiters = self.streaming_waiters.iter().copied();
-        let streaming_stay: VecDeque<Key> = waiters.filter(stays).collect();
-        self.pinned_waiters = own_stay;
-        self.streaming_waiters = streaming_stay;
+        let own = self.pinned_waiters.tick(goes_on);
+        let streaming = self.streaming_waiters.tick(goes_on);
         for key in own {
             self.release(key, Flags::HOLD_ROOM);
         }
@@ -201,6 +174,12 @@ impl Engine {
             self.release(key, Flags::HOLD_LINK);
         }
     }
+}
+
+/// Whether the next request of a session is a command that has emergency links.
+fn is_urgent(session: &Session) -> bool {
+    let asked = session.asked;
+    asked.is_some_and(|id| id.get().answer == Answer::Alone && !may_wait(id))
 }
 
 /// How long a request may wait, milliseconds. `None`: for ever, or for longer than anybody looks;

@@ -166,7 +166,7 @@ impl Engine {
                     .sessions
                     .get(key)
                     .is_some_and(|own| !own.pins.is_empty());
-                if has_one && !self.has_room_for_own_link() {
+                if has_one && !self.may_have_own_link(key) {
                     return Err(Blocked::Refused(bound_reply("pinned-links-max")));
                 }
                 self.wait_for_room(key)?;

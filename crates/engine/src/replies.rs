@@ -977,16 +977,16 @@ impl Engine {
         }
     }
 
-    /// A link for a large request may be had again.
+    /// Links for large requests may be had again: as many sessions go on as there is room for.
     pub(crate) fn next_streaming(&mut self) {
-        if self.streaming_waiters.is_empty() || !self.has_room_for_streaming() {
+        if self.streaming_waiters.is_empty() {
             return;
         }
-        while let Some(waiter) = self.streaming_waiters.pop_front() {
-            if self.sessions.get(waiter).is_some() {
-                self.release(waiter, Flags::HOLD_LINK);
-                return;
-            }
+        let free = self.free_streaming_links();
+        let sessions = &self.sessions;
+        let is_there = |key| sessions.get(key).is_some();
+        for waiter in self.streaming_waiters.wake(free, is_there) {
+            self.release(waiter, Flags::HOLD_LINK);
         }
     }
 }

@@ -415,6 +415,13 @@ pub(crate) struct Large {
 }
 
 impl Session {
+    /// When the next request gives up, if it waits.
+    pub(crate) fn gives_up_at(&self) -> Option<Time> {
+        let (seq, at) = self.rare.as_ref()?.gives_up_at?;
+        // Not that of a request before this one.
+        (seq == self.next_seq).then_some(at)
+    }
+
     /// Requests that are not answered.
     #[inline]
     pub(crate) fn depth(&self) -> u32 {

@@ -667,7 +667,7 @@ impl Engine {
         }
         // Who holds one of the links that have a bound must not wait for another: others may do the
         // same.
-        let full = !self.has_room_for_own_link();
+        let full = !self.may_have_own_link(key);
         (full && !needs_none && session.pins.is_empty()).then(|| bound_reply("pinned-links-max"))
     }
 

@@ -132,6 +132,26 @@ fn upload_of_moderate_rate_loses_its_link_after_its_time() {
     assert_eq!(world.got(waiting), "+OK\r\n");
 }
 
+/// A session that comes just when a link is given back does not overtake one that waits for it.
+#[test]
+fn newcomer_takes_no_link_that_a_session_waits_for() {
+    let mut world = World::new(impatient());
+    let [first, waiting, newcomer] = [(); 3].map(|()| world.accept());
+    world.asks(first, &["WATCH a"]);
+    let link = world.connect();
+    world.says(link, "+OK\r\n");
+    world.asks(waiting, &["WATCH b"]);
+    world.asks(first, &["UNWATCH"]);
+    world.sent(link);
+    world.turn(|engine| {
+        engine.handle_link_bytes(link, b"+OK\r\n");
+        engine.handle_session_bytes(newcomer, &requests(&["WATCH c"]));
+    });
+    assert_eq!(world.asked(link), [["WATCH", "b"]]);
+    world.wait_ms(50);
+    assert!(world.asked(link).is_empty());
+}
+
 /// Spare links of other sessions do not raise the bound of streaming links.
 #[test]
 fn spare_links_count_as_streaming_links_do() {
