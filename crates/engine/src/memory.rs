@@ -80,7 +80,8 @@ pub(crate) struct Weight {
     pub(crate) named: usize,
     /// It has not authenticated, and must.
     pub(crate) stranger: bool,
-    /// CLIENT NO-EVICT: it is closed after all others, and never if it is the last one.
+    /// CLIENT NO-EVICT: at the bound it is closed after all others, and never if it is the last
+    /// one.
     pub(crate) spared: bool,
 }
 
@@ -98,12 +99,12 @@ impl Weight {
         self.held.incomplete > 2 * self.counted + WASTE_BYTES
     }
 
-    /// Bytes that it holds as one that has not authenticated.
     /// What it keeps until its client does something: transactions, channels, names.
     fn kept(&self) -> usize {
         self.held.queued + self.held.subscriptions + self.held.state + self.named
     }
 
+    /// Bytes that it holds as one that has not authenticated.
     fn as_stranger(&self) -> usize {
         match self.stranger {
             true => self.held.total() - self.held.state,
@@ -459,12 +460,19 @@ impl Memory {
         !crowded && settled && now.since_ms(self.shed_at) < SHED_PAUSE_MS
     }
 
-    /// Notes whether memory is short, so that it is known for how long.
+    /// Notes whether memory is short, so that it is known for how long. A shortage is over once a
+    /// good part is free: what closing strangers frees is filled again at once.
     pub(crate) fn handle_tick(&mut self, held_bytes: usize, now: Time) {
-        match self.total(held_bytes) > self.max {
-            true => _ = self.short_since.get_or_insert(now),
-            false => self.short_since = None,
+        let total = self.total(held_bytes);
+        if total > self.max {
+            self.short_since.get_or_insert(now);
+        } else if total <= self.relieved() {
+            self.short_since = None;
         }
+    }
+
+    fn relieved(&self) -> usize {
+        self.max - self.max / 16
     }
 
     /// Which sessions are closed now, the first one first. All notes are fresh. At the bound the
@@ -511,15 +519,23 @@ impl Memory {
         let lasts = |since: Time| now.since_ms(since) >= SHORTAGE_MS;
         if over.total > self.max && self.short_since.is_some_and(lasts) {
             let kept = |note: &Note| note.weight.kept();
+            // A client that asked not to be evicted does not fill the memory by that.
+            let is_spared =
+                |note: &Note| note.weight.spared && kept(note) < self.max / SPARED_SHARE;
             let mut keepers: Vec<&Note> = notes()
-                .filter(|note| !note.weight.spared && kept(note) >= self.max / KEPT_SHARE)
+                .filter(|note| kept(note) >= KEPT_LEAST_BYTES && !is_spared(note))
+                .filter(|note| over.closed.iter().all(|(key, _)| *key != note.key))
                 .collect();
             keepers.sort_unstable_by_key(|note| std::cmp::Reverse(kept(note)));
             for note in keepers {
-                if over.total <= self.max {
+                if over.total <= self.relieved() {
                     break;
                 }
                 over.close(note, Reason::KeptMost);
+                if note.weight.named > note.weight.held.total() {
+                    // How much that frees is known when the names are measured again.
+                    break;
+                }
             }
         }
         if over.total > self.bound {
@@ -604,8 +620,11 @@ const WASTE_BYTES: usize = 512;
 const WASTE_MS: u64 = 100;
 /// How long memory may be short before sessions that keep most are closed, milliseconds.
 const SHORTAGE_MS: u64 = 2_000;
-/// Such a session keeps at least one part of so many of what sessions may have.
-const KEPT_SHARE: usize = 64;
+/// Such a session keeps at least so many bytes. Thousands of sessions below that fill no bound of
+/// a usual size.
+const KEPT_LEAST_BYTES: usize = 16 << 10;
+/// Above one part of so many of what sessions may have, CLIENT NO-EVICT spares none of them.
+const SPARED_SHARE: usize = 64;
 /// How long a search for sessions to close is not repeated if little has come since, milliseconds.
 const SHED_PAUSE_MS: u64 = 5;
 
@@ -762,12 +781,72 @@ mod tests {
         let held_bytes = 1_055_000;
         memory.handle_tick(held_bytes, at(0));
         assert_eq!(closed(&memory, held_bytes, at(1_999)), []);
-        let expected = [(9, Reason::KeptMost)];
+        // A moment of relief does not end it.
+        memory.handle_tick(memory.max, at(1_500));
+        let expected = [(9, Reason::KeptMost), (8, Reason::KeptMost)];
         assert_eq!(closed(&memory, held_bytes, at(2_000)), expected);
         // It was over meanwhile.
-        memory.handle_tick(900_000, at(2_100));
+        memory.handle_tick(memory.relieved(), at(2_100));
         memory.handle_tick(held_bytes, at(2_200));
         assert_eq!(closed(&memory, held_bytes, at(3_000)), []);
+    }
+
+    /// Clients that asked not to be evicted fill the memory no more than others.
+    #[test]
+    fn spared_sessions_that_keep_much_end_a_shortage_that_lasts() {
+        let mut memory = bounded(1_000_000);
+        for index in 0..10 {
+            let weight = Weight {
+                held: Held {
+                    queued: 105_000,
+                    ..Held::default()
+                },
+                counted: 105_000,
+                spared: true,
+                ..Weight::default()
+            };
+            memory.note(key(index), weight, at(0));
+        }
+        let subscriber = Weight {
+            held: Held {
+                subscriptions: 20_000,
+                ..Held::default()
+            },
+            ..Weight::default()
+        };
+        memory.note(key(10), subscriber, at(0));
+        memory.handle_tick(1_050_000, at(0));
+        let closed = closed(&memory, 1_050_000, at(2_000));
+        assert_eq!(closed.len(), 2);
+        assert!(
+            closed
+                .iter()
+                .all(|(index, reason)| *index < 10 && *reason == Reason::KeptMost)
+        );
+    }
+
+    /// So many sessions that none keeps much of all.
+    #[test]
+    fn many_sessions_that_keep_little_end_a_shortage_that_lasts() {
+        let mut memory = bounded(4_000_000);
+        for index in 0..210 {
+            let weight = Weight {
+                held: Held {
+                    queued: 20_000,
+                    ..Held::default()
+                },
+                counted: 20_000,
+                ..Weight::default()
+            };
+            memory.note(key(index), weight, at(0));
+        }
+        memory.handle_tick(4_200_000, at(0));
+        let closed = closed(&memory, 4_200_000, at(2_000));
+        let kept = |(_, reason): &(u32, Reason)| *reason == Reason::KeptMost;
+        let bytes = 20_000 * closed.iter().filter(|closed| kept(closed)).count();
+        let left = memory.total(4_200_000) - bytes;
+        assert!(left <= memory.relieved(), "{left}");
+        assert!(closed.len() < 100, "no more than it takes");
     }
 
     /// A session that asked not to be evicted goes after all others, and not if it is the last one.
