@@ -133,8 +133,9 @@ fn judge(need: Need, granted: u64) -> Granted {
         ));
     }
     let sessions = u64::from(need.sessions_max);
-    let pinned = room.saturating_sub(sessions).max(room / PINNED_SHARE);
     let workers = need.workers.max(1) as u64;
+    let share = (room / PINNED_SHARE).max(workers).min(room / 2);
+    let pinned = room.saturating_sub(sessions).max(share);
     // Neither is more than was asked for, so both fit.
     let pinned_links_max = (pinned.min(need.pinned()) / workers) as u32;
     let left = room - u64::from(pinned_links_max) * workers;
@@ -196,7 +197,7 @@ mod tests {
             assert!(fits.sessions_max > 0 && fits.sessions_max <= 100);
             assert!(pinned <= 500);
             assert!(u64::from(fits.sessions_max) + 2 * pinned <= room);
-            assert!(room < 16 || pinned > 0);
+            assert!(room < 4 || pinned > 0, "one of each worker");
         }
         let Granted::Fewer(fits, _) = judge(need, need.total() - 2) else {
             panic!("some are missing");
