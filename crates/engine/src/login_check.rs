@@ -197,11 +197,16 @@ impl Engine {
     /// Whether the login at a server is checked: a link with the configured login is up, so the
     /// server would serve new sessions.
     fn is_checked(&self, server: ServerId) -> bool {
-        let state = self.server(server);
-        state.replica_of.is_none()
-            && !state.gone
-            && !state.unknown
+        self.decides_login(server)
+            && !self.server(server).unknown
             && self.serves_as_configured(server)
+    }
+
+    /// Whether sessions must authenticate where a server refuses the configured login. A replica
+    /// does not decide that: its users may differ.
+    fn decides_login(&self, server: ServerId) -> bool {
+        let state = self.server(server);
+        !state.gone && state.replica_of.is_none() && !self.owns_nothing(server)
     }
 
     /// Whether a shared link of the configured login is up.
@@ -224,18 +229,21 @@ impl Engine {
 
     fn tell_accepted(&mut self, server: ServerId, was_withdrawn: bool) {
         let state = self.server(server);
-        if was_withdrawn {
+        if was_withdrawn && self.decides_login(server) {
             let pool = usize::from(state.pool);
             let text = format!("{} accepts the configured login again", state.label);
             self.tell_event(pool, text);
+            self.trust_sessions(server);
         }
     }
 
     /// A server refuses the configured login.
     pub(crate) fn login_refused(&mut self, server: ServerId, error: &[u8]) {
         let now = self.now;
-        let state = &mut self.servers[usize::from(server.0)];
-        if let Some(since) = state.trust.handle_refused(error, now) {
+        let trust = &mut self.servers[usize::from(server.0)].trust;
+        let withdrawn = trust.handle_refused(error, now);
+        if let Some(since) = withdrawn.filter(|_| self.decides_login(server)) {
+            let state = self.server(server);
             let pool = usize::from(state.pool);
             let text = format!(
                 "{} does not accept the configured login any more ({}): new sessions must authenticate, older sessions keep their links",
@@ -271,16 +279,31 @@ impl Engine {
         }
     }
 
-    /// Whether a server of a pool has withdrawn the configured login. Replicas do not count: their
-    /// users may differ.
+    /// Sessions need not authenticate any more, once no server withdraws the login. A session that
+    /// only listens asks nothing, and so would not find that out itself.
+    fn trust_sessions(&mut self, server: ServerId) {
+        let pool = self.pool_of(server).whole;
+        if !self.settings.users.is_empty() || self.is_login_withdrawn(usize::from(pool)) {
+            return;
+        }
+        for key in self.sessions.keys() {
+            if let Some(session) = self.sessions.get_mut(key)
+                && session.pool == pool
+                && session.user == CONFIGURED
+            {
+                session.flags.remove(Flags::UNAUTHENTICATED);
+            }
+        }
+    }
+
+    /// Whether a server of a pool has withdrawn the configured login.
     pub(crate) fn is_login_withdrawn(&self, pool: usize) -> bool {
-        let withdrawn = |server: &crate::pool::Server| {
+        let withdrawn = |(index, server): (usize, &crate::pool::Server)| {
             server.trust.is_withdrawn()
-                && !server.gone
-                && server.replica_of.is_none()
                 && usize::from(self.pools[usize::from(server.pool)].whole) == pool
+                && self.decides_login(ServerId(index as u16))
         };
-        self.servers.iter().any(withdrawn)
+        self.servers.iter().enumerate().any(withdrawn)
     }
 
     /// A greeting on this link was refused for want of a password. Sessions that have lost their
@@ -289,10 +312,10 @@ impl Engine {
         let Some(link) = self.links.get(key) else {
             return;
         };
-        if !self.settings.users.is_empty() {
+        let server = link.key.server;
+        if !self.settings.users.is_empty() || !self.decides_login(server) {
             return;
         }
-        let server = link.key.server;
         let others_serve = self.serves_as_configured(server);
         let pool = self.pool_of(server).whole;
         for session in self.sessions.keys() {

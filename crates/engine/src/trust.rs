@@ -60,7 +60,8 @@ impl Trust {
     /// Whether the last answer is too old to let a new session in by it. Without sessions, respool
     /// does not ask the server.
     pub(crate) fn is_stale(&self, now: Time, every_ms: u32) -> bool {
-        self.checking.is_none() && now.since_ms(self.heard_at) >= 2 * u64::from(every_ms)
+        let most_ms = u64::from(every_ms) + ANSWER_MS;
+        self.checking.is_none() && now.since_ms(self.heard_at) >= most_ms
     }
 
     /// Whether new sessions wait for the answer to a check, which takes at most
@@ -126,6 +127,8 @@ impl Trust {
     }
 }
 
+/// How long a check usually takes until it is answered, with the tick that asks it, milliseconds.
+const ANSWER_MS: u64 = 100;
 /// How long a new session waits for a check at most, milliseconds. A new session does not wait
 /// longer for a slow server, which serves no session just then.
 const NEWCOMER_WAIT_MS: u64 = 500;
@@ -188,14 +191,14 @@ mod tests {
         assert!(!trust.holds_newcomers(at(601)));
         trust.handle_check_end(LINK);
         trust.handle_accepted(at(602));
-        assert!(!trust.is_stale(at(1_601), 500));
-        assert!(trust.is_stale(at(1_602), 500));
-        trust.handle_check(LINK, at(1_602), 500);
-        assert!(trust.holds_newcomers(at(1_602)));
-        assert!(trust.holds_newcomers(at(2_101)));
-        assert!(!trust.holds_newcomers(at(2_102)));
+        assert!(!trust.is_stale(at(1_201), 500));
+        assert!(trust.is_stale(at(1_202), 500));
+        trust.handle_check(LINK, at(1_202), 500);
+        assert!(trust.holds_newcomers(at(1_202)));
+        assert!(trust.holds_newcomers(at(1_701)));
+        assert!(!trust.holds_newcomers(at(1_702)));
         trust.handle_check_end(LINK);
-        assert!(!trust.holds_newcomers(at(1_603)));
+        assert!(!trust.holds_newcomers(at(1_203)));
     }
 
     /// Sessions that came after the last accepted answer was asked for came in wrongly, if the next
@@ -212,7 +215,7 @@ mod tests {
             trust.handle_refused(b"ERR max number of clients reached", at(1_100)),
             None
         );
-        assert!(trust.is_stale(at(1_640), 500), "it was no answer");
+        assert!(trust.is_stale(at(1_240), 500), "it was no answer");
         assert_eq!(trust.handle_refused(NOAUTH, at(1_700)), Some(at(600)));
     }
 

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use respool_lab::servers::{Proxy, Server};
 use respool_lab::topologies::{
-    Cluster, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url, sharded_url,
+    Cluster, ClusterSettings, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url,
+    sharded_url,
 };
 use tempfile::TempDir;
 
-use super::client::{Client, Value};
-use super::cluster::{primaries, some_server};
+use super::client::{Client, Value, words};
+use super::cluster::{Served, primaries, some_server};
 use super::sentinel;
 use super::target::{Options, Target, before_every_server, installed, respool, wait_until};
 
@@ -285,6 +286,43 @@ fn guesses_make_few_connections_before_every_kind() {
         let log = proxy.log();
         assert_eq!(log.matches("logins refused").count(), 1, "{name}: {log}");
     }
+}
+
+/// The users of a replica may differ from those of its primary.
+#[test]
+fn replica_that_wants_a_password_disturbs_no_session() {
+    let settings = ClusterSettings::default();
+    let served = Served::start_with(
+        &some_server(),
+        settings,
+        &["--threads=1"],
+        "?reads=prefer-replica",
+    );
+    served.whole();
+    let [mut subscriber, mut waiting, mut reader] = [(); 3].map(|()| served.client());
+    subscriber.call("SUBSCRIBE news");
+    waiting.send(&words("BLPOP list 0"));
+    assert_eq!(reader.call("SET key value"), Value::ok());
+    for node in served.cluster.nodes() {
+        let mut direct = Client::connect(node.address());
+        let Value::Array(role) = direct.call("ROLE") else {
+            panic!("it has a role");
+        };
+        if role[0] == Value::bulk("slave") {
+            assert_eq!(direct.call("CONFIG SET requirepass new"), Value::ok());
+            direct.call("CLIENT KILL TYPE normal SKIPME yes");
+        }
+    }
+    wait_until("links to replicas are lost", SOON, || {
+        served.proxy.log().contains("NOAUTH")
+    });
+    thread::sleep(TWO_CHECKS);
+    assert_eq!(reader.call("GET key"), Value::bulk("value"));
+    assert_eq!(reader.call("PUBLISH news 1"), Value::Integer(1));
+    assert_eq!(reader.call("RPUSH list a"), Value::Integer(1));
+    assert!(matches!(waiting.reply(), Value::Array(_)));
+    let log = served.proxy.log();
+    assert!(!log.contains("new sessions must authenticate"), "{log}");
 }
 
 /// The servers want a password from now on: so must clients that come, whatever kind the pool is.
