@@ -86,6 +86,15 @@ impl Logins {
         });
         Some(index as u16 + 1)
     }
+
+    /// The links of a place greet with another password of its user from now on.
+    fn renew(&mut self, user: u16, login: Credentials) {
+        let known = usize::from(user).checked_sub(1);
+        let known = known.and_then(|index| self.known.get_mut(index)?.as_mut());
+        if let Some(known) = known {
+            known.login = login;
+        }
+    }
 }
 
 /// The user's name at its server.
@@ -344,7 +353,8 @@ impl Engine {
     /// there is no room for another.
     ///
     /// A user without a password accepts every one, and each place has links of its own. So a user
-    /// has few places: a further password rides on the links of the newest one.
+    /// has few places. A further password takes the place of the newest one: its links greet with
+    /// the password that the server has accepted last.
     pub(crate) fn place_of_login(&mut self, key: Key, login: Credentials) -> Option<u16> {
         let pool = self.sessions.get(key)?.pool;
         if let Some(known) = self.logins.find(pool, &login) {
@@ -354,7 +364,9 @@ impl Engine {
             self.forget_unused_logins();
             let (newest, count) = self.logins.of_name(pool, &login);
             if count >= PASSWORDS_OF_USER_MAX {
-                return newest;
+                let place = newest?;
+                self.logins.renew(place, login);
+                return Some(place);
             }
         }
         let logins = &self.logins.known;

@@ -295,6 +295,12 @@ fn user_that_accepts_every_password_has_few_links() {
         world.asks(*session, &["GET k"]);
     }
     assert_eq!(links.len(), 4);
+    // The server may accept no other password any more.
+    world.lose(links[3]);
+    world.wait_ms(1_000);
+    let fresh = world.connecting()[0];
+    world.turn(|engine| engine.handle_link_up(fresh));
+    assert!(world.sent(fresh).contains("any19"));
 }
 
 /// Thousands of guesses wait for two links, and none of them beyond the bound.
