@@ -794,6 +794,7 @@ impl Engine {
         if !self.kept.is_empty() {
             self.end_keeping();
         }
+        self.tell_flushed();
         self.flush();
         self.relieve_memory();
         self.switch_reading();

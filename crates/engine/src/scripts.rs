@@ -21,6 +21,8 @@ use crate::slots::Key;
 pub(crate) struct Scripts {
     bodies: HashMap<(u16, Name), Vec<u8>>,
     bytes: usize,
+    /// Pools whose scripts were flushed in this turn.
+    flushed: Vec<u16>,
 }
 
 /// The SHA-1 of a body, in lower-case hexadecimal.
@@ -114,6 +116,16 @@ impl Engine {
         let server = self.links.get(link).map(|link| link.key.server);
         if let Some(server) = server.filter(|_| !reply.starts_with(b"-")) {
             let pool = self.pool_of(server).whole;
+            self.scripts.forget(pool);
+            if !self.scripts.flushed.contains(&pool) {
+                self.scripts.flushed.push(pool);
+            }
+        }
+    }
+
+    /// Tells the other workers which scripts were flushed in this turn.
+    pub(crate) fn tell_flushed(&mut self) {
+        for pool in std::mem::take(&mut self.scripts.flushed) {
             self.tell_all(Question::ForgetScripts { pool });
         }
     }
