@@ -217,6 +217,8 @@ pub struct Engine {
     pub(crate) spares: HashMap<LinkKey, Vec<Key>>,
     pub(crate) pinned_links: u32,
     pub(crate) pinned_waiters: Waiters,
+    /// Commands that have emergency links, and wait for one.
+    pub(crate) urgent_waiters: VecDeque<Key>,
     /// When each bound was told last.
     pub(crate) bounds: Bounds,
     /// Sessions that hold what others wait for.
@@ -430,6 +432,7 @@ impl Engine {
             spares: HashMap::new(),
             pinned_links: 0,
             pinned_waiters: Waiters::default(),
+            urgent_waiters: VecDeque::new(),
             bounds: Bounds::default(),
             holders: Holders::default(),
             slow_readers: SlowReaders::default(),
@@ -791,10 +794,10 @@ impl Engine {
         }
         self.settle_pauses();
         self.ask_hubs();
+        self.tell_flushed();
         if !self.kept.is_empty() {
             self.end_keeping();
         }
-        self.tell_flushed();
         self.flush();
         self.relieve_memory();
         self.switch_reading();

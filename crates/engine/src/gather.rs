@@ -11,6 +11,7 @@ use respool_protocol::encode;
 use respool_protocol::fan::{self, Cursor, Divided, Merged, Part, Sections, Undivided};
 use respool_protocol::glob::SIFTED_BYTES_MAX;
 
+use crate::bounds::Bound;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
@@ -461,9 +462,10 @@ impl Engine {
             && servers
                 .iter()
                 .all(|server| self.has_room_for_emergency(*server));
-        if !is_urgent {
-            self.wait_for_streaming(key, servers.len())?;
+        if !has_room && !is_urgent {
+            return Err(self.wait_for_emergency(key, Bound::StreamingLinks));
         }
+        self.set_gives_up_at(key, None);
         let mut links = Vec::with_capacity(servers.len());
         for server in servers {
             let Some(session) = self.sessions.get(key) else {

@@ -136,15 +136,18 @@ impl Holders {
 impl Engine {
     /// Ends the use of at most one link of each kind that others wait for.
     pub(crate) fn tick_holders(&mut self) {
-        if self.streaming_waiters.is_empty() || self.has_room_for_streaming() {
-            self.holders.uploads.clear();
-        } else {
+        if self
+            .streaming_waiters
+            .lack_room(self.free_streaming_links())
+        {
             self.end_slowest();
-        }
-        if self.pinned_waiters.is_empty() || self.has_room_for_own_link() {
-            self.holders.watches.clear();
         } else {
+            self.holders.uploads.clear();
+        }
+        if self.pinned_waiters.lack_room(self.free_own_links()) {
             self.end_longest_watch();
+        } else {
+            self.holders.watches.clear();
         }
     }
 

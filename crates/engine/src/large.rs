@@ -168,7 +168,7 @@ impl Engine {
             // Its own link it is, with what the server knows there.
             return self.usable_link(key);
         }
-        self.wait_for_streaming(key, 1)?;
+        self.wait_for_streaming(key)?;
         let link = self.link_once(kind, key);
         link.ok_or_else(|| Blocked::Refused(bound_reply("links-max")))
     }
@@ -184,20 +184,15 @@ impl Engine {
         Some(link)
     }
 
-    /// There is a bound for such links: at it, the session waits until there is room for as many as
-    /// it needs.
-    pub(crate) fn wait_for_streaming(&mut self, key: Key, needed: usize) -> Result<(), Blocked> {
-        let max = self.settings.limits.streaming_links_max as usize;
-        if needed > max {
+    /// There is a bound for such links: at it, the session waits.
+    fn wait_for_streaming(&mut self, key: Key) -> Result<(), Blocked> {
+        if self.is_past_deadline(key) || self.settings.limits.streaming_links_max == 0 {
             return Err(Blocked::Refused(bound_reply("streaming-links-max")));
         }
-        if self.is_past_deadline(key) {
-            return Err(Blocked::Refused(bound_reply("streaming-links-max")));
-        }
-        if !self.may_stream(key, needed) {
+        if !self.may_stream(key, 1) {
             self.note_bound(Bound::StreamingLinks);
             self.begin_to_wait(key);
-            self.streaming_waiters.wait(key, needed);
+            self.streaming_waiters.wait(key);
             self.hold(key, Flags::HOLD_LINK);
             return Err(Blocked::Wait);
         }
@@ -206,14 +201,10 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn has_room_for_streaming(&self) -> bool {
-        self.free_streaming_links() > 0
-    }
-
     /// Whether this session may have so many streaming links, of all that want some.
     pub(crate) fn may_stream(&self, key: Key, needed: usize) -> bool {
         let free = self.free_streaming_links();
-        self.streaming_waiters.admits(key, needed, free)
+        self.streaming_waiters.admit(key, needed, free)
     }
 
     pub(crate) fn free_streaming_links(&self) -> usize {

@@ -19,6 +19,7 @@ use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::session::{Flags, Pins, Session};
 use crate::settings::WhenFull;
 use crate::slots::Key;
+use crate::waiters::Readiness;
 
 impl Engine {
     /// Sees to it that a session has a link of its own, from now on and for this reason, too.
@@ -112,22 +113,18 @@ impl Engine {
             return Err(Blocked::Refused(bound_reply("pinned-links-max")));
         }
         self.begin_to_wait(key);
-        self.pinned_waiters.wait(key, 1);
+        self.pinned_waiters.wait(key);
         self.hold(key, Flags::HOLD_ROOM);
         Err(Blocked::Wait)
     }
 
-    /// Whether one more link may serve one session alone.
-    pub(crate) fn has_room_for_own_link(&self) -> bool {
-        self.free_own_links() > 0
-    }
-
-    /// Whether that may be this session, of all that want a link of their own.
+    /// Whether this session may have a link of its own now, of all that want one.
     pub(crate) fn may_have_own_link(&self, key: Key) -> bool {
-        self.pinned_waiters.admits(key, 1, self.free_own_links())
+        self.pinned_waiters.admit(key, 1, self.free_own_links())
     }
 
-    fn free_own_links(&self) -> usize {
+    /// How many more links may serve one session alone.
+    pub(crate) fn free_own_links(&self) -> usize {
         let max = self.settings.limits.pinned_links_max;
         max.saturating_sub(self.pinned_links) as usize
     }
@@ -239,8 +236,8 @@ impl Engine {
     pub(crate) fn next_pinned(&mut self) {
         let free = self.free_own_links();
         let sessions = &self.sessions;
-        let is_there = |key| sessions.get(key).is_some();
-        for waiter in self.pinned_waiters.wake(free, is_there) {
+        let readiness = |key| Readiness::of(sessions.get(key), Flags::HOLD_ROOM);
+        for waiter in self.pinned_waiters.wake(free, readiness) {
             self.release(waiter, Flags::HOLD_ROOM);
         }
     }
@@ -327,10 +324,8 @@ impl Engine {
             return Placed::Wait;
         }
         let Some(link) = self.emergency_link(kind, key) else {
-            return match self.wait_for_room(key) {
-                Ok(()) => Placed::Wait,
-                Err(blocked) => self.blocked(key, blocked),
-            };
+            let blocked = self.wait_for_emergency(key, Bound::PinnedLinks);
+            return self.blocked(key, blocked);
         };
         self.set_gives_up_at(key, None);
         self.put_on(link, key, bytes, duty.unwrap_or(Duty::Pass));

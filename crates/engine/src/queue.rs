@@ -5,13 +5,17 @@
 //! which a blocking command may wait runs all the same. At the deadline the client gets an error
 //! that names the bound: the server was never asked, so nil would be untrue.
 
-use respool_protocol::commands::{Answer, id};
+use std::collections::VecDeque;
+
+use respool_protocol::commands::id;
 use respool_protocol::encode;
 
+use crate::bounds::Bound;
 use crate::engine::Engine;
 use crate::failure::{self, Cause, Fate};
-use crate::requests::{Blocked, Placed, Request, may_wait};
+use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::session::{Flags, Session};
+use crate::settings::WhenFull;
 use crate::slots::Key;
 use crate::time::Time;
 use crate::wait::is_wait;
@@ -141,45 +145,57 @@ impl Engine {
         }
     }
 
-    /// An emergency link is free: the first session that waits for one goes on.
-    pub(crate) fn next_urgent(&mut self) {
-        let sessions = &self.sessions;
-        let is_urgent = |key| sessions.get(key).is_some_and(is_urgent);
-        let own = self.pinned_waiters.take_first(is_urgent);
-        let streaming = self.streaming_waiters.take_first(is_urgent);
-        if let Some(key) = own {
-            self.release(key, Flags::HOLD_ROOM);
+    /// A command that has emergency links waits for one, or for room within the bound.
+    pub(crate) fn wait_for_emergency(&mut self, key: Key, bound: Bound) -> Blocked {
+        let is_refused =
+            bound == Bound::PinnedLinks && self.settings.pinned_links_full == WhenFull::Refuse;
+        if self.is_past_deadline(key) || is_refused {
+            self.set_gives_up_at(key, None);
+            return Blocked::Refused(bound_reply(bound.name()));
         }
-        if let Some(key) = streaming {
-            self.release(key, Flags::HOLD_LINK);
+        if self.deadline_of(key).is_none() {
+            self.note_bound(bound);
+        }
+        self.begin_to_wait(key);
+        self.urgent_waiters.push_back(key);
+        self.hold(key, Flags::HOLD_ROOM);
+        Blocked::Wait
+    }
+
+    /// An emergency link may be free: the first session that waits for one tries again.
+    pub(crate) fn next_urgent(&mut self) {
+        while let Some(key) = self.urgent_waiters.pop_front() {
+            if self.sessions.get(key).is_some() {
+                return self.release(key, Flags::HOLD_ROOM);
+            }
         }
     }
 
-    /// Lets requests go on whose deadline has passed: each is refused when it is looked at again. A
-    /// command that has emergency links tries again whenever one of these may be free.
+    /// Lets requests go on whose deadline has passed: each is refused when it is looked at again.
+    /// Sessions for which there is room go on, too.
     pub(crate) fn tick_waiters(&mut self) {
         let (now, sessions) = (self.now, &self.sessions);
-        let goes_on = |key| {
+        let is_over = |key| {
             // A session that has gone does nothing.
-            sessions.get(key).is_none_or(|session| {
-                session.gives_up_at().is_some_and(|at| now >= at) || is_urgent(session)
-            })
+            let session: Option<&Session> = sessions.get(key);
+            session.is_none_or(|session| session.gives_up_at().is_some_and(|at| now >= at))
         };
-        let own = self.pinned_waiters.tick(goes_on);
-        let streaming = self.streaming_waiters.tick(goes_on);
-        for key in own {
+        let own = self.pinned_waiters.tick(is_over);
+        let streaming = self.streaming_waiters.tick(is_over);
+        let (urgent, rest) = std::mem::take(&mut self.urgent_waiters)
+            .into_iter()
+            .partition::<VecDeque<Key>, _>(|key| is_over(*key));
+        self.urgent_waiters = rest;
+        for key in own.into_iter().chain(urgent) {
             self.release(key, Flags::HOLD_ROOM);
         }
         for key in streaming {
             self.release(key, Flags::HOLD_LINK);
         }
+        self.next_pinned();
+        self.next_streaming();
+        self.next_urgent();
     }
-}
-
-/// Whether the next request of a session is a command that has emergency links.
-fn is_urgent(session: &Session) -> bool {
-    let asked = session.asked;
-    asked.is_some_and(|id| id.get().answer == Answer::Alone && !may_wait(id))
 }
 
 /// How long a request may wait, milliseconds. `None`: for ever, or for longer than anybody looks;

@@ -14,6 +14,7 @@ use crate::returns::Expected;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::slow_readers::Why;
+use crate::waiters::Readiness;
 
 /// Bytes of an incomplete reply that are kept until its end comes. Up to here a reply that is cut
 /// off becomes an error; beyond, its beginning has gone to the client, and the client must be cut
@@ -984,8 +985,8 @@ impl Engine {
         }
         let free = self.free_streaming_links();
         let sessions = &self.sessions;
-        let is_there = |key| sessions.get(key).is_some();
-        for waiter in self.streaming_waiters.wake(free, is_there) {
+        let readiness = |key| Readiness::of(sessions.get(key), Flags::HOLD_LINK);
+        for waiter in self.streaming_waiters.wake(free, readiness) {
             self.release(waiter, Flags::HOLD_LINK);
         }
     }

@@ -518,9 +518,6 @@ impl Engine {
         self.tick_waiters();
         self.tick_holders();
         self.tick_slow_readers();
-        // A session that was offered a link may have left without it.
-        self.next_pinned();
-        self.next_streaming();
         self.tick_hubs();
         self.tick_login_checks();
         self.tick_memory();

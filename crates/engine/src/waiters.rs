@@ -4,27 +4,45 @@
 //!   wait ──► queue ──► wake: as many as there are free places ──► its place, kept until the next tick
 //! ```
 //!
-//! A session that is woken asks again in its own time. Until then its places are reserved, so that a session
-//! that comes in between does not take them. A session that does not ask again by the next tick loses the
-//! reservation: its client may not be reading.
+//! A session that is woken asks again in its own time. Until then its place is reserved, so that a
+//! session that comes in between does not take it. A session that cannot go on, because its client
+//! takes no output, keeps its turn and is passed over.
 
 use std::collections::VecDeque;
 
+use crate::session::{Flags, Session};
 use crate::slots::Key;
 
 /// The sessions that wait at one bound.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    queue: VecDeque<Waiter>,
+    queue: VecDeque<Key>,
     /// Sessions with a reservation.
-    woken: Vec<Waiter>,
+    woken: Vec<Key>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Waiter {
-    session: Key,
-    /// Places that its request needs.
-    needed: usize,
+/// What a session that waits would do if it were woken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Readiness {
+    Ready,
+    /// It waits for something else, too.
+    Held,
+    Gone,
+}
+
+impl Readiness {
+    /// `waits`: the hold that ends when the session is woken.
+    pub(crate) fn of(session: Option<&Session>, waits: Flags) -> Self {
+        let Some(session) = session else {
+            return Readiness::Gone;
+        };
+        let mut flags = session.flags;
+        flags.remove(waits);
+        match flags.any(Flags::HOLD) {
+            true => Readiness::Held,
+            false => Readiness::Ready,
+        }
+    }
 }
 
 impl Waiters {
@@ -33,70 +51,65 @@ impl Waiters {
         self.queue.is_empty()
     }
 
-    /// Whether a session may take that many of the free places. Sessions that came before it are first.
-    pub(crate) fn admits(&self, session: Key, needed: usize, free: usize) -> bool {
-        if self.woken.iter().any(|waiter| waiter.session == session) {
-            return needed <= free;
-        }
-        self.queue.is_empty() && needed + self.reserved() <= free
+    /// Whether sessions wait, and all free places are reserved for others.
+    pub(crate) fn lack_room(&self, free: usize) -> bool {
+        !self.queue.is_empty() && free <= self.woken.len()
     }
 
-    /// A session waits for that many places. One that was woken in vain keeps its turn.
-    pub(crate) fn wait(&mut self, session: Key, needed: usize) {
-        let waiter = Waiter { session, needed };
+    /// Whether a session may take so many of the free places. Sessions that came before it are first.
+    pub(crate) fn admit(&self, session: Key, needed: usize, free: usize) -> bool {
+        match self.woken.contains(&session) {
+            true => needed <= free,
+            false => self.queue.is_empty() && needed + self.woken.len() <= free,
+        }
+    }
+
+    /// A session waits for a place. One that was woken in vain keeps its turn.
+    pub(crate) fn wait(&mut self, session: Key) {
         match self.leave(session) {
-            true => self.queue.push_front(waiter),
-            false => self.queue.push_back(waiter),
+            true => self.queue.push_front(session),
+            false => self.queue.push_back(session),
         }
     }
 
     /// A session that was woken needs its reservation no more. Whether it had one.
     pub(crate) fn leave(&mut self, session: Key) -> bool {
         let before = self.woken.len();
-        self.woken.retain(|waiter| waiter.session != session);
+        self.woken.retain(|woken| *woken != session);
         self.woken.len() < before
     }
 
-    /// The sessions whose turn it is, as many as there is room for. `is_there`: whether a session has not gone.
-    pub(crate) fn wake(&mut self, free: usize, is_there: impl Fn(Key) -> bool) -> Vec<Key> {
-        let mut woken = Vec::new();
-        while let Some(first) = self.queue.front().copied() {
-            let is_there = is_there(first.session);
-            if is_there && first.needed + self.reserved() > free {
-                break;
+    /// The sessions whose turn it is: each of them has a free place reserved.
+    pub(crate) fn wake(&mut self, free: usize, readiness: impl Fn(Key) -> Readiness) -> Vec<Key> {
+        let mut ready = Vec::new();
+        let mut at = 0;
+        while let Some(session) = self.queue.get(at).copied()
+            && free > self.woken.len()
+        {
+            let readiness = readiness(session);
+            if readiness == Readiness::Held {
+                at += 1;
+                continue;
             }
-            self.queue.pop_front();
-            if is_there {
-                self.woken.push(first);
-                woken.push(first.session);
+            self.queue.remove(at);
+            if readiness == Readiness::Ready {
+                self.woken.push(session);
+                ready.push(session);
             }
         }
-        woken
+        ready
     }
 
-    /// The first session of that kind leaves the queue, whether or not there is room.
-    pub(crate) fn take_first(&mut self, is_such: impl Fn(Key) -> bool) -> Option<Key> {
-        let at = self
-            .queue
-            .iter()
-            .position(|waiter| is_such(waiter.session))?;
-        Some(self.queue.remove(at)?.session)
-    }
-
-    /// A tick: reservations end, and all sessions of that kind leave the queue.
-    pub(crate) fn tick(&mut self, is_such: impl Fn(Key) -> bool) -> Vec<Key> {
+    /// A tick: reservations end, and sessions that have waited too long leave the queue.
+    pub(crate) fn tick(&mut self, is_over: impl Fn(Key) -> bool) -> Vec<Key> {
         self.woken.clear();
-        let mut left = Vec::new();
-        self.queue.retain(|waiter| {
-            let leaves = is_such(waiter.session);
-            left.extend(leaves.then_some(waiter.session));
+        let mut over = Vec::new();
+        self.queue.retain(|session| {
+            let leaves = is_over(*session);
+            over.extend(leaves.then_some(*session));
             !leaves
         });
-        left
-    }
-
-    fn reserved(&self) -> usize {
-        self.woken.iter().map(|waiter| waiter.needed).sum()
+        over
     }
 }
 
@@ -111,59 +124,73 @@ mod tests {
         }
     }
 
-    fn waiting(needs: &[usize]) -> Waiters {
+    fn waiting(count: u32) -> Waiters {
         let mut waiters = Waiters::default();
-        for (index, needed) in needs.iter().enumerate() {
-            waiters.wait(key(index as u32), *needed);
-        }
+        (0..count).for_each(|index| waiters.wait(key(index)));
         waiters
     }
 
-    const NEWCOMER: u32 = 99;
+    const NEWCOMER: Key = Key {
+        index: 99,
+        generation: 1,
+    };
+
+    fn ready(_: Key) -> Readiness {
+        Readiness::Ready
+    }
 
     /// A newcomer gets nothing that a session waits for.
     #[test]
     fn place_goes_to_the_session_that_waited_longest() {
-        let mut waiters = waiting(&[1, 1]);
-        assert!(!waiters.admits(key(NEWCOMER), 1, 1));
-        assert_eq!(waiters.wake(1, |_| true), [key(0)]);
-        assert_eq!(waiters.wake(1, |_| true), [], "the place is reserved");
-        assert!(!waiters.admits(key(NEWCOMER), 1, 2));
-        assert!(waiters.admits(key(0), 1, 1));
+        let mut waiters = waiting(2);
+        assert!(!waiters.admit(NEWCOMER, 1, 1));
+        assert!(waiters.lack_room(0) && !waiters.lack_room(1));
+        assert_eq!(waiters.wake(1, ready), [key(0)]);
+        assert_eq!(waiters.wake(1, ready), [], "the place is reserved");
+        assert!(waiters.lack_room(1));
+        assert!(!waiters.admit(NEWCOMER, 1, 2));
+        assert!(waiters.admit(key(0), 1, 1));
         waiters.leave(key(0));
-        assert_eq!(waiters.wake(1, |_| true), [key(1)]);
-        assert!(!waiters.admits(key(NEWCOMER), 1, 1));
-        assert!(waiters.admits(key(NEWCOMER), 1, 2));
+        assert_eq!(waiters.wake(1, ready), [key(1)]);
+        assert!(!waiters.admit(NEWCOMER, 1, 1));
+        assert!(waiters.admit(NEWCOMER, 1, 2));
+        assert!(!waiters.admit(NEWCOMER, 2, 2), "it needs two");
     }
 
+    /// The place was taken in another way meanwhile.
     #[test]
-    fn session_that_needs_several_places_is_not_overtaken() {
-        let mut waiters = waiting(&[3, 1]);
-        for free in 0..3 {
-            assert_eq!(waiters.wake(free, |_| true), []);
-        }
-        assert_eq!(waiters.wake(3, |_| true), [key(0)]);
-        assert_eq!(waiters.wake(3, |_| true), []);
-        // One of the places is taken in another way.
-        assert!(!waiters.admits(key(0), 3, 2));
-        waiters.wait(key(0), 3);
-        assert_eq!(waiters.wake(3, |_| true), [key(0)]);
+    fn session_that_is_woken_in_vain_keeps_its_turn() {
+        let mut waiters = waiting(2);
+        assert_eq!(waiters.wake(1, ready), [key(0)]);
+        assert!(!waiters.admit(key(0), 1, 0));
+        waiters.wait(key(0));
+        assert_eq!(waiters.wake(2, ready), [key(0), key(1)]);
+        assert!(waiters.is_empty());
     }
 
-    /// A client that does not read keeps a place from the others until the next tick.
+    /// A client that takes no output keeps no place from the others.
     #[test]
-    fn reservation_ends_with_the_tick() {
-        let mut waiters = waiting(&[1, 1, 1]);
-        assert_eq!(waiters.wake(1, |_| true), [key(0)]);
-        assert_eq!(waiters.tick(|session| session == key(2)), [key(2)]);
-        assert_eq!(waiters.wake(1, |_| true), [key(1)]);
+    fn session_that_cannot_go_on_is_passed_over() {
+        let mut waiters = waiting(3);
+        let readiness = |session| match session == key(0) {
+            true => Readiness::Held,
+            false => Readiness::Ready,
+        };
+        assert_eq!(waiters.wake(1, readiness), [key(1)]);
+        assert_eq!(waiters.tick(|_| false), []);
+        assert_eq!(waiters.wake(1, readiness), [key(2)]);
+        assert_eq!(waiters.tick(|session| session == key(0)), [key(0)]);
         assert!(waiters.is_empty());
     }
 
     #[test]
     fn session_that_has_gone_takes_no_turn() {
-        let mut waiters = waiting(&[5, 1]);
-        assert_eq!(waiters.wake(1, |session| session != key(0)), [key(1)]);
+        let mut waiters = waiting(2);
+        let readiness = |session| match session == key(0) {
+            true => Readiness::Gone,
+            false => Readiness::Ready,
+        };
+        assert_eq!(waiters.wake(1, readiness), [key(1)]);
         assert!(waiters.is_empty());
     }
 }

@@ -152,6 +152,63 @@ fn newcomer_takes_no_link_that_a_session_waits_for() {
     assert!(world.asked(link).is_empty());
 }
 
+/// SCRIPT KILL goes to all servers at once. It waits for its own links, so uploads need not wait for it.
+#[test]
+fn upload_overtakes_a_command_that_waits_for_emergency_links() {
+    let mut settings = sharded(3);
+    settings.timeouts.request_ms = 1_000;
+    // Fewer than there are servers.
+    settings.limits.streaming_links_max = 2;
+    let mut world = World::new(settings);
+    let operators: Vec<_> = (0..3).map(|_| world.accept()).collect();
+    for operator in &operators {
+        world.asks(*operator, &["SCRIPT KILL"]);
+    }
+    assert_eq!(world.got(operators[2]), "", "it waits");
+    let links = world.connecting();
+    assert_eq!(links.len(), 6, "two to each server");
+    links.iter().for_each(|link| world.up(*link));
+    let uploader = world.accept();
+    world.sends(uploader, &beginning("a"));
+    assert_eq!(world.connecting().len(), 1);
+    for _ in 0..2 {
+        for link in &links {
+            if world.sent(*link).as_bytes() == requests(&["SCRIPT KILL"]) {
+                world.says(*link, "+OK\r\n");
+            }
+        }
+        world.wait_ms(50);
+    }
+    for operator in operators {
+        assert_eq!(world.got(operator), "+OK\r\n");
+    }
+}
+
+/// A subscriber that takes nothing waits for a link, too.
+#[test]
+fn deaf_session_keeps_no_link_from_the_next_one() {
+    let mut world = World::new(impatient());
+    let [first, deaf, waiting] = [(); 3].map(|()| world.accept());
+    world.asks(deaf, &["HELLO 3"]);
+    world.connect();
+    world.asks(deaf, &["SUBSCRIBE news"]);
+    let hub = world.connect();
+    world.says(hub, ">3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n");
+    world.asks(first, &["WATCH a"]);
+    let link = world.connect();
+    world.says(link, "+OK\r\n");
+    world.asks(deaf, &["BLPOP q 0"]);
+    world.asks(waiting, &["WATCH b"]);
+    let text = "x".repeat(2_000_000);
+    let message = format!(">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$2000000\r\n{text}\r\n");
+    world.slow.insert(deaf);
+    world.says(hub, message);
+    world.asks(first, &["UNWATCH"]);
+    world.sent(link);
+    world.says(link, "+OK\r\n");
+    assert_eq!(world.asked(link), [["WATCH", "b"]]);
+}
+
 /// Spare links of other sessions do not raise the bound of streaming links.
 #[test]
 fn spare_links_count_as_streaming_links_do() {
