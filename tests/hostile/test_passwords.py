@@ -428,12 +428,14 @@ class PasswordThatChanges(HostileTest):
             ("SUBSCRIBE", "news"),
             ("WATCH", "a"),
             ("EVAL", "return 1", "0"),
-            ("SET", "big", "x" * 300_000),
             ("MULTI",),
             ("CONFIG", "GET", "respool.*"),
             ("CONFIG", "SET", "respool.fuse", "no"),
         ):
             self.assert_error(self.newcomer(respool, *words), "NOAUTH")
+        # A server says it in these words.
+        large = self.newcomer(respool, "SET", "big", "x" * 300_000)
+        self.assert_error(large, "ERR Protocol error: unauthenticated")
         self.assert_error(self.newcomer(respool, "HELLO", "3"), "NOAUTH")
         self.assertEqual(control.ask("GET", "a"), b"1")
         # With the right words, all goes on.
@@ -446,6 +448,8 @@ class PasswordThatChanges(HostileTest):
         respool = self.respool(backend=server.backend)
         old = self.client(respool)
         self.assertEqual(old.ask("SET", "a", "1"), "OK")
+        # A session that came since the last check of the login must authenticate, too.
+        time.sleep(1.2)
         control = self.client(server)
         self.assertEqual(control.ask("CONFIG", "SET", "requirepass", "new"), "OK")
         # The server keeps what is connected, and so does respool.
