@@ -171,8 +171,10 @@ class PinnedLinks(HostileTest):
             took, replies = self.answers(respool, *requests)
             self.assertLess(took, ANSWERED_WITHIN, requests)
             for reply in replies:
-                # A request that finds no link says so, and names the bound.
-                if isinstance(reply, ErrorReply) and not reply.startswith("EXECABORT"):
+                # A request that finds no link says so, and names the bound. CLIENT NO-TOUCH, which Redis 7.0
+                # does not know, may have found one: an idle session has lost it.
+                told = isinstance(reply, ErrorReply) and "unknown subcommand 'NO-TOUCH'" in reply
+                if isinstance(reply, ErrorReply) and not reply.startswith("EXECABORT") and not told:
                     self.assert_error(reply, "NOTSENT")
                     self.assertIn("pinned-links-max", reply, requests)
         loop = self.client(respool)
@@ -333,7 +335,7 @@ class LoopingScript(HostileTest):
             self.assertLess(took, ANSWERED_WITHIN)
             self.assert_error(reply, "BUSY")
         with respool.client() as blocked:
-            took, reply = seconds_of(lambda: blocked.ask("BLPOP", "a-list", "0.1"))
+            took, reply = seconds_of(lambda: blocked.ask("BLPOP", "a", "0.1"))
             self.assertLess(took, ANSWERED_WITHIN)
             self.assert_error(reply, "BUSY")
         with respool.client() as killer:

@@ -17,7 +17,10 @@ class Floods(HostileTest):
 
     def flood(self, cause, *args, options=None, respool=None, number=FLOOD):
         """Causes the event many times. Few lines tell of it, and the rest is counted."""
-        respool = respool or self.respool(*args, backend=self.server().backend, **(options or {}))
+        if respool is None:
+            respool = self.respool(*args, backend=self.server().backend, **(options or {}))
+            # The line of the first link is none of the event's.
+            wait_until(lambda: "link up" in respool.output(), "the first link is up")
         before = len(respool.output().splitlines())
         for step in range(number):
             cause(respool, step)

@@ -315,13 +315,13 @@ class Forgotten(HostileTest):
         "repeat t = redis.call('TIME') until t[1] * 1000000 + t[2] > till; "
     )
 
-    def check(self, script, flush):
+    def check(self, script, flush, runs=(b"1",)):
         server = self.server()
         respool = self.respool("--threads", "2", backend=server.backend)
         client = self.client(respool)
         sha = client.ask("SCRIPT", "LOAD", script)
         flush(client, respool, server, encode("EVALSHA", sha, 1, KEY))
-        self.assertEqual(server.ask("GET", KEY), b"1")
+        self.assertIn(server.ask("GET", KEY), runs)
 
     def test_flush_in_the_same_pipeline(self):
         """A flush behind the request in one pipeline."""
@@ -348,7 +348,7 @@ class Forgotten(HostileTest):
         self.check(self.SLOWLY + self.SAYS, flush)
 
     def test_flush_past_respool(self):
-        """A flush of a client of the server itself."""
+        """A flush of a client of the server itself: respool cannot see it, so the script may run once more."""
 
         def flush(client, respool, server, request):
             direct = self.client(server)
@@ -358,7 +358,7 @@ class Forgotten(HostileTest):
             client.reply()
             direct.reply()
 
-        self.check(self.SLOWLY + self.SAYS, flush)
+        self.check(self.SLOWLY + self.SAYS, flush, runs=(b"1", b"2"))
 
 
 class ReadOnlyStorm(HostileTest):
