@@ -3,6 +3,7 @@
 // What surprises a test fails it; where, the panic says.
 #![allow(clippy::unwrap_used)]
 
+use std::env;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,9 +23,21 @@ const RESPOOL: &str = env!("CARGO_BIN_EXE_respool");
 /// How long anything may take before a test says that it does not happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn run(arguments: &[&str]) -> Output {
+/// The program without the variables of the test run itself, such as RESPOOL_VENV: they would be
+/// settings of it, or a warning.
+fn respool() -> Command {
     let mut command = Command::new(RESPOOL);
-    command.args(arguments).env_remove("RESPOOL_PASSWORD");
+    for (name, _) in env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"RESPOOL") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    let mut command = respool();
+    command.args(arguments);
     command.output().expect("the binary runs")
 }
 
@@ -64,7 +77,7 @@ fn help_and_version_are_for_standard_output_and_succeed() {
 fn a_reader_that_leaves_early_is_no_failure() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let mut command = Command::new(RESPOOL);
+    let mut command = respool();
     let output = command
         .args(["serve", "--help"])
         .stdout(writer)
@@ -236,7 +249,7 @@ fn check_shows_every_pool_and_tells_what_is_wrong_with_each() {
 
 #[test]
 fn a_password_may_come_from_the_environment() {
-    let mut command = Command::new(RESPOOL);
+    let mut command = respool();
     let output = command
         .arg("check")
         .env("RESPOOL_PASSWORD", "SECRET")
@@ -252,7 +265,7 @@ fn a_password_may_come_from_the_environment() {
 #[test]
 fn the_pages_that_are_made_from_the_options_are_fresh() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut command = Command::new(RESPOOL);
+    let mut command = respool();
     let output = command
         .args(["docs", "--check"])
         .current_dir(root)
@@ -277,7 +290,7 @@ fn a_server_that_cannot_be_started_is_one_clear_line_and_exit_code_1() {
             "/bin/false ended at once (exit status: 1)",
         ),
     ] {
-        let mut command = Command::new(RESPOOL);
+        let mut command = respool();
         let output = command
             .arg("serve")
             .args(arguments)
@@ -521,7 +534,7 @@ fn control_characters_of_a_configuration_are_spelt_out() {
         ("RESPOOL_BACKEND", STEERS),
         (&*format!("RESPOOL_{STEERS}"), "x"),
     ] {
-        let mut command = Command::new(RESPOOL);
+        let mut command = respool();
         let output = command.arg("check").env(name, value).output().unwrap();
         is_plain(&text(&output.stderr), name);
         is_plain(&text(&output.stdout), name);
@@ -532,7 +545,7 @@ fn control_characters_of_a_configuration_are_spelt_out() {
 #[test]
 fn unread_variable_is_a_warning() {
     let check = |variables: &[(&str, &str)]| {
-        let mut command = Command::new(RESPOOL);
+        let mut command = respool();
         command.args(["check", "--listen", "127.0.0.1:0"]);
         command.envs(variables.iter().copied());
         let output = command.output().unwrap();
@@ -559,7 +572,7 @@ fn unread_variable_is_a_warning() {
     assert_eq!(check(&of_service).lines().count(), 2);
     let in_kubernetes = [&of_service[..], &[("KUBERNETES_SERVICE_HOST", "10.0.0.2")]].concat();
     assert_eq!(check(&in_kubernetes), "");
-    let mut command = Command::new(RESPOOL);
+    let mut command = respool();
     command.env("RESPOOL_THREADS", "9");
     let mut respool = Serving::start_by(command, &["--backend", "redis://127.0.0.1:1"]);
     assert!(
@@ -843,7 +856,7 @@ impl Serving {
     }
 
     fn start(arguments: &[&str]) -> Serving {
-        Serving::start_by(Command::new(RESPOOL), arguments)
+        Serving::start_by(respool(), arguments)
     }
 
     fn start_by(command: Command, arguments: &[&str]) -> Serving {
@@ -852,7 +865,7 @@ impl Serving {
 
     /// The same, with a writing end of the pipe that its log goes to.
     fn piped(arguments: &[&str]) -> (Serving, io::PipeWriter) {
-        Serving::start_piped(Command::new(RESPOOL), arguments)
+        Serving::start_piped(respool(), arguments)
     }
 
     fn start_piped(mut command: Command, arguments: &[&str]) -> (Serving, io::PipeWriter) {

@@ -12,7 +12,8 @@ use respool_lab::topologies::{
 };
 
 use super::client::{Client, Value, words};
-use super::target::{Options, Target, installed, respool};
+use super::cluster::SOON;
+use super::target::{Options, Target, installed, respool, wait_until};
 
 /// A kind of server, and which version of it.
 type Version = (&'static str, (u32, u32));
@@ -149,6 +150,13 @@ fn before_several(binary: &Path, password: Option<&str>, mut run: impl FnMut(&St
         let mut args = vec![format!("--backend={url}"), "--threads=1".to_owned()];
         args.extend(password.map(|password| format!("--password={password}")));
         let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
+        // Before that it does not know the version, by which some texts differ.
+        wait_until("the servers are reached", SOON, || {
+            let mut client = Client::connect(proxy.address());
+            let auth = password.map(|password| format!("AUTH {password}"));
+            auth.iter().for_each(|auth| drop(client.call(auth)));
+            client.call("DBSIZE").error().is_none()
+        });
         run(&Stage {
             name: format!("respool {url} before {}", binary.display()),
             is_cluster: url.starts_with("redis-cluster://"),
