@@ -307,6 +307,23 @@ pub(crate) enum Ready {
     Listen,
 }
 
+/// The file system in memory, where the system has one, and the room that it has to have.
+const MEMORY: &str = "/dev/shm";
+const MEMORY_BYTES_MIN: u64 = 1 << 30;
+
+/// A directory for one server, in memory if there is room. A Sentinel and a node of a Cluster stand
+/// still until each change of their configuration is on the disk: where others write much, that
+/// takes seconds.
+fn scratch() -> io::Result<tempfile::TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("respool-");
+    let free = rustix::fs::statvfs(MEMORY).map_or(0, |system| system.f_bavail * system.f_frsize);
+    match free >= MEMORY_BYTES_MIN {
+        true => builder.tempdir_in(MEMORY).or_else(|_| builder.tempdir()),
+        false => builder.tempdir(),
+    }
+}
+
 impl Process {
     /// Its process id.
     pub fn pid(&self) -> u32 {
@@ -436,7 +453,7 @@ impl Process {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let dir = tempfile::Builder::new().prefix("respool-").tempdir()?;
+            let dir = scratch()?;
             let port = port()?;
             let command = command(port.port, dir.path());
             let program = command.get_program().to_owned();

@@ -368,6 +368,9 @@ fn the_latest_epoch_counts_and_within_it_the_most() {
     let seeds = all.each_ref().map(Sentinel::address);
     scene.serve(&seeds, &["--threads=1"]);
     scene.leads_to(1);
+    // Until all are heard, the first ones may count for more.
+    all.iter().for_each(Sentinel::is_heard);
+    scene.leads_to(1);
     scene.stays_with(1);
     // One has heard of a later failover.
     all[0].will_say(|says| says.epoch = 5);
