@@ -343,7 +343,10 @@ impl Engine {
                     None => self.no_link_reply(link),
                 }));
             }
-            State::Down | State::Connecting { .. } | State::Greeting { .. } => {}
+            State::Down
+            | State::Retrying { .. }
+            | State::Connecting { .. }
+            | State::Greeting { .. } => {}
         }
         self.wait_until_up(key, link);
         Err(Blocked::Wait)

@@ -1173,6 +1173,9 @@ impl Engine {
 
     /// Starts connecting a link that is not.
     pub(crate) fn connect(&mut self, key: Key) {
+        if self.waits_for_attempt(key) {
+            return;
+        }
         let paused = self.is_link_paused(key);
         let Some(link) = self.links.get_mut(key) else {
             return;

@@ -18,6 +18,7 @@ use std::fmt::Write;
 use crate::engine::Engine;
 use crate::limits::SERVERS_SHOWN_MAX;
 use crate::link::{Link, Role, State};
+use crate::outage::Outage;
 use crate::pool::{Server, ServerId, Topology};
 use crate::reconnects::Reconnects;
 use crate::settings::Address;
@@ -44,9 +45,10 @@ pub(crate) struct Health {
     /// The last attempt failed: if no link is up the next one is made then, by one link.
     rest_until: Option<Time>,
     /// That link, while it tries.
-    probe: Option<Key>,
+    pub(crate) probe: Option<Key>,
     /// The last attempt was answered, be it by a refusal.
     answered: bool,
+    pub(crate) outage: Outage,
     /// Young links that may connect again at once.
     pub(crate) reconnects: Reconnects,
     /// Since when its name is looked up, while that goes on.
@@ -58,6 +60,7 @@ impl Health {
     pub(crate) fn forget(&mut self) {
         self.failures = 0;
         self.rest_until = None;
+        self.outage.end();
         self.probe = None;
         self.answered = false;
     }
@@ -93,12 +96,19 @@ impl Engine {
         health.failures_total += 1;
         health.failed_at = Some(now);
         health.rest_until = None;
+        health.outage.end();
         health.probe = None;
         health.answered = true;
     }
 
-    /// An attempt that began then came to nothing.
-    pub(crate) fn note_unreachable(&mut self, server: ServerId, began: Time, reason: &str) {
+    /// An attempt that began then came to nothing. Requests do not wait for the next one, unless the
+    /// link `retries`.
+    pub(crate) fn note_unreachable(
+        &mut self,
+        server: ServerId,
+        (began, retries): (Time, bool),
+        reason: &str,
+    ) {
         let now = self.now;
         let health = self.health(server);
         // Attempts of several links at the same time fail for one reason.
@@ -110,16 +120,19 @@ impl Engine {
         reason.clone_into(&mut health.reason);
         if follows || health.rest_until.is_none() {
             health.failures = health.failures.saturating_add(1);
+            if retries {
+                return;
+            }
             let failures = health.failures;
             let pause_ms = self.back_off_ms(failures);
             self.health(server).rest_until = Some(now.plus_ms(pause_ms));
         }
     }
 
-    /// A link is up: whoever could not connect tries again.
+    /// A link is up: links that could not connect try again.
     pub(crate) fn note_reached(&mut self, server: ServerId) {
         let health = self.health(server);
-        let was_away = health.rest_until.is_some();
+        let was_away = health.rest_until.is_some() || health.outage.is_on();
         health.forget();
         health.answered = true;
         if was_away {
@@ -127,7 +140,7 @@ impl Engine {
                 let rests = |link: &Link| {
                     link.key.server == server
                         && link.refusal.is_none()
-                        && matches!(link.state, State::Resting { .. })
+                        && matches!(link.state, State::Resting { .. } | State::Retrying { .. })
                 };
                 if self.links.get(key).is_some_and(rests) {
                     self.connect(key);
@@ -282,7 +295,9 @@ impl Engine {
     /// as a replica, too, is one.
     pub(crate) fn servers_away(&self) -> u64 {
         let ids = (0..self.servers.len() as u16).map(ServerId);
-        let away = ids.filter(|id| !self.server(*id).gone && self.away_until(*id).is_some());
+        let is_out = |id| self.server(id).health.outage.is_on() && !self.has_link_up(id);
+        let is_away = |id| self.away_until(id).is_some() || is_out(id);
+        let away = ids.filter(|id| !self.server(*id).gone && is_away(*id));
         let which = away.map(|id| (self.server(id).pool, &self.server(id).label));
         which.collect::<HashSet<_>>().len() as u64
     }
@@ -314,7 +329,7 @@ impl Engine {
             match link.state {
                 State::Up => seen.up = true,
                 State::Connecting { .. } | State::Greeting { .. } => seen.tries = true,
-                State::Resting { .. } => seen.rests = true,
+                State::Resting { .. } | State::Retrying { .. } => seen.rests = true,
                 State::Down => {}
             }
         }

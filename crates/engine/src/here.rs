@@ -219,7 +219,10 @@ impl Engine {
                     None => self.no_link_reply(link),
                 });
             }
-            State::Down | State::Connecting { .. } | State::Greeting { .. } => {}
+            State::Down
+            | State::Retrying { .. }
+            | State::Connecting { .. }
+            | State::Greeting { .. } => {}
         }
         self.wait_until_up(key, link);
         Moved::Wait
@@ -321,7 +324,10 @@ impl Engine {
                 let reply = self.no_link_reply(link);
                 self.answer_reply(key, &reply)
             }
-            State::Down | State::Connecting { .. } | State::Greeting { .. } => {
+            State::Down
+            | State::Retrying { .. }
+            | State::Connecting { .. }
+            | State::Greeting { .. } => {
                 self.wait_until_up(key, link);
                 Placed::Wait
             }
@@ -496,6 +502,7 @@ impl Engine {
         for (index, link) in links.enumerate() {
             let state = match link.state {
                 State::Down => "down",
+                State::Retrying { .. } => "retrying",
                 State::Connecting { .. } => "connecting",
                 State::Greeting { .. } => "greeting",
                 State::Up => "up",

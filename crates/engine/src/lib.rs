@@ -47,6 +47,7 @@ mod login_probe;
 mod memory;
 mod monitor;
 mod node;
+mod outage;
 mod parking;
 mod pinned;
 mod pool;

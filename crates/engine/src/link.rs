@@ -170,8 +170,10 @@ pub(crate) enum State {
     Greeting { since: Time, greeting: Greeting },
     /// In use.
     Up,
-    /// Not connected; the next attempt is at `until`.
+    /// Not connected; the next attempt is at `until`, and requests fail until then.
     Resting { until: Time },
+    /// Not connected; the next attempt is at `at`, and requests wait: see [`crate::outage`].
+    Retrying { at: Time },
 }
 
 /// What the flush rule says of an open batch.
@@ -346,6 +348,12 @@ impl Link {
     pub(crate) fn admit(&mut self, takes: bool, paused: bool) {
         self.takes = takes;
         self.accepting = takes && !paused;
+    }
+
+    /// Whether a session waits at the server for a command that blocks, and its link, which `was_up`,
+    /// is lost.
+    pub(crate) fn is_lost_while_waiting(&self, was_up: bool) -> bool {
+        was_up && self.waits && matches!(self.role, Role::Pinned { .. })
     }
 
     pub(crate) fn is_up(&self) -> bool {

@@ -250,6 +250,10 @@ impl Engine {
         let quitting =
             |link: &Link| link.tunnel == Some(Tunnel::Quitting) || link.sends == Sends::Nothing;
         let quitting = self.links.get(link).is_some_and(quitting);
+        let waited = self
+            .links
+            .get(link)
+            .is_some_and(|link| link.is_lost_while_waiting(was_up));
         if let Some(session) = self.sessions.get_mut(by)
             && session.link == link
         {
@@ -260,18 +264,17 @@ impl Engine {
             if was_up && pins.any(Pins::WATCH) {
                 session.rare().watch_lost = true;
             }
-            if quitting {
-                // The server has answered, and closed.
+            if quitting || waited {
+                // The server has answered, and closed. Or it is gone: libraries take an error for
+                // the answer, and a closed connection for a restart.
                 self.close_when_answered(by);
             } else if tunnel && !was_up {
                 let seq = session.take_seq();
                 let at_ms = self.now.stamp_ms();
                 self.fail(Entry::of(by, seq, at_ms), Fate::NotSent, lost);
             } else if was_up && pins.any(Pins::STATE) {
-                self.close_for(
-                    by,
-                    String::from("the connection that the server knew it by was lost"),
-                );
+                let reason = "the connection that the server knew it by was lost";
+                self.close_for(by, reason.to_owned());
             }
         }
     }

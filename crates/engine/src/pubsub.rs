@@ -26,6 +26,7 @@ use crate::pool::{Group, ServerId};
 use crate::requests::{Placed, Request, bound_reply};
 use crate::route::CROSSSLOT;
 use crate::session::{Flags, Session};
+use crate::settings::LostSubscriptions;
 use crate::slots::Key;
 use crate::slow_readers::EVERYBODYS;
 use crate::subscriptions::{Done, HOME, Hub, HubId, Kind, Line, LineId, Outcome, Push, Subscriber};
@@ -667,6 +668,17 @@ impl Engine {
     pub(crate) fn hub_up(&mut self, key: Key) {
         if let Some(Role::Hub(id)) = self.links.get(key).map(|link| link.role) {
             self.hub(id.hub).handle_up(id.line);
+        }
+    }
+
+    /// A hub's link is lost. Its subscribers may have missed messages.
+    pub(crate) fn lose_subscriptions(&mut self, id: LineId, server: &str) {
+        if self.settings.lost_subscriptions == LostSubscriptions::Keep {
+            return;
+        }
+        for session in self.hub(id.hub).listeners(id.line) {
+            let reason = format!("lost-subscriptions: the connection to {server} was lost");
+            self.close_for(session, reason);
         }
     }
 

@@ -619,12 +619,13 @@ impl Engine {
                     self.act(Action::CloseLink(LinkId(key)));
                     self.connect(key);
                 }
-                State::Down | State::Resting { .. } => {}
+                State::Down | State::Resting { .. } | State::Retrying { .. } => {}
             }
         }
         self.servers[usize::from(server.0)].label = label;
         for key in self.links.keys() {
-            let rests = |link: &&Link| matches!(link.state, State::Resting { .. });
+            let rests =
+                |link: &&Link| matches!(link.state, State::Resting { .. } | State::Retrying { .. });
             let link = self.links.get(key).filter(rests);
             if link.is_some_and(|link| link.key.server == server) {
                 self.connect(key);

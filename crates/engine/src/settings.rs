@@ -23,6 +23,8 @@ pub struct Settings {
     pub pools: Vec<PoolSettings>,
     /// What becomes of a request that needs a link of its own when there is none to be had.
     pub pinned_links_full: WhenFull,
+    /// What becomes of subscribers whose subscriptions are lost with a link.
+    pub lost_subscriptions: LostSubscriptions,
     /// Commands that nobody may use.
     pub refused: HashSet<CommandId>,
 }
@@ -35,6 +37,16 @@ pub enum WhenFull {
     Wait,
     /// It gets an error.
     Refuse,
+}
+
+/// What becomes of the subscribers of a link that is lost. Messages may have been missed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LostSubscriptions {
+    /// Their sessions are closed, as their connections would be.
+    #[default]
+    Close,
+    /// Their channels are subscribed to again, and they are not told.
+    Keep,
 }
 
 /// Deadlines, in milliseconds; 0 switches one off where its text says so.
@@ -53,6 +65,8 @@ pub struct Timeouts {
     pub reconnect_min_ms: u32,
     /// ... up to this.
     pub reconnect_max_ms: u32,
+    /// How long requests wait for a server that has gone away, from the loss on. 0: not at all.
+    pub outage_hold_ms: u32,
     /// How long a session may be idle before it is closed. 0: for ever.
     pub session_idle_ms: u32,
     /// How often a server is asked whether it still accepts the configured login. 0: never.
@@ -70,6 +84,7 @@ impl Default for Timeouts {
             link_stall_ms: 30_000,
             reconnect_min_ms: 20,
             reconnect_max_ms: 2_000,
+            outage_hold_ms: 2_000,
             session_idle_ms: 0,
             login_check_ms: 500,
             authenticate_ms: 60_000,

@@ -1050,6 +1050,15 @@ impl Hub {
         channels.iter().filter_map(|key| self.channels.get(*key))
     }
 
+    /// The sessions that get messages by a line, each once.
+    pub(crate) fn listeners(&self, line: u16) -> HashSet<Key> {
+        let here = self.channels.iter();
+        let here = here.filter(|(_, channel)| channel.line == line);
+        here.flat_map(|(_, channel)| &channel.members)
+            .copied()
+            .collect()
+    }
+
     fn on_line(&self, line: u16) -> Vec<Key> {
         let here = self
             .channels

@@ -160,18 +160,31 @@ impl Engine {
         if was_up && role == Role::Shared {
             self.learned.doubt_server(link.key.server);
         }
-        if link.sends == Sends::Nothing {
-            // The client has left, so it gets no error.
+        if link.sends == Sends::Nothing || link.is_lost_while_waiting(was_up) {
+            // The client has left, or is closed in place of an error.
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
+        let its_server = link.key.server;
+        link.state = State::Down;
+        if refusal.is_none() {
+            self.begin_outage(its_server);
+        }
+        let retries = refusal.is_none() && self.retries(key, was_up);
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
         let shared = role.is_manys();
         let moves = is_read_elsewhere && shared;
-        let gone = link.disconnect(moves || stable && role == Role::Shared);
-        link.state = State::Down;
+        // Of a large request that waits, the link has the first part: that is no request yet.
+        let keeps_part = retries && !was_up && link.streaming != Streaming::No;
+        let gone = match keeps_part {
+            true => Vec::new(),
+            false => link.disconnect(moves || stable && role == Role::Shared),
+        };
         link.is_late = false;
         let (tried, began) = (!std::mem::take(&mut link.untried), link.attempted_at);
         let has_left = link.sends == Sends::Nothing;
-        let (heeds, its_server) = (link.heeds && role == Role::Shared, link.key.server);
+        let heeds = link.heeds && role == Role::Shared;
         self.forget_asking(key);
         if heeds {
             if self.server(its_server).replica_of.is_none() {
@@ -193,9 +206,10 @@ impl Engine {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
-        // What stays waits for the next connection; only a shared link gets one.
+        // What stays waits for the next connection, if there is to be one.
         let stranded: Vec<Entry> = match role {
             Role::Shared | Role::Probe => Vec::new(),
+            _ if retries && !matches!(role, Role::Hub(_)) => Vec::new(),
             _ => link.take_unsent(|_| true),
         };
         if stable {
@@ -227,7 +241,7 @@ impl Engine {
                 _ if was_up => self.note_lost(kind.server),
                 true if theirs || kind.user != CONFIGURED => {}
                 true => self.note_refused(kind.server),
-                false => self.note_unreachable(kind.server, began, reason),
+                false => self.note_unreachable(kind.server, (began, retries), reason),
             }
         }
         if refused && role != Role::Probe {
@@ -249,7 +263,9 @@ impl Engine {
             server: &server,
             reason,
         };
-        if let Role::Pinned { by } = role {
+        if let Role::Pinned { by } = role
+            && !retries
+        {
             self.lose_pins(by, key, was_up, lost);
         }
         if let Some(session) = cut_off {
@@ -271,15 +287,22 @@ impl Engine {
         match role {
             // What stayed leaves when the link is back.
             Role::Shared | Role::Sentinel if stable => self.connect(key),
-            Role::Shared | Role::Sentinel => self.rest(key),
+            Role::Shared | Role::Sentinel if stable => self.connect(key),
             Role::Hub(hub) => {
+                if was_up {
+                    self.lose_subscriptions(hub, &server);
+                }
                 self.hub_down(hub);
                 if stable {
                     self.connect(key);
+                } else if retries {
+                    self.retry_later(key);
                 } else {
                     self.rest(key);
                 }
             }
+            _ if retries => self.retry_later(key),
+            Role::Shared | Role::Sentinel => self.rest(key),
             Role::Streaming { by } => {
                 self.fail_large(by, key, lost);
                 self.remove_link(key);
@@ -592,6 +615,10 @@ impl Engine {
                     && link.refusal.as_deref().is_some_and(refuses_login) =>
             {
                 return;
+            }
+            State::Retrying { .. } => {
+                self.tick_retry(key);
+                return self.tick_requests(key, timeouts.request_ms);
             }
             State::Resting { until } if now >= until => {
                 if !self.must_rest(key, link.key.server) {

@@ -31,6 +31,8 @@ enum Expected {
     Here(Vec<u8>),
     /// The echo of this key by the server, or an error that says what became of it.
     Server(String),
+    /// The same, of a command that waits. If its link is lost, its client is closed.
+    Waits(String),
     /// The same, of a command that changes nothing and may run twice.
     Read(String),
     /// The same of a key that everybody reads, so that it runs as often as it does.
@@ -210,7 +212,7 @@ impl History {
                 }
                 12 => {
                     encode::request(to_send, &["BLPOP", &key, "0"]);
-                    expected.push(Expected::Server(key));
+                    expected.push(Expected::Waits(key));
                 }
                 13 => {
                     // Its reply is dropped, wherever it comes from, and those behind it keep their places.
@@ -562,6 +564,8 @@ struct Setting {
     turns: usize,
     fuse: bool,
     collapse: bool,
+    /// Whether requests wait for a server that is away.
+    hold: bool,
 }
 
 fn setting() -> impl Strategy<Value = Setting> {
@@ -572,8 +576,8 @@ fn setting() -> impl Strategy<Value = Setting> {
         80..=100_u64,
         1..120_usize,
     );
-    (numbers, any::<bool>(), any::<bool>()).prop_map(
-        |((seed, clients, servers, luck, turns), fuse, collapse)| Setting {
+    (numbers, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |((seed, clients, servers, luck, turns), fuse, collapse, hold)| Setting {
             seed,
             clients,
             servers,
@@ -581,6 +585,7 @@ fn setting() -> impl Strategy<Value = Setting> {
             turns,
             fuse,
             collapse,
+            hold,
         },
     )
 }
@@ -595,10 +600,12 @@ fn run(setting: &Setting) -> Result<Counters, TestCaseError> {
         turns,
         fuse,
         collapse,
+        hold,
     } = *setting;
     let mut settings = world::pool_of(servers);
     settings.flush.fuse = fuse;
     settings.flush.collapse = collapse;
+    settings.timeouts.outage_hold_ms = if hold { 300 } else { 0 };
     let mut history = History::new(seed, clients, settings);
     history.link_luck = luck;
     for _ in 0..turns {
@@ -618,9 +625,14 @@ fn run(setting: &Setting) -> Result<Counters, TestCaseError> {
     }
     let ran = |key: &String| runs_of.get(key).cloned().unwrap_or_default();
     for client in &history.clients {
-        prop_assert!(client.open);
         let answers = answers(&client.got);
-        prop_assert_eq!(answers.len(), client.expected.len());
+        if client.open {
+            prop_assert_eq!(answers.len(), client.expected.len());
+        } else {
+            // It waited on a link that was lost.
+            let last = client.expected.get(answers.len());
+            prop_assert!(matches!(last, Some(Expected::Waits(_))), "{:?}", last);
+        }
         // Of each server: where what it asked was executed, so far.
         let mut orders: Vec<Order> = vec![Order::default(); servers.into()];
         for (answer, expected) in answers.iter().zip(&client.expected) {
@@ -737,7 +749,7 @@ fn run(setting: &Setting) -> Result<Counters, TestCaseError> {
                     prop_assert!(order.takes(&at, false), "{:?} ran at {:?}", keys, at);
                     continue;
                 }
-                Expected::Server(key) => (key, false, false),
+                Expected::Server(key) | Expected::Waits(key) => (key, false, false),
                 Expected::Read(key) => (key, true, false),
                 Expected::Set(key) => (key, false, true),
             };

@@ -125,6 +125,7 @@ impl Config {
                 users,
                 pools: Vec::new(),
                 pinned_links_full: values.pinned_links_full,
+                lost_subscriptions: values.lost_subscriptions,
                 refused: values.refused.iter().copied().collect(),
             },
             drain_timeout: std::time::Duration::from_millis(values.drain_timeout_ms.into()),

@@ -8,7 +8,9 @@
 use std::path::PathBuf;
 
 use respool_engine::limits::{Limits, WORKER_MEMORY_BYTES_MIN};
-use respool_engine::settings::{Address, Announced, FlushRule, Timeouts, User, WhenFull};
+use respool_engine::settings::{
+    Address, Announced, FlushRule, LostSubscriptions, Timeouts, User, WhenFull,
+};
 use respool_protocol::commands::{self, CommandId};
 
 use crate::address::{BackendUrl, parse_announced, parse_backend, parse_listener};
@@ -197,6 +199,7 @@ pub(crate) struct Values {
     pub(crate) drain_timeout_ms: u32,
     pub(crate) limits: Limits,
     pub(crate) pinned_links_full: WhenFull,
+    pub(crate) lost_subscriptions: LostSubscriptions,
     pub(crate) log_format: LogFormat,
     pub(crate) log_level: LogLevel,
 }
@@ -227,6 +230,7 @@ impl Default for Values {
             drain_timeout_ms: 10_000,
             limits: Limits::default(),
             pinned_links_full: WhenFull::default(),
+            lost_subscriptions: LostSubscriptions::default(),
             log_format: LogFormat::Text,
             log_level: LogLevel::Info,
         }
@@ -763,6 +767,47 @@ pub(crate) static OPTIONS: &[Opt] = &[
         brief: "The longest pause between two attempts to connect",
         more: "",
         example: "1s",
+        ..OPTION
+    },
+    Opt {
+        name: "outage-hold-ms",
+        topic: Topic::Deadlines,
+        kind: number_or_zero(Unit::Milliseconds, (1, DAY_MS), "not at all", |values| {
+            &mut values.timeouts.outage_hold_ms
+        }),
+        value: "TIME",
+        brief: "How long requests wait for a server that has gone away, from its loss on",
+        more: "A restart of the server then costs time instead of errors. Only requests that were not sent wait, and reads \
+               that may be asked again. When the time is over, what waits fails, and until the server is back requests \
+               fail at once. A request waits no longer than `request-timeout-ms`.",
+        example: "500",
+        ..OPTION
+    },
+    Opt {
+        name: "lost-subscriptions",
+        topic: Topic::Deadlines,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.lost_subscriptions = match text {
+                    "close" => LostSubscriptions::Close,
+                    "keep" => LostSubscriptions::Keep,
+                    _ => return Err("must be `close` or `keep`".into()),
+                };
+                Ok(())
+            },
+            get: |values| {
+                Some(match values.lost_subscriptions {
+                    LostSubscriptions::Close => "close".into(),
+                    LostSubscriptions::Keep => "keep".into(),
+                })
+            },
+            or_number: false,
+        },
+        value: "close|keep",
+        brief: "What becomes of subscribers when the connection that brings their messages is lost",
+        more: "With `close`, their connections are closed, as the server would close them: a client learns that it may have \
+               missed messages, and subscribes again. With `keep`, respool subscribes again, and the client is not told.",
+        example: "keep",
         ..OPTION
     },
     Opt {
@@ -1415,6 +1460,7 @@ mod tests {
             link_stall_ms: _,
             reconnect_min_ms: _,
             reconnect_max_ms: _,
+            outage_hold_ms: _,
             session_idle_ms: _,
             login_check_ms: _,
             authenticate_ms: _,

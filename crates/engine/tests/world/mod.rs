@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use respool_engine::settings::{
-    Address, Part, PoolKind, PoolSettings, Reads, ServerSettings, Settings,
+    Address, LostSubscriptions, Part, PoolKind, PoolSettings, Reads, ServerSettings, Settings,
 };
 use respool_engine::{Action, Engine, Event, LinkId, Peer, SessionId, TICK_MS, Time, Worker};
 use respool_protocol::encode;
@@ -43,6 +43,9 @@ pub(crate) fn settings() -> Settings {
     settings.flush.collapse = false;
     // Its link would be one more to be connected.
     settings.timeouts.login_check_ms = 0;
+    // Failures are told at once; tests/outage.rs has them wait.
+    settings.timeouts.outage_hold_ms = 0;
+    settings.lost_subscriptions = LostSubscriptions::Keep;
     settings
 }
 

@@ -1,0 +1,208 @@
+//! A server that has just gone away: requests wait a moment for it, then they fail at once.
+
+mod world;
+
+use respool_engine::LinkId;
+use respool_engine::settings::{LostSubscriptions, Settings};
+
+use world::{World, requests, settings};
+
+const HOLD_MS: u32 = 1_000;
+
+fn patient() -> Settings {
+    let mut settings = settings();
+    settings.timeouts.outage_hold_ms = HOLD_MS;
+    settings
+}
+
+/// A world whose server has run for a while.
+fn settled(settings: Settings) -> World {
+    let mut world = World::new(settings);
+    world.wait_ms(1_500);
+    world
+}
+
+/// Refuses every connection for `ms`. Returns how often the server was tried.
+fn refuses(world: &mut World, ms: u32) -> usize {
+    let mut tried = 0;
+    for _ in 0..ms / 50 {
+        for link in world.connecting() {
+            tried += 1;
+            world.lose(link);
+        }
+        world.wait_ms(50);
+    }
+    tried
+}
+
+/// The server accepts connections again.
+fn returns(world: &mut World) -> LinkId {
+    for _ in 0..60 {
+        if let Some(link) = world.connecting().pop() {
+            world.up(link);
+            return link;
+        }
+        world.wait_ms(50);
+    }
+    panic!("it is not tried again");
+}
+
+#[test]
+fn requests_wait_for_a_server_that_restarts() {
+    let mut world = settled(patient());
+    let [before, during] = [world.accept(), world.accept()];
+    world.asks(before, &["GET a"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["GET a"]));
+    world.lose(world.shared);
+    refuses(&mut world, 200);
+    world.asks(during, &["SET b 1"]);
+    let tried = refuses(&mut world, 300);
+    assert!((3..=8).contains(&tried), "{tried} attempts");
+    assert_eq!(world.got(before) + &world.got(during), "");
+    let link = returns(&mut world);
+    assert_eq!(world.sent(link).as_bytes(), requests(&["GET a", "SET b 1"]));
+    world.says(link, "$1\r\n1\r\n+OK\r\n");
+    assert_eq!(world.got(before), "$1\r\n1\r\n");
+    assert_eq!(world.got(during), "+OK\r\n");
+}
+
+#[test]
+fn requests_fail_when_the_hold_is_over_and_at_once_from_then_on() {
+    let mut world = settled(patient());
+    let session = world.accept();
+    world.lose(world.shared);
+    refuses(&mut world, HOLD_MS / 2);
+    world.asks(session, &["SET a 1"]);
+    refuses(&mut world, HOLD_MS / 2 - 100);
+    assert_eq!(world.got(session), "");
+    refuses(&mut world, 200);
+    let got = world.got(session);
+    assert!(
+        got.starts_with("-NOTSENT ") && got.contains("gone"),
+        "{got}"
+    );
+    for _ in 0..20 {
+        world.asks(session, &["GET a"]);
+        refuses(&mut world, 50);
+        assert!(world.got(session).starts_with("-NOTSENT "));
+    }
+    // The next outage has a hold of its own.
+    let link = returns(&mut world);
+    world.wait_ms(1_500);
+    world.lose(link);
+    world.asks(session, &["GET a"]);
+    assert_eq!(world.got(session), "");
+}
+
+#[test]
+fn requests_that_need_a_link_of_their_own_wait_too() {
+    let mut world = settled(patient());
+    let [blocks, watches, uploads] = [world.accept(), world.accept(), world.accept()];
+    world.lose(world.shared);
+    refuses(&mut world, 100);
+    world.asks(blocks, &["BLPOP k 0"]);
+    world.asks(watches, &["WATCH k"]);
+    world.sends(uploads, b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$600000\r\n");
+    world.sends(uploads, &[b'x'; 300_000]);
+    refuses(&mut world, 300);
+    for session in [blocks, watches, uploads] {
+        assert_eq!(world.got(session), "");
+    }
+    let first = returns(&mut world);
+    let mut sent = world.sent(first);
+    for link in world.connecting() {
+        world.up(link);
+        sent += &world.sent(link);
+    }
+    for verb in ["BLPOP", "WATCH", "SET"] {
+        assert!(sent.contains(verb), "{verb}");
+    }
+}
+
+#[test]
+fn requests_wait_no_longer_than_their_deadline() {
+    let mut settings = patient();
+    settings.timeouts.request_ms = 300;
+    let mut world = settled(settings);
+    let session = world.accept();
+    world.lose(world.shared);
+    refuses(&mut world, 50);
+    world.asks(session, &["GET a"]);
+    refuses(&mut world, 200);
+    assert_eq!(world.got(session), "");
+    refuses(&mut world, 150);
+    assert!(world.got(session).starts_with("-NOTSENT "));
+}
+
+#[test]
+fn requests_do_not_wait_for_a_server_that_refuses() {
+    let mut world = settled(patient());
+    let session = world.accept();
+    world.lose(world.shared);
+    let link = world.connecting()[0];
+    world.turn(|engine| engine.handle_link_up(link));
+    world.says(link, "-LOADING Redis is loading the dataset in memory\r\n");
+    world.asks(session, &["GET a"]);
+    assert!(world.got(session).starts_with("-"), "it is told at once");
+}
+
+#[test]
+fn one_link_tries_while_others_wait() {
+    let mut world = settled(patient());
+    let other = world.accept();
+    world.may_ask(other, &["SELECT respool"]);
+    world.asks(other, &["SELECT 5"]);
+    let second = world.connect();
+    world.wait_ms(1_500);
+    world.lose(world.shared);
+    world.lose(second);
+    world
+        .connecting()
+        .into_iter()
+        .for_each(|link| world.lose(link));
+    for _ in 0..10 {
+        world.wait_ms(50);
+        let tried = world.connecting();
+        assert!(tried.len() <= 1, "{tried:?}");
+        tried.into_iter().for_each(|link| world.lose(link));
+    }
+    returns(&mut world);
+    assert_eq!(world.connecting().len(), 1, "the other one follows");
+}
+
+/// A library takes an error for the answer to its BLPOP, and connects again after a closed connection.
+#[test]
+fn session_that_waits_on_its_own_link_is_closed_with_it() {
+    for request in ["BLPOP k 0", "XREAD BLOCK 0 STREAMS s $", "WAIT 1 0"] {
+        let mut world = settled(patient());
+        let session = world.accept();
+        world.asks(session, &[request]);
+        let link = world.connect();
+        world.sent(link);
+        world.lose(link);
+        assert_eq!(world.got(session), "", "{request}");
+        assert_eq!(world.closed_sessions(), [session], "{request}");
+    }
+}
+
+#[test]
+fn subscribers_of_a_lost_link_are_closed() {
+    for keep in [false, true] {
+        let mut settings = patient();
+        settings.lost_subscriptions = match keep {
+            true => LostSubscriptions::Keep,
+            false => LostSubscriptions::Close,
+        };
+        let mut world = settled(settings);
+        let [listens, other] = [world.accept(), world.accept()];
+        world.asks(listens, &["SUBSCRIBE news"]);
+        let link = world.connect();
+        world.sent(link);
+        world.says(link, ">3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n");
+        assert!(world.got(listens).contains("news"));
+        world.lose(link);
+        let closed: &[_] = if keep { &[] } else { &[listens] };
+        assert_eq!(world.closed_sessions(), closed);
+        assert_eq!(world.got(other), "");
+    }
+}
