@@ -84,8 +84,10 @@ pub(crate) enum Duty {
     Check(Box<Check>),
     /// AUTH, alone or in a HELLO.
     Login(Box<Login>),
-    /// EVAL, SCRIPT LOAD: the argument that is a script.
-    Script { body_at: usize },
+    /// EVAL, SCRIPT LOAD: it shows a script.
+    Script,
+    /// Own: SCRIPT LOAD in front of a request that names the script.
+    Load,
     /// EVALSHA whose script we know.
     Evalsha,
     /// SCRIPT FLUSH: if the server agrees, no script is sent along any more.
@@ -158,13 +160,18 @@ impl Duty {
         }
     }
 
+    /// Whether its request may name scripts that respool knows.
+    pub(crate) fn names_scripts(&self) -> bool {
+        matches!(self, Duty::Evalsha | Duty::Block { code: true, .. })
+    }
+
     /// Whether the entry is a request of a session as the client sent it.
     pub(crate) fn is_of_request(&self) -> bool {
         matches!(
             self,
             Duty::Pass
                 | Duty::Block { .. }
-                | Duty::Script { .. }
+                | Duty::Script
                 | Duty::Evalsha
                 | Duty::FlushScripts
                 | Duty::Part { .. }
@@ -226,7 +233,7 @@ impl Duty {
     /// Whether the next reply must be whole before anything can be done with it.
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
-            Duty::Pass | Duty::Script { .. } | Duty::Code => false,
+            Duty::Pass | Duty::Script | Duty::Code => false,
             Duty::Block {
                 before, came, exec, ..
             } => came < before || exec.is_some(),
@@ -320,7 +327,8 @@ impl Engine {
         let request = match link.duties.front() {
             Some(
                 Duty::Evalsha
-                | Duty::Script { .. }
+                | Duty::Script
+                | Duty::Block { code: true, .. }
                 | Duty::Part {
                     effect: Effect::Load,
                     ..
@@ -349,10 +357,11 @@ impl Engine {
             Duty::Asking { .. } => unreachable!("what is behind ASKING takes its place"),
             Duty::Probe(opened) => self.settle_probe(key, opened.unwrap_or_default(), reply),
             Duty::Unblock { to, ticket } => self.unblocked((to, ticket), reply),
-            Duty::Script { body_at } => {
+            Duty::Load => {}
+            Duty::Script => {
                 // The rest of a large reply is no error.
                 let reply_or_rest = if cut { b"".as_slice() } else { reply };
-                self.settle_script(entry.session, &request, body_at, reply_or_rest);
+                self.settle_script(key, entry.session, &request, reply_or_rest);
                 self.pass_on(entry, reply);
             }
             _ if cut => self.pass_on(entry, reply),
@@ -374,7 +383,7 @@ impl Engine {
             Duty::Part { index, effect } => {
                 match effect {
                     Effect::None => {}
-                    Effect::Load => self.settle_script(entry.session, &request, 2, reply),
+                    Effect::Load => self.settle_script(key, entry.session, &request, reply),
                     Effect::Flush => self.settle_flush(key, reply),
                 }
                 self.take_part_of(entry, index, reply);
@@ -398,7 +407,12 @@ impl Engine {
                 };
                 self.pass_on(entry, &reply);
             }
-            Duty::Block { exec, .. } => self.settle_block(key, entry, exec, reply, cut),
+            Duty::Block { exec, code, .. } => {
+                if code && !cut {
+                    self.settle_code(key, entry.session, &request, reply);
+                }
+                self.settle_block(key, entry, exec, reply, cut);
+            }
             Duty::Unwatch { instead } => {
                 if reply.starts_with(b"-") {
                     // The server still watches the keys.

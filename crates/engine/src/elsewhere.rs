@@ -903,6 +903,9 @@ impl Engine {
             true => self.now_ms,
             false => item.entry.at_ms,
         };
+        if duty.as_ref().is_some_and(Duty::names_scripts) {
+            self.load_named(link, item.entry.session, as_asked(&request));
+        }
         let Some(state) = self.links.get_mut(link) else {
             return;
         };

@@ -794,7 +794,7 @@ impl Engine {
         }
         self.settle_pauses();
         self.ask_hubs();
-        self.tell_flushed();
+        self.tell_scripts();
         if !self.kept.is_empty() {
             self.end_keeping();
         }

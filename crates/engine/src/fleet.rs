@@ -12,6 +12,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use respool_protocol::encode;
 
@@ -91,10 +92,17 @@ pub enum Question {
         /// Which, and to what.
         values: Vec<(usize, u32)>,
     },
-    /// To forget the scripts that were seen. Nobody waits for the answer.
+    /// To forget the scripts that were seen. No session waits for the answer.
     ForgetScripts {
         /// In which pool.
         pool: u16,
+    },
+    /// To remember a script. No session waits for the answer.
+    ShowScript {
+        /// In which pool.
+        pool: u16,
+        /// The script.
+        body: Arc<[u8]>,
     },
 }
 
@@ -235,6 +243,10 @@ impl Engine {
                 self.scripts.forget(pool);
                 Answer::Count(0)
             }
+            Question::ShowScript { pool, body } => {
+                self.scripts.learn(pool, body);
+                Answer::Count(0)
+            }
             // Whether it was in one, only the server can tell.
             Question::Unblock { id, pool, how }
                 if self.unblock((id, pool), how, (from, ticket)) =>
@@ -366,6 +378,15 @@ impl Engine {
     }
 
     /// Tells all workers something; their answers are not waited for.
+    /// Tells the other workers alone.
+    pub(crate) fn tell_others(&mut self, question: Question) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        if self.worker.count > 1 {
+            self.act(Action::Ask { ticket, question });
+        }
+    }
+
     pub(crate) fn tell_all(&mut self, question: Question) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;

@@ -27,6 +27,7 @@ use crate::monitor::Tunnel;
 use crate::pool::ServerId;
 use crate::redirect::Stand;
 use crate::returns::Returns;
+use crate::scripts::Loaded;
 use crate::settings::FlushRule;
 use crate::slots::Key;
 use crate::slow_readers::Lane;
@@ -254,6 +255,8 @@ pub(crate) struct Link {
     pub(crate) tunnel: Option<Tunnel>,
     /// It may carry a trace of what was done on it, and is closed after use.
     pub(crate) tainted: bool,
+    /// Scripts that its server has got on this connection.
+    pub(crate) loaded: Loaded,
 
     pub(crate) state: State,
     pub(crate) role: Role,
@@ -323,6 +326,7 @@ impl Link {
             waits: false,
             tunnel: None,
             tainted: false,
+            loaded: Loaded::default(),
             state: State::Down,
             role,
             key,

@@ -1,8 +1,19 @@
-//! Scripts that clients have shown. If a server has forgotten one, respool sends it along.
+//! Scripts that clients have shown: servers get them again after a restart or a failover.
+//!
+//! ```text
+//!   EVAL body, SCRIPT LOAD body   respool remembers the body, in all workers
+//!   EVALSHA sha                   SCRIPT LOAD body, EVALSHA sha     the first time on a connection
+//!   MULTI, EVALSHA sha, EXEC      SCRIPT LOAD body, MULTI, EVALSHA sha, EXEC
+//!   EVALSHA sha, NOSCRIPT         the server has forgotten it: it gets the body, and the request again
+//! ```
+//!
+//! A client that is connected to a server itself shows its scripts again when it connects again. A
+//! client of respool does not see the loss.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
-use respool_protocol::commands::{CommandId, Retry, id};
+use respool_protocol::commands::{self, CommandId, Retry, id};
 use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner};
 use sha1::{Digest, Sha1};
@@ -11,41 +22,72 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::fleet::Question;
-use crate::limits::SCRIPT_BYTES_MAX;
-use crate::requests::{Placed, Request};
+use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX};
+use crate::requests::{Blocked, Placed, Request};
 use crate::session::Session;
 use crate::slots::Key;
+
+/// The SHA-1 of a body, in lower-case hexadecimal.
+pub(crate) type Name = [u8; 40];
+
+/// A script that a client has shown.
+struct Script {
+    number: u32,
+    body: Arc<[u8]>,
+}
 
 /// The bodies of scripts, by the pool of the client that showed them and by their SHA-1.
 #[derive(Default)]
 pub(crate) struct Scripts {
-    bodies: HashMap<(u16, Name), Vec<u8>>,
+    scripts: HashMap<(u16, Name), Script>,
+    /// The same, the oldest first.
+    order: VecDeque<(u16, Name)>,
     bytes: usize,
+    next_number: u32,
     /// Pools whose scripts were flushed in this turn.
     flushed: Vec<u16>,
+    /// Scripts that were shown in this turn, after that.
+    shown: Vec<(u16, Arc<[u8]>)>,
 }
 
-/// The SHA-1 of a body, in lower-case hexadecimal.
-type Name = [u8; 40];
-
 impl Scripts {
-    /// A client of this pool has shown a script.
-    fn remember(&mut self, pool: u16, body: &[u8]) {
-        let mut name = [0; 40];
-        for (index, byte) in Sha1::digest(body).iter().enumerate() {
-            name[2 * index] = HEX[usize::from(byte >> 4)];
-            name[2 * index + 1] = HEX[usize::from(byte & 15)];
+    /// A client of this pool has shown a script. Returns its number, unless it is too large.
+    fn remember(&mut self, pool: u16, body: &[u8]) -> Option<u32> {
+        let place = (pool, name_of(body));
+        if let Some(script) = self.scripts.get(&place) {
+            return Some(script.number);
         }
-        if body.len() + ENTRY_BYTES > SCRIPT_BYTES_MAX || self.bodies.contains_key(&(pool, name)) {
-            return;
+        let number = self.insert(place, body.into())?;
+        let body = self.scripts[&place].body.clone();
+        self.shown.push((pool, body));
+        Some(number)
+    }
+
+    /// A client of another worker has shown a script.
+    pub(crate) fn learn(&mut self, pool: u16, body: Arc<[u8]>) {
+        let place = (pool, name_of(&body));
+        if !self.scripts.contains_key(&place) {
+            self.insert(place, body);
         }
+    }
+
+    fn insert(&mut self, place: (u16, Name), body: Arc<[u8]>) -> Option<u32> {
         let len = body.len() + ENTRY_BYTES;
-        if self.bytes + len > SCRIPT_BYTES_MAX {
-            self.bodies = HashMap::new();
-            self.bytes = 0;
+        if len > SCRIPT_BYTES_MAX {
+            return None;
         }
+        while self.bytes + len > SCRIPT_BYTES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            let oldest = self.scripts.remove(&oldest);
+            self.bytes -= oldest.map_or(0, |script| script.body.len() + ENTRY_BYTES);
+        }
+        let number = self.next_number;
+        self.next_number = number.wrapping_add(1);
         self.bytes += len;
-        self.bodies.insert((pool, name), body.to_vec());
+        self.order.push_back(place);
+        self.scripts.insert(place, Script { number, body });
+        Some(number)
     }
 
     /// Bytes of memory.
@@ -53,25 +95,86 @@ impl Scripts {
         self.bytes
     }
 
-    fn body(&self, pool: u16, name: &[u8]) -> Option<&[u8]> {
-        let name: Name = name.to_ascii_lowercase().try_into().ok()?;
-        self.bodies.get(&(pool, name)).map(Vec::as_slice)
+    fn find(&self, pool: u16, name: Name) -> Option<&Script> {
+        self.scripts.get(&(pool, name))
     }
 
     pub(crate) fn forget(&mut self, pool: u16) {
-        self.bodies.retain(|(of, _), _| *of != pool);
-        self.bytes = self
-            .bodies
-            .values()
-            .map(|body| body.len() + ENTRY_BYTES)
-            .sum();
+        self.scripts.retain(|(of, _), _| *of != pool);
+        self.order.retain(|(of, _)| *of != pool);
+        self.shown.retain(|(of, _)| *of != pool);
+        let scripts = self.scripts.values();
+        self.bytes = scripts.map(|script| script.body.len() + ENTRY_BYTES).sum();
     }
 }
 
-/// A script's place in the table, which may be half empty, and its own memory's bookkeeping.
-const ENTRY_BYTES: usize = 2 * size_of::<((u16, Name), Vec<u8>)>() + 32;
+/// The scripts that a server has got on a connection, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded(HashSet<u32>);
+
+impl Loaded {
+    /// Whether it is a new one.
+    fn insert(&mut self, number: u32) -> bool {
+        if self.0.len() >= SCRIPTS_LOADED_MAX {
+            self.0.clear();
+        }
+        self.0.insert(number)
+    }
+
+    /// The connection is another one, or the server has forgotten scripts.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// A script's place in the tables, which may be half empty, and its own memory's bookkeeping.
+const ENTRY_BYTES: usize =
+    2 * size_of::<((u16, Name), Script)>() + 2 * size_of::<(u16, Name)>() + 32;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
+
+fn name_of(body: &[u8]) -> Name {
+    let mut name = [0; 40];
+    for (index, byte) in Sha1::digest(body).iter().enumerate() {
+        name[2 * index] = HEX[usize::from(byte >> 4)];
+        name[2 * index + 1] = HEX[usize::from(byte & 15)];
+    }
+    name
+}
+
+fn name_said(digest: &[u8]) -> Option<Name> {
+    digest.to_ascii_lowercase().try_into().ok()
+}
+
+/// Calls `visit` with the command and the arguments of each request in `bytes`.
+fn each_request(mut bytes: &[u8], mut visit: impl FnMut(CommandId, &[&[u8]])) {
+    let mut scanner = Scanner::default();
+    while !bytes.is_empty()
+        && let Ok(Found::Request { len }) = scanner.scan(bytes, true)
+    {
+        let args = scanner.spans().iter().map(|span| span.of(bytes));
+        let args: Vec<&[u8]> = args.collect();
+        if let Some(id) = commands::resolve(args.len(), |index| args[index]) {
+            visit(id, &args);
+        }
+        bytes = &bytes[len..];
+        scanner = Scanner::default();
+    }
+}
+
+/// The scripts that requests name.
+pub(crate) fn names_in(bytes: &[u8]) -> Vec<Name> {
+    let mut names = Vec::new();
+    each_request(bytes, |id, args| {
+        if matches!(id, id::EVALSHA | id::EVALSHA_RO)
+            && let Some(name) = args.get(1).and_then(|digest| name_said(digest))
+            && !names.contains(&name)
+        {
+            names.push(name);
+        }
+    });
+    names
+}
 
 /// What a request that goes to several servers does to their scripts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,17 +200,81 @@ impl Engine {
     /// EVAL, EVALSHA and their like.
     pub(crate) fn place_script(&mut self, key: Key, request: &Request<'_>) -> Placed {
         let reads = request.command.retry == Retry::Read;
-        let pool = self.pool_of_session(key);
         let duty = match request.id {
-            id::EVAL | id::EVAL_RO => Some(Duty::Script { body_at: 1 }),
-            id::SCRIPT_LOAD => Some(Duty::Script { body_at: 2 }),
+            id::EVAL | id::EVAL_RO | id::SCRIPT_LOAD => Some(Duty::Script),
             id::SCRIPT_FLUSH => Some(Duty::FlushScripts),
-            _ => {
-                let body = self.scripts.body(pool, request.arg(1));
-                body.map(|_| Duty::Evalsha)
-            }
+            _ => match self.load_scripts(key, name_said(request.arg(1)).as_slice()) {
+                Ok(known) => (known > 0).then_some(Duty::Evalsha),
+                Err(blocked) => return self.blocked(key, blocked),
+            },
         };
         self.place_on_link(key, request.bytes, reads, duty)
+    }
+
+    /// Has the server load the scripts that a request names, in front of it. Returns how many of
+    /// them respool knows.
+    pub(crate) fn load_scripts(&mut self, key: Key, names: &[Name]) -> Result<usize, Blocked> {
+        let pool = self.pool_of_session(key);
+        let mut known = 0;
+        for name in names {
+            if self.scripts.find(pool, *name).is_some() {
+                known += 1;
+                let link = self.usable_link(key)?;
+                self.load_on(link, pool, *name);
+            }
+        }
+        Ok(known)
+    }
+
+    /// Puts SCRIPT LOAD of a script on a link, if the script is known, and new to that connection.
+    fn load_on(&mut self, link: Key, pool: u16, name: Name) {
+        let number = self.scripts.find(pool, name).map(|script| script.number);
+        let state = self.links.get_mut(link);
+        if let (Some(number), Some(state)) = (number, state)
+            && state.loaded.insert(number)
+            && let Some(loading) = self.loading_of(pool, name)
+        {
+            self.counters.scripts_sent_along += 1;
+            self.put_ours(link, &loading, Duty::Load);
+        }
+    }
+
+    /// The same for the scripts that a request of a session names, which was meant for another link.
+    pub(crate) fn load_named(&mut self, link: Key, session: Key, request: &[u8]) {
+        let Some(pool) = self.sessions.get(session).map(|session| session.pool) else {
+            return;
+        };
+        for name in names_in(request) {
+            self.load_on(link, pool, name);
+        }
+    }
+
+    /// A connection is lost. Requests that stay on the link name scripts: the next server gets these
+    /// in front of them.
+    pub(crate) fn load_again(&mut self, key: Key) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        link.loaded.clear();
+        if !link.duties.iter().any(Duty::names_scripts) {
+            return;
+        }
+        let left = link.take_left(|_, _| true);
+        for each in left
+            .iter()
+            .filter(|each| each.duty.as_ref().is_some_and(Duty::names_scripts))
+        {
+            self.load_named(key, each.entry.session, &each.request);
+        }
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        for each in left {
+            match each.duty {
+                Some(duty) => link.push_with(each.entry, &each.request, duty),
+                None => link.push(each.entry, &each.request),
+            }
+        }
     }
 
     /// The reply to a SCRIPT FLUSH, or to a block with one. A client that flushes expects NOSCRIPT
@@ -123,23 +290,54 @@ impl Engine {
         }
     }
 
-    /// Tells the other workers which scripts were flushed in this turn.
-    pub(crate) fn tell_flushed(&mut self) {
+    /// Tells the other workers which scripts were flushed and shown in this turn.
+    pub(crate) fn tell_scripts(&mut self) {
+        // Telling concerns this worker, too: what was shown behind a flush is not to be forgotten.
+        let shown = std::mem::take(&mut self.scripts.shown);
         for pool in std::mem::take(&mut self.scripts.flushed) {
-            self.tell_all(Question::ForgetScripts { pool });
+            self.tell_others(Question::ForgetScripts { pool });
+        }
+        for (pool, body) in shown {
+            self.tell_others(Question::ShowScript { pool, body });
         }
     }
 
-    /// The reply to a request that showed a script. respool remembers the script, unless the reply
-    /// is an error: then the server does not know it either.
-    pub(crate) fn settle_script(&mut self, key: Key, request: &[u8], body_at: usize, reply: &[u8]) {
-        let mut scanner = Scanner::default();
-        if !reply.starts_with(b"-")
-            && let Ok(Found::Request { .. }) = scanner.scan(request, true)
-            && let Some(body) = scanner.spans().get(body_at)
-            && let Some(session) = self.sessions.get(key)
-        {
-            self.scripts.remember(session.pool, body.of(request));
+    /// The reply to requests that showed scripts. respool remembers the scripts, unless the reply is
+    /// an error: then the server does not know them either.
+    pub(crate) fn settle_script(&mut self, link: Key, session: Key, request: &[u8], reply: &[u8]) {
+        let Some(pool) = self.sessions.get(session).map(|session| session.pool) else {
+            return;
+        };
+        if reply.starts_with(b"-") {
+            return;
+        }
+        each_request(request, |id, args| {
+            let body = match id {
+                id::EVAL | id::EVAL_RO => args.get(1),
+                id::SCRIPT_LOAD => args.get(2),
+                _ => None,
+            };
+            let number = body.and_then(|body| self.scripts.remember(pool, body));
+            if let (Some(number), Some(link)) = (number, self.links.get_mut(link)) {
+                link.loaded.insert(number);
+            }
+        });
+    }
+
+    /// The reply to a block that runs code: what it showed is remembered. If the server has
+    /// forgotten a script that it names, the next block gets the script again.
+    pub(crate) fn settle_code(&mut self, link: Key, session: Key, request: &[u8], reply: &[u8]) {
+        let finds = |text: &[u8]| reply.windows(text.len()).any(|window| window == text);
+        if finds(b"-NOSCRIPT") {
+            self.forget_loaded(link);
+        } else {
+            self.settle_script(link, session, request, reply);
+        }
+    }
+
+    fn forget_loaded(&mut self, link: Key) {
+        if let Some(link) = self.links.get_mut(link) {
+            link.loaded.clear();
         }
     }
 
@@ -151,9 +349,11 @@ impl Engine {
         let is_last = |session: &Session| {
             session.link == link && session.next_seq == entry.seq.wrapping_add(1)
         };
-        match reply.starts_with(b"-NOSCRIPT")
-            && self.sessions.get(entry.session).is_some_and(is_last)
-        {
+        if !reply.starts_with(b"-NOSCRIPT") {
+            return self.pass_on(entry, reply);
+        }
+        self.forget_loaded(link);
+        match self.sessions.get(entry.session).is_some_and(is_last) {
             true => self.await_proof_of_noscript(link, entry, request, reply),
             false => self.pass_on(entry, reply),
         }
@@ -169,7 +369,10 @@ impl Engine {
         request: &[u8],
         noscript: &[u8],
     ) {
-        let Some(mut bytes) = self.loading_of(entry.session, request) else {
+        let pool = self.sessions.get(entry.session).map(|session| session.pool);
+        let name = names_in(request).pop();
+        let loading = pool.zip(name);
+        let Some(mut bytes) = loading.and_then(|(pool, name)| self.loading_of(pool, name)) else {
             return self.pass_on(entry, noscript);
         };
         bytes.extend_from_slice(request);
@@ -187,17 +390,11 @@ impl Engine {
         self.close_if_full(link);
     }
 
-    /// SCRIPT LOAD of the body that an EVALSHA names.
-    fn loading_of(&self, session: Key, evalsha: &[u8]) -> Option<Vec<u8>> {
-        let session = self.sessions.get(session)?;
-        let mut scanner = Scanner::default();
-        let Ok(Found::Request { .. }) = scanner.scan(evalsha, true) else {
-            return None;
-        };
-        let digest = scanner.spans().get(1)?.of(evalsha);
-        let body = self.scripts.body(session.pool, digest)?;
+    /// SCRIPT LOAD of a body.
+    fn loading_of(&self, pool: u16, name: Name) -> Option<Vec<u8>> {
+        let script = self.scripts.find(pool, name)?;
         let mut loading = Vec::new();
-        encode::request(&mut loading, &[&b"SCRIPT"[..], b"LOAD", body]);
+        encode::request(&mut loading, &[&b"SCRIPT"[..], b"LOAD", &script.body]);
         Some(loading)
     }
 }
@@ -206,42 +403,60 @@ impl Engine {
 mod tests {
     use super::*;
 
+    fn has(scripts: &Scripts, pool: u16, digest: &[u8]) -> bool {
+        name_said(digest).is_some_and(|name| scripts.find(pool, name).is_some())
+    }
+
     #[test]
     fn a_script_is_found_by_the_name_that_redis_gives_it() {
         let mut scripts = Scripts::default();
         scripts.remember(0, b"return 1");
         // What SCRIPT LOAD "return 1" answers.
         let name = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
-        assert_eq!(scripts.body(0, name), Some(&b"return 1"[..]));
-        assert_eq!(
-            scripts.body(0, &name.to_ascii_uppercase()),
-            Some(&b"return 1"[..])
-        );
-        assert_eq!(scripts.body(0, &name[1..]), None);
+        assert!(has(&scripts, 0, name));
+        assert!(has(&scripts, 0, &name.to_ascii_uppercase()));
+        assert!(!has(&scripts, 0, &name[1..]));
         // Another pool has the script only after one of its own clients has shown it. A pool that
         // forgets it leaves it to the other.
-        assert_eq!(scripts.body(1, name), None);
+        assert!(!has(&scripts, 1, name));
         scripts.remember(1, b"return 1");
         scripts.forget(0);
-        assert_eq!(scripts.body(0, name), None);
-        assert_eq!(scripts.body(1, name), Some(&b"return 1"[..]));
+        assert!(!has(&scripts, 0, name));
+        assert!(has(&scripts, 1, name));
         assert_eq!(scripts.bytes, b"return 1".len() + ENTRY_BYTES);
     }
 
     #[test]
-    fn what_is_remembered_has_a_bound() {
+    fn at_the_bound_the_oldest_scripts_are_forgotten() {
         let mut scripts = Scripts::default();
+        let body = |size: usize| vec![b'x'; 200_000 + size];
         for size in 0..40 {
-            scripts.remember(size as u16 % 3, &vec![b'x'; 200_000 + size]);
-            let held: usize = scripts
-                .bodies
-                .values()
-                .map(|body| body.len() + ENTRY_BYTES)
-                .sum();
+            scripts.remember(size as u16 % 3, &body(size));
+            let all = scripts.scripts.values();
+            let held: usize = all.map(|script| script.body.len() + ENTRY_BYTES).sum();
             assert_eq!(held, scripts.bytes);
             assert!(held <= SCRIPT_BYTES_MAX);
+            assert_eq!(scripts.scripts.len(), scripts.order.len());
         }
-        scripts.remember(0, &vec![b'x'; SCRIPT_BYTES_MAX + 1]);
-        assert!(!scripts.bodies.is_empty());
+        let kept = |size: usize| {
+            scripts
+                .find(size as u16 % 3, name_of(&body(size)))
+                .is_some()
+        };
+        assert!(!kept(0) && kept(25) && kept(39));
+        assert_eq!(scripts.remember(0, &vec![b'x'; SCRIPT_BYTES_MAX + 1]), None);
+        assert!(!scripts.scripts.is_empty());
+    }
+
+    #[test]
+    fn names_are_found_in_a_block() {
+        let mut block = Vec::new();
+        let name = String::from_utf8(name_of(b"return 1").to_vec()).expect("hexadecimal");
+        encode::request(&mut block, &["MULTI"]);
+        encode::request(&mut block, &["EVALSHA", &name, "0"]);
+        encode::request(&mut block, &["evalsha_ro", &name.to_uppercase(), "0"]);
+        encode::request(&mut block, &["EVALSHA", "short", "0"]);
+        encode::request(&mut block, &["EXEC"]);
+        assert_eq!(names_in(&block), [name_of(b"return 1")]);
     }
 }

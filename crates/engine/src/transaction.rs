@@ -32,6 +32,7 @@ use crate::pinned::Switch;
 use crate::pool::Group;
 use crate::redirect::{Redirect, redirect_asked};
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
+use crate::scripts::{Name, names_in};
 use crate::session::{Flags, Pins};
 use crate::settings::Credentials;
 use crate::slots::Key;
@@ -49,6 +50,8 @@ pub(crate) struct Transaction {
     pub(crate) writes: bool,
     /// Some of them run code.
     runs_code: bool,
+    /// Scripts that they name.
+    scripts: Vec<Name>,
     /// Bytes that all this holds.
     held: usize,
     /// Something was refused: EXEC will be, too.
@@ -526,7 +529,9 @@ impl Engine {
         if is_short {
             // It will never be sent.
             transaction.aborted = true;
-            let freed = std::mem::take(&mut transaction.requests).len();
+            let names = std::mem::take(&mut transaction.scripts).len();
+            let requests = std::mem::take(&mut transaction.requests).len();
+            let freed = requests + names * size_of::<Name>();
             transaction.held -= freed;
             self.held_bytes -= freed;
             self.weigh(key);
@@ -536,7 +541,12 @@ impl Engine {
         let room = transaction.requests.capacity();
         if ours.as_ref().is_none_or(Ours::in_block) {
             transaction.requests.extend_from_slice(bytes);
-            transaction.runs_code |= belief::runs_code(id_of(bytes));
+            if belief::runs_code(id_of(bytes)) {
+                transaction.runs_code = true;
+                let names = names_in(bytes);
+                held += names.len() * size_of::<Name>();
+                transaction.scripts.extend(names);
+            }
             shrink(&mut transaction.requests);
             held += bytes.len();
         }
@@ -612,6 +622,14 @@ impl Engine {
         }
         if taints {
             self.taint_own_link(key);
+        }
+        let scripts = self
+            .transaction_of(key)
+            .map(|transaction| transaction.scripts.clone());
+        match self.load_scripts(key, &scripts.unwrap_or_default()) {
+            Ok(_) => {}
+            Err(Blocked::Wait) => return Placed::Wait,
+            Err(Blocked::Refused(reply)) => return self.leave_transaction(key, &reply),
         }
         let (block, duty) = self.block_of(key, closing);
         match self.place_with(key, &block, false, duty) {

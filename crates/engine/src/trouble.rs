@@ -181,6 +181,12 @@ impl Engine {
             true => Vec::new(),
             false => link.disconnect(moves || stable && role == Role::Shared),
         };
+        if !keeps_part {
+            self.load_again(key);
+        }
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
         link.is_late = false;
         let (tried, began) = (!std::mem::take(&mut link.untried), link.attempted_at);
         let has_left = link.sends == Sends::Nothing;

@@ -469,6 +469,10 @@ fn a_script_that_the_server_forgot_is_sent_along_and_one_that_was_flushed_is_not
     target.direct_client().call("SCRIPT FLUSH");
     assert_eq!(
         client.call(&format!("EVALSHA {sha} 0 healed")),
+    assert_eq!(
+        client.call(&format!("EVALSHA {sha} 0 again")),
+        Value::bulk("again")
+    );
         Value::bulk("healed")
     );
     // Something was asked behind it: to run the script now would be out of order.
