@@ -52,6 +52,7 @@ use crate::slow_readers::{EVERYBODYS, SlowReaders};
 use crate::subscriptions::Hub;
 use crate::time::Time;
 use crate::unknown::Learned;
+use crate::untaken::Untaken;
 use crate::waiters::Waiters;
 
 /// A session, as driver and engine call it.
@@ -298,6 +299,7 @@ pub struct Engine {
     pub(crate) told_of_topology: HashMap<usize, String>,
     /// Sessions whose reason to wait has gone.
     pub(crate) resume: Resume,
+    pub(crate) untaken: Untaken,
     /// Sessions whose reading may have to be switched.
     reading: Vec<Key>,
     actions: VecDeque<Action>,
@@ -473,6 +475,7 @@ impl Engine {
             lost_slots: Vec::new(),
             told_of_topology: HashMap::new(),
             resume: Resume::default(),
+            untaken: Untaken::default(),
             reading: Vec::new(),
             actions: VecDeque::new(),
             events: VecDeque::new(),
@@ -886,6 +889,9 @@ impl Engine {
     /// The session has a reason to wait.
     pub(crate) fn hold(&mut self, key: Key, reason: Flags) {
         if let Some(session) = self.sessions.get_mut(key) {
+            if reason == Flags::HOLD_OUTPUT && !session.flags.any(reason) {
+                self.untaken.note(key);
+            }
             session.flags |= reason;
             self.reading.push(key);
         }
@@ -973,7 +979,7 @@ impl Engine {
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;
             };
-            let read = session.wants_reading(self.settings.limits.request_held_bytes_max as usize);
+            let read = session.wants_reading(&self.settings.limits, self.now);
             if read == session.flags.any(Flags::UNREAD) {
                 if read {
                     session.flags.remove(Flags::UNREAD);

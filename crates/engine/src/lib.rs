@@ -81,6 +81,7 @@ mod trouble;
 mod trust;
 mod twins;
 mod unknown;
+mod untaken;
 mod wait;
 mod waiters;
 mod words;

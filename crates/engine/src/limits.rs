@@ -22,6 +22,9 @@ pub struct Limits {
     /// How long a session at its hard output bound may take nothing at all before it is closed,
     /// milliseconds.
     pub session_stall_ms: u32,
+    /// Bytes of requests that are read of a session, and held, while it takes no replies. At it:
+    /// the session is closed after [`Limits::session_stall_ms`].
+    pub session_input_bytes_max: u32,
     /// How long requests of other sessions may wait behind sessions at their hard output bounds,
     /// milliseconds. The time is summed over all links of a kind and all sessions that block them.
     /// At it: such a session is closed.
@@ -68,6 +71,7 @@ impl Default for Limits {
             session_output_soft_bytes: 1 << 20,
             session_output_hard_bytes: 32 << 20,
             session_stall_ms: 10_000,
+            session_input_bytes_max: 64 << 20,
             stranger_stall_ms: 300,
             request_held_bytes_max: 256 << 10,
             streaming_links_max: 16,

@@ -16,7 +16,7 @@ use crate::elsewhere::Delayed;
 use crate::gather::Gather;
 use crate::guess_delay::Attempts;
 use crate::keeping::Keeping;
-use crate::limits::{FUSED_WAITING_BYTES_MAX, UNAUTHENTICATED_HELD_BYTES_MAX};
+use crate::limits::{FUSED_WAITING_BYTES_MAX, Limits, UNAUTHENTICATED_HELD_BYTES_MAX};
 use crate::memory::{Held, Weight};
 use crate::parking::{AskedEarly, Parking};
 use crate::pool::{Group, ServerId};
@@ -28,6 +28,7 @@ use crate::steps::{Step, Within};
 use crate::subscriptions::Subscriber;
 use crate::time::Time;
 use crate::transaction::Transaction;
+use crate::untaken::is_stuck;
 
 /// Where a client connects from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -522,7 +523,8 @@ impl Session {
     /// Whether its socket is to be read. Who waits for something that may take long is read on,
     /// within a bound: when it leaves, what it asked must not be executed any more, and its end
     /// stands behind what it sent.
-    pub(crate) fn wants_reading(&self, waiting_bytes_max: usize) -> bool {
+    pub(crate) fn wants_reading(&self, limits: &Limits, now: Time) -> bool {
+        let waiting_bytes_max = limits.request_held_bytes_max as usize;
         if self.flags.any(Flags::CLOSING | Flags::ENDED) {
             return false;
         }
@@ -530,7 +532,15 @@ impl Session {
         if !self.pins.is_empty() {
             patient |= Flags::HOLD_DEPTH | Flags::HOLD_LINK;
         }
+        let is_stuck = is_stuck(self, now);
+        if is_stuck {
+            patient |= Flags::HOLD_OUTPUT | Flags::HOLD_DEPTH | Flags::HOLD_LINK;
+        }
         let most = match () {
+            () if is_stuck && !self.flags.any(Flags::UNAUTHENTICATED) => {
+                return !(self.flags & Flags::HOLD).any(!patient)
+                    && self.held.len() < limits.session_input_bytes_max as usize;
+            }
             () if self.flags.any(Flags::UNAUTHENTICATED) => UNAUTHENTICATED_HELD_BYTES_MAX,
             () if self.flags.any(Flags::FUSED) => FUSED_WAITING_BYTES_MAX,
             () => waiting_bytes_max,

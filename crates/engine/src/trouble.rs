@@ -550,6 +550,7 @@ impl Engine {
         self.tick_hubs();
         self.tick_login_checks();
         self.tick_memory();
+        self.tick_untaken();
         self.tick_login_queue();
         self.tick_guesses();
         let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);

@@ -1005,6 +1005,19 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ..OPTION
     },
     Opt {
+    Opt {
+        name: "session-input-bytes-max",
+        topic: Topic::Limits,
+        kind: number(Unit::Bytes, 64 << 10, u32::MAX as u64, |values| {
+            &mut values.limits.session_input_bytes_max
+        }),
+        value: "SIZE",
+        brief: "Requests that are held of a client while it takes no replies",
+        more: "Many libraries write a whole pipeline before they read. At it, a client that takes nothing for `session-stall-ms` is \
+               closed.",
+        example: "128MiB",
+        ..OPTION
+    },
         name: "pinned-links-full",
         topic: Topic::Limits,
         kind: Kind::Text {
@@ -1537,6 +1550,7 @@ mod tests {
         for option in OPTIONS {
             let default = option.get(&mut values);
             let mut again = Values::default();
+            session_input_bytes_max: _,
             if let Kind::List { clear, .. } = option.kind {
                 clear(&mut again);
             }

@@ -165,7 +165,11 @@ fn headers_that_announce_gigabytes_take_no_memory() {
 
 #[test]
 fn who_asks_without_end_and_reads_nothing_is_bounded_and_gets_its_replies_in_the_end() {
-    let target = proxied(&Options::with(&["--session-stall-ms=60000"]));
+    let options = [
+        "--session-stall-ms=60000",
+        "--session-input-bytes-max=256KiB",
+    ];
+    let target = proxied(&Options::with(&options));
     let mut steady = target.client();
     steady.call_args(&["SET", "value", &"v".repeat(10_000)]);
     steady.call("SET steady value");
