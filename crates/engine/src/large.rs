@@ -25,10 +25,10 @@ impl Engine {
         scanner: &Scanner,
         rest: &[u8],
     ) -> Option<usize> {
-        if self.hold_until_caught_up(key) {
+        let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
+        if self.is_to_be_divided(key, &args, scanner.argc()) || self.hold_until_caught_up(key) {
             return None;
         }
-        let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
         let what = match self.identify(key, &args, scanner.argc()) {
             Ok(what) => what,
             Err(Placed::Wait) => return None,

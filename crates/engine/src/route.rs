@@ -433,6 +433,38 @@ impl Engine {
     pub(crate) fn route_large(
         &mut self,
         key: Key,
+    /// Whether a large request, of which these arguments have come, is for several servers. Then it
+    /// is held until it is whole, for it is to be divided.
+    pub(crate) fn is_to_be_divided(&self, key: Key, args: &[&[u8]], argc: usize) -> bool {
+        let missing = Cell::new(false);
+        let arg = |at: usize| {
+            args.get(at).copied().unwrap_or_else(|| {
+                missing.set(true);
+                b""
+            })
+        };
+        let Some(session) = self.sessions.get(key).filter(|_| self.is_routed(key)) else {
+            return false;
+        };
+        if !self.pools[usize::from(session.pool)].has_several()
+            || !session.pins.is_empty()
+            || session.flags.any(Flags::IN_MULTI | Flags::UNAUTHENTICATED)
+        {
+            return false;
+        }
+        let Some(id) = commands::resolve(argc, arg) else {
+            return false;
+        };
+        match id.get().fan_out.spread {
+            Spread::All => true,
+            Spread::Owners => {
+                let owner = self.owner_of_keys(key, id.get(), argc, arg);
+                missing.get() || owner == Owner::Several
+            }
+            _ => false,
+        }
+    }
+
         what: What,
         args: &[&[u8]],
         argc: usize,

@@ -342,18 +342,28 @@ fn a_large_request_goes_to_the_server_of_its_key() {
 
 /// Not even if it has begun with keys of one server.
 #[test]
-fn a_large_request_whose_keys_have_not_all_come_goes_nowhere() {
+fn large_request_is_divided_when_all_its_keys_have_come() {
     let (mut world, links, keys) = servers(2);
     // What has not come is not the key without a name.
     let of_nobody = world.owner_of("");
     let session = world.accept();
     world.sends(session, &large(&["MSET", &keys[of_nobody]], 3, 300_000));
-    let refused = "-ERR respool: 'mset' is larger than request-held-bytes-max";
-    assert!(world.got(session).starts_with(refused));
+    world.sends(session, &[b'v'; 299_999]);
+    assert_eq!(world.got(session), "");
     assert_eq!(world.connecting(), []);
-    for link in links {
-        assert_eq!(world.sent(link), "");
+    for link in &links {
+        assert_eq!(world.sent(*link), "");
     }
+    let other = &keys[1 - of_nobody];
+    world.sends(
+        session,
+        format!("\r\n${}\r\n{other}\r\n$1\r\nw\r\n", other.len()).as_bytes(),
+    );
+    for link in links {
+        assert!(world.sent(link).contains("MSET"));
+        world.says(link, "+OK\r\n");
+    }
+    assert_eq!(world.got(session), "+OK\r\n");
 }
 
 /// A server that cannot be reached, and the session that was there.

@@ -956,7 +956,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         value: "SIZE",
         brief: "Bytes of an incomplete request that are held",
         more: "A request that is larger is not held whole: it is cut through to the server, on a \
-               link of its own. As much is read ahead of a client that waits (in BLPOP, in CLIENT \
+               link of its own. Only what is for several servers is held whole, since it is divided. As much is read ahead of a client that waits (in BLPOP, in CLIENT \
                PAUSE), so that its leaving is seen.",
         example: "1MiB",
         ..OPTION
