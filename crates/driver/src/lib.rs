@@ -36,10 +36,23 @@ use crate::worker::{Shared, Worker};
 pub struct Setup {
     /// Where clients reach us, each with the index of its pool in [`Settings::pools`].
     pub listeners: Vec<(Address, usize)>,
+    /// Whose the listeners in the file system are.
+    pub socket_access: SocketAccess,
     /// Workers; each is one thread with its own engine, sessions and links.
     pub workers: usize,
     /// The same for every worker.
     pub settings: Arc<Settings>,
+}
+
+/// Mode, owner and group of listening sockets in the file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// Permission bits; `None`: as the umask of the process says.
+    pub mode: Option<u32>,
+    /// User id; `None`: the user of the process.
+    pub owner: Option<u32>,
+    /// Group id; `None`: as the directory or the process says.
+    pub group: Option<u32>,
 }
 
 /// What happened in a worker that an operator wants to know, once per event.
@@ -227,9 +240,11 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
     let (mut addresses, mut files) = (Vec::new(), Vec::new());
     let mut listeners: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();
     for (address, pool) in &setup.listeners {
-        let bound = listen::bind(address, count).map_err(|error| StartError::Listen {
-            address: address.clone(),
-            error,
+        let bound = listen::bind(address, count, setup.socket_access).map_err(|error| {
+            StartError::Listen {
+                address: address.clone(),
+                error,
+            }
         })?;
         addresses.push(bound.address);
         files.extend(bound.file);

@@ -1,9 +1,10 @@
 //! Listening sockets: one for each worker on every address.
 
+use std::fs::Permissions;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 use respool_engine::settings::Address;
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use crate::SocketAccess;
 
 /// How many clients may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -76,7 +79,7 @@ pub(crate) struct Bound {
 }
 
 /// Binds `count` sockets to an address.
-pub(crate) fn bind(address: &Address, count: usize) -> io::Result<Bound> {
+pub(crate) fn bind(address: &Address, count: usize, access: SocketAccess) -> io::Result<Bound> {
     match address {
         Address::Tcp { host, port } => {
             let mut error = io::Error::new(io::ErrorKind::NotFound, "no such host");
@@ -96,7 +99,7 @@ pub(crate) fn bind(address: &Address, count: usize) -> io::Result<Bound> {
             Err(error)
         }
         Address::Unix(path) => {
-            let first = bind_unix(path)?;
+            let first = bind_unix(path, access)?;
             let file = Some(SocketFile::made_at(path));
             let mut sockets = Vec::new();
             for _ in 1..count {
@@ -157,7 +160,7 @@ fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
     SocketAddr::try_from(name).map_err(|_| io::Error::other("the socket has no IP address"))
 }
 
-fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
+fn bind_unix(path: &Path, access: SocketAccess) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let new = || {
         net::socket_with(
@@ -190,8 +193,29 @@ fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
         }
         Err(error) => return Err(error.into()),
     }
+    // Before the socket listens, no client can connect with other rights.
+    if let Err(error) = give_access(path, access) {
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
     net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+fn give_access(path: &Path, access: SocketAccess) -> io::Result<()> {
+    let said = |what: &str, error: io::Error| {
+        let text = format!("its {what} cannot be set: {error}");
+        io::Error::new(error.kind(), text)
+    };
+    if access.owner.is_some() || access.group.is_some() {
+        std::os::unix::fs::lchown(path, access.owner, access.group)
+            .map_err(|error| said("owner and group", error))?;
+    }
+    if let Some(mode) = access.mode {
+        std::fs::set_permissions(path, Permissions::from_mode(mode))
+            .map_err(|error| said("mode", error))?;
+    }
+    Ok(())
 }
 
 /// A lock of the directory that holds a socket, until the result is dropped. Two processes that
@@ -227,11 +251,11 @@ mod tests {
         let name = format!("respool-listen-{}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
         let address = Address::Unix(path.clone());
-        let first = bind(&address, 2).expect("the path is free");
+        let first = bind(&address, 2, SocketAccess::default()).expect("the path is free");
         let (sockets, file) = (first.sockets, first.file);
         // The first process has closed its sockets, and its file is still there.
         drop(sockets);
-        let second = bind(&address, 1).expect("nothing listens there");
+        let second = bind(&address, 1, SocketAccess::default()).expect("nothing listens there");
         drop(file);
         assert!(path.exists(), "it is the socket of the second");
         drop(second.file);
@@ -254,7 +278,7 @@ mod tests {
             let bound: Vec<_> = thread::scope(|scope| {
                 let start = || {
                     barrier.wait();
-                    bind(&address, 1)
+                    bind(&address, 1, SocketAccess::default())
                 };
                 let starts: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
                 let ended = starts
@@ -282,7 +306,8 @@ mod tests {
         std::fs::write(&file, "precious").expect("it can be written");
         std::os::unix::fs::symlink("/nonexistent/x", &link).expect("it can be made");
         for path in [&file, &link] {
-            let error = bind(&Address::Unix(path.clone()), 1).expect_err("it is no socket");
+            let error = bind(&Address::Unix(path.clone()), 1, SocketAccess::default())
+                .expect_err("it is no socket");
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
             assert!(std::fs::symlink_metadata(path).is_ok());
             std::fs::remove_file(path).expect("it is there");

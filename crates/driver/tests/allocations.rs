@@ -203,6 +203,7 @@ fn does_not_allocate(load: &Load) {
         workers: 1,
         settings: Arc::new(settings),
     };
+        socket_access: Default::default(),
     let running = start(setup, Arc::new(|_| {})).expect("a worker starts");
     let Address::Tcp { port, .. } = running.addresses()[0] else {
         panic!("it listens on TCP")

@@ -132,6 +132,7 @@ fn before(names: &Arc<Names>) -> (Running, TcpStream) {
         workers: 1,
         settings: Arc::new(settings),
     };
+        socket_access: Default::default(),
     let names = Arc::clone(names);
     let resolve = Arc::new(move |host: &str, port| names.look_up(host, port));
     let running = start_with(setup, Arc::new(|_| {}), resolve).expect("it starts");
@@ -284,6 +285,7 @@ fn before_pools(settings: Settings, resolve: Resolve, workers: usize) -> (Runnin
         settings: Arc::new(settings),
     };
     let running = start_with(setup, Arc::new(|_| {}), resolve).expect("it starts");
+        socket_access: Default::default(),
     let clients = running.addresses().into_iter().map(|address| {
         let Address::Tcp { port, .. } = address else {
             unreachable!("it listens on TCP");

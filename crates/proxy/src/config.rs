@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use respool_driver::SocketAccess;
 use respool_engine::limits::Limits;
 use respool_engine::settings::{
     Address, Announced, Credentials, FlushRule, Part, PoolKind, PoolSettings, ServerSettings,
@@ -33,6 +34,8 @@ pub(crate) struct Config {
     pub(crate) workers: usize,
     /// What the engine is told; its pools are filled in once their servers' addresses are known.
     settings: Settings,
+    /// Whose sockets in the file system are.
+    pub(crate) socket_access: SocketAccess,
     /// How long a stop waits.
     pub(crate) drain_timeout: std::time::Duration,
     /// How log lines look.
@@ -130,6 +133,11 @@ impl Config {
             },
             drain_timeout: std::time::Duration::from_millis(values.drain_timeout_ms.into()),
             log_format: values.log_format,
+            socket_access: SocketAccess {
+                mode: values.socket_mode,
+                owner: values.socket_owner.as_ref().map(|owner| owner.id),
+                group: values.socket_group.as_ref().map(|group| group.id),
+            },
             log_level: values.log_level,
             warnings,
         };

@@ -11,6 +11,7 @@
 //!   [`line_rates`] lets it and as [`log_lines`] can write it, in the characters of [`mod@plain`];
 //! - [`help`] and [`manual`] tell people about it, from the same table.
 
+mod account;
 mod address;
 mod arguments;
 mod config;

@@ -13,6 +13,7 @@ use respool_engine::settings::{
 };
 use respool_protocol::commands::{self, CommandId};
 
+use crate::account::{self, Account};
 use crate::address::{BackendUrl, parse_announced, parse_backend, parse_listener};
 use crate::pools::NamedPool;
 use crate::problem::shown;
@@ -189,6 +190,9 @@ pub(crate) struct Values {
     pub(crate) spawn_program: Option<PathBuf>,
     pub(crate) spawn_memory_bytes: u64,
     pub(crate) password: Option<String>,
+    pub(crate) socket_mode: Option<u32>,
+    pub(crate) socket_owner: Option<Account>,
+    pub(crate) socket_group: Option<Account>,
     pub(crate) password_file: Option<PathBuf>,
     pub(crate) users: Vec<User>,
     pub(crate) backend_password: Option<String>,
@@ -223,6 +227,9 @@ impl Default for Values {
             password_file: None,
             users: Vec::new(),
             backend_password: None,
+            socket_mode: None,
+            socket_owner: None,
+            socket_group: None,
             backend_password_file: None,
             refused: commands::all().filter(|id| id.get().dangerous).collect(),
             flush: FlushRule::default(),
@@ -542,6 +549,57 @@ pub(crate) static OPTIONS: &[Opt] = &[
             push: |values, text| {
                 values.users.push(parse_user(text)?);
                 Ok(())
+    Opt {
+        name: "socket-mode",
+        topic: Topic::Access,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.socket_mode = Some(parse_mode(text)?);
+                Ok(())
+            },
+            get: |values| values.socket_mode.map(|mode| format!("{mode:04o}")),
+            or_number: false,
+        },
+        value: "MODE",
+        brief: "The mode of sockets in the file system on which respool listens",
+        more: "In octal, as for chmod. A client must be allowed to write to the socket. Otherwise the umask says which mode it has.",
+        example: "0660",
+        ..OPTION
+    },
+    Opt {
+        name: "socket-owner",
+        topic: Topic::Access,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.socket_owner = Some(account::user(text)?);
+                Ok(())
+            },
+            get: |values| values.socket_owner.as_ref().map(|owner| owner.said.clone()),
+            or_number: false,
+        },
+        value: "USER",
+        brief: "The user whose these sockets are: a name or a number",
+        more: "Only root may give a socket to another user.",
+        example: "root",
+        ..OPTION
+    },
+    Opt {
+        name: "socket-group",
+        topic: Topic::Access,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.socket_group = Some(account::group(text)?);
+                Ok(())
+            },
+            get: |values| values.socket_group.as_ref().map(|group| group.said.clone()),
+            or_number: false,
+        },
+        value: "GROUP",
+        brief: "The group whose these sockets are: a name or a number",
+        more: "Without being root, respool may give them to groups that it belongs to.",
+        example: "root",
+        ..OPTION
+    },
             },
             clear: |values| values.users.clear(),
             get: |values| {
@@ -1454,6 +1512,14 @@ mod tests {
             session_depth_max: _,
             session_output_soft_bytes: _,
             session_output_hard_bytes: _,
+/// Permission bits, as chmod takes them.
+fn parse_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("must be a mode in octal, at most 0777".into()),
+    }
+}
+
             session_stall_ms: _,
             stranger_stall_ms: _,
             request_held_bytes_max: _,

@@ -192,6 +192,7 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
             .listeners()
             .map(|(address, pool)| (address.clone(), pool))
             .collect(),
+        socket_access: config.socket_access,
         workers: config.workers,
         settings: Arc::new(config.settings(&servers, room)),
     };
