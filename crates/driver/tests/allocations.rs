@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use respool_driver::{Setup, start};
-use respool_engine::settings::{Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings};
+use respool_engine::settings::{
+    Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
+};
 use respool_protocol::request::{Found, Scanner};
 
 struct Counting;
@@ -191,6 +193,7 @@ fn does_not_allocate(load: &Load) {
         reads: Reads::default(),
         flush: None,
         announce: None,
+        shows: Shows::default(),
     }];
     let mut settings = Settings {
         pools,

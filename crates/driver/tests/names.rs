@@ -8,7 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_driver::{Resolve, Running, Setup, start_with};
-use respool_engine::settings::{Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings};
+use respool_engine::settings::{
+    Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
+};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -124,6 +126,7 @@ fn before(names: &Arc<Names>) -> (Running, TcpStream) {
             reads: Reads::default(),
             flush: None,
             announce: None,
+            shows: Shows::default(),
         }],
         ..Settings::default()
     };
@@ -266,6 +269,7 @@ fn pools_of(hosts: &[Vec<String>]) -> Settings {
         reads: Reads::default(),
         flush: None,
         announce: None,
+        shows: Shows::default(),
     });
     Settings {
         pools: pools.collect(),

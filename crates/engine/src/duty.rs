@@ -515,7 +515,7 @@ impl Engine {
             return reply.to_vec();
         };
         let mut text = String::from_utf8_lossy(&text).into_owned();
-        if self.has_nodes(session) {
+        if self.has_nodes(session) && !self.shows_a_node(session) {
             text = as_standalone(&text);
         }
         if ours {

@@ -271,6 +271,10 @@ impl Engine {
             let set = self.set_name(key, name);
             debug_assert!(set.is_ok(), "the name was looked at above");
         }
+        let mode = match self.shows_a_node(key) {
+            true => "cluster",
+            false => "standalone",
+        };
         self.answer_with(key, |out, session| {
             let version = session.version;
             encode::map(out, version, 7);
@@ -282,7 +286,7 @@ impl Engine {
             encode::integer(out, version.number());
             encode::bulk(out, b"id");
             encode::integer(out, session.id as i64);
-            for (field, text) in [("mode", "standalone"), ("role", "master")] {
+            for (field, text) in [("mode", mode), ("role", "master")] {
                 encode::bulk(out, field.as_bytes());
                 encode::bulk(out, text.as_bytes());
             }

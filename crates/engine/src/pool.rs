@@ -662,7 +662,7 @@ mod tests {
     use respool_protocol::hashing::PredixyHash;
 
     use super::*;
-    use crate::settings::Address;
+    use crate::settings::{Address, Shows};
 
     fn server(port: u16) -> ServerSettings {
         let host = "server".to_owned();
@@ -716,6 +716,7 @@ mod tests {
             reads: Reads::default(),
             flush: None,
             announce: None,
+            shows: Shows::default(),
         }
     }
 

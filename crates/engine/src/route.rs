@@ -33,6 +33,7 @@ use crate::pool::{Group, ServerId};
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Placed, Request};
 use crate::session::{Flags, Pins, Session};
+use crate::settings::Shows;
 use crate::slots::Key;
 use crate::unknown::{Keys, What};
 use crate::wait::is_wait;
@@ -211,7 +212,10 @@ impl Engine {
         };
         match owner {
             // Though nodes are among its servers, they are not alone.
-            _ if !of_cluster && is_of_cluster(request) && self.pools.has_cluster(pool) => {
+            _ if !self.shows_a_node(key)
+                && is_of_cluster(request)
+                && self.pools.has_cluster(pool) =>
+            {
                 Some(self.refuse_queued(key, NO_CLUSTER))
             }
             _ if !of_cluster && request.id == id::SWAPDB && self.pools.has_cluster(pool) => {
@@ -586,6 +590,15 @@ impl Engine {
     pub(crate) fn has_nodes(&self, key: Key) -> bool {
         let session = self.sessions.get(key);
         session.is_some_and(|session| self.pools.has_cluster(session.pool.into()))
+    }
+
+    /// Whether a session sees a node of a Cluster.
+    pub(crate) fn shows_a_node(&self, key: Key) -> bool {
+        let session = self.sessions.get(key);
+        session.is_some_and(|session| {
+            let pool = usize::from(session.pool);
+            self.pools[pool].cluster().is_some() && self.settings.pools[pool].shows == Shows::Node
+        })
     }
 
     /// Whether the sharded channels of a session's pool are with the owners of their slots.

@@ -185,6 +185,18 @@ pub struct PoolSettings {
     /// Where clients reach it, as those are told that speak to a Cluster; `None`: where they have
     /// reached it.
     pub announce: Option<Announced>,
+    /// How a Cluster shows itself to clients.
+    pub shows: Shows,
+}
+
+/// How a Cluster behind us shows itself to clients, in INFO, HELLO and CLUSTER alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shows {
+    /// As a Cluster of one node, which owns all slots.
+    #[default]
+    Node,
+    /// As a server without Cluster support.
+    Server,
 }
 
 /// Where clients reach us, where ports or addresses are mapped in front of us.

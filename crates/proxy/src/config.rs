@@ -8,7 +8,7 @@ use respool_driver::SocketAccess;
 use respool_engine::limits::Limits;
 use respool_engine::settings::{
     Address, Announced, Credentials, FlushRule, Part, PoolKind, PoolSettings, ServerSettings,
-    Settings, User,
+    Settings, Shows, User,
 };
 use respool_protocol::hashing::SERVERS_MAX;
 
@@ -59,6 +59,8 @@ pub(crate) struct PoolConfig {
     pub(crate) flush: Option<FlushRule>,
     /// Where clients reach it, if they are to be told.
     pub(crate) announce: Option<Announced>,
+    /// How a Cluster shows itself.
+    pub(crate) shows: Shows,
     /// Where the keys are that begin in these ways.
     pub(crate) prefixes: Vec<PartConfig>,
 }
@@ -223,6 +225,7 @@ impl PoolConfig {
             reads: server.reads.clone(),
             flush: self.flush.clone(),
             announce: self.announce.clone(),
+            shows: self.shows,
         }
     }
 
@@ -316,6 +319,7 @@ impl Resolved {
                 backend: self.backend(problems),
                 flush: None,
                 announce: self.values.announce.clone(),
+                shows: self.values.shows,
                 prefixes: Vec::new(),
             }];
         }
@@ -357,6 +361,7 @@ impl Resolved {
                 backend: Backend::Server(Box::new(url.clone())),
                 flush: self.rule_of(pool),
                 announce: self.values_of(pool).announce,
+                shows: self.values_of(pool).shows,
                 prefixes: {
                     let prefixes = pool.prefixes.iter();
                     let part = |part: &Prefix<BackendUrl>| PartConfig {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use respool_engine::limits::{Limits, WORKER_MEMORY_BYTES_MIN};
 use respool_engine::settings::{
-    Address, Announced, FlushRule, LostSubscriptions, Timeouts, User, WhenFull,
+    Address, Announced, FlushRule, LostSubscriptions, Shows, Timeouts, User, WhenFull,
 };
 use respool_protocol::commands::{self, CommandId};
 
@@ -185,6 +185,7 @@ pub(crate) struct Values {
     pub(crate) backend: BackendUrl,
     pub(crate) pools: Vec<NamedPool>,
     pub(crate) announce: Option<Announced>,
+    pub(crate) shows: Shows,
     pub(crate) threads: Threads,
     pub(crate) spawn: bool,
     pub(crate) spawn_program: Option<PathBuf>,
@@ -219,6 +220,7 @@ impl Default for Values {
             backend: BackendUrl::default(),
             pools: Vec::new(),
             announce: None,
+            shows: Shows::default(),
             threads: Threads::Auto,
             spawn: false,
             spawn_program: None,
@@ -414,6 +416,33 @@ pub(crate) static OPTIONS: &[Opt] = &[
                that, give the one that clients use: a host name, an IPv4 address or [IPv6]. One holds for all listeners of a pool; without a \
                port, each says its own.",
         example: "cache.example:6380",
+        per_pool: true,
+        ..OPTION
+    },
+    Opt {
+        name: "cluster-shows",
+        kind: Kind::Text {
+            set: |values, text| {
+                values.shows = match text {
+                    "node" => Shows::Node,
+                    "server" => Shows::Server,
+                    _ => return Err("must be `node` or `server`".into()),
+                };
+                Ok(())
+            },
+            get: |values| {
+                Some(match values.shows {
+                    Shows::Node => "node".into(),
+                    Shows::Server => "server".into(),
+                })
+            },
+            or_number: false,
+        },
+        value: "node|server",
+        brief: "How a Cluster behind respool shows itself to clients",
+        more: "With `node`, as a Cluster of one node that owns all slots: clients that speak to a Cluster work, and so do all \
+               others. With `server`, as a server without Cluster support. INFO, HELLO and CLUSTER say the same.",
+        example: "server",
         per_pool: true,
         ..OPTION
     },

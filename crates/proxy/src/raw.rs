@@ -682,7 +682,7 @@ mod tests {
             ),
             (
                 "[pool.a]\nweight = 1",
-                "r.toml:2:1: unknown key `weight` in [pool.a]: it may have `listen`, `backend`, `prefixes`, `announce`, `hold`, \
+                "r.toml:2:1: unknown key `weight` in [pool.a]: it may have `listen`, `backend`, `prefixes`, `announce`, `cluster-shows`, `hold`, \
                  `max-delay-us`, `fuse`, `fused-keys-max`, `collapse`",
             ),
             (

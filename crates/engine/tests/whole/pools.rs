@@ -3,7 +3,7 @@
 use respool_engine::limits::{JOINED_BATCH_BYTES_MAX, Limits};
 use respool_engine::settings::{
     Address, Credentials, Part, PoolKind, PoolSettings, ReadPolicy, Reads, ServerSettings,
-    Settings, User, WhenFull,
+    Settings, Shows, User, WhenFull,
 };
 use respool_protocol::hashing::{Placement, PredixyHash};
 
@@ -80,6 +80,7 @@ pub(crate) fn settings(choices: &mut Choices<'_>, kind: Kind) -> Settings {
         reads,
         flush: None,
         announce: None,
+        shows: Shows::default(),
     };
     let mut settings = Settings {
         pools: vec![pool],

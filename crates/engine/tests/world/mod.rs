@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use respool_engine::settings::{
     Address, LostSubscriptions, Part, PoolKind, PoolSettings, Reads, ServerSettings, Settings,
+    Shows,
 };
 use respool_engine::{Action, Engine, Event, LinkId, Peer, SessionId, TICK_MS, Time, Worker};
 use respool_protocol::encode;
@@ -34,6 +35,7 @@ pub(crate) fn settings() -> Settings {
         reads: Reads::default(),
         flush: None,
         announce: None,
+        shows: Shows::default(),
     };
     let mut settings = Settings {
         pools: vec![pool],

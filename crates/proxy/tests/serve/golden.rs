@@ -149,6 +149,8 @@ fn before_several(binary: &Path, password: Option<&str>, mut run: impl FnMut(&St
         let url = url.replacen("://", user.as_deref().unwrap_or("://"), 1);
         let mut args = vec![format!("--backend={url}"), "--threads=1".to_owned()];
         args.extend(password.map(|password| format!("--password={password}")));
+        // The files are of servers without Cluster support.
+        args.push("--cluster-shows=server".to_owned());
         let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
         // Before that it does not know the version, by which some texts differ.
         wait_until("the servers are reached", SOON, || {

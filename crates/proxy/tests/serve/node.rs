@@ -53,6 +53,27 @@ fn the_slot_of_a_key_is_the_one_that_the_nodes_say() {
     });
 }
 
+/// Clients that ask INFO before they ask for the nodes, and clients that ask for the nodes, are told the same.
+#[test]
+fn info_hello_and_cluster_show_the_same() {
+    with_every_server(|binary| {
+        for (shows, is_node) in [("node", true), ("server", false)] {
+            let shows = format!("--cluster-shows={shows}");
+            let served = Served::start(binary, primaries(), &["--threads=1", &shows]);
+            let mut client = served.client();
+            let info = text(&client.call("INFO"));
+            assert_eq!(info.contains("cluster_enabled:1"), is_node, "{info}");
+            assert_eq!(info.contains("_mode:cluster"), is_node, "{info}");
+            assert_eq!(info.contains("_mode:standalone"), !is_node, "{info}");
+            let slots = client.call("CLUSTER SLOTS");
+            assert_eq!(slots.error().is_none(), is_node, "{slots:?}");
+            let hello = format!("{:?}", client.call("HELLO 2"));
+            assert_eq!(hello.contains("standalone"), !is_node, "{hello}");
+            assert_eq!(client.call("SET key value"), Value::ok());
+        }
+    });
+}
+
 #[test]
 fn the_node_has_one_name_in_all_that_is_said_to_whomever_by_any_worker() {
     with_every_server(|binary| {
