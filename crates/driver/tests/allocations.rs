@@ -203,10 +203,10 @@ fn does_not_allocate(load: &Load) {
     settings.flush.collapse = load.collapse;
     let setup = Setup {
         listeners: vec![(local(0), 0)],
+        socket_access: Default::default(),
         workers: 1,
         settings: Arc::new(settings),
     };
-        socket_access: Default::default(),
     let running = start(setup, Arc::new(|_| {})).expect("a worker starts");
     let Address::Tcp { port, .. } = running.addresses()[0] else {
         panic!("it listens on TCP")

@@ -132,10 +132,10 @@ fn before(names: &Arc<Names>) -> (Running, TcpStream) {
     };
     let setup = Setup {
         listeners: vec![(address("127.0.0.1", 0), 0)],
+        socket_access: Default::default(),
         workers: 1,
         settings: Arc::new(settings),
     };
-        socket_access: Default::default(),
     let names = Arc::clone(names);
     let resolve = Arc::new(move |host: &str, port| names.look_up(host, port));
     let running = start_with(setup, Arc::new(|_| {}), resolve).expect("it starts");
@@ -285,11 +285,11 @@ fn before_pools(settings: Settings, resolve: Resolve, workers: usize) -> (Runnin
     });
     let setup = Setup {
         listeners: listeners.collect(),
+        socket_access: Default::default(),
         workers,
         settings: Arc::new(settings),
     };
     let running = start_with(setup, Arc::new(|_| {}), resolve).expect("it starts");
-        socket_access: Default::default(),
     let clients = running.addresses().into_iter().map(|address| {
         let Address::Tcp { port, .. } = address else {
             unreachable!("it listens on TCP");

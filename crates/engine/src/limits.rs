@@ -230,12 +230,12 @@ pub const RECONNECT_UNANSWERED_TOKENS: u32 = 20;
 /// Bytes of the scripts that one worker remembers. At it: the oldest ones are forgotten.
 pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 
+/// Scripts that respool knows to be loaded on one connection. At it: they are loaded again.
+pub const SCRIPTS_LOADED_MAX: usize = 4_096;
+
 /// Sessions to which one transaction may redirect what it tracks: each has a link that stands for
 /// it, out of those that have a bound, as long as the transaction is open.
 pub const REDIRECTS_QUEUED_MAX: usize = 4;
-
-/// Scripts that respool knows to be loaded on one connection. At it: they are loaded again.
-pub const SCRIPTS_LOADED_MAX: usize = 4_096;
 
 /// Sentinels that one worker listens to for one pool. Others are listened to when of these one is
 /// gone.

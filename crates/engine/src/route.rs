@@ -433,10 +433,6 @@ impl Engine {
             && queued.is_none_or(|queued| queued == group)
     }
 
-    /// The same for a request that is too large to be held, of which these arguments have come.
-    pub(crate) fn route_large(
-        &mut self,
-        key: Key,
     /// Whether a large request, of which these arguments have come, is for several servers. Then it
     /// is held until it is whole, for it is to be divided.
     pub(crate) fn is_to_be_divided(&self, key: Key, args: &[&[u8]], argc: usize) -> bool {
@@ -469,6 +465,10 @@ impl Engine {
         }
     }
 
+    /// The same for a request that is too large to be held, of which these arguments have come.
+    pub(crate) fn route_large(
+        &mut self,
+        key: Key,
         what: What,
         args: &[&[u8]],
         argc: usize,

@@ -133,13 +133,13 @@ impl Config {
                 lost_subscriptions: values.lost_subscriptions,
                 refused: values.refused.iter().copied().collect(),
             },
-            drain_timeout: std::time::Duration::from_millis(values.drain_timeout_ms.into()),
-            log_format: values.log_format,
             socket_access: SocketAccess {
                 mode: values.socket_mode,
                 owner: values.socket_owner.as_ref().map(|owner| owner.id),
                 group: values.socket_group.as_ref().map(|group| group.id),
             },
+            drain_timeout: std::time::Duration::from_millis(values.drain_timeout_ms.into()),
+            log_format: values.log_format,
             log_level: values.log_level,
             warnings,
         };

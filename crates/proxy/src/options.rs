@@ -190,10 +190,10 @@ pub(crate) struct Values {
     pub(crate) spawn: bool,
     pub(crate) spawn_program: Option<PathBuf>,
     pub(crate) spawn_memory_bytes: u64,
-    pub(crate) password: Option<String>,
     pub(crate) socket_mode: Option<u32>,
     pub(crate) socket_owner: Option<Account>,
     pub(crate) socket_group: Option<Account>,
+    pub(crate) password: Option<String>,
     pub(crate) password_file: Option<PathBuf>,
     pub(crate) users: Vec<User>,
     pub(crate) backend_password: Option<String>,
@@ -227,11 +227,11 @@ impl Default for Values {
             spawn_memory_bytes: 256 << 20,
             password: None,
             password_file: None,
-            users: Vec::new(),
-            backend_password: None,
             socket_mode: None,
             socket_owner: None,
             socket_group: None,
+            users: Vec::new(),
+            backend_password: None,
             backend_password_file: None,
             refused: commands::all().filter(|id| id.get().dangerous).collect(),
             flush: FlushRule::default(),
@@ -550,35 +550,6 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ..OPTION
     },
     Opt {
-        name: "password-file",
-        topic: Topic::Access,
-        kind: Kind::Text {
-            set: |values, text| {
-                values.password_file = Some(parse_path(text)?);
-                Ok(())
-            },
-            get: |values| {
-                values
-                    .password_file
-                    .as_deref()
-                    .map(|path| path.display().to_string())
-            },
-            or_number: false,
-        },
-        value: "FILE",
-        brief: "A file that holds that password",
-        more: "A line end behind the password is not part of it.",
-        example: "/run/credentials/respool/password",
-        ..OPTION
-    },
-    Opt {
-        name: "user",
-        topic: Topic::Access,
-        kind: Kind::List {
-            push: |values, text| {
-                values.users.push(parse_user(text)?);
-                Ok(())
-    Opt {
         name: "socket-mode",
         topic: Topic::Access,
         kind: Kind::Text {
@@ -629,6 +600,35 @@ pub(crate) static OPTIONS: &[Opt] = &[
         example: "root",
         ..OPTION
     },
+    Opt {
+        name: "password-file",
+        topic: Topic::Access,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.password_file = Some(parse_path(text)?);
+                Ok(())
+            },
+            get: |values| {
+                values
+                    .password_file
+                    .as_deref()
+                    .map(|path| path.display().to_string())
+            },
+            or_number: false,
+        },
+        value: "FILE",
+        brief: "A file that holds that password",
+        more: "A line end behind the password is not part of it.",
+        example: "/run/credentials/respool/password",
+        ..OPTION
+    },
+    Opt {
+        name: "user",
+        topic: Topic::Access,
+        kind: Kind::List {
+            push: |values, text| {
+                values.users.push(parse_user(text)?);
+                Ok(())
             },
             clear: |values| values.users.clear(),
             get: |values| {
@@ -863,7 +863,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
             &mut values.timeouts.outage_hold_ms
         }),
         value: "TIME",
-        brief: "How long requests wait for a server that has gone away, from its loss on",
+        brief: "How long requests wait for a server, from its loss on",
         more: "A restart of the server then costs time instead of errors. Only requests that were not sent wait, and reads \
                that may be asked again. When the time is over, what waits fails, and until the server is back requests \
                fail at once. A request waits no longer than `request-timeout-ms`.",
@@ -891,7 +891,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
             or_number: false,
         },
         value: "close|keep",
-        brief: "What becomes of subscribers when the connection that brings their messages is lost",
+        brief: "What becomes of subscribers when their link to the server is lost",
         more: "With `close`, their connections are closed, as the server would close them: a client learns that it may have \
                missed messages, and subscribes again. With `keep`, respool subscribes again, and the client is not told.",
         example: "keep",
@@ -1006,6 +1006,19 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ..OPTION
     },
     Opt {
+        name: "session-input-bytes-max",
+        topic: Topic::Limits,
+        kind: number(Unit::Bytes, 64 << 10, u32::MAX as u64, |values| {
+            &mut values.limits.session_input_bytes_max
+        }),
+        value: "SIZE",
+        brief: "Requests that are held of a client while it takes no replies",
+        more: "Many libraries write a whole pipeline before they read. At it, a client that takes nothing for `session-stall-ms` is \
+               closed.",
+        example: "128MiB",
+        ..OPTION
+    },
+    Opt {
         name: "session-stall-ms",
         topic: Topic::Limits,
         kind: number(Unit::Milliseconds, 1, DAY_MS, |values| {
@@ -1092,19 +1105,6 @@ pub(crate) static OPTIONS: &[Opt] = &[
         ..OPTION
     },
     Opt {
-    Opt {
-        name: "session-input-bytes-max",
-        topic: Topic::Limits,
-        kind: number(Unit::Bytes, 64 << 10, u32::MAX as u64, |values| {
-            &mut values.limits.session_input_bytes_max
-        }),
-        value: "SIZE",
-        brief: "Requests that are held of a client while it takes no replies",
-        more: "Many libraries write a whole pipeline before they read. At it, a client that takes nothing for `session-stall-ms` is \
-               closed.",
-        example: "128MiB",
-        ..OPTION
-    },
         name: "pinned-links-full",
         topic: Topic::Limits,
         kind: Kind::Text {
@@ -1512,6 +1512,14 @@ fn parse_commands(text: &str) -> Result<Vec<CommandId>, String> {
     Ok(found)
 }
 
+/// Permission bits, as chmod takes them.
+fn parse_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("must be a mode in octal, at most 0777".into()),
+    }
+}
+
 fn parse_path(text: &str) -> Result<PathBuf, String> {
     match text {
         "" => Err("is empty: it must be a path".into()),
@@ -1541,15 +1549,8 @@ mod tests {
             session_depth_max: _,
             session_output_soft_bytes: _,
             session_output_hard_bytes: _,
-/// Permission bits, as chmod takes them.
-fn parse_mode(text: &str) -> Result<u32, String> {
-    match u32::from_str_radix(text, 8) {
-        Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err("must be a mode in octal, at most 0777".into()),
-    }
-}
-
             session_stall_ms: _,
+            session_input_bytes_max: _,
             stranger_stall_ms: _,
             request_held_bytes_max: _,
             streaming_links_max: _,
@@ -1602,9 +1603,9 @@ fn parse_mode(text: &str) -> Result<u32, String> {
         let engine = OPTIONS.iter().filter(|option| {
             [Topic::Batching, Topic::Deadlines, Topic::Limits].contains(&option.topic)
         });
-        // All but the drain timeout, which is ours, and what happens at a limit, which is no
-        // number.
-        assert_eq!(number_of(shown), engine.count() - 2);
+        // All but the drain timeout, which is ours, and what happens at a limit and at a loss, which
+        // are no numbers.
+        assert_eq!(number_of(shown), engine.count() - 3);
         assert_ne!((values.limits, values.timeouts, values.flush), default);
     }
 
@@ -1645,7 +1646,6 @@ fn parse_mode(text: &str) -> Result<u32, String> {
         for option in OPTIONS {
             let default = option.get(&mut values);
             let mut again = Values::default();
-            session_input_bytes_max: _,
             if let Kind::List { clear, .. } = option.kind {
                 clear(&mut again);
             }

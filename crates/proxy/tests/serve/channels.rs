@@ -359,7 +359,11 @@ fn who_subscribes_and_leaves_while_slots_move_gets_no_refusal() {
 #[test]
 fn subscribers_stay_when_the_owner_of_their_channels_fails() {
     with_every_server(|binary| {
-        let args = ["--threads=2", "--reconnect-max-ms=200"];
+        let args = [
+            "--threads=2",
+            "--reconnect-max-ms=200",
+            "--lost-subscriptions=keep",
+        ];
         let mut served = Served::start(binary, ClusterSettings::default(), &args);
         if !has_channels(binary, &served) {
             return;

@@ -1046,7 +1046,8 @@ fn what_is_published_is_at_one_node_until_that_is_gone() {
             .to_vec(),
         ..ClusterSettings::default()
     };
-    let served = Served::start(&some_server(), settings, &["--threads=2"]);
+    let args = ["--threads=2", "--lost-subscriptions=keep"];
+    let served = Served::start(&some_server(), settings, &args);
     served.whole();
     let mut listening = [(); 4].map(|()| served.client());
     for client in &mut listening {

@@ -130,12 +130,13 @@ pub(crate) fn functions_are_called_where_their_keys_are(
 }
 
 /// How a respool is told to give up soon what is silent.
-pub(crate) const GIVES_UP_SOON: [&str; 5] = [
+pub(crate) const GIVES_UP_SOON: [&str; 6] = [
     "--threads=1",
     "--request-timeout-ms=1500",
     "--link-stall-ms=4s",
     "--connect-timeout-ms=1s",
     "--reconnect-max-ms=100",
+    "--outage-hold-ms=0",
 ];
 
 /// Of three servers, each of which has the one of these keys that is called as it is, the last is stopped: its kernel accepts for it whatever

@@ -860,7 +860,7 @@ fn one_connection_at_a_time_tries_a_server_that_is_away_whoever_needs_it_for_wha
     let target = Target::direct(&any_server(), &Options::default());
     let relay = Relay::start(target.server.address(), Mode::Pass);
     // The check would be a connection more.
-    let options = Options::with(&["--login-check-ms=0"]);
+    let options = Options::with(&["--login-check-ms=0", "--outage-hold-ms=0"]);
     let target = target.behind(relay.address(), &options);
     // A link for each.
     let mut clients: Vec<Client> = (0..8).map(|_| target.client()).collect();

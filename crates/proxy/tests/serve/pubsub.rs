@@ -647,7 +647,8 @@ fn a_subscriber_that_takes_nothing_is_closed_and_the_others_get_everything() {
 
 #[test]
 fn after_a_lost_link_everything_is_subscribed_again_and_subscribers_notice_nothing() {
-    before_every_server(&Options::with(&["--threads=2"]), |target| {
+    let options = Options::with(&["--threads=2", "--lost-subscriptions=keep"]);
+    before_every_server(&options, |target| {
         let mut subscribers: Vec<Client> = (0..6).map(|_| target.client()).collect();
         for client in &mut subscribers {
             client.call("SUBSCRIBE a b");
