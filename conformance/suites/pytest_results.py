@@ -12,9 +12,8 @@ tracemalloc.start = lambda *_: None
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session):
-    # The suite asks INFO whether there is a Cluster, and a respool says that there is none: which clients it tries is ours to say.
-    if "CONFORMANCE_CLUSTER_CLIENTS" in os.environ:
-        session.config.REDIS_INFO["cluster_enabled"] = True
+    # The suite asks INFO whether there is a Cluster, and takes other clients then: which ones it tries is ours to say.
+    session.config.REDIS_INFO["cluster_enabled"] = "CONFORMANCE_CLUSTER_CLIENTS" in os.environ
 
 
 def pytest_runtest_logreport(report):

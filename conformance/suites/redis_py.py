@@ -63,6 +63,8 @@ class RedisPy:
         command += ["-o", f"cache_dir={folder}/pytest-cache", "--tb=short", "--timeout", str(TEST_SECONDS_MAX)]
         # Nobody listens on port 1: what wants TLS or modules is told so at once.
         command += ["--redis-url", f"redis://127.0.0.1:{side.port}/0", "--redis-ssl-url", "rediss://127.0.0.1:1"]
+        # The suite waits for so many nodes of a Cluster: the servers are six, and respool is one.
+        command += ["--redis-cluster-nodes", "1" if side.respool else "6"]
         command += ["--redis-mod-url", "redis://127.0.0.1:1", "--sentinels", "127.0.0.1:1"]
         command += ["--protocol", str(self.settings["protocol"])]
         for test in self.settings.get("leave-out", []):

@@ -115,9 +115,11 @@ fn a_server_that_is_killed_and_comes_back_fails_its_own_keys_and_loses_what_it_h
     assert!(round.direct_ms.is_some_and(|ms| ms >= 400.0), "{round:?}");
     let gap = round.longest_gap_ms.unwrap_or_default();
     assert!(gap >= 350.0, "{round:?}");
-    let not_sent = round.errors.iter().find(|count| count.kind == "NOTSENT");
-    let not_sent = not_sent.expect("nobody was there to take them");
-    assert!(not_sent.failed.iter().all(|&count| count > 0), "{round:?}");
+    // It was back within outage-hold-ms: what was not sent has waited.
+    assert!(
+        !round.errors.iter().any(|count| count.kind == "NOTSENT"),
+        "{round:?}"
+    );
     let others = round.errors.iter().flat_map(|count| count.others);
     assert_eq!(others.sum::<u64>(), 0, "{round:?}");
     // It keeps no file: what was acknowledged before is gone, and that is found.
@@ -126,7 +128,8 @@ fn a_server_that_is_killed_and_comes_back_fails_its_own_keys_and_loses_what_it_h
         "{round:?}"
     );
     let errors: u64 = round.timeline.iter().flat_map(|bucket| bucket.errors).sum();
-    assert!(errors >= not_sent.failed.iter().sum(), "{round:?}");
+    let failed: u64 = round.errors.iter().flat_map(|count| count.failed).sum();
+    assert!(errors >= failed, "{round:?}");
     assert!(round.others_gap_ms.is_some(), "{round:?}");
 }
 
