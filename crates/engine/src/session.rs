@@ -532,20 +532,18 @@ impl Session {
         if !self.pins.is_empty() {
             patient |= Flags::HOLD_DEPTH | Flags::HOLD_LINK;
         }
-        let is_stuck = is_stuck(self, now);
+        let is_stuck = is_stuck(self, now) && !self.flags.any(Flags::UNAUTHENTICATED);
         if is_stuck {
             patient |= Flags::HOLD_OUTPUT | Flags::HOLD_DEPTH | Flags::HOLD_LINK;
         }
         let most = match () {
-            () if is_stuck && !self.flags.any(Flags::UNAUTHENTICATED) => {
-                return !(self.flags & Flags::HOLD).any(!patient)
-                    && self.held.len() < limits.session_input_bytes_max as usize;
+            () if is_stuck => limits.session_input_bytes_max as usize,
+            () if self.flags.any(Flags::UNAUTHENTICATED) => {
+                UNAUTHENTICATED_HELD_BYTES_MAX.min(waiting_bytes_max)
             }
-            () if self.flags.any(Flags::UNAUTHENTICATED) => UNAUTHENTICATED_HELD_BYTES_MAX,
-            () if self.flags.any(Flags::FUSED) => FUSED_WAITING_BYTES_MAX,
+            () if self.flags.any(Flags::FUSED) => FUSED_WAITING_BYTES_MAX.min(waiting_bytes_max),
             () => waiting_bytes_max,
         };
-        let most = most.min(waiting_bytes_max);
         let holds = self.flags & Flags::HOLD;
         !holds.any(!patient) && (holds == Flags::default() || self.held.len() < most)
     }
