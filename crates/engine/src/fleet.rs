@@ -377,23 +377,20 @@ impl Engine {
         self.handle_question(self.worker.index, ticket, question);
     }
 
-    /// Tells all workers something; their answers are not waited for.
-    /// Tells the other workers alone.
-    pub(crate) fn tell_others(&mut self, question: Question) {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        if self.worker.count > 1 {
-            self.act(Action::Ask { ticket, question });
-        }
-    }
-
-    pub(crate) fn tell_all(&mut self, question: Question) {
+    /// Tells the other workers something; their answers are not waited for. Returns the ticket.
+    pub(crate) fn tell_others(&mut self, question: &Question) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         if self.worker.count > 1 {
             let question = question.clone();
             self.act(Action::Ask { ticket, question });
         }
+        ticket
+    }
+
+    /// The same for all workers.
+    pub(crate) fn tell_all(&mut self, question: Question) {
+        let ticket = self.tell_others(&question);
         self.handle_question(self.worker.index, ticket, question);
     }
 

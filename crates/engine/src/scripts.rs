@@ -36,6 +36,15 @@ struct Script {
     body: Arc<[u8]>,
 }
 
+impl Script {
+    /// SCRIPT LOAD of it.
+    fn loading(&self) -> Vec<u8> {
+        let mut loading = Vec::new();
+        encode::request(&mut loading, &[&b"SCRIPT"[..], b"LOAD", &self.body]);
+        loading
+    }
+}
+
 /// The bodies of scripts, by the pool of the client that showed them and by their SHA-1.
 #[derive(Default)]
 pub(crate) struct Scripts {
@@ -44,7 +53,7 @@ pub(crate) struct Scripts {
     order: VecDeque<(u16, Name)>,
     bytes: usize,
     next_number: u32,
-    /// Pools whose scripts were flushed in this turn.
+    /// Pools in which scripts were flushed in this turn.
     flushed: Vec<u16>,
     /// Scripts that were shown in this turn, after that.
     shown: Vec<(u16, Arc<[u8]>)>,
@@ -228,12 +237,11 @@ impl Engine {
 
     /// Puts SCRIPT LOAD of a script on a link, if the script is known, and new to that connection.
     fn load_on(&mut self, link: Key, pool: u16, name: Name) {
-        let number = self.scripts.find(pool, name).map(|script| script.number);
-        let state = self.links.get_mut(link);
-        if let (Some(number), Some(state)) = (number, state)
-            && state.loaded.insert(number)
-            && let Some(loading) = self.loading_of(pool, name)
+        if let (Some(script), Some(state)) =
+            (self.scripts.find(pool, name), self.links.get_mut(link))
+            && state.loaded.insert(script.number)
         {
+            let loading = script.loading();
             self.counters.scripts_sent_along += 1;
             self.put_ours(link, &loading, Duty::Load);
         }
@@ -292,13 +300,12 @@ impl Engine {
 
     /// Tells the other workers which scripts were flushed and shown in this turn.
     pub(crate) fn tell_scripts(&mut self) {
-        // Telling concerns this worker, too: what was shown behind a flush is not to be forgotten.
-        let shown = std::mem::take(&mut self.scripts.shown);
+        // The flushes go first: a script that was shown behind one is not to be forgotten.
         for pool in std::mem::take(&mut self.scripts.flushed) {
-            self.tell_others(Question::ForgetScripts { pool });
+            self.tell_others(&Question::ForgetScripts { pool });
         }
-        for (pool, body) in shown {
-            self.tell_others(Question::ShowScript { pool, body });
+        for (pool, body) in std::mem::take(&mut self.scripts.shown) {
+            self.tell_others(&Question::ShowScript { pool, body });
         }
     }
 
@@ -324,7 +331,7 @@ impl Engine {
         });
     }
 
-    /// The reply to a block that runs code: what it showed is remembered. If the server has
+    /// The reply to a block that runs code: the scripts that it showed are remembered. If the server has
     /// forgotten a script that it names, the next block gets the script again.
     pub(crate) fn settle_code(&mut self, link: Key, session: Key, request: &[u8], reply: &[u8]) {
         let finds = |text: &[u8]| reply.windows(text.len()).any(|window| window == text);
@@ -370,11 +377,11 @@ impl Engine {
         noscript: &[u8],
     ) {
         let pool = self.sessions.get(entry.session).map(|session| session.pool);
-        let name = names_in(request).pop();
-        let loading = pool.zip(name);
-        let Some(mut bytes) = loading.and_then(|(pool, name)| self.loading_of(pool, name)) else {
+        let named = pool.zip(names_in(request).pop());
+        let Some(script) = named.and_then(|(pool, name)| self.scripts.find(pool, name)) else {
             return self.pass_on(entry, noscript);
         };
+        let mut bytes = script.loading();
         bytes.extend_from_slice(request);
         let Some(state) = self.links.get_mut(link) else {
             return self.pass_on(entry, noscript);
@@ -388,14 +395,6 @@ impl Engine {
         self.counters.scripts_sent_along += 1;
         self.list_link(link);
         self.close_if_full(link);
-    }
-
-    /// SCRIPT LOAD of a body.
-    fn loading_of(&self, pool: u16, name: Name) -> Option<Vec<u8>> {
-        let script = self.scripts.find(pool, name)?;
-        let mut loading = Vec::new();
-        encode::request(&mut loading, &[&b"SCRIPT"[..], b"LOAD", &script.body]);
-        Some(loading)
     }
 }
 
