@@ -36,7 +36,7 @@ use crate::worker::{Shared, Worker};
 pub struct Setup {
     /// Where clients reach us, each with the index of its pool in [`Settings::pools`].
     pub listeners: Vec<(Address, usize)>,
-    /// Whose the listeners in the file system are.
+    /// Mode, owner and group of the listeners in the file system.
     pub socket_access: SocketAccess,
     /// Workers; each is one thread with its own engine, sessions and links.
     pub workers: usize,

@@ -48,8 +48,8 @@ impl Outage {
 }
 
 impl Engine {
-    /// Whether a link that is down retries, with the requests that wait on it. What a link of one
-    /// session stood for is lost with it, if it was up.
+    /// Whether a link that is down retries, with the requests that wait on it. A link of one session
+    /// does so only if it never was up: otherwise the server has lost the state of that session.
     pub(crate) fn retries(&self, key: Key, was_up: bool) -> bool {
         let Some(link) = self.links.get(key) else {
             return false;

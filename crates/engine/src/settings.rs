@@ -23,7 +23,7 @@ pub struct Settings {
     pub pools: Vec<PoolSettings>,
     /// What becomes of a request that needs a link of its own when there is none to be had.
     pub pinned_links_full: WhenFull,
-    /// What becomes of subscribers whose subscriptions are lost with a link.
+    /// Whether subscribers of a lost link are closed.
     pub lost_subscriptions: LostSubscriptions,
     /// Commands that nobody may use.
     pub refused: HashSet<CommandId>,

@@ -21,7 +21,7 @@ pub(crate) struct Waiters {
     woken: Vec<Key>,
 }
 
-/// What a session that waits would do if it were woken.
+/// The next step of a waiting session, if it were woken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Readiness {
     Ready,
@@ -79,7 +79,7 @@ impl Waiters {
         self.woken.len() < before
     }
 
-    /// The sessions whose turn it is: each of them has a free place reserved.
+    /// The sessions that are next: each of them has a free place reserved.
     pub(crate) fn wake(&mut self, free: usize, readiness: impl Fn(Key) -> Readiness) -> Vec<Key> {
         let mut ready = Vec::new();
         let mut at = 0;

@@ -15,7 +15,7 @@ fn patient() -> Settings {
     settings
 }
 
-/// A world whose server has run for a while.
+/// A world in which the server has run for a while.
 fn settled(settings: Settings) -> World {
     let mut world = World::new(settings);
     world.wait_ms(1_500);

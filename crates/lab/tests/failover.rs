@@ -115,7 +115,7 @@ fn a_server_that_is_killed_and_comes_back_fails_its_own_keys_and_loses_what_it_h
     assert!(round.direct_ms.is_some_and(|ms| ms >= 400.0), "{round:?}");
     let gap = round.longest_gap_ms.unwrap_or_default();
     assert!(gap >= 350.0, "{round:?}");
-    // It was back within outage-hold-ms: what was not sent has waited.
+    // It was back within outage-hold-ms: the requests that were not sent have waited.
     assert!(
         !round.errors.iter().any(|count| count.kind == "NOTSENT"),
         "{round:?}"

@@ -34,7 +34,7 @@ pub(crate) struct Config {
     pub(crate) workers: usize,
     /// What the engine is told; its pools are filled in once their servers' addresses are known.
     settings: Settings,
-    /// Whose sockets in the file system are.
+    /// Mode, owner and group of sockets in the file system.
     pub(crate) socket_access: SocketAccess,
     /// How long a stop waits.
     pub(crate) drain_timeout: std::time::Duration,

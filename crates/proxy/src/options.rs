@@ -578,7 +578,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
             or_number: false,
         },
         value: "USER",
-        brief: "The user whose these sockets are: a name or a number",
+        brief: "The owner of these sockets: the name or number of a user",
         more: "Only root may give a socket to another user.",
         example: "root",
         ..OPTION
@@ -595,7 +595,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
             or_number: false,
         },
         value: "GROUP",
-        brief: "The group whose these sockets are: a name or a number",
+        brief: "The group of these sockets: its name or number",
         more: "Without being root, respool may give them to groups that it belongs to.",
         example: "root",
         ..OPTION
@@ -1056,7 +1056,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         value: "SIZE",
         brief: "Bytes of an incomplete request that are held",
         more: "A request that is larger is not held whole: it is cut through to the server, on a \
-               link of its own. Only what is for several servers is held whole, since it is divided. As much is read ahead of a client that waits (in BLPOP, in CLIENT \
+               link of its own. Only a request for several servers is held whole, since it is divided. As much is read ahead of a client that waits (in BLPOP, in CLIENT \
                PAUSE), so that its leaving is seen.",
         example: "1MiB",
         ..OPTION

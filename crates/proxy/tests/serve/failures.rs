@@ -321,7 +321,7 @@ fn when_the_server_is_killed_who_has_set_or_got_what_was_fused_is_told_the_truth
     });
 }
 
-/// Who waits in a blocking command sees what it would see without respool: a closed connection.
+/// A client in a blocking command sees a closed connection, as it would without respool.
 #[test]
 fn restart_of_a_server_costs_time_and_no_error() {
     before_every_server(&Options::with(&["--threads=2"]), |target| {

@@ -425,7 +425,7 @@ fn a_value_of_any_size_goes_to_its_server() {
         client.exchange(request(&["PUBLISH", "news", &long]), 1),
         [Value::Integer(0)]
     );
-    // What has keys of several servers is divided, as large as it is.
+    // A request with keys of several servers is divided, as large as it is.
     let huge: Vec<String> = keys
         .iter()
         .flat_map(|key| [key.clone(), value(key)])
@@ -632,7 +632,7 @@ fn what_a_script_publishes_is_heard_where_it_runs_at_the_first_server_alone() {
             assert_eq!(texts(&listener.reply())[2], *key);
         }
     }
-    // What is for all servers is held whole.
+    // A request for all servers is held whole.
     let huge = format!("return 1 --{}", "-".repeat(300_000));
     let name = text(&client.call_args(&["SCRIPT", "LOAD", &huge]));
     for key in shards.a_key_each() {

@@ -725,7 +725,7 @@ fn what_is_too_large_to_be_held_goes_to_the_short_key() {
         client.call("STRLEN u:m2"),
         Value::Integer(large.len() as i64)
     );
-    // Its second key comes behind what is not held otherwise.
+    // The second key comes behind a large value: the request is held whole.
     let late = request(&["MSET", "u:m3", &large, "u:m4", "1"]);
     assert_eq!(client.exchange(late, 1), [Value::ok()]);
     assert_eq!(client.call("EXISTS u:m3 u:m4"), Value::Integer(2));
