@@ -72,9 +72,11 @@ impl Engine {
         !link.heeds && !server.gone && outage.holds(self.now, self.settings.timeouts.outage_hold_ms)
     }
 
-    /// An attempt to reach a server has failed, or its last link was lost.
-    pub(crate) fn begin_outage(&mut self, server: ServerId) {
-        if !self.has_link_up(server) {
+    /// An attempt to reach a server has failed, or its last link was lost. A server that ends closes
+    /// its listener first, and its connections one by one: a failed attempt counts though another
+    /// link is still up.
+    pub(crate) fn begin_outage(&mut self, server: ServerId, was_up: bool) {
+        if !was_up || !self.has_link_up(server) {
             let now = self.now;
             self.health(server).outage.begin(now);
         }

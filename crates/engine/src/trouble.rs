@@ -167,7 +167,7 @@ impl Engine {
         let its_server = link.key.server;
         link.state = State::Down;
         if refusal.is_none() {
-            self.begin_outage(its_server);
+            self.begin_outage(its_server, was_up);
         }
         let retries = refusal.is_none() && self.retries(key, was_up);
         let Some(link) = self.links.get_mut(key) else {

@@ -206,3 +206,25 @@ fn subscribers_of_a_lost_link_are_closed() {
         assert_eq!(world.got(other), "");
     }
 }
+
+/// A server that ends closes its listener first, then one connection after the other.
+#[test]
+fn requests_wait_while_links_are_lost_one_by_one() {
+    let mut world = settled(patient());
+    let sessions = [world.accept(), world.accept()];
+    world.asks(sessions[0], &["HELLO 3"]);
+    let first = world.connect();
+    world.wait_ms(1_500);
+    // The last link is still up when the first one finds that nobody listens.
+    world.lose(first);
+    let tried = world.connecting();
+    assert_eq!(tried.len(), 1);
+    world.lose(tried[0]);
+    world.asks(sessions[0], &["SET a 1"]);
+    world.lose(world.shared);
+    world.asks(sessions[1], &["HELLO 3"]);
+    refuses(&mut world, 300);
+    for session in sessions {
+        assert!(!world.got(session).contains("NOTSENT"));
+    }
+}
