@@ -112,6 +112,12 @@ conformance: ready-test ## Other people's test suites, directly and through resp
 	cargo build -p respool --bins $(QUICK)
 	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
 	conformance/run --profile full $(if $(SERVER),--server $(SERVER)) --out $(or $(OUT),conformance/.cache/out)
+	$(MAKE) applications
+
+.PHONY: applications
+applications: ready-test ## Job workers and clients lose their server, directly and through respool; needs Go, npm and Maven. ONLY=NAME for one
+	cargo build --workspace --bins $(QUICK)
+	conformance/run --profile applications $(if $(ONLY),--suite $(ONLY)) $(if $(SERVER),--server $(SERVER)) --out conformance/.cache/applications-out
 
 .PHONY: conformance-several
 conformance-several: ready-test ## The same before a Cluster, a primary that Sentinels watch, and sharded servers; SERVER=valkey-9.1 for other ones

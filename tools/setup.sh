@@ -28,6 +28,7 @@ main() {
         python_ready || wanted="$wanted python3 python3-venv"
         have redis-benchmark || wanted="$wanted redis-tools"
         have nutcracker || wanted="$wanted nutcracker"
+        have npm || wanted="$wanted nodejs npm"
     fi
 
     rust_wanted=

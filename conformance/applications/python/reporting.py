@@ -1,0 +1,39 @@
+"""How an application in Python tells what happens, and hears that it should stop."""
+
+import os
+import sys
+import threading
+
+stopped = threading.Event()
+
+
+def tell(activity, event, what):
+    # One write, past what a library does with standard output; a forked job writes to the same place.
+    os.write(1, f"{activity} {event} {what}\n".encode())
+
+
+def listen():
+    """Reads standard input: a line stops what is sent, its end the process."""
+    def read():
+        for _ in sys.stdin:
+            stopped.set()
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+
+
+def numbers(pace_seconds):
+    """1, 2, 3, ... until told to stop."""
+    number = 0
+    while not stopped.wait(pace_seconds):
+        number += 1
+        yield number
+    threading.Event().wait()
+
+
+def server():
+    """The host and port of the server, or None and the Sentinels."""
+    if "REDIS_PORT" in os.environ:
+        return (os.environ["REDIS_HOST"], int(os.environ["REDIS_PORT"])), None
+    sentinels = [address.rsplit(":", 1) for address in os.environ["REDIS_SENTINELS"].split(",")]
+    return None, ([(host, int(port)) for host, port in sentinels], os.environ["REDIS_MASTER"])

@@ -1,0 +1,372 @@
+"""Applications that start, work, lose their server and go on, directly and through respool.
+
+A unit is one disturbance of one application:
+
+    restart    the server ends, and is back after half a second
+    kill       SIGKILL, and the server is back after a second
+    failover   a Sentinel is told to make the replica the primary; directly, the application asks the Sentinels
+
+An application is one process or several (`roles`), see `applications/`. Each gets the address of its server from the
+environment (REDIS_HOST and REDIS_PORT, or REDIS_SENTINELS and REDIS_MASTER) and prints one line per event:
+
+    ACTIVITY sent N         the server has accepted message, job or request N
+    ACTIVITY done N         N was executed, received or answered
+    ACTIVITY error TEXT     the application got an error
+
+A line on standard input tells it to send nothing new, the end of standard input to end. Servers write all they
+accept to disk before they answer, so nothing may be lost by a restart.
+"""
+
+import collections
+import hashlib
+import os
+import pathlib
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from compare import FAILED, PASSED, Result
+from sides import server_program, servers
+from suites.processes import RUNNING, kill_session, run_checked
+
+SOURCES = pathlib.Path(__file__).resolve().parents[1] / "applications"
+# So many items of each activity before the disturbance, and sent after it.
+ITEMS_MIN = 10
+# After a job, its worker needs so long to write down that it is done.
+REST_SECONDS = 0.15
+# A Sentinel demotes the old primary some ten seconds after the failover: until then an application may stay with it.
+START_SECONDS_MAX, PATIENCE_SECONDS, DRAIN_SECONDS_MAX, END_SECONDS_MAX = 60, 40, 15, 20
+# One request of each activity may be in flight when the server goes. Directly, it is not at the same moment.
+TOLERATED = {"errors": 1, "lost": 0, "twice": 0}
+# A message published while the server is away has no receiver, directly too.
+MAY_BE_LOST = {"pubsub"}
+
+
+class Application:
+    """One application; a test is one promise about one of its activities."""
+
+    starts_servers = True
+    several_args = []
+
+    def __init__(self, settings, _pins, cache):
+        self.settings = settings
+        self.language = LANGUAGES[settings["language"]](cache)
+        self.program = settings.get("program", settings["name"])
+        # What the direct side counted, by unit: the most of its runs.
+        self.direct = {}
+
+    def prepare(self, _requirements):
+        """Installs the libraries and builds the application, unless the cache has them."""
+        made_of = self.language.made_of()
+        stamp = self.language.folder / "stamp"
+        if stamp.exists() and stamp.read_text() == made_of:
+            return
+        shutil.rmtree(self.language.folder, ignore_errors=True)
+        shutil.copytree(self.language.sources, self.language.folder)
+        self.language.build()
+        stamp.write_text(made_of)
+
+    def run(self, unit, side, _only, folder):
+        """Runs the application through one disturbance."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with Servers(unit, side) as there:
+            commands = [self.language.command(self.program, role) for role in self.settings["roles"]]
+            processes = [Process(command, there.environment, folder / f"{role}.log", self.language.folder)
+                         for command, role in zip(commands, self.settings["roles"])]
+            try:
+                counted, results = self.observe(unit, there, processes)
+            finally:
+                for process in processes:
+                    process.kill()
+        results.update(self.compared(unit, side.name, counted))
+        return results, there.trouble
+
+    def observe(self, unit, there, processes):
+        """The disturbance, and what the application printed about it."""
+        activities, lines = self.settings["activities"], Lines(processes)
+        everything_works = lambda: all(len(lines.done(activity)) >= ITEMS_MIN for activity in activities)
+        started = wait_until(everything_works, START_SECONDS_MAX, processes)
+        results = {"starts": said(started, "not every activity did its first items: " + lines.tail())}
+        if self.settings.get("at-rest"):
+            # The worker waits for a job: in the middle of one it would end directly, too.
+            wait_until(lambda: not any(lines.lost(activity) for activity in activities), START_SECONDS_MAX, processes)
+            time.sleep(REST_SECONDS)
+        # What the start cost is no part of the comparison.
+        lines.forget_errors()
+        getattr(there, unit)()
+        before = {activity: lines.last(activity) for activity in activities}
+        fresh = lambda activity: [number for number in lines.done(activity) if number > before[activity]]
+        wait_until(lambda: all(len(fresh(activity)) >= ITEMS_MIN for activity in activities), PATIENCE_SECONDS, processes)
+        for activity in activities:
+            text = f"{len(fresh(activity))} new items were done in {PATIENCE_SECONDS} s: {lines.tail()}"
+            results[f"{activity} goes on"] = said(len(fresh(activity)) >= ITEMS_MIN, text)
+        for process in processes:
+            process.say("stop")
+        lost = lambda: sum(len(lines.lost(activity)) for activity in activities if activity not in MAY_BE_LOST)
+        wait_until(lambda: not lost(), DRAIN_SECONDS_MAX, processes)
+        alive = [process for process in processes if process.alive()]
+        results["lives"] = said(len(alive) == len(processes), "a process has ended: " + lines.tail())
+        for process in processes:
+            process.end()
+        counted = {}
+        for activity in activities:
+            counted[activity, "errors"] = lines.errors(activity)
+            counted[activity, "twice"] = lines.twice(activity)
+            if activity not in MAY_BE_LOST:
+                counted[activity, "lost"] = lines.lost(activity)
+        return counted, results
+
+    def compared(self, unit, side_name, counted):
+        """Errors, losses and repetitions: no more through respool than directly."""
+        results = {}
+        for (activity, what), found in counted.items():
+            text = f"{len(found)} {what}: " + "; ".join(f"{times} x {item}" for item, times in collections.Counter(found).items())
+            name = {"errors": "has no more errors", "lost": "loses nothing more", "twice": "does nothing more twice"}[what]
+            direct = self.direct.setdefault(unit, {})
+            if side_name == "direct":
+                direct[activity, what] = max(direct.get((activity, what), 0), len(found))
+                results[f"{activity} {name}"] = Result(PASSED, text)
+            else:
+                allowed = direct.get((activity, what), 0) + TOLERATED[what]
+                results[f"{activity} {name}"] = said(len(found) <= allowed, f"{text} (directly {allowed - TOLERATED[what]})")
+        return results
+
+
+def said(good, text):
+    return Result(PASSED, text) if good else Result(FAILED, text)
+
+
+class Servers:
+    """What stands behind the application on one side, and the ways to disturb it."""
+
+    def __init__(self, unit, side):
+        self.unit, self.side = unit, side
+        self.trouble = ""
+        self.respool = None
+
+    def __enter__(self):
+        name = self.side.server_name
+        if self.unit == "failover":
+            self.server = servers.Several("sentinel", name)
+            self.environment = {"REDIS_SENTINELS": ",".join(self.server.addresses), "REDIS_MASTER": self.server.backend.rsplit("/", 1)[1]}
+        else:
+            port = low_port()
+            args = ["--port", str(port), "--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always"]
+            self.server = servers.Server(server_program(name), *args)
+            self.server.backend = f"redis://127.0.0.1:{port}"
+            self.environment = {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(port)}
+        if self.side.name == "proxied":
+            try:
+                self.respool = servers.Respool(self.server, *self.side.respool_args)
+            except BaseException:
+                self.server.close()
+                raise
+            self.environment = {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(self.respool.port)}
+        return self
+
+    def __exit__(self, *_):
+        try:
+            if self.respool:
+                self.respool.close()
+        except Exception as error:  # noqa: BLE001: whatever it is, the report says it
+            self.trouble = str(error)
+        finally:
+            self.server.close()
+
+    def restart(self):
+        self.server.process.terminate()
+        self.server.process.wait(servers.PATIENCE_SECONDS)
+        time.sleep(0.5)
+        self.server.start()
+
+    def kill(self):
+        self.server.kill()
+        time.sleep(1)
+        self.server.start()
+
+    def failover(self):
+        name = self.server.backend.rsplit("/", 1)[1]
+        asked = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]
+        old = ask(self.server.addresses[0], *asked)
+        answer = ask(self.server.addresses[0], "SENTINEL", "FAILOVER", name)
+        if not answer.startswith(b"+OK"):
+            raise RuntimeError(f"SENTINEL FAILOVER: {answer}")
+        moved = lambda: all(ask(address, *asked) != old for address in self.server.addresses)
+        if not wait_until(moved, PATIENCE_SECONDS, []):
+            raise RuntimeError("the Sentinels named no other primary")
+
+
+class Process:
+    """One process of an application; a thread keeps what it prints."""
+
+    def __init__(self, command, environment, log, folder):
+        self.lines = []
+        self.log = open(log, "w", encoding="utf-8")
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.process = subprocess.Popen([str(word) for word in command], cwd=folder, env={**os.environ, **environment},
+                                        start_new_session=True, text=True, errors="replace", **pipes)
+        RUNNING.add(self.process)
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            self.log.write(f"{time.strftime('%H:%M:%S')} {line}")
+        self.log.close()
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def say(self, text):
+        try:
+            self.process.stdin.write(text + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def end(self):
+        """Asks it to end, in the two ways that programs know."""
+        try:
+            self.process.stdin.close()
+            self.process.terminate()
+            self.process.wait(END_SECONDS_MAX)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            pass
+
+    def kill(self):
+        kill_session(self.process)
+        self.process.wait()
+        self.reader.join()
+        RUNNING.discard(self.process)
+
+
+class Lines:
+    """What the processes of one application have printed."""
+
+    def __init__(self, processes):
+        self.processes = processes
+        self.forgotten = collections.Counter()
+
+    def numbers(self, activity, event):
+        head = f"{activity} {event} "
+        return [int(line[len(head):]) for process in self.processes for line in list(process.lines) if line.startswith(head)]
+
+    def done(self, activity):
+        return set(self.numbers(activity, "done"))
+
+    def last(self, activity):
+        return max([*self.numbers(activity, "done"), *self.numbers(activity, "sent")], default=0)
+
+    def lost(self, activity):
+        return sorted(set(self.numbers(activity, "sent")) - self.done(activity))
+
+    def twice(self, activity):
+        return sorted(number for number, times in collections.Counter(self.numbers(activity, "done")).items() if times > 1)
+
+    def errors(self, activity):
+        head = f"{activity} error "
+        found = [line[len(head):] for process in self.processes for line in list(process.lines) if line.startswith(head)]
+        return found[self.forgotten[activity]:]
+
+    def forget_errors(self):
+        for line in [line for process in self.processes for line in list(process.lines)]:
+            if " error " in line:
+                self.forgotten[line.split(" ", 1)[0]] += 1
+
+    def tail(self):
+        """The last lines that tell of no item."""
+        kept = [line for process in self.processes for line in list(process.lines)[-300:] if " done " not in line and " sent " not in line]
+        return " | ".join(kept[-8:])
+
+
+class Python:
+    """Applications in Python, with their libraries in a virtual environment of their own."""
+
+    def __init__(self, cache):
+        self.sources = SOURCES / self.name()
+        self.folder = cache / "applications" / self.name()
+
+    def name(self):
+        return type(self).__name__.lower()
+
+    def made_of(self):
+        """A digest of the sources, which name the pinned libraries."""
+        texts = [path.read_bytes() for path in sorted(self.sources.iterdir()) if path.is_file()]
+        return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+    def build(self):
+        run_checked([sys.executable, "-m", "venv", self.folder / "venv"])
+        pip = [self.folder / "venv/bin/python", "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+        run_checked([*pip, "-r", self.folder / "requirements.txt"])
+
+    def command(self, application, role):
+        return [self.folder / "venv/bin/python", "-B", "-u", self.folder / f"{application}_application.py", role]
+
+
+class Node(Python):
+    """Applications in JavaScript."""
+
+    def build(self):
+        run_checked(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=self.folder)
+
+    def command(self, application, role):
+        return ["node", self.folder / f"{application}.mjs", role]
+
+
+class Go(Python):
+    """Applications in Go: one program, told which of them it is."""
+
+    def build(self):
+        run_checked(["go", "build", "-o", "applications", "."], cwd=self.folder)
+
+    def command(self, application, role):
+        return [self.folder / "applications", application, role]
+
+
+class Java(Python):
+    """Applications in Java: one program, told which of them it is."""
+
+    def build(self):
+        run_checked(["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"], cwd=self.folder)
+        run_checked(["javac", "-cp", "jars/*", "-d", ".", *self.folder.glob("*.java")], cwd=self.folder)
+
+    def command(self, application, role):
+        return ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{self.folder}:{self.folder}/jars/*", "Applications", application, role]
+
+
+LANGUAGES = {"python": Python, "node": Node, "go": Go, "java": Java}
+
+
+def wait_until(look, seconds, processes):
+    """Waits until it is so; not on when a process has ended, for then it will not be."""
+    deadline = time.monotonic() + seconds
+    while not look():
+        if time.monotonic() > deadline or any(not process.alive() for process in processes):
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def ask(address, *words):
+    """One request, and the first bytes of its reply."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), 5) as connection:
+        connection.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w.encode()) for w in words))
+        return connection.recv(1 << 12)
+
+
+def low_port():
+    """A free port below those of outgoing connections: a client of a server that is away may connect to itself there."""
+    while True:
+        port = random.randint(20000, 31000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
