@@ -126,6 +126,11 @@ conformance-several: ready-test ## The same before a Cluster, a primary that Sen
 	    conformance/run --profile full $(if $(SERVER),--server $(SERVER)) --kind $$kind --out $(or $(OUT),conformance/.cache/out)-$$kind || exit 1; \
 	done
 
+# Not a part of `make test`: it takes Go, Node.js and a JDK with Maven, and downloads the libraries.
+.PHONY: retries
+retries: ready-test ## What client libraries do with errors and closed connections, as docs/retries.md
+	conformance/retries/run --prepare
+
 .PHONY: histories
 histories: ready-test ## Ten million requests of concurrent clients before each server, and several servers in trouble: could one server have given these answers?
 	cargo build --workspace --bins --release

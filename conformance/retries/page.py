@@ -1,0 +1,169 @@
+"""The cases, and docs/retries.md: a table per question, with a row per library and kind of client."""
+
+import re
+from dataclasses import dataclass
+
+KINDS = ["plain", "cluster"]
+# Single requests, and pipelines whose first or second request is refused.
+REQUESTS = ["GET", "INCR", "first", "second"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the server does with the request."""
+
+    name: str
+    error: str | None = None
+    closes: bool = False
+    # The connections are closed before the request is sent.
+    idle: bool = False
+
+
+WORDS = ["LOADING", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN"]
+OTHER_WORDS = ["BUSY", "NOTSENT", "UNKNOWN", "ERR"]
+MAX_CLIENTS = "max clients"
+CLOSED, IDLE = "closed", "closed while idle"
+CASES = [
+    *(Case(word, f"{word} respool: the command was not executed") for word in WORDS + OTHER_WORDS),
+    Case(MAX_CLIENTS, "ERR max number of clients reached"),
+    Case(CLOSED, closes=True),
+    Case(IDLE, idle=True),
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a library did with one request, and what its application saw."""
+
+    # How often the request came, from its first attempt to its last.
+    attempts: int
+    seconds: float
+    connections: int
+    # How often the other request of the pipeline came.
+    others: int
+    # Whether the library gave up while the server still refused.
+    gave_up: bool
+    # The class of the application's error.
+    error: str | None
+
+    def cell(self):
+        if self.attempts <= 1:
+            return "error" if self.error else "served"
+        if not self.gave_up:
+            return "goes on"
+        return f"{self.attempts - 1} more in {self.seconds:.1f} s"
+
+
+# Each has a title, a text, its columns, and a function from (outcomes, column) to a cell.
+def single(outcomes, case):
+    get, incr = (outcomes[case, request].cell() for request in ("GET", "INCR"))
+    return incr if timeless(get) == timeless(incr) else f"GET: {get}; INCR: {incr}"
+
+
+def pipeline(outcomes, case):
+    again = [position for position in ("first", "second") if outcomes[case, position].others > 1]
+    if not again:
+        return "no"
+    return "yes" if len(again) == 2 else f"if the {again[0]} fails"
+
+
+def caught(outcomes, case):
+    return f"`{outcomes[case, 'INCR'].error}`" if outcomes[case, "INCR"].error else "none"
+
+
+TABLES = [
+    (
+        "Errors of a server that says 'ask again'",
+        "The request has one of these codes as its reply, each time, for ten seconds.",
+        WORDS,
+        single,
+    ),
+    ("Other errors", f"`{MAX_CLIENTS}` is Redis's `ERR max number of clients reached`.", OTHER_WORDS + [MAX_CLIENTS], single),
+    (
+        "Closed connections",
+        "`closed`: the server has read the request and closes the connection in place of a reply, each time. The server may\n"
+        "have executed it, and a library that sends an INCR again may count twice. `closed while idle`: the server has closed\n"
+        "the connection 0.3 s before the request; `error`: at least one of six tries fails.",
+        [CLOSED, IDLE],
+        single,
+    ),
+    (
+        "Pipelines",
+        "A pipeline has two INCRs. One is refused, the other is executed. `yes`: the library sends the executed INCR again,\n"
+        "because it repeats the whole pipeline. This counts twice.",
+        WORDS + ["NOTSENT", "UNKNOWN", CLOSED],
+        pipeline,
+    ),
+    (
+        "What the application catches",
+        "The class of the error at an INCR. `none`: the library asked until the server served it.",
+        ["LOADING", "TRYAGAIN", "NOTSENT", CLOSED],
+        caught,
+    ),
+]
+
+INTRODUCTION = """\
+# What client libraries repeat
+
+Which errors does a client library answer by asking again, and which does it give to the application? This page is made by
+running each library with its default settings before a server that refuses one request. `make retries` runs all and writes the
+page; `conformance/retries/run --check` runs what is prepared and compares.
+
+The cells:
+- `error`: the application gets the error, and the request is not sent again;
+- `N more in T s`: the request comes N times more within T seconds, then the application gets the error. T varies;
+- `goes on`: the request still comes after ten seconds;
+- `served`: the request comes once, and the application gets its reply.
+
+A `plain` client takes the server for a single one, a `cluster` client for a node of a Cluster. StackExchange.Redis is not in the
+tables: there is no .NET runtime in the registries that this project uses.
+"""
+
+CONCLUSION = """\
+## What respool answers
+
+respool says `UNKNOWN` where a request may have been executed. No library sends a request again that has this error. A closed
+connection in its place would have INCR sent again by six of the nine libraries, so a session that shares links is not closed for that.
+
+respool says `NOTSENT` where a request was surely not executed. No library asks again for it. The tables show why it is not one
+of the other words:
+- No word is asked again by all libraries. ioredis, node-redis, Jedis, Lettuce and redis-rs, as plain clients, ask again for none.
+- redis-py and go-redis repeat whole pipelines for `LOADING`. In a pipeline some requests may have been executed.
+"""
+
+
+def rows(outcomes, columns, cell):
+    """The cells of each row: {(library, kind): cells}."""
+    return {key: [cell(found, column) for column in columns] for key, found in outcomes.items()}
+
+
+def markdown(versions, outcomes):
+    """The whole page."""
+    parts = [INTRODUCTION]
+    for title, text, columns, cell in TABLES:
+        lines = [f"## {title}", "", text, "", f"| library | client | {' | '.join(headings(columns))} |"]
+        lines.append("|---" * (len(columns) + 2) + "|")
+        for (library, kind), cells in rows(outcomes, columns, cell).items():
+            lines.append(f"| {library} {versions[library]} | {kind} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines) + "\n")
+    parts.append(CONCLUSION)
+    return "\n".join(parts)
+
+
+def headings(columns):
+    return [f"`{column}`" for column in columns]
+
+
+def differences(page, versions, outcomes):
+    """The rows of these outcomes that the page does not have. Times are not compared."""
+    lines = {timeless(line) for line in page.splitlines()}
+    return [
+        f"retries: not in the page: {line}"
+        for line in markdown(versions, outcomes).splitlines()
+        if line.startswith("|") and timeless(line) not in lines
+    ]
+
+
+def timeless(text):
+    """The text without what varies from run to run: times, and how often closed connections are replaced."""
+    return re.sub(r"\b[0-9]+ more in [0-9.]+ s\b", "more", text)
