@@ -464,7 +464,7 @@ impl Engine {
     }
 
     /// A pause began or ended: the short way closes or opens.
-    fn admit_links(&mut self) {
+    pub(crate) fn admit_links(&mut self) {
         for key in self.links.keys() {
             let paused = self.is_link_paused(key);
             if let Some(link) = self.links.get_mut(key) {
@@ -473,11 +473,8 @@ impl Engine {
         }
     }
 
-    /// Whether a link is one for whose pool a pause is on.
+    /// Whether a link is one for whose pool a pause is on, or whose server holds writes.
     pub(crate) fn is_link_paused(&self, link: Key) -> bool {
-        if self.pauses.is_empty() {
-            return false;
-        }
         let link = self.links.get(link);
         link.is_some_and(|link| self.is_server_paused(link.key.server))
     }
@@ -485,7 +482,8 @@ impl Engine {
     /// The same of a server.
     pub(crate) fn is_server_paused(&self, server: ServerId) -> bool {
         let pool = self.pool_of(server).whole;
-        self.pauses.iter().any(|pause| pause.pool == pool)
+        let is_on = |pause: &Pause| pause.pool == pool;
+        self.pauses.iter().any(is_on) || self.link_that_holds_writes(server).is_some()
     }
 
     /// Whether a pause is on that holds what writes, or what does not, of this session.

@@ -48,6 +48,11 @@ impl Entry {
         }
     }
 
+    /// Whether its session does not wait for it any more.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.session == Key::NOBODY && !self.duty && !self.class.is_whole()
+    }
+
     /// What became of it when it was not written whole to the present connection.
     pub(crate) fn fate_unsent(&self) -> Fate {
         match self.before {

@@ -372,7 +372,9 @@ impl Engine {
             Answer::Alone => self.links_alone(key, servers.collect()),
             // All of them, before any is asked: nothing is to be done by halves that could be
             // known.
-            _ => servers.map(|server| self.link_to(key, server)).collect(),
+            _ => servers
+                .map(|server| self.link_to(key, server, is_read(request)))
+                .collect(),
         };
         let links = match links {
             Ok(links) => links,
@@ -432,15 +434,19 @@ impl Engine {
     }
 
     /// The link that all share to a server, ready to take a request of this session.
-    fn link_to(&mut self, key: Key, server: ServerId) -> Result<Key, Blocked> {
+    fn link_to(&mut self, key: Key, server: ServerId, reads: bool) -> Result<Key, Blocked> {
         let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
         let kind = self.kind_at(session, server);
-        match self.current_link(kind) {
-            Some(link) => self.ready_link(key, link),
-            None => Err(Blocked::Refused(bound_reply("links-max"))),
+        let Some(link) = self.current_link(kind) else {
+            return Err(Blocked::Refused(bound_reply("links-max")));
+        };
+        let link = self.ready_link(key, link)?;
+        if !reads && let Some(blocked) = self.await_writes(key, link) {
+            return Err(blocked);
         }
+        Ok(link)
     }
 
     /// A link to each server that carries nothing else, for a request that must not wait behind

@@ -952,6 +952,13 @@ impl Engine {
         if link.is_overtaken() {
             return self.lose_link(key, "it answered a request that it had not been sent whole");
         }
+        if matches!(link.role, Role::Captured { .. }) {
+            let server = link.key.server;
+            self.end_holding(server);
+        }
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
         match link.role {
             Role::Shared if link.accepting => {}
             Role::Shared => {

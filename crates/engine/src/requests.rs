@@ -833,7 +833,11 @@ impl Engine {
         duty: Duty,
         simple: bool,
     ) -> Result<Placed, Duty> {
-        let link = match self.usable_link(key) {
+        let usable = match reads {
+            true => self.usable_link(key),
+            false => self.usable_link_for_write(key),
+        };
+        let link = match usable {
             Ok(link) => link,
             Err(Blocked::Wait) => return Err(duty),
             Err(blocked) => return Ok(self.blocked(key, blocked)),
@@ -969,6 +973,15 @@ impl Engine {
             return self.usable_link(key);
         }
         self.ready_link(key, link)
+    }
+
+    /// The same for a request that may write.
+    fn usable_link_for_write(&mut self, key: Key) -> Result<Key, Blocked> {
+        let link = self.usable_link(key)?;
+        match self.await_writes(key, link) {
+            Some(blocked) => Err(blocked),
+            None => Ok(link),
+        }
     }
 
     /// This link, if it takes a request of this session now.

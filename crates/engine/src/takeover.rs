@@ -9,13 +9,21 @@
 //! ```
 //!
 //! A script that loops past `busy-reply-threshold` stops one connection and not the server: each
-//! other connection is answered with BUSY, and SCRIPT KILL works. A frozen server answers no
-//! handshake, so nothing changes for it. A session never leaves a link that owes it a reply, so its
-//! requests keep their order and none is sent twice. Only a link whose request in front runs code,
-//! also in a transaction, is taken over: other slow requests end by themselves.
+//! other connection is answered with BUSY, and SCRIPT KILL works. The same holds for a write while
+//! the server pauses writes (CLIENT PAUSE, FAILOVER), for FLUSHALL of a server that frees memory in
+//! the background, and for a module's command that blocks its connection. A server that is frozen,
+//! or executes a slow command, answers no handshake, so nothing changes for it. A plain read in
+//! front is never held alone.
+//!
+//! A session never leaves a link that owes it a reply, so its requests keep their order and no write
+//! is sent twice. Where a plain write stands in front of a link that was left, the server pauses
+//! writes: further writes wait here until that link brings a byte, and only reads take the
+//! successor. Sent, they would stop the successor as well.
 
+use respool_protocol::commands::id;
 use respool_protocol::encode;
 
+use crate::elsewhere::id_of;
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
 use crate::link::{Link, Role};
@@ -33,8 +41,8 @@ const STUCK_ROUND_TRIPS: u64 = 5;
 const LEFT_MAX: usize = 2;
 /// The pause after a successor that was not needed, milliseconds; it doubles ...
 const PAUSE_MIN_MS: u32 = 1_000;
-/// ... up to this.
-const PAUSE_MAX_MS: u32 = 60_000;
+/// ... up to this. A server with many slow commands gets a connection in vain each time.
+const PAUSE_MAX_MS: u32 = 8_000;
 /// How long a server that has refused a handshake with BUSY is taken to be busy, milliseconds.
 const BUSY_MS: u64 = 1_000;
 /// How many times `link-stall-ms` a link that was taken over may bring no byte while its server
@@ -51,6 +59,8 @@ pub(crate) struct Takeover {
     successors: Vec<(Key, Key)>,
     /// Links that were taken over and still owe replies.
     left: Vec<Key>,
+    /// The one of them whose write the server holds, and when it brought its last byte.
+    holding: Option<(Key, Time)>,
     /// No further one before.
     due: Time,
     pause_ms: u32,
@@ -116,6 +126,12 @@ pub(crate) fn is_busy(refusal: &[u8]) -> bool {
     refusal.starts_with(b"BUSY ")
 }
 
+/// Whether a request may stop its own connection while the server executes the writes of others: it
+/// frees memory in the background (Redis 7.4).
+fn may_block_alone(request: &[u8]) -> bool {
+    matches!(id_of(request), Some(id::FLUSHALL | id::FLUSHDB))
+}
+
 impl Engine {
     fn takeover(&mut self, server: ServerId) -> &mut Takeover {
         &mut self.servers[usize::from(server.0)].takeover
@@ -132,16 +148,14 @@ impl Engine {
         let takeover = &self.server(link.key.server).takeover;
         link.role == Role::Shared
             && link.is_up()
+            // One that is not read, because a client takes nothing, is another matter.
+            && link.paused.is_none()
             && link.in_flight() > 0
             && self.now.since_ms(link.progress) >= takeover.stuck_ms()
-            // A part of a fused request has no name of its own to tell.
-            && link
-                .first_in_flight()
-                .is_some_and(|front| matches!(front.class, Class::Write | Class::Read))
-            && (self.may_be_a_clients(link) || link.is_front_a_block_of_code())
+            && self.may_be_held(link)
             // The ledger does not name the session of a request that was given up. That session
             // must not overtake the request.
-            && !link.ledger.iter().any(|entry| entry.session == Key::NOBODY && !entry.duty)
+            && !link.ledger.iter().any(Entry::is_given_up)
     }
 
     /// Whether a link is being connected to take the place of a stuck one.
@@ -211,6 +225,80 @@ impl Engine {
         reads
     }
 
+    /// Whether a server may hold the request in front of a link alone. A read that runs no code
+    /// takes long only where the whole server is slow.
+    fn may_be_held(&self, link: &Link) -> bool {
+        let Some(front) = link.first_in_flight() else {
+            return false;
+        };
+        match front.class {
+            Class::Set | Class::Sets | Class::OfSets | Class::TriesSet => true,
+            // A request of no session is respool's own, unless it runs code.
+            Class::Write if front.session != Key::NOBODY => true,
+            Class::Write | Class::Read => {
+                self.may_be_a_clients(link) || link.is_front_a_block_of_code()
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a server holds the write in front of a link. A command that runs code, or may block
+    /// its own connection, says nothing about the writes of others.
+    fn holds_write(&self, link: &Link) -> bool {
+        match link.first_in_flight().map(|front| front.class) {
+            Some(Class::Set | Class::Sets | Class::OfSets | Class::TriesSet) => true,
+            Some(Class::Write) => {
+                !self.may_be_a_clients(link)
+                    && !link.is_front_a_block_of_code()
+                    && !may_block_alone(link.first_bytes())
+            }
+            _ => false,
+        }
+    }
+
+    /// The link at whose end a write to a server waits, because the server holds all writes.
+    #[inline]
+    pub(crate) fn link_that_holds_writes(&self, server: ServerId) -> Option<Key> {
+        self.server(server).takeover.holding.map(|(link, _)| link)
+    }
+
+    /// A write of a session is for a shared link. It waits if the server holds writes.
+    pub(crate) fn await_writes(&mut self, key: Key, link: Key) -> Option<Blocked> {
+        let state = self.links.get(link)?;
+        if state.accepting || state.role != Role::Shared {
+            return None;
+        }
+        let server = state.key.server;
+        self.end_holding(server);
+        let holding = self.link_that_holds_writes(server)?;
+        if self.is_past_deadline(key) {
+            return Some(self.wait_at_full(key, holding));
+        }
+        self.begin_to_wait(key);
+        self.wait_at(key, holding);
+        Some(Blocked::Wait)
+    }
+
+    /// The short way of the shared links to a server opens, or closes while the server holds writes.
+    fn set_holding(&mut self, server: ServerId, holding: Option<(Key, Time)>) {
+        let before = std::mem::replace(&mut self.takeover(server).holding, holding);
+        self.admit_links();
+        if let Some((link, _)) = before {
+            self.wake_waiters(link);
+        }
+    }
+
+    /// A link that was left has brought something, or is gone.
+    pub(crate) fn end_holding(&mut self, server: ServerId) {
+        let Some((key, since)) = self.server(server).takeover.holding else {
+            return;
+        };
+        let still = |link: &Link| link.progress == since && link.in_flight() > 0;
+        if !self.links.get(key).is_some_and(still) {
+            self.set_holding(server, None);
+        }
+    }
+
     /// A successor is up. Returns whether it takes the place of the old link, which may have
     /// brought a reply meanwhile.
     pub(crate) fn takes_over(&mut self, successor: Key) -> bool {
@@ -228,8 +316,14 @@ impl Engine {
         let now = self.now;
         match takes {
             true => {
+                let old = self.links.get(old).filter(|link| self.holds_write(link));
+                let holding = old.map(|link| link.progress);
+                let old = self.takeover(kind.server).old_of(successor);
                 self.takeover(kind.server).succeed(successor);
                 self.counters.takeovers += 1;
+                if let Some(holding) = old.zip(holding) {
+                    self.set_holding(kind.server, Some(holding));
+                }
             }
             false => self.takeover(kind.server).fail(successor, now),
         }
@@ -274,8 +368,12 @@ impl Engine {
             || takeover.busy_words(self.now).is_some()
             || self.may_take_over(server);
         let paused = self.is_server_paused(server) || is_stuck && has_way;
-        // Sessions whose requests stand behind the script wait, too.
-        let begins = is_stuck && takeover.successor_of(key).is_none() && link.owes_others();
+        // Sessions whose requests stand behind the one in front wait, too. And a link that owes
+        // one session alone is lost as stalled, unless the server is known to live.
+        let silent_ms = self.now.since_ms(link.progress);
+        let is_wanted =
+            link.owes_others() || silent_ms >= u64::from(self.settings.timeouts.link_stall_ms / 2);
+        let begins = is_stuck && takeover.successor_of(key).is_none() && is_wanted;
         if let Some(link) = self.links.get_mut(key)
             && link.takes
         {
@@ -293,6 +391,7 @@ impl Engine {
             let links = &self.links;
             let left = &mut self.servers[index].takeover.left;
             left.retain(|key| links.get(*key).is_some());
+            self.end_holding(server);
             for (old, _) in self.servers[index].takeover.successors.clone() {
                 if !self.links.get(old).is_some_and(|link| self.is_stuck(link)) {
                     self.drop_successor(old, server);

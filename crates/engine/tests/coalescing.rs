@@ -464,6 +464,7 @@ fn what_was_given_up_is_not_sent_on_the_next_connection() {
     world.asks(writer, &["SET k 1"]);
     world.wait_ms(400);
     assert!(world.got(writer).starts_with("-UNKNOWN "));
+    world.wait_ms(50);
     ask_at_once(
         &mut world,
         &[(writer, &["SET k 2"]), (one, &["GET x"]), (two, &["GET x"])],

@@ -672,7 +672,10 @@ fn run(
         for (server, link) in servers.iter_mut().zip(&links) {
             server.take(&world.asked(*link), &world.owners);
         }
-        prop_assert_eq!(world.connecting(), []);
+        // A server that takes its time greets no other connection.
+        for link in world.connecting() {
+            world.lose(link);
+        }
         let is_answered = |client: &Client| client.answers.len() == client.asked.len();
         if is_over && clients.iter().all(is_answered) {
             break;

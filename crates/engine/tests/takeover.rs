@@ -227,3 +227,75 @@ fn session_given_up_on_a_left_link_asks_nothing_more() {
     assert_eq!(world.got(runs).matches("-UNKNOWN").count(), 2);
     assert_eq!(world.closed_sessions(), [runs]);
 }
+
+/// A server that pauses writes holds the connection of each write, and answers reads on all others.
+#[test]
+fn reads_go_on_while_the_server_holds_a_write() {
+    for settings in [settings(), sharded(2)] {
+        let mut world = World::new(settings);
+        let key = world.key_at(0, "k");
+        let [writes, reads, later] = [0; 3].map(|_| world.accept());
+        let (set, get) = (format!("SET {key} v"), format!("GET {key}"));
+        world.asks(writes, &[&set]);
+        world.asks(reads, &[&get]);
+        let old = world.shared;
+        world.wait_ms(100);
+        let successor = world.connect();
+        assert_eq!(world.sent(successor).as_bytes(), requests(&[&get]));
+        world.says(successor, "$1\r\no\r\n");
+        assert_eq!(world.got(reads), "$1\r\no\r\n");
+        world.asks(later, &[&get]);
+        assert_eq!(world.sent(successor).as_bytes(), requests(&[&get]));
+        world.says(successor, "$1\r\no\r\n");
+        assert_eq!(world.got(later), "$1\r\no\r\n");
+        // Further writes would stop the successor.
+        for session in [later, reads] {
+            world.asks(session, &[&set, &get]);
+        }
+        assert_eq!(world.sent(successor), "");
+        world.says(old, "+OK\r\n$1\r\nv\r\n");
+        assert_eq!(world.got(writes), "+OK\r\n");
+        assert_eq!(world.got(reads), "", "its first read was answered");
+        world.turn(|_| {});
+        let sent = world.sent(successor);
+        let each = String::from_utf8(requests(&[&set, &get])).unwrap();
+        assert_eq!(sent.matches(&each).count(), 2, "{sent}");
+    }
+}
+
+/// The end of a long pause costs a write its deadline, and no write is sent after that.
+#[test]
+fn write_that_waits_for_the_end_of_a_pause_keeps_its_deadline() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 1_000;
+    let mut world = World::new(settings);
+    let [writes, reads, later] = [0; 3].map(|_| world.accept());
+    world.asks(writes, &["SET k v"]);
+    world.asks(reads, &["GET k"]);
+    world.wait_ms(100);
+    let successor = world.connect();
+    world.says(successor, "$-1\r\n");
+    world.asks(later, &["INCR n"]);
+    world.wait_ms(1_100);
+    assert!(world.got(writes).starts_with("-UNKNOWN"));
+    assert!(world.got(later).starts_with("-NOTSENT"));
+    world.asks(reads, &["GET k"]);
+    world.says(successor, "$-1\r\n");
+    assert_eq!(world.got(reads), "$-1\r\n$-1\r\n");
+    world.sent(successor);
+    world.says(world.shared, "+OK\r\n$-1\r\n");
+    world.asks(later, &["INCR n"]);
+    assert_eq!(world.sent(successor).as_bytes(), requests(&["INCR n"]));
+}
+
+/// FLUSHALL may hold its own connection alone: the writes of others are executed meanwhile.
+#[test]
+fn flush_of_the_server_holds_no_write_of_others() {
+    let mut world = World::new(settings());
+    let [flushes, other] = [0; 2].map(|_| world.accept());
+    world.asks(flushes, &["FLUSHALL"]);
+    world.wait_ms(100);
+    world.asks(other, &["SET k v"]);
+    let successor = world.connect();
+    assert_eq!(world.sent(successor).as_bytes(), requests(&["SET k v"]));
+}
