@@ -288,7 +288,11 @@ impl Engine {
 
     /// A session that is to change its lane does so, or waits until it may.
     pub(crate) fn change_lane(&mut self, key: Key) {
-        let is_to_change = |session: &Session| self.slow_readers.is_to_change(session.id);
+        // The rest of a request that is cut through must not wait for its reply.
+        let is_to_change = |session: &Session| {
+            self.slow_readers.is_to_change(session.id)
+                && !session.flags.any(Flags::STREAMING | Flags::SWALLOWING)
+        };
         if !self.sessions.get(key).is_some_and(is_to_change)
             || self.hold_until_caught_up(key)
             || self.would_overtake()
