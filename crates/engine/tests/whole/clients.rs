@@ -42,8 +42,10 @@ pub(crate) struct Client {
     /// The request that has begun was answered before its end came.
     answered_early: bool,
     /// The number of replies is unknown: MONITOR shows the requests of other clients, and a line that is too
-    /// long is refused or not, as its bytes are cut.
+    /// long is refused or not, as its bytes are cut. In a transaction, SUBSCRIBE of two channels has two
+    /// replies, and the reply to EXEC says that it is one.
     is_uncounted: bool,
+    has_opened: bool,
     got: Vec<u8>,
     replies: reply::Scanner,
     /// Bytes of `got` that the scanner has seen.
@@ -63,6 +65,7 @@ impl Client {
             expected: VecDeque::new(),
             answered_early: false,
             is_uncounted: false,
+            has_opened: false,
             got: Vec::new(),
             replies: reply::Scanner::default(),
             seen: 0,
@@ -125,6 +128,9 @@ impl Client {
             return;
         };
         self.is_uncounted |= name.eq_ignore_ascii_case(b"MONITOR");
+        self.has_opened |= name.eq_ignore_ascii_case(b"MULTI");
+        let subscribes = name.to_ascii_uppercase().ends_with(b"SUBSCRIBE");
+        self.is_uncounted |= self.has_opened && subscribes && args.len() > 2;
         if std::mem::take(&mut self.answered_early) {
             return;
         }
