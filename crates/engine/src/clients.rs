@@ -556,11 +556,21 @@ impl Engine {
         how: Unblock,
         whose: (usize, u64),
     ) -> bool {
-        let blocked = self
+        let session = self
             .sessions
             .iter()
-            .find(|(_, session)| session.id == id && session.pool == pool)
-            .map(|(_, session)| session.link);
+            .find(|(_, session)| session.id == id && session.pool == pool);
+        let polled = session
+            .map(|(key, _)| key)
+            .filter(|key| self.polling.holds(*key));
+        let blocked = session.map(|(_, session)| session.link);
+        if let Some(key) = polled
+            && self.unblock_poll(key, matches!(how, Unblock::Error))
+        {
+            let (to, ticket) = whose;
+            self.give_answer(to, ticket, Answer::Count(1));
+            return true;
+        }
         // Named at the server by its connection, that must not be another session's by then.
         if let Some(link) = blocked.and_then(|link| self.links.get_mut(link)) {
             link.tainted |= link.waits;

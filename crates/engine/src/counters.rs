@@ -224,6 +224,8 @@ counters! {
     /// Links left to what they owed because their server gave no answer there and answered on
     /// another link.
     takeovers: u64,
+    /// Blocking commands sent so that they do not wait, where no pinned link was free.
+    polls: u64,
     /// Channels and patterns that sessions subscribe to, each for itself, now.
     subscriptions: u64,
     /// Messages from servers.

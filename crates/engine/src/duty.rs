@@ -18,6 +18,7 @@ use crate::entry::Entry;
 use crate::login_check::Check;
 use crate::node::as_standalone;
 use crate::pinned::Switch;
+use crate::polling::Before;
 use crate::redirect::Redirect;
 use crate::scripts::Effect;
 use crate::session::Pins;
@@ -133,6 +134,8 @@ pub(crate) enum Duty {
     Named(Names),
     /// Several servers were asked; this is the part of that number.
     Part { index: u16, effect: Effect },
+    /// A blocking command that must not wait, see [`crate::polling`].
+    Poll(Before),
     /// Own: COMMAND, or COMMAND INFO about a command that we do not know.
     Learn(Subject),
 }
@@ -203,6 +206,7 @@ impl Duty {
                 *refusal = None;
             }
             Duty::Wait(waiting) => waiting.begin_again(),
+            Duty::Poll(before) => *before = Before::default(),
             _ => {}
         }
         true
@@ -267,6 +271,11 @@ impl Engine {
         };
         if let Some(Duty::Login(login)) = link.duties.front_mut()
             && login.is_answered_by(reply)
+        {
+            return;
+        }
+        if let Some(Duty::Poll(before)) = link.duties.front_mut()
+            && before.takes(reply)
         {
             return;
         }
@@ -395,6 +404,7 @@ impl Engine {
             } => self.settle_proof(key, (session, seq), proof, reply),
             Duty::Role => self.take_role(key, reply),
             Duty::Nodes { shards } => self.take_nodes(key, &shards.unwrap_or_default(), reply),
+            Duty::Poll(before) => self.settle_poll(entry, before, reply),
             Duty::Wait(waiting) => self.settle_wait(key, entry, *waiting, reply),
             Duty::Control(control) => self.settle_control(entry, *control, reply),
             Duty::Ask => self.settle_ask(key, reply),

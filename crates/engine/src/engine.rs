@@ -40,6 +40,7 @@ use crate::link::{Decision, Link, LinkKey, Role, State, Streaming, Why};
 use crate::login_probe::LoginProbes;
 use crate::memory::Memory;
 use crate::parking::Piece;
+use crate::polling::Polling;
 use crate::pool::{Pool, Pools, Server, ServerId};
 use crate::requests::{Alike, may_wait};
 use crate::resume::Resume;
@@ -226,6 +227,7 @@ pub struct Engine {
     pub(crate) holders: Holders,
     /// Sessions that ask for large replies or take them slowly.
     pub(crate) slow_readers: SlowReaders,
+    pub(crate) polling: Polling,
     /// Users that clients have named.
     pub(crate) logins: Logins,
     pub(crate) login_probes: LoginProbes,
@@ -438,6 +440,7 @@ impl Engine {
             bounds: Bounds::default(),
             holders: Holders::default(),
             slow_readers: SlowReaders::default(),
+            polling: Polling::default(),
             logins: Logins::default(),
             login_probes: LoginProbes::default(),
             straight: straight(&settings),
@@ -685,6 +688,7 @@ impl Engine {
         self.sessions.get(key).is_some_and(|session| {
             let is_held = session.flags.any(Flags::HOLD_ROOM);
             is_held && session.asked.is_some_and(may_wait)
+                || self.polling.holds(key)
                 || session
                     .rare
                     .as_deref()

@@ -50,6 +50,7 @@ mod node;
 mod outage;
 mod parking;
 mod pinned;
+mod polling;
 mod pool;
 mod pubsub;
 mod queue;

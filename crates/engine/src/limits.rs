@@ -302,6 +302,12 @@ const _: () = assert!(GUESS_DELAY_MS_MAX < GUESS_WAIT_MS_MAX && GUESSES_FREE < G
 /// server.
 pub const CREDENTIALS_BYTES_MAX: usize = 8 << 10;
 
+/// Blocking commands that one worker polls in one tick, where no pinned link is free. At it: the
+/// others take their turn in the next ticks.
+pub const POLLS_PER_TICK: usize = 64;
+/// From one poll for a blocking command to the next, milliseconds.
+pub const POLL_AGAIN_MS: u32 = 100;
+
 /// Users of servers whose passwords clients have given to one worker, and who are still in use.
 pub const LOGINS_MAX: usize = 1 << 10;
 /// Passwords of one user of a pool's servers that links greet with. At it: a session with another

@@ -3,7 +3,8 @@
 //! Links that serve one session each have a bound, and so have streaming links. At it, a request
 //! waits here, for the deadline of any request (`request-timeout-ms`) at the most. The time for
 //! which a blocking command may wait runs all the same. At the deadline the client gets an error
-//! that names the bound: the server was never asked, so nil would be untrue.
+//! that names the bound: the server was never asked, so nil would be untrue. Most blocking commands
+//! do not come here: see [`crate::polling`].
 
 use std::collections::VecDeque;
 
@@ -41,6 +42,11 @@ impl Engine {
                     encode::integer(out, 0);
                 }
             });
+        }
+        if !is_wait(request.id)
+            && let Some(placed) = self.place_poll(key, request)
+        {
+            return placed;
         }
         let is_waiting = gives_up_at(self).is_some();
         let placed = place(self);
@@ -201,7 +207,7 @@ impl Engine {
 /// How long a request may wait, milliseconds. `None`: for ever, or for longer than anybody looks;
 /// or it is wrong, which the server says when there is a link for it. What would be wrong to which
 /// server is not guessed: who guessed wrong would have everybody wait.
-fn patience_ms(request: &Request<'_>) -> Option<u32> {
+pub(crate) fn patience_ms(request: &Request<'_>) -> Option<u32> {
     let argc = request.spans.len();
     let text = |at: usize| std::str::from_utf8(request.args().nth(at)?).ok();
     let of_seconds = |at| text(at)?.parse().ok().map(|seconds: f64| seconds * 1_000.0);

@@ -130,6 +130,7 @@ impl Engine {
     }
 
     pub(crate) fn link_down(&mut self, key: Key, reason: &str, refusal: Option<Vec<u8>>) {
+        self.lose_polls(key);
         self.ask_again(key);
         self.lose_successor(key, refusal.as_deref());
         let Some(link) = self.links.get_mut(key) else {
@@ -539,6 +540,7 @@ impl Engine {
         }
         self.ticking = keys;
         self.tick_takeovers();
+        self.tick_polls();
         self.tick_clusters();
         self.tick_sentinels();
         self.tick_readers();

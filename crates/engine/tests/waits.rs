@@ -417,3 +417,83 @@ fn request_that_finds_its_link_full_fails_at_its_deadline() {
         assert_eq!(world.got(waiting), "$1\r\nv\r\n");
     }
 }
+
+/// The server allows transactions, and respool knows it.
+fn learn_of_transactions(world: &mut World) {
+    let session = world.accept();
+    world.asks(session, &["MULTI"]);
+    world.allows_transactions(world.shared);
+    world.turn(|engine| engine.handle_session_lost(session));
+}
+
+/// At the bound of pinned links a blocking command is answered by the server, as often as it takes.
+#[test]
+fn blocking_command_beyond_the_bound_is_polled() {
+    let mut world = World::new(impatient());
+    let [blocks, first, second] = [0; 3].map(|_| world.accept());
+    learn_of_transactions(&mut world);
+    world.asks(blocks, &["BLPOP idle 0"]);
+    world.connect();
+    world.asks(first, &["BLPOP ready 0", "GET k"]);
+    world.asks(second, &["BRPOP none 1"]);
+    let polls = |request: &str| requests(&["MULTI", request, "EXEC"]);
+    let nil = "+OK\r\n+QUEUED\r\n*1\r\n*-1\r\n";
+    let element = "*2\r\n$5\r\nready\r\n$1\r\nx\r\n";
+    world.turn(|_| {});
+    let sent = [polls("BLPOP ready 0"), polls("BRPOP none 1")].concat();
+    assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    for _ in 0..3 {
+        world.says(world.shared, nil.repeat(2));
+        assert_eq!([first, second].map(|session| world.got(session)), ["", ""]);
+        world.wait_ms(150);
+        assert_eq!(world.sent(world.shared).as_bytes(), sent);
+    }
+    let found = format!("+OK\r\n+QUEUED\r\n*1\r\n{element}");
+    world.says(world.shared, format!("{found}{nil}"));
+    assert_eq!(world.got(first), element);
+    world.turn(|_| {});
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["GET k"]));
+    world.says(world.shared, "$1\r\nv\r\n");
+    assert_eq!(world.got(first), "$1\r\nv\r\n");
+    for _ in 0..8 {
+        world.wait_ms(100);
+        if !world.sent(world.shared).is_empty() {
+            world.says(world.shared, nil);
+        }
+    }
+    assert_eq!(world.got(second), "*-1\r\n", "its second is over");
+    assert_eq!(world.engine.counters().held_bytes, 0);
+    assert!(bounds_told(&world).contains(&"pinned-links-max"));
+}
+
+/// The server may have taken an element when its link is lost.
+#[test]
+fn session_that_polls_is_closed_with_its_link() {
+    let mut world = World::new(impatient());
+    let [blocks, polls] = [0; 2].map(|_| world.accept());
+    learn_of_transactions(&mut world);
+    world.asks(blocks, &["BLPOP idle 0"]);
+    world.connect();
+    world.asks(polls, &["BLPOP ready 0"]);
+    world.turn(|_| {});
+    assert!(world.sent(world.shared).contains("BLPOP"));
+    world.lose(world.shared);
+    world.turn(|_| {});
+    assert!(world.closed_sessions().contains(&polls));
+    assert_eq!(world.got(polls), "");
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+/// Each poll of XREAD would begin behind the entries that came before it.
+#[test]
+fn read_behind_the_last_entry_is_not_polled() {
+    let mut world = World::new(impatient());
+    let [blocks, reads] = [0; 2].map(|_| world.accept());
+    learn_of_transactions(&mut world);
+    world.asks(blocks, &["BLPOP idle 0"]);
+    world.connect();
+    world.asks(reads, &["XREAD BLOCK 0 STREAMS s $"]);
+    world.wait_ms(1_100);
+    assert_eq!(world.sent(world.shared), "");
+    assert!(world.got(reads).starts_with("-NOTSENT"));
+}
