@@ -31,8 +31,8 @@ impl Bound {
     fn effect(self) -> String {
         match self {
             Bound::PinnedLinks => format!(
-                "requests that need a link of their own wait, or fail with NOTSENT at their \
-                 deadline; a session that holds a link by WATCH alone loses it after \
+                "blocking commands are polled for; other requests that need a link of their own \
+                 wait, or fail with NOTSENT at their deadline; a session that holds a link by WATCH alone loses it after \
                  {WATCH_HELD_MS} ms"
             ),
             Bound::StreamingLinks => format!(
