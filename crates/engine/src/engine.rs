@@ -1040,6 +1040,7 @@ impl Engine {
         self.askers.remove(&key);
         self.memory.forget(key);
         self.slow_readers.forget(session.id);
+        self.held_bytes -= self.polling.forget(key);
         self.held_bytes -= session.held_bytes();
         session.out.take(session.out.len(), &mut self.spare);
         match session.flags.any(Flags::ROUTED) {

@@ -71,6 +71,11 @@ impl Polling {
         self.waiting.iter().any(|one| one.session == session)
     }
 
+    /// A session is gone. Returns the bytes of its command.
+    pub(crate) fn forget(&mut self, session: Key) -> usize {
+        self.take(session).map_or(0, |one| one.request.len())
+    }
+
     /// Bytes of the requests.
     #[cfg(debug_assertions)]
     pub(crate) fn held_bytes(&self) -> usize {
@@ -309,9 +314,6 @@ impl Engine {
     /// element: the sessions are closed, as sessions on pinned links are.
     pub(crate) fn lose_polls(&mut self, link: Key) {
         for session in self.polling.on(link) {
-            if let Some(one) = self.polling.take(session) {
-                self.held_bytes -= one.request.len();
-            }
             self.close(session, false);
         }
     }
