@@ -769,8 +769,7 @@ impl Engine {
         let _ = write!(
             line,
             " db={} sub={sub} psub={psub} ssub={ssub} multi={} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 \
-             rbs=0 rbp=0 obl={unsent} oll=0 omem=0 tot-mem={} events={} cmd={} user={} redir={} resp={} \
-             lib-name={} lib-ver={}",
+             rbs=0 rbp=0 obl={unsent} oll=0 omem=0 tot-mem={} events={} cmd={} user={} redir={} resp={}",
             within.map_or(session.db, |within| within.db),
             queued.map_or(none_queued, i64::from),
             // How many keys, the server knows.
@@ -791,9 +790,15 @@ impl Engine {
                 None => -1,
             },
             session.version.number(),
-            text(rare.map(|rare| &rare.lib_name)),
-            text(rare.map(|rare| &rare.lib_ver)),
         );
+        // Clients take the fields for a feature of the server.
+        if !self.is_redis_before(key, (7, 2)) {
+            let (name, version) = (
+                rare.map(|rare| &rare.lib_name),
+                rare.map(|rare| &rare.lib_ver),
+            );
+            let _ = write!(line, " lib-name={} lib-ver={}", text(name), text(version));
+        }
         if dialect == Dialect::Redis {
             line.push_str(" io-thread=0");
         }

@@ -399,6 +399,7 @@ impl Engine {
             if let Some(rare) = &mut session.rare {
                 rare.name = Vec::new();
                 rare.no_evict = false;
+                rare.debugs_scripts = false;
                 rare.watch_lost = false;
                 rare.redirect_found = None;
             }

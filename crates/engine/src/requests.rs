@@ -119,6 +119,11 @@ enum Next {
     Waits,
 }
 
+/// To EVAL behind SCRIPT DEBUG.
+const NO_DEBUGGER: &[u8] =
+    b"ERR respool: this connection asked for SCRIPT DEBUG, which is refused, so \
+    its scripts are, too: debug at the server itself, or say SCRIPT DEBUG NO";
+
 impl Engine {
     /// Takes requests from `input` until it ends or the session must wait; returns how many bytes
     /// are done with. The rest is to be given again, with more behind it.
@@ -722,6 +727,10 @@ impl Engine {
             self.counters.refused += 1;
             return Err(RENAMED_SELECT.to_vec());
         }
+        let mode = || if argc > 2 { arg(2) } else { b"" };
+        if let Some(text) = self.refusal_to_debugger(key, id, mode) {
+            return Err(text);
+        }
         // What is wrong in itself the server refuses.
         if let Some(why) = command
             .refusal(argc, arg)
@@ -731,6 +740,32 @@ impl Engine {
             return Err(refusal(command, why));
         }
         Ok(())
+    }
+
+    /// A client that asks for the debugger of scripts expects its scripts to be rolled back. Where
+    /// it does not look at the refusal, its scripts must not run.
+    fn refusal_to_debugger<'a>(
+        &mut self,
+        key: Key,
+        id: CommandId,
+        mode: impl Fn() -> &'a [u8],
+    ) -> Option<Vec<u8>> {
+        let session = self.sessions.get_mut(key)?;
+        let rare = session.rare.as_ref();
+        let debugs = rare.is_some_and(|rare| rare.debugs_scripts);
+        match id {
+            id::SCRIPT_DEBUG => {
+                let begins = !mode().eq_ignore_ascii_case(b"no");
+                if begins != debugs {
+                    session.rare().debugs_scripts = begins;
+                }
+                None
+            }
+            id::EVAL | id::EVALSHA | id::EVAL_RO | id::EVALSHA_RO if debugs => {
+                Some(NO_DEBUGGER.to_vec())
+            }
+            _ => None,
+        }
     }
 
     /// Whether the server of a session is older than Redis 7.

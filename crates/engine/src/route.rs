@@ -252,7 +252,7 @@ impl Engine {
                 Spread::Node if of_cluster && !in_multi => self.answer_as_node(key, request),
                 // The node that executes it would tell of itself.
                 Spread::Node if of_cluster && request.command.answer != Answer::Session => {
-                    Some(self.refuse_here(key, request.command))
+                    Some(self.refuse_bound(key, request.command))
                 }
                 Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
                     // Always the same one, as long as it is there.
@@ -277,7 +277,9 @@ impl Engine {
                     None
                 }
                 Spread::Off if switches_off(request) => None,
-                Spread::Off | Spread::Refused => Some(self.refuse_here(key, request.command)),
+                Spread::Off | Spread::Refused => {
+                    Some(self.refuse_for_several(key, request.command))
+                }
                 Spread::All if request.id == id::INFO && asks_for_us_alone(request) => None,
                 // It would be asked of a part of them.
                 Spread::All | Spread::Turns if !self.knows_all(pool) => {
@@ -293,7 +295,7 @@ impl Engine {
                 }
                 // Of what one server executes, the others would know nothing.
                 Spread::All | Spread::Turns if is_bound || in_multi => {
-                    Some(self.refuse_here(key, request.command))
+                    Some(self.refuse_bound(key, request.command))
                 }
                 Spread::All | Spread::Turns
                     if self.keeps_place(pool, request.command)
@@ -782,12 +784,22 @@ impl Engine {
     }
 
     /// A command that a pool of several servers cannot execute as one.
-    fn refuse_here(&mut self, key: Key, command: &Command) -> Placed {
+    fn refuse_for_several(&mut self, key: Key, command: &Command) -> Placed {
+        self.refuse_as(key, command, ": ask the servers themselves")
+    }
+
+    /// A command that several servers execute, each a part of it, and a transaction is one server's.
+    fn refuse_bound(&mut self, key: Key, command: &Command) -> Placed {
+        let when = " in a transaction, or while keys are watched: send it before MULTI and WATCH, \
+                    or after EXEC";
+        self.refuse_as(key, command, when)
+    }
+
+    fn refuse_as(&mut self, key: Key, command: &Command, rest: &str) -> Placed {
         self.counters.refused += 1;
         let name = command.name.replace('|', " ");
-        let text = format!(
-            "ERR respool: '{name}' cannot be asked of a pool of several servers, or not here: ask the servers themselves"
-        );
+        let text =
+            format!("ERR respool: '{name}' cannot be asked of a pool of several servers{rest}");
         self.refuse_queued(key, text.as_bytes())
     }
 }

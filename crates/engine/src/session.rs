@@ -367,6 +367,8 @@ pub(crate) struct Rare {
     pub(crate) lib_ver: Vec<u8>,
     /// CLIENT NO-EVICT: it is not closed to make room for others.
     pub(crate) no_evict: bool,
+    /// It has asked for the debugger of scripts, and was refused.
+    pub(crate) debugs_scripts: bool,
     /// Replies before their turn.
     pub(crate) parking: Parking,
     /// The rest of a large request, and the link it is cut through to.

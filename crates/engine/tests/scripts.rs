@@ -134,3 +134,19 @@ fn scripts_are_known_to_all_workers() {
     second.sends(session, evalsha("a").as_bytes());
     assert_eq!(second.sent(second.shared), load() + &evalsha("a"));
 }
+
+/// A debugger that does not look at the refusal would run its script for good, and not roll it back.
+#[test]
+fn script_of_a_refused_debugger_does_not_run() {
+    let mut world = World::new(settings());
+    let [debugs, other] = [0; 2].map(|_| world.accept());
+    world.asks(debugs, &["SCRIPT DEBUG YES", "EVAL x 0", "EVALSHA x 0"]);
+    let got = world.got(debugs);
+    assert_eq!(got.matches("-ERR respool: ").count(), 3, "{got}");
+    assert_eq!(world.sent(world.shared), "");
+    world.asks(debugs, &["SCRIPT DEBUG NO", "EVAL x 0"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["EVAL x 0"]));
+    world.says(world.shared, "$-1\r\n");
+    world.asks(other, &["EVAL y 0"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["EVAL y 0"]));
+}
