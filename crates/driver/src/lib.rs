@@ -22,13 +22,13 @@ use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use respool_engine::settings::{Address, Settings};
+use respool_engine::settings::{Address, PasswordSource, Settings};
 use respool_engine::{Counters, Worker as WorkerId};
 
 pub use child::spawn_tied;
 
 use crate::listen::{Listener, SocketFile};
-use crate::mailbox::{Mailbox, Order};
+use crate::mailbox::{Mailbox, NewPassword, Order};
 use crate::worker::{Shared, Worker};
 
 /// What [`start`] needs.
@@ -114,6 +114,12 @@ pub enum Notice {
         from: String,
         /// How many, since this was last said.
         count: u64,
+    },
+    /// A server refuses a password that has a source, which may have another one by now. Told of
+    /// each refusal.
+    PasswordRefused {
+        /// Where the password comes from.
+        source: PasswordSource,
     },
     /// A client has set options of ours, for all workers.
     OptionsSet {
@@ -332,6 +338,21 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
     })
 }
 
+/// Tells the workers new passwords.
+#[derive(Clone)]
+pub struct Passwords(Arc<Shared>);
+
+impl Passwords {
+    /// A source has this password now. What links are up stays.
+    pub fn tell(&self, source: PasswordSource, password: &str) {
+        let password = password.into();
+        let new = NewPassword { source, password };
+        for mailbox in &self.0.mailboxes {
+            mailbox.send(Order::Password(new.clone()));
+        }
+    }
+}
+
 impl Running {
     /// The addresses in the order of [`Setup::listeners`], with the ports the kernel chose.
     pub fn addresses(&self) -> Vec<Address> {
@@ -345,6 +366,11 @@ impl Running {
             .iter()
             .map(worker::read_report)
             .collect()
+    }
+
+    /// By which new passwords reach the workers, as long as they run.
+    pub fn passwords(&self) -> Passwords {
+        Passwords(self.shared.clone())
     }
 
     /// Stops accepting, lets every request that has arrived be answered, closes. Returns at once;

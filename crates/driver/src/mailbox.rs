@@ -1,10 +1,12 @@
 //! How other threads reach a worker: a queue, and an eventfd that wakes it.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use respool_engine::settings::PasswordSource;
 use respool_engine::{Answer, LinkId, Question};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -15,6 +17,8 @@ pub(crate) enum Order {
     Drain,
     /// End now.
     Stop,
+    /// A source of passwords has this one now.
+    Password(NewPassword),
     /// A host name was looked up for the `attempt`-th connection of a link.
     Resolved {
         link: LinkId,
@@ -29,6 +33,20 @@ pub(crate) enum Order {
     },
     /// What another worker answers to that.
     Answer { ticket: u64, answer: Answer },
+}
+
+/// A password with its source.
+#[derive(Clone)]
+pub(crate) struct NewPassword {
+    pub(crate) source: PasswordSource,
+    pub(crate) password: Arc<str>,
+}
+
+// Passwords never reach a log by way of a debug format.
+impl fmt::Debug for NewPassword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
 }
 
 #[derive(Debug)]

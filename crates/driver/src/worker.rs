@@ -262,6 +262,7 @@ impl Worker {
                     attempt,
                     addresses,
                 } => self.resolved(link, attempt, addresses),
+                Order::Password(new) => self.engine.handle_password(new.source, &new.password),
                 Order::Question {
                     from,
                     ticket,
@@ -339,6 +340,7 @@ impl Worker {
                     effect,
                 },
                 Event::LoginsRefused { from, count } => Notice::LoginsRefused { from, count },
+                Event::PasswordRefused { source } => Notice::PasswordRefused { source },
                 Event::OptionsSet {
                     peer,
                     pool,

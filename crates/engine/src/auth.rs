@@ -539,6 +539,7 @@ pub(crate) fn credentials(name: Option<&[u8]>, password: &[u8]) -> Option<Creden
     Some(Credentials {
         user: Some(text(name.unwrap_or(b"default"))?),
         password: text(password)?,
+        source: None,
     })
 }
 

@@ -28,7 +28,7 @@ use crate::link::{Link, Role, State};
 use crate::pool::{Group, Server, ServerId};
 use crate::route::Standing;
 use crate::session::{Flags, Pins, Session};
-use crate::settings::{Address, PoolKind, ServerSettings};
+use crate::settings::{Address, Credentials, PoolKind, ServerSettings};
 use crate::slots::Key;
 use crate::time::Time;
 
@@ -214,6 +214,11 @@ impl Cluster {
             unsure: Vec::new(),
             unsure_since: None,
         }
+    }
+
+    /// Who we are to any node that is met from now on.
+    pub(crate) fn credentials_mut(&mut self) -> Option<&mut Credentials> {
+        self.template.credentials.as_mut()
     }
 
     #[inline]

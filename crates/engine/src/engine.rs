@@ -47,7 +47,7 @@ use crate::resume::Resume;
 use crate::returns::Expected;
 use crate::scripts::Scripts;
 use crate::session::{Flags, Origin, Pins, Session};
-use crate::settings::{Address, Settings};
+use crate::settings::{Address, PasswordSource, Settings};
 use crate::slots::{Key, Slots};
 use crate::slow_readers::{EVERYBODYS, SlowReaders};
 use crate::subscriptions::Hub;
@@ -169,6 +169,12 @@ pub enum Event {
         from: String,
         /// How many, since this was last told.
         count: u64,
+    },
+    /// A server refuses a password that has a source: the source may have another one by now. Told
+    /// of each refusal.
+    PasswordRefused {
+        /// Where the password comes from.
+        source: PasswordSource,
     },
     /// A client has set options of ours.
     OptionsSet {

@@ -49,6 +49,7 @@ mod monitor;
 mod node;
 mod outage;
 mod parking;
+mod passwords;
 mod pinned;
 mod polling;
 mod pool;

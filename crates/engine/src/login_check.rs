@@ -108,6 +108,18 @@ impl Engine {
         }
     }
 
+    /// Asks whether a server accepts the login, though the last check was a moment ago.
+    pub(crate) fn check_login_now(&mut self, server: ServerId) {
+        let every_ms = self.settings.timeouts.login_check_ms;
+        let is_asked = every_ms > 0 && self.settings.users.is_empty() && self.sessions.len() > 0;
+        if is_asked
+            && self.server(server).trust.is_check_due(self.now, 0)
+            && self.is_checked(server)
+        {
+            self.check_login(server);
+        }
+    }
+
     fn check_login(&mut self, server: ServerId) {
         let Some(link) = self.probing_link(server, true) else {
             return;
@@ -239,9 +251,13 @@ impl Engine {
 
     /// A server refuses the configured login.
     pub(crate) fn login_refused(&mut self, server: ServerId, error: &[u8]) {
+        let is_sought = self.seek_password(server, error);
         let now = self.now;
         let trust = &mut self.servers[usize::from(server.0)].trust;
         let withdrawn = trust.handle_refused(error, now);
+        if withdrawn.is_some() && is_sought {
+            trust.handle_sought(now);
+        }
         if let Some(since) = withdrawn.filter(|_| self.decides_login(server)) {
             let state = self.server(server);
             let pool = usize::from(state.pool);
@@ -364,6 +380,7 @@ mod tests {
         let own = Credentials {
             user: None,
             password: "p".to_owned(),
+            source: None,
         };
         for (replies, expected) in [
             (vec![b"+OK\r\n".as_slice(), HELLO], Found::Accepted),

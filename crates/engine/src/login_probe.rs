@@ -158,7 +158,11 @@ impl Engine {
             Role::Probe => !has_credentials,
             _ => link.key.user == CONFIGURED,
         };
+        let is_sentinels = link.role == Role::Sentinel;
         match refusal {
+            Some(error) if is_sentinels => {
+                self.seek_password(server, error);
+            }
             _ if !is_configured => {}
             None => self.login_accepted(server),
             Some(error) => self.login_refused(server, error),

@@ -22,7 +22,7 @@ use crate::engine::{Action, Engine, LinkId, TICK_MS};
 use crate::limits::SENTINELS_WATCHED_MAX;
 use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::{Server, ServerId};
-use crate::settings::{Address, ServerSettings};
+use crate::settings::{Address, Credentials, ServerSettings};
 use crate::slots::Key;
 use crate::slow_readers::EVERYBODYS;
 use crate::time::Time;
@@ -94,6 +94,11 @@ impl Watch {
             template: sentinels.first()?.clone(),
             watchers: Vec::new(),
         })
+    }
+
+    /// Who we are to any Sentinel that is met from now on.
+    pub(crate) fn credentials_mut(&mut self) -> Option<&mut Credentials> {
+        self.template.credentials.as_mut()
     }
 }
 

@@ -144,7 +144,15 @@ pub struct User {
     pub name: String,
     /// Clear text.
     pub password: String,
+    /// Where the password comes from, if it may change.
+    pub source: Option<PasswordSource>,
 }
+
+/// A source of passwords, such as a file, by a number that the owner of the settings gives. The
+/// engine reads no file: it names the source when a server refuses a password from it, and is told
+/// a new one by `Engine::handle_password`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PasswordSource(pub u16);
 
 /// Who we are to a server.
 #[derive(Clone, PartialEq, Eq)]
@@ -153,6 +161,8 @@ pub struct Credentials {
     pub user: Option<String>,
     /// Clear text.
     pub password: String,
+    /// Where the password comes from, if it may change.
+    pub source: Option<PasswordSource>,
 }
 
 // Passwords never reach a log by way of a debug format.

@@ -167,10 +167,13 @@ impl Engine {
         }
         let its_server = link.key.server;
         link.state = State::Down;
-        if refusal.is_none() {
+        // A password that comes from a file may be replaced there at any moment.
+        let awaits_password = self.awaits_password(key, refusal.as_deref());
+        let may_retry = refusal.is_none() || awaits_password;
+        if may_retry {
             self.begin_outage(its_server, was_up);
         }
-        let retries = refusal.is_none() && self.retries(key, was_up);
+        let retries = may_retry && self.retries(key, was_up);
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -247,6 +250,9 @@ impl Engine {
                 _ if was_up && has_left => {}
                 _ if was_up => self.note_lost(kind.server),
                 true if theirs || kind.user != CONFIGURED => {}
+                true if awaits_password => {
+                    self.note_unreachable(kind.server, (began, retries), reason);
+                }
                 true => self.note_refused(kind.server),
                 false => self.note_unreachable(kind.server, (began, retries), reason),
             }

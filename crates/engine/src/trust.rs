@@ -33,6 +33,8 @@ pub(crate) struct Trust {
     checking: Option<Key>,
     /// Whether new sessions wait for that answer: the one before was old.
     holding: bool,
+    /// Since when a new password is sought, after the login was withdrawn.
+    sought_at: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,10 +66,12 @@ impl Trust {
         self.checking.is_none() && now.since_ms(self.heard_at) >= most_ms
     }
 
-    /// Whether new sessions wait for the answer to a check, which takes at most
+    /// Whether new sessions wait for the answer to a check, or for a new password. Both take at most
     /// [`NEWCOMER_WAIT_MS`].
     pub(crate) fn holds_newcomers(&self, now: Time) -> bool {
-        self.checking.is_some() && self.holding && now.since_ms(self.checked_at) < NEWCOMER_WAIT_MS
+        let is_young = |since| now.since_ms(since) < NEWCOMER_WAIT_MS;
+        let is_checked = self.checking.is_some() && self.holding && is_young(self.checked_at);
+        is_checked || self.sought_at.is_some_and(is_young)
     }
 
     /// The word for INFO.
@@ -86,6 +90,7 @@ impl Trust {
     pub(crate) fn handle_accepted(&mut self, now: Time) -> bool {
         self.heard_at = now;
         self.vouched_at = now;
+        self.sought_at = None;
         std::mem::replace(&mut self.state, State::Accepted) == State::Withdrawn
     }
 
@@ -108,6 +113,11 @@ impl Trust {
             self.state = State::Withdrawn;
         }
         withdraws.then_some(self.vouched_at)
+    }
+
+    /// The login was withdrawn, and a new password is sought.
+    pub(crate) fn handle_sought(&mut self, now: Time) {
+        self.sought_at = Some(now);
     }
 
     /// A check was asked on this link.
@@ -199,6 +209,20 @@ mod tests {
         assert!(!trust.holds_newcomers(at(1_702)));
         trust.handle_check_end(LINK);
         assert!(!trust.holds_newcomers(at(1_203)));
+    }
+
+    /// A new password is sought for a moment, then new sessions must authenticate.
+    #[test]
+    fn newcomers_wait_for_a_new_password_for_a_while() {
+        let mut trust = Trust::default();
+        let at = |ms| Time(0).plus_ms(ms);
+        trust.handle_accepted(at(0));
+        trust.handle_refused(NOAUTH, at(100));
+        trust.handle_sought(at(100));
+        assert!(trust.holds_newcomers(at(599)));
+        assert!(!trust.holds_newcomers(at(600)));
+        trust.handle_accepted(at(200));
+        assert!(!trust.holds_newcomers(at(201)));
     }
 
     /// Sessions that came after the last accepted answer was asked for came in wrongly, if the next

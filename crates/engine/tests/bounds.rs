@@ -708,6 +708,7 @@ fn with_user() -> Settings {
     settings.users = vec![User {
         name: "default".to_owned(),
         password: "secret".to_owned(),
+        source: None,
     }];
     settings
 }

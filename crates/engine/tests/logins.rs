@@ -89,6 +89,7 @@ fn checked(credentials: Option<&str>) -> (World, LinkId, SessionId) {
         server.credentials = credentials.map(|password| Credentials {
             user: Some("app".to_owned()),
             password: password.to_owned(),
+            source: None,
         });
     }
     let mut world = World::new(settings);
@@ -378,6 +379,7 @@ fn own_user() -> World {
     settings.users.push(User {
         name: String::from("alice"),
         password: String::from("right"),
+        source: None,
     });
     World::new(settings)
 }

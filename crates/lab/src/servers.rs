@@ -256,6 +256,11 @@ impl Proxy {
         self.process.signal(Signal::TERM);
     }
 
+    /// Has it read its password files again (SIGHUP).
+    pub fn hang_up(&self) {
+        self.process.signal(Signal::HUP);
+    }
+
     /// Waits until it has ended; kills it when it has not in time.
     ///
     /// # Errors

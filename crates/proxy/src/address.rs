@@ -7,13 +7,17 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
-use respool_engine::settings::{Address, Announced, Reads};
+use respool_engine::settings::{Address, Announced, PasswordSource, Reads};
 
+use crate::options::parse_path;
 use crate::reads::{self, PARAMETERS};
 use crate::sharded::Shards;
 use crate::watched::Watched;
 
-const ONLY_DB: &str = "the only parameter after `?` is db=N";
+const ONLY_DB: &str = "the parameters after `?` are db and password-file";
+
+/// The parameter of every URL that names the file with the password.
+pub(crate) const PASSWORD_FILE: &str = "password-file";
 
 /// What Redis listens on unless told otherwise.
 const REDIS_PORT: u16 = 6379;
@@ -48,6 +52,10 @@ pub(crate) struct BackendUrl {
     pub(crate) user: Option<String>,
     /// Clear text.
     pub(crate) password: Option<String>,
+    /// The file that has the password instead.
+    pub(crate) password_file: Option<PathBuf>,
+    /// The number of that file among all that hold passwords, once it was read.
+    pub(crate) source: Option<PasswordSource>,
     /// The database that a session starts in.
     pub(crate) db: u32,
     /// Where keys are read.
@@ -64,6 +72,8 @@ impl Default for BackendUrl {
             servers: Named::One(address),
             user: None,
             password: None,
+            password_file: None,
+            source: None,
             db: 0,
             reads: Reads::default(),
         }
@@ -77,28 +87,33 @@ impl fmt::Display for BackendUrl {
             Some(user) => format!("{}@", percent_encode(user, b"-._~")),
             None => String::new(),
         };
+        let mut parameters = Vec::new();
+        if let Some(path) = &self.password_file {
+            parameters.push((PASSWORD_FILE, path.to_string_lossy().into_owned()));
+        }
         match &self.servers {
             Named::One(Address::Unix(path)) => {
                 let path = percent_encode(&path.to_string_lossy(), b"-._~/");
-                write!(f, "unix://{user}{path}?db={}", self.db)
+                write!(f, "unix://{user}{path}")?;
+                parameters.insert(0, ("db", self.db.to_string()));
             }
-            Named::One(address) => write!(f, "redis://{user}{address}/{}", self.db),
+            Named::One(address) => write!(f, "redis://{user}{address}/{}", self.db)?,
             Named::Cluster(seeds) => {
                 let seeds: Vec<_> = seeds.iter().map(Address::to_string).collect();
                 write!(f, "redis-cluster://{user}{}/{}", seeds.join(","), self.db)?;
-                write_parameters(f, reads::parameters(&self.reads))
+                parameters.extend(reads::parameters(&self.reads));
             }
             Named::Sharded(shards) => {
                 write!(f, "redis-sharded://{user}{shards}/{}", self.db)?;
-                write_parameters(f, shards.parameters())
+                parameters.extend(shards.parameters());
             }
             Named::Watched(watched) => {
                 write!(f, "redis-sentinel://{user}{watched}/{}", self.db)?;
-                let mut parameters = watched.parameters();
+                parameters.extend(watched.parameters());
                 parameters.extend(reads::parameters(&self.reads));
-                write_parameters(f, parameters)
             }
         }
+        write_parameters(f, parameters)
     }
 }
 
@@ -108,7 +123,7 @@ fn write_parameters(
 ) -> fmt::Result {
     let mut before = '?';
     for (name, value) in parameters {
-        let value = percent_encode(&value, b"-._~:,");
+        let value = percent_encode(&value, b"-._~:,/");
         write!(f, "{before}{name}={value}")?;
         before = '&';
     }
@@ -191,6 +206,11 @@ impl BackendUrl {
             Named::Cluster(seeds) => seeds.iter().collect(),
             Named::Watched(watched) => watched.addresses().collect(),
         }
+    }
+
+    /// Whether it says who we are to the servers, by a password or by a file.
+    pub(crate) fn has_password(&self) -> bool {
+        self.password.is_some() || self.password_file.is_some()
     }
 
     /// Without so many links not all of it can be used.
@@ -306,6 +326,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
     };
     let has_replicas = matches!(scheme, "redis-cluster" | "redis-sentinel");
     let mut reads = Reads::default();
+    let mut password_file = None;
     let (mut given, mut others) = (Vec::new(), Vec::new());
     for parameter in parameters
         .split('&')
@@ -314,6 +335,10 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         match parameter.split_once('=') {
             Some(("db", _)) if db.is_some() => return Err("names the database twice".into()),
             Some(("db", number)) => db = Some(parse_db(number)?),
+            Some((PASSWORD_FILE, value)) => {
+                given.push(PASSWORD_FILE);
+                password_file = Some(parse_path(&percent_decode(value)?)?);
+            }
             Some((name, value)) => {
                 given.push(name);
                 let value = percent_decode(value)?;
@@ -325,7 +350,9 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
                     Some(taken) => taken?,
                     None if one.is_none() => others.push((name, value)),
                     None if has_replicas => {
-                        return Err(format!("the parameters after `?` are db, {PARAMETERS}"));
+                        return Err(format!(
+                            "the parameters after `?` are db, password-file, {PARAMETERS}"
+                        ));
                     }
                     None => return Err(ONLY_DB.into()),
                 }
@@ -336,6 +363,9 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         }
     }
     reads::check(&reads)?;
+    if password.is_some() && password_file.is_some() {
+        return Err("has a password and a password-file: leave one of them away".into());
+    }
     let servers = match one {
         Some(named) => named,
         None if scheme == "redis-sentinel" => {
@@ -353,6 +383,8 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         servers,
         user,
         password,
+        password_file,
+        source: None,
         db: db.unwrap_or(0),
         reads,
     })
@@ -553,10 +585,15 @@ mod tests {
             servers: Named::One(address),
             user: user.map(str::to_owned),
             password: password.map(str::to_owned),
+            password_file: None,
+            source: None,
             db,
             reads: Reads::default(),
         };
         let socket = || Address::Unix("/run/r s.sock".into());
+        let file = parse_backend("redis://u@h:1?password-file=/run/a%20b&db=3").unwrap();
+        assert_eq!(file.password_file.as_deref(), Some(Path::new("/run/a b")));
+        assert_eq!(file.to_string(), "redis://u@h:1/3?password-file=/run/a%20b");
         for (text, backend) in [
             ("redis://host", url(tcp("host", 6379), None, None, 0)),
             ("redis://host/", url(tcp("host", 6379), None, None, 0)),
@@ -640,7 +677,7 @@ mod tests {
             ("redis://host/SECRET", "the database must be a number"),
             ("redis://host/2147483648", "the database must be a number"),
             ("redis://host/1?db=1", "the database twice"),
-            ("redis://host?SECRET=1", "only parameter"),
+            ("redis://host?SECRET=1", "are db and password-file"),
             ("redis-cluster://host?SECRET", "NAME=VALUE"),
             ("unix://host/run/r.sock", "three slashes"),
             ("unix:", "needs the path"),
@@ -690,7 +727,7 @@ mod tests {
             ("redis-cluster://:SECRET@", "needs a host"),
             ("redis-cluster://h:1,", "needs a host"),
             ("redis-cluster://h:1,h:SECRET", "from 1 to 65535"),
-            ("redis-cluster://h:1?SECRET=1", "db, reads, zone,"),
+            ("redis-cluster://h:1?SECRET=1", "db, password-file, reads,"),
             (
                 "redis-cluster://h:1?reads=SECRET",
                 "reads is one of primary, ",
@@ -750,7 +787,17 @@ mod tests {
             ),
             ("redis://h:1?db=1&db=1", "the database twice"),
             ("unix:///s?db=1&db=1", "the database twice"),
-            ("redis://h:1?reads=replica", "only parameter"),
+            ("redis://:p@h?password-file=/f", "leave one of them away"),
+            ("redis://h?password-file=", "must be a path"),
+            (
+                "redis://h?password-file=/f&password-file=/g",
+                "password-file is given twice",
+            ),
+            (
+                "redis-sentinel://h/m?sentinel-password=p&sentinel-password-file=/f",
+                "leave one of them away",
+            ),
+            ("redis://h:1?reads=replica", "are db and password-file"),
             ("redis-cluster://h:1/SECRET", "the database must be"),
             ("redis-sentinel://:SECRET@", "needs a host"),
             ("redis-sentinel://h:1,/m", "needs a host"),

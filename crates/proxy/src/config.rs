@@ -1,29 +1,24 @@
 //! From what was given to what is run: one whole, checked configuration, or every reason why not.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use respool_driver::SocketAccess;
 use respool_engine::limits::Limits;
 use respool_engine::settings::{
-    Address, Announced, Credentials, FlushRule, Part, PoolKind, PoolSettings, ServerSettings,
-    Settings, Shows, User,
+    Address, Announced, Credentials, FlushRule, Part, PasswordSource, PoolKind, PoolSettings,
+    ServerSettings, Settings, Shows, User,
 };
 use respool_protocol::hashing::SERVERS_MAX;
 
-use crate::address::{BackendUrl, Named};
+use crate::address::{BackendUrl, Named, PASSWORD_FILE};
 use crate::descriptors::Room;
-use crate::options::{
-    Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Topic, Values, find, parse_secret,
-};
+use crate::options::{Kind, LogFormat, LogLevel, OPTIONS, Opt, Threads, Topic, Values, find};
+use crate::passwords::{PasswordFiles, readable_by_others};
 use crate::pools::{NamedPool, OF_ONE, POOLS_MAX, PREFIXES_MAX, PoolOption, Prefix, about};
 use crate::problem::{Place, Problem};
-use crate::raw::{RawConfig, read_file};
+use crate::raw::RawConfig;
 use crate::spawn::Plan;
-
-/// Bytes of a password file. At it, the file is refused: a device may never end.
-const SECRET_BYTES_MAX: u64 = 64 << 10;
 
 /// A configuration that holds together.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) workers: usize,
     /// What the engine is told; its pools are filled in once their servers' addresses are known.
     settings: Settings,
+    /// The files that hold the passwords of servers and users.
+    pub(crate) password_files: PasswordFiles,
     /// Mode, owner and group of sockets in the file system.
     pub(crate) socket_access: SocketAccess,
     /// How long a stop waits.
@@ -105,8 +102,9 @@ impl Config {
     pub(crate) fn resolve(mut raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
         let mut warnings = std::mem::take(&mut raw.warnings);
         let (resolved, mut problems) = Resolved::from_raw(raw);
-        let pools = resolved.pools(&mut problems);
-        let users = resolved.users(&mut problems);
+        let mut files = PasswordFiles::default();
+        let pools = resolved.pools(&mut files, &mut problems);
+        let users = resolved.users(&mut files, &mut problems);
         resolved.check_listeners(&pools, &mut problems);
         resolved.check_announced(&pools, &mut problems);
         resolved.check_relations(&mut problems);
@@ -114,7 +112,7 @@ impl Config {
         if !problems.is_empty() {
             return Err(problems);
         }
-        warnings.extend(resolved.readable_secrets());
+        warnings.extend(resolved.readable_secrets(&files));
         let values = &resolved.values;
         let config = Config {
             pools,
@@ -133,6 +131,7 @@ impl Config {
                 lost_subscriptions: values.lost_subscriptions,
                 refused: values.refused.iter().copied().collect(),
             },
+            password_files: files,
             socket_access: SocketAccess {
                 mode: values.socket_mode,
                 owner: values.socket_owner.as_ref().map(|owner| owner.id),
@@ -233,6 +232,7 @@ impl PoolConfig {
         let credentials = server.password.clone().map(|password| Credentials {
             user: server.user.clone(),
             password,
+            source: server.source,
         });
         let one = |address| ServerSettings {
             address,
@@ -311,12 +311,12 @@ impl Resolved {
 
     /// What is behind us: the pools that have names, or the one of `listen` and `backend`. Every
     /// named one is whole unless there is a problem.
-    fn pools(&self, problems: &mut Vec<Problem>) -> Vec<PoolConfig> {
+    fn pools(&self, files: &mut PasswordFiles, problems: &mut Vec<Problem>) -> Vec<PoolConfig> {
         if !self.has_named_pools() {
             return vec![PoolConfig {
                 name: None,
                 listen: self.values.listen.clone(),
-                backend: self.backend(problems),
+                backend: self.backend(files, problems),
                 flush: None,
                 announce: self.values.announce.clone(),
                 shows: self.values.shows,
@@ -346,11 +346,14 @@ impl Resolved {
                 continue;
             };
             check_parts(pool, url, problems);
-            if let (Some(user), None) = (&url.user, &url.password) {
-                let what =
-                    format!("names the user `{user}` and no password: write it behind a colon");
-                problems.push(about(Some(name), "backend", place, what));
+            let mut wrong = |what: String| problems.push(about(Some(name), "backend", place, what));
+            if let Some(user) = url.user.as_ref().filter(|_| !url.has_password()) {
+                wrong(format!(
+                    "names the user `{user}` and no password: write it behind a colon, or give \
+                     `password-file`"
+                ));
             }
+            let url = with_passwords(url, PASSWORD_FILE, files, &mut wrong);
             named.push(PoolConfig {
                 name: Some(name.to_owned()),
                 listen: pool
@@ -358,7 +361,7 @@ impl Resolved {
                     .iter()
                     .map(|(address, _)| address.clone())
                     .collect(),
-                backend: Backend::Server(Box::new(url.clone())),
+                backend: Backend::Server(Box::new(url)),
                 flush: self.rule_of(pool),
                 announce: self.values_of(pool).announce,
                 shows: self.values_of(pool).shows,
@@ -366,7 +369,10 @@ impl Resolved {
                     let prefixes = pool.prefixes.iter();
                     let part = |part: &Prefix<BackendUrl>| PartConfig {
                         prefix: part.prefix.clone(),
-                        url: part.url.clone(),
+                        url: with_passwords(&part.url, PASSWORD_FILE, files, &mut |what| {
+                            let what = format!("`{}`: {what}", part.prefix);
+                            problems.push(about(Some(name), "prefixes", &part.place, what));
+                        }),
                         strip: part.strip,
                     };
                     prefixes.map(part).collect()
@@ -403,7 +409,7 @@ impl Resolved {
     }
 
     /// The server behind us: of `backend` and `spawn`, the later layer's.
-    fn backend(&self, problems: &mut Vec<Problem>) -> Backend {
+    fn backend(&self, files: &mut PasswordFiles, problems: &mut Vec<Problem>) -> Backend {
         let values = &self.values;
         let (url_layer, spawn_layer) = (self.place("backend").layer(), self.place("spawn").layer());
         if values.spawn && url_layer == spawn_layer {
@@ -423,48 +429,56 @@ impl Resolved {
             }
         }
         let mut url = values.backend.clone();
-        url.password = self.backend_password(&url, problems);
-        if let (Some(user), None) = (&url.user, &url.password) {
+        let in_url = url.has_password().then_some("backend");
+        let literal = values.backend_password.as_ref();
+        let literal = literal.map(|_| "backend-password");
+        let file = values.backend_password_file.as_ref();
+        let file = file.map(|_| "backend-password-file");
+        match self.latest(&[in_url, literal, file], problems) {
+            None | Some("backend") => {}
+            Some("backend-password") => {
+                url.password.clone_from(&values.backend_password);
+                url.password_file = None;
+            }
+            Some(_) => {
+                url.password = None;
+                url.password_file.clone_from(&values.backend_password_file);
+            }
+        }
+        if let Some(user) = url.user.as_ref().filter(|_| !url.has_password()) {
             let what = format!(
                 "names the user `{user}` and no password: write it behind a colon, or give \
                  `backend-password`"
             );
             problems.push(Problem::of_option("backend", self.place("backend"), what));
         }
-        Backend::Server(Box::new(url))
-    }
-
-    fn backend_password(&self, url: &BackendUrl, problems: &mut Vec<Problem>) -> Option<String> {
-        let values = &self.values;
-        let in_url = url.password.as_ref().map(|_| "backend");
-        let literal = values.backend_password.as_ref().map(|_| "backend-password");
-        let file = values
-            .backend_password_file
-            .as_ref()
-            .map(|_| "backend-password-file");
-        match self.latest(&[in_url, literal, file], problems)? {
-            "backend" => url.password.clone(),
-            "backend-password" => values.backend_password.clone(),
-            name => self.read_secret(name, values.backend_password_file.as_deref()?, problems),
-        }
+        let by_option = file.filter(|_| url.password_file == values.backend_password_file);
+        let (name, option) = match by_option {
+            Some(name) => (name, "--backend-password-file"),
+            None => ("backend", PASSWORD_FILE),
+        };
+        let mut wrong = |what| problems.push(Problem::of_option(name, self.place(name), what));
+        Backend::Server(Box::new(with_passwords(&url, option, files, &mut wrong)))
     }
 
     /// Who may connect: the user `default`, if there is a password, and the named ones.
-    fn users(&self, problems: &mut Vec<Problem>) -> Vec<User> {
+    fn users(&self, files: &mut PasswordFiles, problems: &mut Vec<Problem>) -> Vec<User> {
         let values = &self.values;
         let literal = values.password.as_ref().map(|_| "password");
         let file = values.password_file.as_ref().map(|_| "password-file");
         let password = match self.latest(&[literal, file], problems) {
             None => None,
-            Some("password") => values.password.clone(),
+            Some("password") => values.password.clone().map(|password| (password, None)),
             Some(name) => {
                 let path = values.password_file.as_deref();
-                path.and_then(|path| self.read_secret(name, path, problems))
+                let read = path.and_then(|path| self.read_secret(name, path, files, problems));
+                read.map(|(password, source)| (password, Some(source)))
             }
         };
-        let default = password.map(|password| User {
+        let default = password.map(|(password, source)| User {
             name: "default".into(),
             password,
+            source,
         });
         let mut users: Vec<User> = Vec::new();
         for user in default.iter().chain(&values.users) {
@@ -508,42 +522,26 @@ impl Resolved {
         latest
     }
 
-    fn read_secret(&self, name: &str, path: &Path, problems: &mut Vec<Problem>) -> Option<String> {
-        let secret = read_file(path, SECRET_BYTES_MAX)
-            .map_err(|error| format!("`{}` cannot be read: {error}", path.display()))
-            .and_then(|bytes| {
-                String::from_utf8(bytes).map_err(|_| format!("`{}` is not UTF-8", path.display()))
-            })
-            .and_then(|text| {
-                let text = text.strip_suffix('\n').unwrap_or(&text);
-                parse_secret(text.strip_suffix('\r').unwrap_or(text))
-                    .map_err(|_| format!("`{}` is empty: it must hold a password", path.display()))
-            });
+    /// The password in a file that an option names, and the number of that file.
+    fn read_secret(
+        &self,
+        name: &str,
+        path: &Path,
+        files: &mut PasswordFiles,
+        problems: &mut Vec<Problem>,
+    ) -> Option<(String, PasswordSource)> {
+        let secret = files.read(&format!("--{name}"), path);
         secret
             .map_err(|what| problems.push(Problem::of_option(name, self.place(name), what)))
             .ok()
     }
 
     /// Warnings about files that hold a password and that other users of the machine may read.
-    fn readable_secrets(&self) -> Vec<String> {
-        let values = &self.values;
-        let files = [
-            ("password-file", values.password_file.as_deref()),
-            (
-                "backend-password-file",
-                values.backend_password_file.as_deref(),
-            ),
-        ];
-        let files = files
-            .into_iter()
-            .filter_map(|(name, path)| Some((name, path?)));
+    fn readable_secrets(&self, files: &PasswordFiles) -> Vec<String> {
         let config = self.file_with_secrets();
-        let config = config.iter().map(|path| ("config", Path::new(path)));
-        let warnings = files.chain(config).filter_map(|(name, path)| {
-            let warning = readable_by_others(path)?;
-            Some(format!("--{name}: {warning}"))
-        });
-        warnings.collect()
+        let config = config.and_then(|path| readable_by_others(Path::new(&path)));
+        let config = config.map(|warning| format!("--config: {warning}"));
+        files.warnings().chain(config).collect()
     }
 
     /// The configuration file, if a password stands in it.
@@ -842,31 +840,33 @@ impl Resolved {
     }
 }
 
-/// Whether other users of the machine may read or write a file, and what to do about it.
-fn readable_by_others(path: &Path) -> Option<String> {
-    let file = std::fs::metadata(path).ok().filter(|file| file.is_file())?;
-    let mode = file.mode() & 0o7777;
-    // Where the file is another user's, respool may need its group to read it.
-    let is_ours = file.uid() == rustix::process::geteuid().as_raw();
-    let (group, others) = (is_ours && mode & 0o060 != 0, mode & 0o006 != 0);
-    let readers = match (group, others) {
-        (false, false) => return None,
-        (true, false) => "its group",
-        (false, true) => "every user",
-        (true, true) => "its group and every user",
-    };
-    let path = path.display();
-    let remedy = match is_ours {
-        true => format!("say `chmod 600 {path}`"),
-        // Without its group first, respool could not read it any more.
-        false => format!(
-            "say `chgrp GROUP {path}` and then `chmod 640 {path}`, with a group of respool's user"
-        ),
-    };
-    Some(format!(
-        "`{path}` holds a password and has the mode {mode:04o}: {readers} may read or change it; \
-         {remedy}"
-    ))
+/// The same URL with the passwords of the files that it names; `option`: what names the one for its
+/// servers.
+fn with_passwords(
+    url: &BackendUrl,
+    option: &str,
+    files: &mut PasswordFiles,
+    wrong: &mut dyn FnMut(String),
+) -> BackendUrl {
+    let mut url = url.clone();
+    if let Some(path) = &url.password_file {
+        match files.read(option, path) {
+            Ok((password, source)) => {
+                url.password = Some(password);
+                url.source = Some(source);
+            }
+            Err(what) => wrong(what),
+        }
+    }
+    if let Named::Watched(watched) = &mut url.servers
+        && let Some(path) = &watched.password_file
+    {
+        match files.read("sentinel-password-file", path) {
+            Ok(read) => watched.set_password(read),
+            Err(what) => wrong(what),
+        }
+    }
+    url
 }
 
 /// What must be true of the backends among which keys are divided by how they begin.
@@ -900,9 +900,10 @@ fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) 
                 url.db
             ));
         }
-        if let (Some(user), None) = (&part.user, &part.password) {
+        if let Some(user) = part.user.as_ref().filter(|_| !part.has_password()) {
             problem(format!(
-                "names the user `{user}` and no password: write it behind a colon"
+                "names the user `{user}` and no password: write it behind a colon, or give \
+                 `password-file`"
             ));
         }
         for keeper in keepers(part) {

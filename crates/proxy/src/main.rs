@@ -5,7 +5,8 @@
 //! - [`arguments`] reads the command line, [`raw`] keeps what every layer gives, with its place;
 //! - [`options`] is the one table of options, [`address`] reads listeners and URLs, [`pools`]
 //!   what names several of them;
-//! - [`config`] makes one checked configuration of it, or says every [`problem`];
+//! - [`config`] makes one checked configuration of it, or says every [`problem`]; [`passwords`]
+//!   reads the files that hold passwords, then and later;
 //! - [`serve`] runs it: open files ([`descriptors`]), a server of our own ([`spawn`]), the workers
 //!   (crate `driver`), signals, the drain; [`logs`] says what happens, as often as
 //!   [`line_rates`] lets it and as [`log_lines`] can write it, in the characters of [`mod@plain`];
@@ -22,6 +23,7 @@ mod log_lines;
 mod logs;
 mod manual;
 mod options;
+mod passwords;
 mod plain;
 mod pools;
 mod problem;

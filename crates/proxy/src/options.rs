@@ -370,7 +370,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
                password are those of every node.\n\nredis-sentinel://HOST:PORT,HOST:PORT/NAME is the primary that Sentinels watch under that \
                name: any of them, on port 26379 unless given. With NAME,NAME the keys are divided among several, as by redis-sharded:// and with \
                its parameters but for names. Of the servers user and password stand in front, the database behind the names (/NAME/DB); those of \
-               the Sentinels are the parameters sentinel-user and sentinel-password.\n\nIn front of a Cluster or Sentinels, the parameter reads says \
+               the Sentinels are the parameters sentinel-user and sentinel-password.\n\nWith the parameter password-file=PATH the password \
+               stands in a file, with sentinel-password-file=PATH that of the Sentinels: see backend-password-file.\n\nIn front of a Cluster or Sentinels, the parameter reads says \
                where keys are read: primary; prefer-primary, while it is there; replica; prefer-replica, and if there is none the primary; \
                nearest, of all of them. zone=NAME: who is in it comes first, by what a Valkey says (availability-zone) or by how its host \
                begins, as in zones=10.1.:a,10.2.:b. weights=HOST:PORT:N,...: the part that a server gets beside others (1; 0: none). A session \
@@ -618,7 +619,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
         },
         value: "FILE",
         brief: "A file that holds that password",
-        more: "A line end behind the password is not part of it.",
+        more: "A line end behind the password is not part of it. respool reads the file again at SIGHUP. Sessions that have \
+               authenticated stay.",
         example: "/run/credentials/respool/password",
         ..OPTION
     },
@@ -711,7 +713,9 @@ pub(crate) static OPTIONS: &[Opt] = &[
         },
         value: "FILE",
         brief: "A file that holds that password",
-        more: "A line end behind the password is not part of it.",
+        more: "A line end behind the password is not part of it.\n\nrespool reads the file again when a server refuses the \
+               password, and at SIGHUP. New connections use what it finds; those that are up stay. If the file cannot \
+               be read or is empty, the password from before stays, and the log says so.",
         example: "/run/credentials/respool/backend-password",
         ..OPTION
     },
@@ -1491,6 +1495,7 @@ fn parse_user(text: &str) -> Result<User, String> {
     Ok(User {
         name: name.into(),
         password: parse_secret(password)?,
+        source: None,
     })
 }
 
@@ -1522,7 +1527,7 @@ fn parse_mode(text: &str) -> Result<u32, String> {
     }
 }
 
-fn parse_path(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn parse_path(text: &str) -> Result<PathBuf, String> {
     match text {
         "" => Err("is empty: it must be a path".into()),
         _ => Ok(text.into()),

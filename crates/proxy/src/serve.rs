@@ -22,12 +22,13 @@ use crate::config::{Backend, Config};
 use crate::descriptors::{self, Granted, Need, Room};
 use crate::line_rates::{Kind, LineRates};
 use crate::logs::{Logs, say_left_out};
+use crate::passwords::Rereader;
 use crate::spawn::SpawnedServer;
 
 /// How long a repeated signal is taken for the same wish.
 const SAME_WISH: Duration = Duration::from_millis(500);
 
-/// Signals that would end the process by default, and here do nothing but a line in the log.
+/// Signals that would end the process by default, and here do not.
 const NOTED: [(i32, &str); 7] = [
     (SIGHUP, "SIGHUP"),
     (SIGUSR1, "SIGUSR1"),
@@ -52,8 +53,9 @@ fn is_stop(signal: i32) -> bool {
     matches!(signal, SIGTERM | SIGINT | SIGQUIT)
 }
 
-/// Logs that a signal of [`NOTED`] has no effect, at most as often as `rates` admits.
-fn note(signal: i32, rates: &mut LineRates) {
+/// A signal of [`NOTED`]. SIGHUP has the password files read again; others have no effect. The log
+/// says so, at most as often as `rates` admits.
+fn note(signal: i32, rates: &mut LineRates, passwords: &Rereader) {
     let Some((_, name)) = NOTED.iter().find(|(noted, _)| *noted == signal) else {
         return;
     };
@@ -61,14 +63,18 @@ fn note(signal: i32, rates: &mut LineRates) {
     while let Some(left_out) = rates.poll_left_out(now) {
         say_left_out(&left_out);
     }
-    if !rates.admits(Kind::Signal, name, now) {
+    let is_told = rates.admits(Kind::Signal, name, now);
+    if signal == SIGHUP && passwords.has_files() {
+        return passwords.ask_all(is_told);
+    }
+    if !is_told {
         return;
     }
     if signal == SIGHUP {
         warn!(
             signal = name,
-            "nothing was reloaded: options are read at the start only; to change them, start respool \
-             anew and stop this process by SIGTERM"
+            "nothing was reloaded: there is no password file, and all other options are read at \
+             the start only; to change them, start respool anew and stop this process by SIGTERM"
         );
     } else {
         warn!(
@@ -164,6 +170,7 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
         format!("cannot wait for signals: {error}{remedy}")
     })?;
     let mut rates = LineRates::default();
+    let passwords = Rereader::new(&config.password_files);
     let (room, fewer) = room(config)?;
 
     let (mut servers, mut spawned) = (Vec::with_capacity(config.pools.len()), None);
@@ -174,7 +181,7 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
                 let mut asked = || {
                     signals
                         .pending()
-                        .inspect(|signal| note(*signal, &mut rates))
+                        .inspect(|signal| note(*signal, &mut rates, &passwords))
                         .any(is_stop)
                 };
                 let Some(server) = SpawnedServer::start(plan, &mut asked)? else {
@@ -197,15 +204,25 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
         settings: Arc::new(config.settings(&servers, room)),
     };
     let failed = Arc::new(AtomicBool::new(false));
-    let notify = watching(logs.notify(), Arc::clone(&failed));
+    let notify = watching(logs.notify(), Arc::clone(&failed), passwords.clone());
     let running = respool_driver::start(setup, notify).map_err(|error| explain(&error))?;
+    let reads = passwords.start(&config.password_files, running.passwords());
+    reads.map_err(|error| {
+        let remedy = thread_remedy(&error);
+        format!("cannot start the thread that reads password files: {error}{remedy}")
+    })?;
     // Not before: it would stand in front of an error that has another cause.
     if let Some(text) = fewer {
         warn!("{text}");
     }
     log_ready(config, &running, &servers, room.sessions_max);
 
-    let event = wait(&mut signals, &mut spawned, &failed, &mut rates);
+    let event = wait(
+        &mut signals,
+        &mut spawned,
+        &failed,
+        (&mut rates, &passwords),
+    );
     // Whatever ends us, answers may still be on their way, and every request that can have none
     // gets an error that says what became of it.
     running.drain();
@@ -223,7 +240,7 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
         running,
         config,
         asked,
-        (&mut signals, &mut rates),
+        (&mut signals, &mut rates, &passwords),
         &mut spawned,
     );
     rates.take_all().iter().for_each(say_left_out);
@@ -276,8 +293,13 @@ fn log_ready(config: &Config, running: &Running, servers: &[BackendUrl], session
 
 /// A notice of a worker that has failed also wakes the main thread, by the signal at which it looks
 /// whether anything that it depends on has ended.
-fn watching(notify: Notify, failed: Arc<AtomicBool>) -> Notify {
+///
+/// A password that a server refuses is no line of the log: the link that is down is one.
+fn watching(notify: Notify, failed: Arc<AtomicBool>, passwords: Rereader) -> Notify {
     Arc::new(move |notice| {
+        if let Notice::PasswordRefused { source } = notice {
+            return passwords.ask(source);
+        }
         let is_failure = matches!(notice, Notice::WorkerFailed { .. });
         notify(notice);
         if is_failure {
@@ -300,13 +322,13 @@ fn wait(
     signals: &mut Signals,
     spawned: &mut Option<SpawnedServer>,
     failed: &AtomicBool,
-    rates: &mut LineRates,
+    (rates, passwords): (&mut LineRates, &Rereader),
 ) -> Event {
     for signal in signals.forever() {
         if is_stop(signal) {
             return Event::Stop(signal_name(signal));
         }
-        note(signal, rates);
+        note(signal, rates, passwords);
         if failed.load(Ordering::Acquire) {
             return Event::WorkerFailed;
         }
@@ -324,7 +346,7 @@ fn drain(
     running: Running,
     config: &Config,
     asked: &str,
-    (signals, rates): (&mut Signals, &mut LineRates),
+    (signals, rates, passwords): (&mut Signals, &mut LineRates, &Rereader),
     spawned: &mut Option<SpawnedServer>,
 ) -> Ending {
     let began = Instant::now();
@@ -347,7 +369,7 @@ fn drain(
             SIGCHLD => {
                 server_ended(spawned);
             }
-            _ if !is_stop(signal) => note(signal, rates),
+            _ if !is_stop(signal) => note(signal, rates, passwords),
             // `timeout`, and some supervisors, signal the process and then its group: the same wish
             // twice.
             _ if signal_name(signal) == asked && began.elapsed() < SAME_WISH => {}
@@ -516,7 +538,8 @@ mod tests {
         );
         let seen = Arc::clone(&written);
         let notify: Notify = Arc::new(move |_| seen.store(true, Ordering::Release));
-        let notify = watching(notify, Arc::clone(&failed));
+        let passwords = Rereader::default();
+        let notify = watching(notify, Arc::clone(&failed), passwords.clone());
         let (worker, reason) = (0, "test".to_owned());
         notify(Notice::AcceptFailed {
             worker,
@@ -526,7 +549,8 @@ mod tests {
         });
         assert!(written.load(Ordering::Acquire) && !failed.load(Ordering::Acquire));
         notify(Notice::WorkerFailed { worker, reason });
-        let event = wait(&mut signals, &mut None, &failed, &mut LineRates::default());
+        let rates = &mut LineRates::default();
+        let event = wait(&mut signals, &mut None, &failed, (rates, &passwords));
         assert!(matches!(event, Event::WorkerFailed));
     }
 

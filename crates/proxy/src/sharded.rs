@@ -85,7 +85,7 @@ impl Shards {
                 }
                 _ => {
                     return Err(
-                        "the parameters after `?` are db, names, like, hash, distribution and hash-tag"
+                        "the parameters after `?` are db, password-file, names, like, hash, distribution and hash-tag"
                             .into(),
                     );
                 }

@@ -175,6 +175,8 @@ impl SpawnedServer {
             servers: Named::One(address),
             user: None,
             password: None,
+            password_file: None,
+            source: None,
             db: 0,
             reads: Reads::default(),
         }

@@ -3,12 +3,14 @@
 //! there are several names.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use respool_engine::limits::SENTINELS_WATCHED_MAX;
-use respool_engine::settings::{Address, Credentials, PoolKind, ServerSettings};
+use respool_engine::settings::{Address, Credentials, PasswordSource, PoolKind, ServerSettings};
 use respool_protocol::sentinel::{NAME_BYTES_MAX, SENTINELS_MAX};
 
 use crate::address::{SENTINEL_PORT, parse_server_at, percent_encode};
+use crate::options::parse_path;
 use crate::reads::PARAMETERS;
 use crate::sharded::Shards;
 
@@ -18,6 +20,9 @@ pub(crate) struct Watched {
     sentinels: Vec<Address>,
     user: Option<String>,
     password: Option<String>,
+    /// The file that has that password instead.
+    pub(crate) password_file: Option<PathBuf>,
+    source: Option<PasswordSource>,
     primaries: Vec<String>,
     /// Of several primaries, which of them owns a key.
     shards: Option<Shards>,
@@ -55,30 +60,42 @@ impl Watched {
                 ));
             }
         }
-        let (mut user, mut password) = (None, None);
+        let (mut user, mut password, mut password_file) = (None, None, None);
         let mut others = Vec::new();
         for (name, value) in parameters {
             match name {
                 "sentinel-user" => user = Some(value),
                 "sentinel-password" => password = Some(value),
+                "sentinel-password-file" => password_file = Some(parse_path(&value)?),
                 "like" | "hash" | "distribution" | "hash-tag" if primaries.len() > 1 => {
                     others.push((name, value));
                 }
                 _ if primaries.len() > 1 => {
                     return Err(format!(
-                        "the parameters after `?` are db, sentinel-user, sentinel-password, like, hash, \
-                         distribution, hash-tag, {PARAMETERS}"
+                        "the parameters after `?` are db, password-file, sentinel-user, \
+                         sentinel-password, sentinel-password-file, like, hash, distribution, \
+                         hash-tag, {PARAMETERS}"
                     ));
                 }
                 _ => {
                     return Err(format!(
-                        "the parameters after `?` are db, sentinel-user, sentinel-password, {PARAMETERS}"
+                        "the parameters after `?` are db, password-file, sentinel-user, \
+                         sentinel-password, sentinel-password-file, {PARAMETERS}"
                     ));
                 }
             }
         }
-        if user.is_some() && password.is_none() {
-            return Err("has a sentinel-user without a sentinel-password".into());
+        match (&password, &password_file) {
+            (None, None) if user.is_some() => {
+                return Err("has a sentinel-user without a sentinel-password".into());
+            }
+            (Some(_), Some(_)) => {
+                return Err(
+                    "has a sentinel-password and a sentinel-password-file: leave one of them away"
+                        .into(),
+                );
+            }
+            _ => {}
         }
         let shards = match primaries.len() {
             1 => None,
@@ -88,6 +105,8 @@ impl Watched {
             sentinels,
             user,
             password,
+            password_file,
+            source: None,
             primaries,
             shards,
         })
@@ -96,6 +115,12 @@ impl Watched {
     /// Where the Sentinels are.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = &Address> {
         self.sentinels.iter()
+    }
+
+    /// The file with the password of the Sentinels was read, and has this number.
+    pub(crate) fn set_password(&mut self, (password, source): (String, PasswordSource)) {
+        self.password = Some(password);
+        self.source = Some(source);
     }
 
     /// What they call the primaries.
@@ -108,6 +133,7 @@ impl Watched {
         let credentials = self.password.clone().map(|password| Credentials {
             user: self.user.clone(),
             password,
+            source: self.source,
         });
         let sentinel = |address: &Address| ServerSettings {
             address: address.clone(),
@@ -135,7 +161,11 @@ impl Watched {
         let hashing = self.shards.as_ref().map(Shards::parameters);
         let hashing = hashing.into_iter().flatten();
         let hashing = hashing.filter(|(name, _)| *name != "names");
-        user.into_iter().chain(hashing).collect()
+        let file = self.password_file.as_ref().map(|path| {
+            let path = path.to_string_lossy().into_owned();
+            ("sentinel-password-file", path)
+        });
+        user.into_iter().chain(file).chain(hashing).collect()
     }
 }
 
@@ -164,6 +194,7 @@ mod tests {
         let credentials = Some(Credentials {
             user: None,
             password: "of-servers".to_owned(),
+            source: None,
         });
         ServerSettings {
             address,
@@ -252,13 +283,13 @@ mod tests {
                 "h",
                 "m",
                 &[("hash", "SECRET")],
-                "db, sentinel-user, sentinel-password, reads,",
+                "sentinel-user, sentinel-password, sentinel-password-file, reads,",
             ),
             (
                 "h",
                 "m",
                 &[("SECRET", "SECRET")],
-                "db, sentinel-user, sentinel-password, reads,",
+                "sentinel-user, sentinel-password, sentinel-password-file, reads,",
             ),
             ("h", "m,n", &[("SECRET", "SECRET")], "like, hash"),
             ("h", "m,n", &[("names", "SECRET")], "like, hash"),

@@ -49,6 +49,7 @@ pub(crate) fn settings(choices: &mut Choices<'_>, kind: Kind) -> Settings {
     let credentials = choices.one_in(4).then(|| Credentials {
         user: choices.one_in(2).then(|| "we".to_owned()),
         password: "secret".to_owned(),
+        source: None,
     });
     let server = |port| ServerSettings {
         address: address(port),
@@ -91,6 +92,7 @@ pub(crate) fn settings(choices: &mut Choices<'_>, kind: Kind) -> Settings {
         settings.users = vec![User {
             name: "default".to_owned(),
             password: "right".to_owned(),
+            source: None,
         }];
     }
     if choices.one_in(2) {

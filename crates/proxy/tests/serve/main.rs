@@ -43,6 +43,7 @@ mod redis_rs;
 mod refused;
 mod replicas;
 mod rights;
+mod rotated;
 mod script_words;
 mod sentinel;
 mod sessions;
