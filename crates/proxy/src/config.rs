@@ -133,7 +133,7 @@ impl Config {
             },
             password_files: files,
             socket_access: SocketAccess {
-                mode: values.socket_mode,
+                mode: Some(values.socket_mode),
                 owner: values.socket_owner.as_ref().map(|owner| owner.id),
                 group: values.socket_group.as_ref().map(|group| group.id),
             },

@@ -190,7 +190,7 @@ pub(crate) struct Values {
     pub(crate) spawn: bool,
     pub(crate) spawn_program: Option<PathBuf>,
     pub(crate) spawn_memory_bytes: u64,
-    pub(crate) socket_mode: Option<u32>,
+    pub(crate) socket_mode: u32,
     pub(crate) socket_owner: Option<Account>,
     pub(crate) socket_group: Option<Account>,
     pub(crate) password: Option<String>,
@@ -227,7 +227,8 @@ impl Default for Values {
             spawn_memory_bytes: 256 << 20,
             password: None,
             password_file: None,
-            socket_mode: None,
+            // As other servers have it: a client needs no right but to reach the directory.
+            socket_mode: 0o777,
             socket_owner: None,
             socket_group: None,
             users: Vec::new(),
@@ -555,15 +556,18 @@ pub(crate) static OPTIONS: &[Opt] = &[
         topic: Topic::Access,
         kind: Kind::Text {
             set: |values, text| {
-                values.socket_mode = Some(parse_mode(text)?);
+                values.socket_mode = parse_mode(text)?;
                 Ok(())
             },
-            get: |values| values.socket_mode.map(|mode| format!("{mode:04o}")),
+            get: |values| Some(format!("{:04o}", values.socket_mode)),
             or_number: false,
         },
         value: "MODE",
         brief: "The mode of sockets in the file system on which respool listens",
-        more: "In octal, as for chmod. A client must be allowed to write to the socket. Otherwise the umask says which mode it has.",
+        more: "In octal, as for chmod. A client must be allowed to write to the socket. By default, every user of the machine \
+               that reaches the directory may connect, as with the sockets of PostgreSQL, whatever the umask is. Who may \
+               then do what is a matter of passwords: set one, or give the socket a group and the mode 0660, or put it into a \
+               directory that only its clients may enter.",
         example: "0660",
         ..OPTION
     },

@@ -837,6 +837,22 @@ fn unix_socket_of_the_successor_stays() {
     assert!(!path.exists(), "the last one removes its own");
 }
 
+/// By default every user may connect, whatever the umask is; the option narrows that.
+#[test]
+fn unix_socket_lets_other_users_connect() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("respool.sock");
+    let listen = format!("unix:{}", path.display());
+    let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+    let backend = ["--backend", "redis://127.0.0.1:1", "--listen", &listen];
+    for (args, expected) in [(&[][..], 0o777), (&["--socket-mode", "0660"], 0o660)] {
+        let mut respool = Serving::start(&[&backend[..], args].concat());
+        assert_eq!(mode(), expected, "{args:?}");
+        respool.signal(Signal::TERM);
+        respool.end();
+    }
+}
+
 /// A `respool serve` that has said that it is ready.
 struct Serving {
     child: Child,
