@@ -194,6 +194,7 @@ fn does_not_allocate(load: &Load) {
         flush: None,
         announce: None,
         shows: Shows::default(),
+        address_map: Default::default(),
     }];
     let mut settings = Settings {
         pools,

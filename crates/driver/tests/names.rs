@@ -127,6 +127,7 @@ fn before(names: &Arc<Names>) -> (Running, TcpStream) {
             flush: None,
             announce: None,
             shows: Shows::default(),
+            address_map: Default::default(),
         }],
         ..Settings::default()
     };
@@ -270,6 +271,7 @@ fn pools_of(hosts: &[Vec<String>]) -> Settings {
         flush: None,
         announce: None,
         shows: Shows::default(),
+        address_map: Default::default(),
     });
     Settings {
         pools: pools.collect(),

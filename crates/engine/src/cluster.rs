@@ -617,6 +617,7 @@ impl Engine {
         };
         let pool = usize::from(self.server(server).pool);
         let host = self.host_of(server);
+        let address_map = self.pools[pool].address_map.clone();
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };
@@ -624,7 +625,10 @@ impl Engine {
         if refresh.since.is_none() || refresh.ticket != ticket {
             return;
         }
-        let view = refresh.listing.read(listed, &host);
+        let view = refresh.listing.read(listed, &host).map(|mut view| {
+            view.map_endpoints(|said| address_map.apply(said));
+            view
+        });
         let answer = view.and_then(|view| Ok((view, Info::read(info)?)));
         refresh.is_refused |= introductions::is_refusal(listed);
         refresh.missing -= 1;
@@ -951,6 +955,7 @@ impl Engine {
             .map(|node| self.server_at(pool, node.endpoint.as_ref()?))
             .collect();
         let id_of = |index: u16| ids.get(usize::from(index)).copied().flatten();
+        self.warn_of_shared_address(pool, &ids);
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };
@@ -1028,6 +1033,22 @@ impl Engine {
             self.reach(server);
         }
         self.know_replicas(pool, replicas, |_| true);
+    }
+
+    /// Tells of nodes that the address map leads to one address.
+    fn warn_of_shared_address(&mut self, pool: usize, nodes: &[Option<ServerId>]) {
+        if self.pools[pool].address_map.is_empty() {
+            return;
+        }
+        let mut seen = HashSet::new();
+        let mut nodes = nodes.iter().flatten();
+        if let Some(shared) = nodes.find(|id| !seen.insert(**id)) {
+            let label = &self.server(*shared).label;
+            let text = format!(
+                "address-map leads several nodes to {label}: each needs an address of its own"
+            );
+            self.tell_topology(pool, text);
+        }
     }
 
     /// Whether a refusal is the last word on a slot: nobody serves it, says the node, and the
@@ -1190,15 +1211,17 @@ impl Engine {
 
     /// The server at an address that a node has named in a redirect. `None`: no node has named it
     /// in an answer about the topology. Then respool asks `by`, which named it, and sends nothing
-    /// to that address meanwhile.
+    /// to that address meanwhile. Nodes are asked for the address as it was `said`; the address map
+    /// says where the server is reached.
     pub(crate) fn known_server_at(
         &mut self,
         by: ServerId,
-        at: Endpoint,
+        said: Endpoint,
         ask: bool,
     ) -> Option<ServerId> {
         let pool = usize::from(self.server(by).pool);
         let now = self.now;
+        let at = self.pools[pool].address_map.apply(&said);
         let seeds = self.pools[pool].cluster()?.seeds.as_slice();
         // The configuration names the seeds, whether nodes speak of them or not.
         let is_known = |(index, server): &(ServerId, &Server)| {
@@ -1216,11 +1239,11 @@ impl Engine {
         // No node answers questions about all nodes, so the redirect alone decides. The redirect of
         // a request that runs code is proven before.
         let is_sole_word = cluster.introductions.is_refused(now) && (ask || cluster.epoch == 0);
-        if is_sole_word || cluster.introductions.is_named(&at, now) {
+        if is_sole_word || cluster.introductions.is_named(&said, now) {
             return self.server_at(pool, &at);
         }
         cluster.denied_by = Some(by);
-        if cluster.introductions.seek(at, now) {
+        if cluster.introductions.seek(said, now) {
             self.ask_for_nodes(by);
         }
         None

@@ -12,6 +12,7 @@
     )
 )]
 
+pub mod address_map;
 mod auth;
 mod belief;
 mod bounds;

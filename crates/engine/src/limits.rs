@@ -321,3 +321,6 @@ pub const LEARNED_COMMANDS_MAX: usize = 1 << 10;
 /// Addresses of one Cluster that a redirect has named, and no topology answer yet. The same number
 /// holds for addresses that a node has named since. At it: the oldest one is forgotten.
 pub const ADDRESSES_SOUGHT_MAX: usize = 64;
+
+/// The most entries of one address map: as many as a Cluster may have nodes.
+pub const ADDRESS_MAP_MAX: usize = 4_096;

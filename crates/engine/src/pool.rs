@@ -1,12 +1,14 @@
 //! The servers behind us, and which of them owns what.
 
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
 
 use respool_protocol::encode::Version;
 use respool_protocol::fan::Cursor;
 use respool_protocol::hashing::Placement;
 use respool_protocol::slot::hash_slot;
 
+use crate::address_map::AddressMap;
 use crate::cluster::Cluster;
 use crate::health::Health;
 use crate::link::LinkKey;
@@ -103,6 +105,8 @@ pub(crate) struct Pool {
     pub(crate) flush: FlushRule,
     /// Where it has several servers: the sessions that are expected back by all of them.
     pub(crate) crowd: Option<Box<Calendar>>,
+    /// Where servers are reached that others name.
+    pub(crate) address_map: Arc<AddressMap>,
 }
 
 /// Which server owns which keys, at this moment. Whoever routes asks here and nowhere else.
@@ -145,6 +149,7 @@ impl Pools {
         for (index, pool) in settings.iter().enumerate() {
             let whole = index as u16;
             let flush = pool.flush.as_ref().unwrap_or(flush);
+            let address_map = Arc::new(pool.address_map.clone());
             pools.push(match &pool.kind {
                 PoolKind::ByPrefix { parts } => {
                     let first = settings.len() + behind.len();
@@ -156,6 +161,7 @@ impl Pools {
                         let unseen = part.prefix.as_slice();
                         Pool {
                             unseen: unseen[..if part.strip { unseen.len() } else { 0 }].into(),
+                            address_map: address_map.clone(),
                             ..Pool::build(of, &part.kind, reads, flush, numbers, &mut servers)
                         }
                     }));
@@ -175,11 +181,15 @@ impl Pools {
                         readers: None,
                         flush: flush.clone(),
                         crowd: None,
+                        address_map,
                     }
                 }
                 kind => {
                     let (of, reads) = ((whole, whole), &pool.reads);
-                    Pool::build(of, kind, reads, flush, 0..u16::MAX, &mut servers)
+                    Pool {
+                        address_map,
+                        ..Pool::build(of, kind, reads, flush, 0..u16::MAX, &mut servers)
+                    }
                 }
             });
         }
@@ -506,6 +516,7 @@ impl Pool {
             readers: Readers::new(reads),
             flush,
             crowd: None,
+            address_map: Arc::default(),
         }
     }
 
@@ -717,6 +728,7 @@ mod tests {
             flush: None,
             announce: None,
             shows: Shows::default(),
+            address_map: AddressMap::default(),
         }
     }
 

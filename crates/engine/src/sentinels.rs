@@ -371,7 +371,11 @@ impl Engine {
             }
         }
         let survey = match Survey::read(answers.each_ref().map(Vec::as_slice)) {
-            Ok(survey) => survey,
+            Ok(mut survey) => {
+                let address_map = &self.pools[pool].address_map;
+                survey.map_endpoints(|said| address_map.apply(said));
+                survey
+            }
             Err(error) => {
                 let watch = self.pools[pool].watch.as_ref();
                 let asked = watch.map_or("", |watch| &watch.primaries[name].0);
@@ -499,6 +503,8 @@ impl Engine {
         let Some((pool, index)) = self.watcher_of(key) else {
             return;
         };
+        let address_map = self.pools[pool].address_map.clone();
+        let reached = |said: Endpoint| address_map.apply(&said);
         let Some(watch) = &mut self.pools[pool].watch else {
             return;
         };
@@ -516,7 +522,7 @@ impl Engine {
         {
             let heir = Answer {
                 id: None,
-                address: to.clone(),
+                address: reached(to.clone()),
                 config_epoch: said.config_epoch + 1,
                 health: said.health,
             };
@@ -524,7 +530,11 @@ impl Engine {
             // a replica.
             watch.heirs[primary] = Some((heir, self.now.plus_ms(TICK_MS)));
         }
-        if let Heard::Switched { to: Some(to), .. } | Heard::Promoted { to: Some(to), .. } = heard
+        let to = match heard {
+            Heard::Switched { to, .. } | Heard::Promoted { to, .. } => to.map(reached),
+            _ => None,
+        };
+        if let Some(to) = to
             && let Some(said) = &mut watch.watchers[index].said[primary]
             && said.address != to
         {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use respool_protocol::commands::CommandId;
 use respool_protocol::hashing::Placement;
 
+use crate::address_map::AddressMap;
 use crate::limits::Limits;
 
 /// Everything one worker's engine needs to know. All workers of a process get the same one.
@@ -197,6 +198,8 @@ pub struct PoolSettings {
     pub announce: Option<Announced>,
     /// How a Cluster shows itself to clients.
     pub shows: Shows,
+    /// Where servers are reached that its nodes or Sentinels name.
+    pub address_map: AddressMap,
 }
 
 /// How a Cluster behind us shows itself to clients, in INFO, HELLO and CLUSTER alike.

@@ -282,6 +282,17 @@ impl View {
         self.nodes.iter().position(there).map(|index| index as u16)
     }
 
+    /// Puts other endpoints in the place of those that the answer has.
+    pub fn map_endpoints(&mut self, map: impl Fn(&Endpoint) -> Endpoint) {
+        for endpoint in self
+            .nodes
+            .iter_mut()
+            .filter_map(|node| node.endpoint.as_mut())
+        {
+            *endpoint = map(endpoint);
+        }
+    }
+
     /// The index of the node that was asked, where the answer says which it is: CLUSTER NODES only.
     pub fn myself(&self) -> Option<u16> {
         self.myself

@@ -174,6 +174,19 @@ impl Survey {
         })
     }
 
+    /// Puts other endpoints in the place of those that the answers have.
+    pub fn map_endpoints(&mut self, map: impl Fn(&Endpoint) -> Endpoint) {
+        let peers = self.peers.iter_mut().flatten();
+        let peers = peers.filter_map(|peer| peer.endpoint.as_mut());
+        let replicas = self.replicas.iter_mut().flatten();
+        let replicas = replicas.flat_map(|replica| [&mut replica.endpoint, &mut replica.of]);
+        let primary = self.primary.endpoint.iter_mut();
+        let all = primary.chain([&mut self.address]).chain(peers);
+        for endpoint in all.chain(replicas.flatten()) {
+            *endpoint = map(endpoint);
+        }
+    }
+
     /// What of it is weighed against what others say.
     pub fn answer(&self) -> Answer {
         let is_old = self.primary.endpoint.as_ref() != Some(&self.address);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use respool_driver::SocketAccess;
+use respool_engine::address_map::AddressMap;
 use respool_engine::limits::Limits;
 use respool_engine::settings::{
     Address, Announced, Credentials, FlushRule, Part, PasswordSource, PoolKind, PoolSettings,
@@ -58,6 +59,8 @@ pub(crate) struct PoolConfig {
     pub(crate) announce: Option<Announced>,
     /// How a Cluster shows itself.
     pub(crate) shows: Shows,
+    /// Where servers are that others name.
+    pub(crate) address_map: AddressMap,
     /// Where the keys are that begin in these ways.
     pub(crate) prefixes: Vec<PartConfig>,
 }
@@ -113,6 +116,7 @@ impl Config {
             return Err(problems);
         }
         warnings.extend(resolved.readable_secrets(&files));
+        warnings.extend(resolved.unused_map());
         let values = &resolved.values;
         let config = Config {
             pools,
@@ -225,6 +229,7 @@ impl PoolConfig {
             flush: self.flush.clone(),
             announce: self.announce.clone(),
             shows: self.shows,
+            address_map: self.address_map.clone(),
         }
     }
 
@@ -320,6 +325,7 @@ impl Resolved {
                 flush: None,
                 announce: self.values.announce.clone(),
                 shows: self.values.shows,
+                address_map: self.address_map(None, problems),
                 prefixes: Vec::new(),
             }];
         }
@@ -365,6 +371,7 @@ impl Resolved {
                 flush: self.rule_of(pool),
                 announce: self.values_of(pool).announce,
                 shows: self.values_of(pool).shows,
+                address_map: self.address_map(Some(pool), problems),
                 prefixes: {
                     let prefixes = pool.prefixes.iter();
                     let part = |part: &Prefix<BackendUrl>| PartConfig {
@@ -397,11 +404,59 @@ impl Resolved {
     /// What holds for a pool: what counts of its own, and else what is said of all.
     fn values_of(&self, pool: &NamedPool) -> Values {
         let mut values = self.values.clone();
+        let mut cleared: Vec<&str> = Vec::new();
         for own in pool.options.iter().filter(|own| self.counts(own)) {
+            // A pool's own list replaces that of all.
+            if let Kind::List { clear, .. } = own.option.kind
+                && !cleared.contains(&own.option.name)
+            {
+                clear(&mut values);
+                cleared.push(own.option.name);
+            }
             let read = own.option.set(&mut values, &own.text);
             read.expect("what cannot be read was left out");
         }
         values
+    }
+
+    /// Where servers are that those of a pool name.
+    fn address_map(&self, pool: Option<&NamedPool>, problems: &mut Vec<Problem>) -> AddressMap {
+        const NAME: &str = "address-map";
+        let values = pool.map_or_else(|| self.values.clone(), |pool| self.values_of(pool));
+        let mut own = pool.iter().flat_map(|pool| &pool.options);
+        let own = own.find(|own| own.option.name == NAME && self.counts(own));
+        let (name, place) = match (own, pool) {
+            (Some(own), Some(pool)) => (Some(pool.name.as_str()), &own.place),
+            _ => (None, self.place(NAME)),
+        };
+        AddressMap::new(values.address_map).unwrap_or_else(|error| {
+            let problem = about(name, NAME, place, error);
+            // What is said of all is wrong once.
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+            AddressMap::default()
+        })
+    }
+
+    /// A warning if there is a map, and no pool whose servers name addresses.
+    fn unused_map(&self) -> Option<String> {
+        let values = &self.values;
+        let names_others =
+            |url: &BackendUrl| matches!(url.servers, Named::Cluster(_) | Named::Watched(_));
+        let is_used = match self.has_named_pools() {
+            false => names_others(&values.backend),
+            true => values.pools.iter().any(|pool| {
+                let backend = pool.backend.iter().map(|(url, _)| url);
+                let prefixes = pool.prefixes.iter().map(|part| &part.url);
+                backend.chain(prefixes).any(names_others)
+            }),
+        };
+        (!values.address_map.is_empty() && !is_used).then(|| {
+            "--address-map has no effect: only the nodes of a Cluster (redis-cluster://) and \
+             Sentinels (redis-sentinel://) name addresses"
+                .into()
+        })
     }
 
     fn has_named_pools(&self) -> bool {
@@ -1737,6 +1792,68 @@ mod tests {
         );
     }
 
+    /// A pool's own map replaces that of all. What is wrong is told with its place.
+    #[test]
+    fn address_map_is_a_pools_own_or_that_of_all() {
+        let pools = "[pool.a]\nlisten = ':1'\nbackend = 'redis-cluster://h'\n\
+                     [pool.b]\nlisten = ':2'\nbackend = 'redis-cluster://g'\n";
+        let maps = |config: Config| -> Vec<String> {
+            let servers = config.pools.iter().map(|pool| match &pool.backend {
+                Backend::Server(url) => (**url).clone(),
+                Backend::Spawn(_) => panic!("not asked for"),
+            });
+            let settings = config.settings(&servers.collect::<Vec<_>>(), ROOM);
+            let shown = |map: &AddressMap| {
+                let entries = map.entries().iter().map(ToString::to_string);
+                entries.collect::<Vec<_>>().join(" ")
+            };
+            let pools = settings.pools.iter();
+            pools.map(|pool| shown(&pool.address_map)).collect()
+        };
+        let own =
+            format!("address-map = ['x=y']\n{pools}address-map = ['A:1=b:2', '[::1]:7-8=c:9']\n");
+        let expected = ["x=y", "a:1=b:2 [::1]:7-8=c:9"];
+        assert_eq!(maps(good(&own, &[], &[])), expected);
+        let (_, resolved) = resolve(&own, &[], &[]).unwrap();
+        let (printed, _) = resolve(&resolved.to_toml(), &[], &[]).unwrap();
+        assert_eq!(maps(printed), expected);
+        let line = ["--address-map=p=q,r=s", "--address-map=t=u"];
+        assert_eq!(maps(good(&own, &[], &line)), ["p=q r=s t=u"; 2]);
+        for (text, expected) in [
+            (
+                "address-map = ['a=b', 'c']",
+                "r.toml:1:23: address-map: must be NAMED=REACHED",
+            ),
+            (
+                "address-map = ['a:1=b', 'A:1=c']",
+                "r.toml:1:1: address-map: `a:1` stands on the left of two",
+            ),
+            (
+                "address-map = ['a=b', 'b=a']",
+                "r.toml:1:1: address-map: `a` leads back to itself",
+            ),
+        ] {
+            let told = resolve(&format!("{text}\n{pools}"), &[], &[]);
+            let told = told.err().expect(text);
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert!(told[0].starts_with(expected), "{told:?}");
+        }
+        for (text, expected) in [
+            ("'a=b', 'a=c'", "r.toml:7:1: pool.b.address-map: `a` stands"),
+            ("'a='", "r.toml:7:1: pool.b.address-map: needs a host"),
+            ("", "r.toml:7:1: pool.b.address-map: is empty"),
+        ] {
+            let told = resolve(&format!("{pools}address-map = [{text}]\n"), &[], &[]);
+            let told = told.err().expect(text);
+            assert!(told[0].starts_with(expected), "{told:?}");
+        }
+        let unused = good("", &[], &["--address-map=a=b"]).warnings;
+        assert!(
+            unused[0].starts_with("--address-map has no effect"),
+            "{unused:?}"
+        );
+    }
+
     /// Values of one option that some configuration may have, each with what it needs beside it.
     fn samples(option: &'static Opt) -> BoxedStrategy<Vec<String>> {
         let one = |text: &str| Just(vec![text.to_owned()]).boxed();
@@ -1754,6 +1871,7 @@ mod tests {
                 let twice = match option.name {
                     "listen" => vec![":1".to_owned(), "unix:/a b".to_owned()],
                     "pool" => vec!["a=:1=redis://h".to_owned(), "b=:2,:3=redis://h".to_owned()],
+                    "address-map" => vec!["a:1=b:2".to_owned(), "c*=d*,[::1]=e".to_owned()],
                     _ => vec!["a:\"1\"".to_owned(), "b:'\\2".to_owned()],
                 };
                 prop_oneof![one(option.example), Just(twice)].boxed()

@@ -7,6 +7,7 @@
 
 use std::path::PathBuf;
 
+use respool_engine::address_map::Entry;
 use respool_engine::limits::{Limits, WORKER_MEMORY_BYTES_MIN};
 use respool_engine::settings::{
     Address, Announced, FlushRule, LostSubscriptions, Shows, Timeouts, User, WhenFull,
@@ -186,6 +187,7 @@ pub(crate) struct Values {
     pub(crate) pools: Vec<NamedPool>,
     pub(crate) announce: Option<Announced>,
     pub(crate) shows: Shows,
+    pub(crate) address_map: Vec<Entry>,
     pub(crate) threads: Threads,
     pub(crate) spawn: bool,
     pub(crate) spawn_program: Option<PathBuf>,
@@ -221,6 +223,7 @@ impl Default for Values {
             pools: Vec::new(),
             announce: None,
             shows: Shows::default(),
+            address_map: Vec::new(),
             threads: Threads::Auto,
             spawn: false,
             spawn_program: None,
@@ -445,6 +448,33 @@ pub(crate) static OPTIONS: &[Opt] = &[
         more: "With `node`, as a Cluster of one node that owns all slots: clients that speak to a Cluster work, and so do all \
                others. With `server`, as a server without Cluster support. INFO, HELLO and CLUSTER say the same.",
         example: "server",
+        per_pool: true,
+        ..OPTION
+    },
+    Opt {
+        name: "address-map",
+        kind: Kind::List {
+            push: |values, text| {
+                let entries = text.split(',').map(Entry::parse);
+                let entries: Result<Vec<Entry>, String> = entries.collect();
+                values.address_map.extend(entries?);
+                Ok(())
+            },
+            clear: |values| values.address_map.clear(),
+            get: |values| values.address_map.iter().map(Entry::to_string).collect(),
+        },
+        value: "NAMED=REACHED",
+        brief: "Where servers are that name addresses of another network",
+        more: "Behind NAT, in containers and behind forwarded ports, the nodes of a Cluster and Sentinels name addresses that \
+               respool cannot reach. Each entry says where the server with such an address is reached. May be given several \
+               times, or with commas between the entries.\n\n10.0.0.1:6379=127.0.0.1:7001 is for that address. Without a port \
+               on the left, an entry is for every port of the host; without one on the right, the port stays as it is. \
+               10.0.0.1:7000-7005=10.1.0.1:17000-17005 is for a range of ports, in their order. A host may be a name, an IPv4 \
+               address or [IPv6], and may have one `*` on the left: 10.0.0.*=10.1.0.*. The `*` on the right is what the one \
+               on the left stands for.\n\nEntries without a `*` in the host come first, of these the one that says most about the port. \
+               Of the others the first that fits counts. An address goes through the map once. The map is not for the addresses of \
+               --backend.",
+        example: "10.0.0.1:6379=127.0.0.1:7001",
         per_pool: true,
         ..OPTION
     },

@@ -201,8 +201,11 @@ impl NamedPool {
                 quoted(url.to_string())
             ));
         }
-        for own in &self.options {
-            let value = own.option.in_file(std::slice::from_ref(&own.text));
+        // The texts of a list stand one behind the other.
+        for of_one in self.options.chunk_by(|one, next| one.option == next.option) {
+            let own = &of_one[0];
+            let texts: Vec<String> = of_one.iter().map(|own| own.text.clone()).collect();
+            let value = own.option.in_file(&texts);
             let line = format!("{} = {value}  # {}", own.option.name, own.place);
             lines.push_str(&match counts(own) {
                 true => format!("{line}\n"),

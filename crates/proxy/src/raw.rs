@@ -245,6 +245,11 @@ impl RawConfig {
             if let Some(option) = find(part).filter(|option| option.per_pool) {
                 let place = place_at(table.key(part).and_then(|key| key.span()));
                 match texts(option, item) {
+                    Ok(texts) if texts.is_empty() => {
+                        let part = format!("pool.{name}.{part}");
+                        let what = "is empty: write an entry, or leave it away";
+                        self.problems.push(Problem::of_option(&part, &place, what));
+                    }
                     Ok(texts) => {
                         pool.options
                             .extend(texts.into_iter().map(|(text, _)| PoolOption {
@@ -682,7 +687,8 @@ mod tests {
             ),
             (
                 "[pool.a]\nweight = 1",
-                "r.toml:2:1: unknown key `weight` in [pool.a]: it may have `listen`, `backend`, `prefixes`, `announce`, `cluster-shows`, `hold`, \
+                "r.toml:2:1: unknown key `weight` in [pool.a]: it may have `listen`, `backend`, `prefixes`, `announce`, `cluster-shows`, `address-map`, \
+                 `hold`, \
                  `max-delay-us`, `fuse`, `fused-keys-max`, `collapse`",
             ),
             (

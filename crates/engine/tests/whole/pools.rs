@@ -82,6 +82,7 @@ pub(crate) fn settings(choices: &mut Choices<'_>, kind: Kind) -> Settings {
         flush: None,
         announce: None,
         shows: Shows::default(),
+        address_map: Default::default(),
     };
     let mut settings = Settings {
         pools: vec![pool],

@@ -36,6 +36,7 @@ pub(crate) fn settings() -> Settings {
         flush: None,
         announce: None,
         shows: Shows::default(),
+        address_map: Default::default(),
     };
     let mut settings = Settings {
         pools: vec![pool],

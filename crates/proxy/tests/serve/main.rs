@@ -30,6 +30,7 @@ mod large;
 mod limits;
 mod linear;
 mod logins;
+mod mapped;
 mod migrated;
 mod node;
 mod partition;
