@@ -83,7 +83,8 @@ class Application:
                 for process in processes:
                     process.kill()
         results.update(self.compared(unit, side.name, counted))
-        return results, there.trouble
+        # Tests of all units are kept in one table.
+        return {f"{unit}: {name}": result for name, result in results.items()}, there.trouble
 
     def observe(self, unit, there, processes):
         """The disturbance, and what the application printed about it."""
