@@ -16,7 +16,7 @@ class RedissonApplication {
         RedissonClient client = connect();
         Applications.each("loop", 10, n -> client.getAtomicLong("loop:" + n).incrementAndGet());
         Applications.each("scripts", 20, n -> client.getScript(StringCodec.INSTANCE).<Long>eval(
-                RScript.Mode.READ_WRITE, "return redis.call('incr', KEYS[1])", RScript.ReturnType.INTEGER, List.of("scripts:" + n)));
+                RScript.Mode.READ_WRITE, "return redis.call('incr', KEYS[1])", RScript.ReturnType.LONG, List.of("scripts:" + n)));
         Applications.each("transactions", 20, n -> {
             RBatch batch = client.createBatch(BatchOptions.defaults().executionMode(BatchOptions.ExecutionMode.IN_MEMORY_ATOMIC));
             RFuture<Long> times = batch.getAtomicLong("transactions:" + n).incrementAndGetAsync();

@@ -22,6 +22,7 @@ import org.springframework.data.redis.listener.RedisMessageListenerContainer;
 
 /** Spring Data Redis with its defaults, by Lettuce or by Jedis. */
 class SpringApplication {
+    @SuppressWarnings("unchecked")
     static void run(boolean byJedis) throws Exception {
         RedisConnectionFactory factory = connect(byJedis);
         StringRedisTemplate template = new StringRedisTemplate(factory);
