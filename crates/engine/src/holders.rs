@@ -236,7 +236,7 @@ impl Engine {
             reason: "others waited for the link",
         };
         self.counters.watches_ended += 1;
-        self.lose_pins(by, link, true, lost);
+        self.lose_pins(by, link, (true, true), lost);
         self.close_link(link);
     }
 }

@@ -354,10 +354,9 @@ impl Link {
         self.accepting = takes && !paused;
     }
 
-    /// Whether a session waits at the server for a command that blocks, and its link, which `was_up`,
-    /// is lost.
-    pub(crate) fn is_lost_while_waiting(&self, was_up: bool) -> bool {
-        was_up && self.waits && matches!(self.role, Role::Pinned { .. })
+    /// Whether a session waits at the server for a command that blocks, or is to when the link is up.
+    pub(crate) fn holds_a_waiter(&self) -> bool {
+        self.waits && matches!(self.role, Role::Pinned { .. })
     }
 
     pub(crate) fn is_up(&self) -> bool {

@@ -245,15 +245,18 @@ impl Engine {
     /// A session's own link is lost, and with it what the server knew about the session. Watched
     /// keys may have changed, so its transaction will fail as if they had; whatever else it was,
     /// only a new connection of the client can bring it back.
-    pub(crate) fn lose_pins(&mut self, by: Key, link: Key, was_up: bool, lost: Cause<'_>) {
+    pub(crate) fn lose_pins(
+        &mut self,
+        by: Key,
+        link: Key,
+        (was_up, is_away): (bool, bool),
+        lost: Cause<'_>,
+    ) {
         // The server was told that no more comes, or said it itself.
         let quitting =
             |link: &Link| link.tunnel == Some(Tunnel::Quitting) || link.sends == Sends::Nothing;
         let quitting = self.links.get(link).is_some_and(quitting);
-        let waited = self
-            .links
-            .get(link)
-            .is_some_and(|link| link.is_lost_while_waiting(was_up));
+        let waited = is_away && self.links.get(link).is_some_and(Link::holds_a_waiter);
         if let Some(session) = self.sessions.get_mut(by)
             && session.link == link
         {

@@ -161,10 +161,6 @@ impl Engine {
         if was_up && role == Role::Shared {
             self.learned.doubt_server(link.key.server);
         }
-        if link.sends == Sends::Nothing || link.is_lost_while_waiting(was_up) {
-            // The client has left, or is closed in place of an error.
-            link.ledger.iter_mut().for_each(|entry| entry.silent = true);
-        }
         let its_server = link.key.server;
         link.state = State::Down;
         // A password that comes from a file may be replaced there at any moment.
@@ -178,6 +174,12 @@ impl Engine {
             return;
         };
         let shared = role.is_manys();
+        // A server that refuses the link is there: its words go to the client.
+        let is_away = was_up || !retries && refusal.is_none();
+        if link.sends == Sends::Nothing || is_away && link.holds_a_waiter() {
+            // The client has left, or is closed in place of an error.
+            link.ledger.iter_mut().for_each(|entry| entry.silent = true);
+        }
         let moves = is_read_elsewhere && shared;
         // Of a large request that waits, the link has the first part: that is no request yet.
         let keeps_part = retries && !was_up && link.streaming != Streaming::No;
@@ -279,7 +281,7 @@ impl Engine {
         if let Role::Pinned { by } = role
             && !retries
         {
-            self.lose_pins(by, key, was_up, lost);
+            self.lose_pins(by, key, (was_up, is_away), lost);
         }
         if let Some(session) = cut_off {
             // Half a reply is with the client: whatever follows would be taken for the rest of it.
@@ -489,7 +491,7 @@ impl Engine {
                 server: &server,
                 reason,
             };
-            self.lose_pins(by, link, true, lost);
+            self.lose_pins(by, link, (true, true), lost);
         }
         self.remove_link(link);
         self.next_streaming();

@@ -87,15 +87,14 @@ fn one_link_tries_a_server_that_is_away_and_all_others_fail_at_once() {
     // Ten seconds: of pauses of 20, 40, ... 2,000 ms, each at least half as long.
     assert!((5..=18).contains(&attempts), "{attempts}");
     // Who needs a link of another kind does not knock for itself.
-    let third = world.accept();
     for request in ["SELECT 7", "BLPOP k 0", "GET k", "HELLO 3"] {
+        let third = world.accept();
         world.asks(third, &[request]);
         world.turn(|_| {});
         world.turn(|_| {});
-        assert!(
-            world.got(third).starts_with("-NOTSENT "),
-            "{request} is told"
-        );
+        let (told, waits) = (world.got(third), request == "BLPOP k 0");
+        assert_eq!(told.starts_with("-NOTSENT "), !waits, "{request}: {told}");
+        assert_eq!(world.closed_sessions().contains(&third), waits);
         assert!(world.connecting().is_empty(), "{request} knocks");
     }
 }

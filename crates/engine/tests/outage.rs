@@ -228,3 +228,24 @@ fn requests_wait_while_links_are_lost_one_by_one() {
         assert!(!world.got(session).contains("NOTSENT"));
     }
 }
+
+/// A worker that waits for a job connects again after a closed connection, and ends at an error.
+#[test]
+fn session_that_is_to_wait_is_closed_when_hold_is_over() {
+    for request in ["BLPOP k 0", "XREAD BLOCK 0 STREAMS s $", "WAIT 1 0"] {
+        let mut world = settled(patient());
+        let [early, late, other] = [world.accept(), world.accept(), world.accept()];
+        world.lose(world.shared);
+        refuses(&mut world, 100);
+        world.asks(early, &[request]);
+        refuses(&mut world, HOLD_MS + 300);
+        assert_eq!(world.got(early), "", "{request}");
+        assert_eq!(world.closed_sessions(), [early], "{request}");
+        world.asks(late, &[request]);
+        refuses(&mut world, 300);
+        assert_eq!(world.got(late), "", "{request}");
+        assert_eq!(world.closed_sessions(), [early, late], "{request}");
+        world.asks(other, &["GET a"]);
+        assert!(world.got(other).starts_with("-NOTSENT "), "{request}");
+    }
+}
