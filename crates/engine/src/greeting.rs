@@ -80,6 +80,11 @@ impl Identity {
 }
 
 impl Greeting {
+    /// Whether all its replies have come.
+    pub(crate) fn is_done(&self) -> bool {
+        self.replies == 0
+    }
+
     /// `to_node`: to one of a Cluster.
     pub(crate) fn new(
         key: LinkKey,
