@@ -754,7 +754,7 @@ impl Engine {
             };
             let greeting = match link.role {
                 Role::Probe => Greeting::of_probe(),
-                _ => Greeting::new(link.key, credentials, reads_only, to_node),
+                _ => Greeting::new(link.key, (credentials, configured), reads_only, to_node),
             };
             link.greet(greeting, self.now);
         }

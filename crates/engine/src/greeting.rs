@@ -9,6 +9,7 @@ use respool_protocol::encode;
 use respool_protocol::reply;
 use respool_protocol::value::Value;
 
+use crate::auth::CONFIGURED;
 use crate::link::{LinkKey, UNASKED};
 use crate::settings::Credentials;
 
@@ -23,9 +24,54 @@ pub(crate) struct Greeting {
     to_node: bool,
     /// The last reply will say whether it is one.
     asks_for_node: bool,
+    /// Replies that have come.
+    came: u32,
+    detour: Option<Detour>,
     /// The bytes of the reply that is coming.
     got: Vec<u8>,
     scanner: reply::Scanner,
+}
+
+/// The way to a database that the link's user may not select. A client may have selected it as
+/// another user, before it logged in as this one: so the configured user selects it.
+#[derive(Debug)]
+struct Detour {
+    /// AUTH of the configured user, SELECT, and AUTH of the link's user.
+    words: Vec<u8>,
+    /// Whether the detour is taken.
+    is_taken: bool,
+    /// What the server said to the SELECT of the link's user.
+    refusal: Vec<u8>,
+}
+
+impl Detour {
+    /// Replies to its words.
+    const REPLIES: u32 = 3;
+
+    fn new(db: u32, own: &Credentials, configured: Option<&Credentials>) -> Detour {
+        // Where no login is configured, the default user needs no password: any is right.
+        let (user, password) = match configured {
+            Some(configured) => (configured.user.as_deref(), &configured.password[..]),
+            None => (None, ""),
+        };
+        let mut words = Vec::new();
+        let default = "default";
+        encode::request(&mut words, &["AUTH", user.unwrap_or(default), password]);
+        encode::request(&mut words, &["SELECT", &db.to_string()]);
+        let user = own.user.as_deref().unwrap_or(default);
+        encode::request(&mut words, &["AUTH", user, &own.password]);
+        Detour {
+            words,
+            is_taken: false,
+            refusal: Vec::new(),
+        }
+    }
+
+    /// Whether this error is a reason to take it.
+    fn is_needed(&self, came: u32, error: &[u8]) -> bool {
+        // The reply to SELECT is the second.
+        came == 1 && !self.is_taken && error.starts_with(b"NOPERM")
+    }
 }
 
 /// What a server says of itself in its reply to HELLO.
@@ -85,10 +131,11 @@ impl Greeting {
         self.replies == 0
     }
 
+    /// `credentials`: those of the link's user, and the configured ones if these are others.
     /// `to_node`: to one of a Cluster.
     pub(crate) fn new(
         key: LinkKey,
-        credentials: Option<&Credentials>,
+        (credentials, configured): (Option<&Credentials>, Option<&Credentials>),
         reads_only: bool,
         to_node: bool,
     ) -> Self {
@@ -113,11 +160,15 @@ impl Greeting {
             encode::request(&mut unsent, &["READONLY"]);
             replies += 1;
         }
+        let is_anothers = key.db != 0 && key.user != CONFIGURED;
+        let own = credentials.filter(|_| is_anothers);
         Greeting {
             unsent,
             replies,
             to_node,
             asks_for_node: false,
+            came: 0,
+            detour: own.map(|own| Detour::new(key.db, own, configured)),
             got: Vec::new(),
             scanner: reply::Scanner::default(),
         }
@@ -132,6 +183,8 @@ impl Greeting {
             replies: 1,
             to_node: false,
             asks_for_node: false,
+            came: 0,
+            detour: None,
             got: Vec::new(),
             scanner: reply::Scanner::default(),
         }
@@ -174,7 +227,18 @@ impl Greeting {
                         return Greeted::Broken(NO_NODE.to_owned());
                     }
                 }
-                Some(Value::Error(text)) => return Greeted::Refused(text),
+                Some(Value::Error(text)) => match &mut self.detour {
+                    Some(detour) if detour.is_needed(self.came, &text) => {
+                        detour.is_taken = true;
+                        detour.refusal = text;
+                        self.unsent.extend_from_slice(&detour.words);
+                        self.replies += Detour::REPLIES;
+                    }
+                    Some(detour) if detour.is_taken => {
+                        return Greeted::Refused(std::mem::take(&mut detour.refusal));
+                    }
+                    _ => return Greeted::Refused(text),
+                },
                 Some(value) => {
                     if let Some(Value::Integer(id)) = value.field("id") {
                         *client_id = *id;
@@ -194,6 +258,7 @@ impl Greeting {
             }
             self.got.clear();
             self.replies -= 1;
+            self.came += 1;
         }
         match self.replies {
             0 if at < bytes.len() => Greeted::Broken(UNASKED.to_owned()),
@@ -243,7 +308,7 @@ mod tests {
         let bytes =
             b"*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n+OK\r\n";
         for cut in 0..bytes.len() {
-            let mut greeting = Greeting::new(key, None, false, false);
+            let mut greeting = Greeting::new(key, (None, None), false, false);
             let mut identity = None;
             assert_eq!(
                 greeting.read(&bytes[..cut], &mut identity, &mut 0),
@@ -262,7 +327,7 @@ mod tests {
             };
             assert_eq!(identity, Some(expected));
         }
-        let mut greeting = Greeting::new(key, None, false, false);
+        let mut greeting = Greeting::new(key, (None, None), false, false);
         let refused = Greeted::Refused(b"NOAUTH no".to_vec());
         assert_eq!(greeting.read(b"-NOAUTH no\r\n", &mut None, &mut 0), refused);
     }
@@ -282,7 +347,7 @@ mod tests {
             format!("*4\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n{mode}")
         };
         let greeted = |to_node, bytes: &str| {
-            let mut greeting = Greeting::new(key, None, false, to_node);
+            let mut greeting = Greeting::new(key, (None, None), false, to_node);
             greeting.unsent.clear();
             let greeted = greeting.read(bytes.as_bytes(), &mut None, &mut 0);
             (greeted, !greeting.unsent.is_empty())
@@ -317,13 +382,60 @@ mod tests {
         let hello = b"%1\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n";
         let bytes = [&push[..], hello].concat();
         for cut in 0..bytes.len() {
-            let mut greeting = Greeting::new(key, None, false, false);
+            let mut greeting = Greeting::new(key, (None, None), false, false);
             let mut identity = None;
             let first = greeting.read(&bytes[..cut], &mut identity, &mut 0);
             assert_eq!(first, Greeted::Waiting, "cut at {cut}");
             let second = greeting.read(&bytes[cut..], &mut identity, &mut 0);
             assert_eq!(second, Greeted::Done, "cut at {cut}");
             assert_eq!(identity.map(|own| own.version), Some("9.1.0".into()));
+        }
+    }
+
+    /// Reads the replies to a greeting one by one, and says what they come to in the end.
+    fn greeted(greeting: &mut Greeting, replies: &[&str]) -> Greeted {
+        let (mut identity, mut last) = (None, Greeted::Waiting);
+        for reply in replies {
+            assert_eq!(last, Greeted::Waiting);
+            greeting.unsent.clear();
+            last = greeting.read(reply.as_bytes(), &mut identity, &mut 0);
+        }
+        last
+    }
+
+    /// If a client's user may not SELECT, the configured user does, and the client's logs in again.
+    #[test]
+    fn database_of_a_former_user_is_kept() {
+        const HELLO: &str = "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n";
+        const NOPERM: &str = "-NOPERM no 'select'\r\n";
+        let key = LinkKey {
+            server: ServerId(0),
+            version: Version::Resp2,
+            db: 9,
+            user: CONFIGURED + 1,
+            lane: EVERYBODYS,
+        };
+        let credentials = |user: &str| Credentials {
+            user: Some(user.to_owned()),
+            password: "pw".to_owned(),
+        };
+        let (bob, app) = (credentials("bob"), credentials("app"));
+        for (configured, first) in [(Some(&app), "AUTH app pw"), (None, "AUTH default ")] {
+            let new = || Greeting::new(key, (Some(&bob), configured), false, false);
+            let mut greeting = new();
+            assert_eq!(greeted(&mut greeting, &[HELLO, NOPERM]), Greeted::Waiting);
+            let mut expected = Vec::new();
+            for words in [first, "SELECT 9", "AUTH bob pw"] {
+                encode::request(&mut expected, &words.split(' ').collect::<Vec<_>>());
+            }
+            assert_eq!(greeting.unsent, expected);
+            let rest = ["+OK\r\n"; 3];
+            assert_eq!(greeted(&mut greeting, &rest), Greeted::Done);
+            // A user that may SELECT needs no other one.
+            assert_eq!(greeted(&mut new(), &[HELLO, "+OK\r\n"]), Greeted::Done);
+            let refused = Greeted::Refused(NOPERM[1..NOPERM.len() - 2].into());
+            let replies = [HELLO, NOPERM, "-WRONGPASS no\r\n"];
+            assert_eq!(greeted(&mut new(), &replies), refused);
         }
     }
 }

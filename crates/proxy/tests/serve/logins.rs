@@ -372,3 +372,27 @@ fn newcomers_must_log_in_before_every_kind() {
         wait_until(name, SOON, || client().call("GET k:1") == Value::bulk("1"));
     }
 }
+
+/// A client selects a database and then logs in as a user that may not SELECT. It stays in its database.
+#[test]
+fn login_keeps_a_database_that_it_may_not_select() {
+    before_every_server(&Options::with(&["--threads", "1"]), |target| {
+        let mut direct = target.direct_client();
+        let bob = "ACL SETUSER bob on >pw ~* &* +acl +get +auth";
+        assert_eq!(direct.call(bob), Value::ok());
+        assert_eq!(direct.call("SELECT 9"), Value::ok());
+        assert_eq!(direct.call("SET key nine"), Value::ok());
+        for mut client in [target.direct_client(), target.client()] {
+            assert_eq!(client.call("SELECT 9"), Value::ok());
+            assert_eq!(client.call("AUTH bob pw"), Value::ok());
+            assert_eq!(client.call("ACL WHOAMI"), Value::bulk("bob"));
+            assert_eq!(client.call("GET key"), Value::bulk("nine"));
+            for refused in ["SELECT 9", "SELECT 3", "SET key 1"] {
+                let said = client.call(refused);
+                let text = said.error().unwrap_or_default();
+                assert!(text.starts_with("NOPERM"), "{refused}: {said:?}");
+            }
+            assert_eq!(client.call("GET key"), Value::bulk("nine"));
+        }
+    });
+}
