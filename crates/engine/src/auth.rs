@@ -216,7 +216,7 @@ impl Engine {
         if name.map_or(0, <[u8]>::len) + password.len() > CREDENTIALS_BYTES_MAX {
             return self.answer_reply(key, &bound_reply("CREDENTIALS_BYTES_MAX"));
         }
-        let (pinned, pool) = (!session.pins.is_empty(), usize::from(session.pool));
+        let (pinned, pool) = (session.pins.bind(), usize::from(session.pool));
         let claim = match self.server_login_gate(key, &login) {
             Gate::Open(claim) => claim,
             Gate::Wait => return Placed::Wait,

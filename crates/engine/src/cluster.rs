@@ -1018,6 +1018,10 @@ impl Engine {
             let text = format!("{count} slots moved from {from} to {to}");
             self.tell_event(pool, text);
         }
+        if !moved.is_empty() {
+            let whole = self.pools[pool].whole;
+            self.trackers.note_moved(whole);
+        }
         let from: BTreeSet<ServerId> = moved.into_iter().map(|(from, _)| from).collect();
         for server in from {
             self.settle_before_leaving(server);
@@ -1105,6 +1109,8 @@ impl Engine {
         if !self.lost_slots.contains(&old) {
             self.lost_slots.push(old);
         }
+        let whole = self.pools[pool].whole;
+        self.trackers.note_moved(whole);
         self.doubt_owners(owner);
         self.stir_put_off();
         true
@@ -1152,7 +1158,8 @@ impl Engine {
     fn settle_before_leaving(&mut self, server: ServerId) {
         let mut asked = HashSet::new();
         for (_, link) in self.links.iter() {
-            let shared = link.role.is_manys();
+            let spreads = |by| self.tracks_several(by);
+            let shared = link.role.is_manys() || spreads(link.role.captor());
             if link.key.server == server && shared {
                 asked.extend(link.ledger.iter().map(|entry| entry.session));
             }
@@ -1371,7 +1378,7 @@ impl Engine {
     pub(crate) fn turn_riders_home(&mut self, server: ServerId) {
         let home = self.pools.home_of(usize::from(self.server(server).pool));
         let rides = |session: &Session| {
-            session.server == server && session.pins.is_empty() && session.flags.any(Flags::ROUTED)
+            session.server == server && !session.pins.bind() && session.flags.any(Flags::ROUTED)
         };
         let riders = self.sessions.iter();
         let riders: Vec<Key> = riders

@@ -79,6 +79,8 @@ pub(crate) enum Duty {
     /// CLIENT GETREDIR, CLIENT TRACKINGINFO: the server names our link, and the client expects the
     /// session that it named.
     NameTold,
+    /// Own: CLIENT TRACKING or CLIENT CACHING for a session that tracks at several servers.
+    Track,
     /// SELECT of a session with a link of its own.
     Select(u32),
     /// Own: asks whether the server accepts the configured login.
@@ -453,6 +455,7 @@ impl Engine {
                 let owner = self.owner_of(key, entry);
                 self.pass_on(entry, &self.name_told(owner, reply));
             }
+            Duty::Track => self.settle_track(key, reply),
             Duty::Select(db) => self.settle_select(key, entry, db, reply),
             Duty::Check(check) => self.settle_check(key, *check, reply),
             Duty::Login(login) => {

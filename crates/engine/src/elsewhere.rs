@@ -706,7 +706,7 @@ impl Engine {
                 stay.push_back(item);
                 continue;
             }
-            let item = match self.settle_by_heir(item) {
+            let mut item = match self.settle_by_heir(item) {
                 Some(item) => item,
                 None => continue,
             };
@@ -715,6 +715,16 @@ impl Engine {
                     Some(link) => link,
                     None => {
                         // There will be room.
+                        stay.push_back(item);
+                        continue;
+                    }
+                },
+                false if self.tracks_several(key) => match self.tracking_link_for(key, &item) {
+                    Some(link) => link,
+                    None => {
+                        // There will be room, or another owner.
+                        staying.add(&item.about);
+                        item.due = self.now.plus_ms(TICK_MS);
                         stay.push_back(item);
                         continue;
                     }
@@ -853,8 +863,40 @@ impl Engine {
         }
     }
 
+    /// The link on which its session tracks; `None` if it cannot be had just now.
+    fn tracking_link_for(&mut self, key: Key, item: &PutOff) -> Option<Key> {
+        let server = self.kind_for(item).ok()?.server;
+        let first = self.shared.get(&self.first_link(server));
+        let waits_at = |link: &Link| {
+            matches!(link.state, State::Resting { .. }) && self.may_wait_at(link, item)
+        };
+        let rests = first
+            .and_then(|first| self.links.get(*first))
+            .is_some_and(waits_at);
+        let is_known = self.tracks_on(key, server).is_some();
+        if rests || !is_known && !self.may_have_own_link(key) {
+            return None;
+        }
+        let link = self.tracking_link(key, server).ok()?;
+        // It is sent again without the CLIENT CACHING in front of it.
+        self.lack_caching(key);
+        Some(link)
+    }
+
     /// A link of its session's own; `None` if there is no room for one just now.
     fn own_link_for(&mut self, key: Key, item: &PutOff) -> Option<Key> {
+        if self.tracks_several(key) {
+            let link = self.tracking_link_for(key, item)?;
+            let server = self.links.get(link)?.key.server;
+            self.turn(key, server);
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.flags |= Flags::UNPINNING;
+            }
+            if let Some(link) = self.links.get_mut(link) {
+                link.waits = true;
+            }
+            return Some(link);
+        }
         if !self.may_have_own_link(key) {
             return None;
         }
@@ -1239,11 +1281,11 @@ impl Engine {
             let mut nil = Vec::new();
             encode::null_array(&mut nil, version);
             self.answer_front(key, front, &nil);
-        } else if waits && its && pins.is_empty() {
+        } else if waits && its && !pins.bind() {
             // It will have another link of its own.
             self.put_off_front(key, (to, why), true, reply);
             self.leave_own_link(key, by);
-        } else if waits || is_block || !its {
+        } else if waits || is_block && !pins.any(Pins::SPREAD) || !its {
             let told = moved_away(self.label(key));
             self.answer_front(key, front, &told);
         } else {
@@ -1290,6 +1332,9 @@ impl Engine {
         }
         if let Some(session) = self.sessions.get_mut(by) {
             session.flags.remove(Flags::UNPINNING);
+        }
+        if self.is_tracking_link(by, key) {
+            return;
         }
         if let Some(session) = self.sessions.get(by) {
             let kind = self.shared_kind_of(session);

@@ -52,6 +52,7 @@ use crate::slots::{Key, Slots};
 use crate::slow_readers::{EVERYBODYS, SlowReaders};
 use crate::subscriptions::Hub;
 use crate::time::Time;
+use crate::tracking::Trackers;
 use crate::unknown::Learned;
 use crate::untaken::Untaken;
 use crate::waiters::Waiters;
@@ -250,6 +251,8 @@ pub struct Engine {
     pub(crate) set_at: HashMap<(usize, u16), (Time, usize)>,
     /// Sessions that are told what others track, by their ids.
     pub(crate) targets: HashMap<u64, Key>,
+    /// Sessions that track at several servers.
+    pub(crate) trackers: Trackers,
     /// The number of the batch that leaves, and where it is put into order.
     pub(crate) batch: u32,
     pub(crate) coalescing: Coalescing,
@@ -456,6 +459,7 @@ impl Engine {
             levels: Vec::new(),
             set_at: HashMap::new(),
             targets: HashMap::new(),
+            trackers: Trackers::default(),
             batch: 0,
             coalescing: Coalescing::default(),
             split: Split::default(),
@@ -806,6 +810,9 @@ impl Engine {
             self.resume_sessions();
         }
         self.settle_pauses();
+        if self.owes_invalidations() {
+            self.tell_invalidations();
+        }
         self.ask_hubs();
         self.tell_scripts();
         if !self.kept.is_empty() {
@@ -1066,6 +1073,10 @@ impl Engine {
                 }
                 self.give_back(session.link);
             }
+        }
+        if let Some(tracker) = session.rare.as_mut().and_then(|rare| rare.tracker.take()) {
+            self.trackers.remove(key);
+            tracker.links().for_each(|link| self.give_back(link));
         }
         if let Some(mut scanner) = session.partial.take() {
             // Half a request of this session is no business of the next one.

@@ -64,6 +64,14 @@ pub(crate) fn append_reply(out: &mut Vec<u8>, fate: Fate, cause: Cause<'_>) {
     encode::error(out, format!("{fate}; {cause}").as_bytes());
 }
 
+/// Whether an error reply says that a request failed because of its server, and not at a bound of
+/// ours.
+pub(crate) fn is_servers_fault(reply: &[u8]) -> bool {
+    let is_ours = reply.starts_with(b"-NOTSENT ") || reply.starts_with(b"-UNKNOWN ");
+    let bound = b"; the limit ";
+    is_ours && !reply.windows(bound.len()).any(|text| text == bound)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +93,14 @@ mod tests {
             ),
             "-NOTSENT respool: the command was not executed; no connection to h:1: refused  x\r\n"
         );
+        let bound = Cause::Bound { name: "links-max" };
+        assert!(!is_servers_fault(text(Fate::NotSent, bound).as_bytes()));
+        assert!(!is_servers_fault(b"-ERR no\r\n"));
+        let lost = Cause::LinkLost {
+            server: "h:1",
+            reason: "gone",
+        };
+        assert!(is_servers_fault(text(Fate::Unknown, lost).as_bytes()));
         assert_eq!(
             text(
                 Fate::Unknown,

@@ -136,6 +136,16 @@ impl Gather {
         self.held_bytes
     }
 
+    /// Its place in the order of the session's replies.
+    pub(crate) fn seq(&self) -> u32 {
+        self.seq
+    }
+
+    /// Whether some of its parts are answered.
+    pub(crate) fn has_answers(&self) -> bool {
+        self.waiting < self.parts.len()
+    }
+
     /// What it takes apart from the answers.
     pub(crate) fn memory_bytes(&self) -> usize {
         let order = match &self.merge {
@@ -244,6 +254,20 @@ impl Engine {
     /// have some.
     pub(crate) fn ask_all(&mut self, key: Key, request: &Request<'_>) -> Placed {
         self.ask_each(key, request, request.bytes, How::AsSaid)
+    }
+
+    /// These servers get the request.
+    pub(crate) fn ask_these(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        servers: &[ServerId],
+    ) -> Placed {
+        let parts: Vec<_> = servers
+            .iter()
+            .map(|server| (*server, request.bytes))
+            .collect();
+        self.ask_several(key, request, &parts, How::AsSaid)
     }
 
     /// INFO of all servers: the sections that the client asked for are made of these.
@@ -411,7 +435,11 @@ impl Engine {
             sifted_by,
         });
         let reads = is_read(request);
+        let tracks = self.tracks_several(key);
         for (index, ((_, bytes), link)) in parts.iter().zip(links).enumerate() {
+            if tracks {
+                self.put_caching(key, link);
+            }
             let Some(state) = self.links.get_mut(link) else {
                 continue;
             };
@@ -433,8 +461,13 @@ impl Engine {
         Placed::Done
     }
 
-    /// The link that all share to a server, ready to take a request of this session.
+    /// The link to a server, ready to take a request of this session: the link that all share, or
+    /// the one on which the session tracks.
     fn link_to(&mut self, key: Key, server: ServerId, reads: bool) -> Result<Key, Blocked> {
+        if self.tracks_several(key) {
+            let link = self.tracking_link(key, server)?;
+            return self.ready_link(key, link);
+        }
         let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
@@ -598,6 +631,11 @@ impl Engine {
                 reply.extend_from_slice(failure);
                 true
             }
+            None if gather.id == id::CLIENT_TRACKING && gather.parts.len() == 1 => {
+                // In its own words.
+                reply.extend_from_slice(&gather.parts[0].reply);
+                false
+            }
             None => {
                 let answered = gather.parts.iter();
                 let parts: Vec<_> = answered
@@ -626,7 +664,10 @@ impl Engine {
         {
             reply = self.recount(session.pool, &Duty::Subscribers(Kind::Shard), &reply);
         }
-        if failed && gather.executed && gather.id.get().retry == Retry::Write {
+        // A session that some servers refuse to track for tracks nowhere.
+        let is_undone = gather.id == id::CLIENT_TRACKING;
+        let writes = gather.id.get().retry == Retry::Write && !is_undone;
+        if failed && gather.executed && writes {
             // What it says is true of its part.
             let why = reply.strip_prefix(b"-").unwrap_or(&reply).trim_ascii_end();
             let why = String::from_utf8_lossy(why);
@@ -635,6 +676,9 @@ impl Engine {
             );
             reply.clear();
             encode::error(&mut reply, text.as_bytes());
+        }
+        if gather.id == id::CLIENT_TRACKING {
+            self.settle_tracking(entry.session, &reply);
         }
         let reply_to_it = if gather.silent { b"" } else { reply.as_slice() };
         self.deliver(entry.session, entry.seq, 1, reply_to_it);

@@ -418,6 +418,7 @@ mod tests {
         let credentials = |user: &str| Credentials {
             user: Some(user.to_owned()),
             password: "pw".to_owned(),
+            source: None,
         };
         let (bob, app) = (credentials("bob"), credentials("app"));
         for (configured, first) in [(Some(&app), "AUTH app pw"), (None, "AUTH default ")] {

@@ -122,7 +122,7 @@ impl Engine {
             return Placed::Done;
         };
         let version = session.version;
-        if !session.pins.is_empty() {
+        if session.pins.bind() {
             let placed = self.place_on_link(key, request.bytes, false, Some(Duty::Select(db)));
             self.hold_until_caught_up(key);
             return placed;
@@ -143,7 +143,7 @@ impl Engine {
         if (session.version, session.db) == (version, db) {
             return Moved::Done;
         }
-        let pinned = !session.pins.is_empty();
+        let pinned = session.pins.bind();
         if let Some(node) = self
             .pools
             .node_among(session.pool.into())
@@ -383,6 +383,7 @@ impl Engine {
             let own = self.links.get(session.link)?.role == Role::Pinned { by: key };
             own.then_some(session.link)
         });
+        self.drop_tracker(key);
         self.ride(key, link);
         if let Some(own) = own {
             if let Some(link) = self.links.get_mut(own) {

@@ -161,6 +161,13 @@ impl Engine {
             return Err(Blocked::Wait);
         };
         let kind = self.kind_of(session);
+        if self.tracks_several(key) {
+            self.ride_to_track(key)?;
+            self.lack_caching(key);
+        }
+        let Some(session) = self.sessions.get(key) else {
+            return Err(Blocked::Wait);
+        };
         if !session.pins.is_empty() {
             if self.wait_for_own_link(key) {
                 return Err(Blocked::Wait);

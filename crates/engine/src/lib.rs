@@ -79,6 +79,7 @@ mod strip;
 mod subscriptions;
 mod takeover;
 mod time;
+mod tracking;
 mod transaction;
 mod trial;
 mod trouble;

@@ -40,7 +40,7 @@ pub struct Limits {
     pub links_max: u32,
     /// Links of one worker that one session each has for itself: because it waits there (BLPOP), or
     /// for what the server knows about it (WATCH, CLIENT TRACKING, MONITOR), or to stand for it
-    /// (REDIRECT). At it: as
+    /// (REDIRECT). A session that tracks at several servers has one to each. At it: as
     /// [`Settings::pinned_links_full`](crate::settings::Settings::pinned_links_full) says.
     pub pinned_links_max: u32,
     /// Bytes that a session may queue between MULTI and EXEC. At it: the transaction is refused.
@@ -120,6 +120,14 @@ const _: () = assert!(
 /// When memory is short, a request that has been incomplete for so long is given up before any
 /// output, milliseconds. Younger requests are given up only if incomplete requests fill the memory.
 pub const INCOMPLETE_OLD_MS: u32 = 1_000;
+
+/// Bytes of invalidations that one session has not been told, because they wait for its replies. At
+/// it: the session is told to forget all keys.
+pub const INVALIDATIONS_HELD_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes of the CLIENT TRACKING requests that are kept for one session, to be sent on its later
+/// links. At it: the next one is refused.
+pub const TRACKING_BYTES_MAX: usize = 16 << 10;
 
 /// The longest name that a client may give itself or its library: every session may keep three.
 pub const NAME_BYTES_MAX: usize = 1 << 10;

@@ -24,10 +24,12 @@ use crate::entry::{Before, Class, Entry};
 use crate::greeting::{Greeting, Identity};
 use crate::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX, Limits};
 use crate::monitor::Tunnel;
+use crate::pinned::Switch;
 use crate::pool::ServerId;
 use crate::redirect::Stand;
 use crate::returns::Returns;
 use crate::scripts::Loaded;
+use crate::session::Pins;
 use crate::settings::FlushRule;
 use crate::slots::Key;
 use crate::slow_readers::Lane;
@@ -357,6 +359,19 @@ impl Link {
     /// Whether a session waits at the server for a command that blocks, or is to when the link is up.
     pub(crate) fn holds_a_waiter(&self) -> bool {
         self.waits && matches!(self.role, Role::Pinned { .. })
+    }
+
+    /// Whether a session waits here for the answer to its CLIENT TRACKING ON.
+    pub(crate) fn is_asked_to_track(&self) -> bool {
+        let mut duties = self.duties.iter();
+        let is_own = matches!(self.role, Role::Pinned { .. });
+        is_own
+            && self.ledger.iter().any(|entry| {
+                let duty = if entry.duty { duties.next() } else { None };
+                let begins = |switch: &Switch| switch.on && switch.pins.any(Pins::TRACKING);
+                entry.session != Key::NOBODY
+                    && matches!(duty, Some(Duty::Switch { switch, .. }) if begins(switch))
+            })
     }
 
     pub(crate) fn is_up(&self) -> bool {

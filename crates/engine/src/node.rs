@@ -72,7 +72,7 @@ impl Engine {
                             number: slot,
                         };
                         let server = self.pools.server_of(group);
-                        if self.sessions.get(key)?.pins.is_empty() {
+                        if !self.sessions.get(key)?.pins.bind() {
                             self.turn(key, server);
                         }
                         return None;

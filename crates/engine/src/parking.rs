@@ -89,6 +89,13 @@ impl Parking {
         self.bytes.capacity() + self.places.capacity() * size_of::<Place>()
     }
 
+    /// The place behind the last one.
+    pub(crate) fn end(&self) -> Option<u32> {
+        let last = self.places.last().filter(|_| !self.is_empty())?;
+        let ahead = (self.places.len() - self.passed) as u32 + last.count - 1;
+        Some(self.first.wrapping_add(ahead))
+    }
+
     /// How many requests they are the replies to.
     pub(crate) fn places(&self) -> usize {
         self.parked

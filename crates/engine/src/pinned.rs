@@ -206,11 +206,14 @@ impl Engine {
             return;
         };
         session.flags.remove(Flags::UNPINNING);
-        let link = session.link;
+        let (link, pins) = (session.link, session.pins);
         if let Some(link) = self.links.get_mut(link) {
             link.waits = false;
         }
-        if session.pins.is_empty() {
+        if !pins.any(Pins::SPREAD) {
+            self.drop_tracker(key);
+        }
+        if pins.is_empty() {
             self.ride_shared(key);
             self.give_back(link);
         }
@@ -257,6 +260,9 @@ impl Engine {
             |link: &Link| link.tunnel == Some(Tunnel::Quitting) || link.sends == Sends::Nothing;
         let quitting = self.links.get(link).is_some_and(quitting);
         let waited = is_away && self.links.get(link).is_some_and(Link::holds_a_waiter);
+        if self.is_tracking_link(by, link) {
+            return self.lose_tracking_link(by, link, was_up, quitting || waited);
+        }
         if let Some(session) = self.sessions.get_mut(by)
             && session.link == link
         {

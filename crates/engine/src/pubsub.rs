@@ -322,7 +322,7 @@ impl Engine {
             Some(session)
                 if !reads
                     && session.listens()
-                    && session.pins.is_empty()
+                    && session.pins.let_go()
                     && !(request.id == id::SPUBLISH && self.channels_have_places(key)) =>
             {
                 self.publish_in_order(key, request.bytes, duty)

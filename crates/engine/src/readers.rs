@@ -268,7 +268,7 @@ impl Engine {
         let of = self.server(session.server).replica_of;
         let is_read = command.is_some_and(|command| command.replica);
         if let Some(owner) = of
-            && session.pins.is_empty()
+            && !session.pins.bind()
             && (!is_read || session.flags.any(Flags::IN_MULTI))
         {
             let owner = match self.server(owner).gone {
@@ -288,6 +288,10 @@ impl Engine {
         command: &Command,
         kind: LinkKey,
     ) -> Result<ServerId, NoReader> {
+        if self.tracks_several(key) {
+            // A replica notes no reads for it.
+            return Ok(owner);
+        }
         let server = self.server_for(key, owner, command)?;
         if server != owner && self.may_be_read(owner) {
             let link = self.shared.get(&kind.at(server));

@@ -332,7 +332,10 @@ impl Engine {
     }
 
     /// A push on a session's own link. One that names our link is made to name the session for which it stands.
-    pub(crate) fn take_own_push(&mut self, by: Key, push: &[u8]) {
+    pub(crate) fn take_own_push(&mut self, link: Key, by: Key, push: &[u8]) {
+        if self.is_tracking_link(by, link) {
+            return self.take_invalidation(link, by, push);
+        }
         if push.starts_with(BROKEN)
             && let Some(redirect) = self.redirect_of(by)
         {

@@ -471,7 +471,7 @@ impl Engine {
     /// A push answers nobody. On a session's own link it is the session's.
     fn take_push(&mut self, key: Key, push: &[u8]) {
         match self.links.get(key).map(|link| link.role) {
-            Some(Role::Pinned { by }) => self.take_own_push(by, push),
+            Some(Role::Pinned { by }) => self.take_own_push(key, by, push),
             Some(Role::Redirect { to }) => self.redirected(to, push),
             Some(Role::Hub(hub)) => self.take_hub_push(key, hub, push),
             Some(Role::Sentinel) => self.take_sentinel_push(key, push),

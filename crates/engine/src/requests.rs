@@ -523,6 +523,9 @@ impl Engine {
         if placed == Placed::Done {
             self.counters.requests += 1;
             self.count_down_silence(key);
+            if self.tracks_several(key) {
+                self.end_caching(key);
+            }
         }
         placed
     }
@@ -877,6 +880,9 @@ impl Engine {
             Err(Blocked::Wait) => return Err(duty),
             Err(blocked) => return Ok(self.blocked(key, blocked)),
         };
+        if self.tracks_several(key) {
+            self.put_caching(key, link);
+        }
         let (Some(session), Some(state)) = (self.sessions.get_mut(key), self.links.get_mut(link))
         else {
             return Ok(Placed::Done);
@@ -989,6 +995,10 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
+        if self.tracks_several(key) {
+            let link = self.ride_to_track(key)?;
+            return self.ready_link(key, link);
+        }
         let link = session.link;
         let kind = self.shared_kind_of(session);
         let usable = self

@@ -35,6 +35,7 @@ use crate::requests::{Placed, Request};
 use crate::session::{Flags, Pins, Session};
 use crate::settings::Shows;
 use crate::slots::Key;
+use crate::tracking::asks_for;
 use crate::unknown::{Keys, What};
 use crate::wait::is_wait;
 
@@ -201,7 +202,14 @@ impl Engine {
         let owner = self.owner_of_keys(key, request.command, request.spans.len(), |at| {
             request.arg(at)
         });
-        let is_bound = !session.pins.is_empty() || self.queued_group(key).is_some();
+        let is_bound = session.pins.bind() || self.queued_group(key).is_some();
+        if request.id == id::CLIENT_CACHING
+            && request.command.arity_ok(request.spans.len())
+            && !in_multi
+            && self.tracks_several(key)
+        {
+            return Some(self.cache_next(key, request));
+        }
         let home = self.pools.home_of(pool);
         let of_cluster = self.pools[pool].cluster().is_some();
         let channels_have_places = self.channels_have_places(key);
@@ -256,7 +264,7 @@ impl Engine {
                 }
                 Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
                     // Always the same one, as long as it is there.
-                    if !is_bound && !in_multi {
+                    if !is_bound && !in_multi && !self.tracks_here(key) {
                         let up = self.first_up(pool);
                         self.turn(key, up);
                     }
@@ -276,23 +284,28 @@ impl Engine {
                     }
                     None
                 }
+                Spread::Off if is_tracking(request, b"off") && self.tracks_several(key) => {
+                    match in_multi {
+                        true => Some(self.refuse_bound(key, request.command)),
+                        false => Some(self.stop_tracking(key)),
+                    }
+                }
                 Spread::Off if switches_off(request) => None,
+                Spread::Off if is_tracking(request, b"on") && !in_multi => {
+                    let broadcasts = asks_for(request.args(), b"BCAST");
+                    if broadcasts && let Some(placed) = self.know_owners(key, pool) {
+                        return Some(placed);
+                    }
+                    Some(self.track_at_several(key, request))
+                }
+                // The server says in its own words what is wrong with it.
+                Spread::Off if is_wrong_tracking(request) => None,
                 Spread::Off | Spread::Refused => {
                     Some(self.refuse_for_several(key, request.command))
                 }
                 Spread::All if request.id == id::INFO && asks_for_us_alone(request) => None,
                 // It would be asked of a part of them.
-                Spread::All | Spread::Turns if !self.knows_all(pool) => {
-                    let part = self.unknown_part(pool).unwrap_or(pool);
-                    if let Some(text) = self.unknown_for(part, NO_NODE) {
-                        return Some(self.refuse_queued(key, text.as_bytes()));
-                    }
-                    if !in_multi && self.waits_for_nodes(key, part) {
-                        return Some(Placed::Wait);
-                    }
-                    let text = self.no_nodes(part);
-                    Some(self.refuse_queued(key, text.as_bytes()))
-                }
+                Spread::All | Spread::Turns if !self.knows_all(pool) => self.know_owners(key, pool),
                 // Of what one server executes, the others would know nothing.
                 Spread::All | Spread::Turns if is_bound || in_multi => {
                     Some(self.refuse_bound(key, request.command))
@@ -355,6 +368,19 @@ impl Engine {
         None
     }
 
+    /// Waits for all servers of a pool to be known. `None`: they are known.
+    fn know_owners(&mut self, key: Key, pool: usize) -> Option<Placed> {
+        let part = self.unknown_part(pool)?;
+        if let Some(text) = self.unknown_for(part, NO_NODE) {
+            return Some(self.refuse_queued(key, text.as_bytes()));
+        }
+        if !self.is_in_multi(key) && self.waits_for_nodes(key, part) {
+            return Some(Placed::Wait);
+        }
+        let text = self.no_nodes(part);
+        Some(self.refuse_queued(key, text.as_bytes()))
+    }
+
     /// Whether all servers of a pool are known.
     pub(crate) fn knows_all(&self, pool: usize) -> bool {
         self.unknown_part(pool).is_none()
@@ -392,7 +418,7 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return;
         };
-        if session.pins.is_empty() {
+        if !session.pins.bind() {
             let server = self.pools.server_of(group);
             self.turn(key, server);
         }
@@ -431,7 +457,7 @@ impl Engine {
         };
         let server = self.pools.server_of(group);
         let queued = self.queued_group(key);
-        (session.pins.is_empty() || session.server == server)
+        (!session.pins.bind() || session.server == server)
             && queued.is_none_or(|queued| queued == group)
     }
 
@@ -449,7 +475,7 @@ impl Engine {
             return false;
         };
         if !self.pools[usize::from(session.pool)].has_several()
-            || !session.pins.is_empty()
+            || session.pins.bind()
             || session.flags.any(Flags::IN_MULTI | Flags::UNAUTHENTICATED)
         {
             return false;
@@ -534,7 +560,7 @@ impl Engine {
             Owner::One(_) => Err(FOREIGN.to_vec()),
             Owner::Nobody if command.fan_out.spread == Spread::Home => {
                 let home = self.pools.home_of(pool);
-                if session.pins.is_empty() {
+                if !session.pins.bind() {
                     self.turn(key, home);
                 }
                 Ok(())
@@ -635,7 +661,7 @@ impl Engine {
         };
         let failed = |link: &Link| !link.is_up() && link.failures > 0;
         let is_dead = self.links.get(session.link).is_some_and(failed);
-        if is_dead && session.pins.is_empty() && self.queued_group(key).is_none() {
+        if is_dead && !session.pins.bind() && self.queued_group(key).is_none() {
             let up = self.first_up(usize::from(session.pool));
             self.turn(key, up);
         }
@@ -747,9 +773,14 @@ impl Engine {
         if session.server == server {
             return;
         }
-        debug_assert!(session.pins.is_empty(), "its own link goes to one server");
+        debug_assert!(!session.pins.bind(), "its own link goes to one server");
         let kind = self.kind_at(session, server);
-        let link = self.current_link(kind).unwrap_or(Key::NOBODY);
+        let link = match session.pins.any(Pins::SPREAD) {
+            // If it has none, the request opens one.
+            true => self.tracks_on(key, server),
+            false => self.current_link(kind),
+        };
+        let link = link.unwrap_or(Key::NOBODY);
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
@@ -822,6 +853,22 @@ fn is_of_cluster(request: &Request<'_>) -> bool {
     let command = request.command;
     let is_of_node = command.fan_out.spread == Spread::Node && command.answer != Answer::Session;
     is_of_node || request.id == id::CLUSTERSCAN
+}
+
+/// Whether it is CLIENT TRACKING, to be switched on or off.
+fn is_tracking(request: &Request<'_>, way: &[u8]) -> bool {
+    let argc = request.spans.len();
+    let has_length = argc == 3 || argc > 3 && way == b"on";
+    request.id == id::CLIENT_TRACKING && has_length && request.arg(2).eq_ignore_ascii_case(way)
+}
+
+/// Whether it is CLIENT TRACKING with an argument that no server knows in its place.
+fn is_wrong_tracking(request: &Request<'_>) -> bool {
+    let is_way = |way: &[u8]| request.arg(2).eq_ignore_ascii_case(way);
+    request.id == id::CLIENT_TRACKING
+        && request.spans.len() > 2
+        && !is_way(b"on")
+        && !is_way(b"off")
 }
 
 /// CLIENT TRACKING OFF and the like.

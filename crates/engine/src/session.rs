@@ -27,6 +27,7 @@ use crate::slots::Key;
 use crate::steps::{Step, Within};
 use crate::subscriptions::Subscriber;
 use crate::time::Time;
+use crate::tracking::Tracker;
 use crate::transaction::Transaction;
 use crate::untaken::is_stuck;
 
@@ -223,7 +224,7 @@ impl Flags {
 
 /// Why a session holds a link of its own: what the server's side of that connection knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pins(u8);
+pub(crate) struct Pins(u16);
 
 impl Pins {
     /// One request that may have to wait there, or must not wait behind others. Nothing of it
@@ -245,6 +246,14 @@ impl Pins {
     /// With [`Pins::TRACKING`]: it is told not only of what it has read (BCAST).
     pub(crate) const BROADCAST: Pins = Pins(1 << 7);
 
+    /// With [`Pins::TRACKING`]: it has such a link to each server that it asks, see
+    /// [`crate::tracking`].
+    pub(crate) const SPREAD: Pins = Pins(1 << 8);
+
+    /// The pins that end with CLIENT TRACKING OFF.
+    pub(crate) const ALL_TRACKING: Pins =
+        Pins(Pins::TRACKING.0 | Pins::BROADCAST.0 | Pins::SPREAD.0);
+
     /// What leaves a trace on the connection. The link is closed after it, and if it is lost, only
     /// a new connection of the client can bring back what it was.
     pub(crate) const STATE: Pins = Pins(
@@ -261,6 +270,24 @@ impl Pins {
 
     pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    /// Whether the session stays at one server.
+    pub(crate) fn bind(self) -> bool {
+        match self.any(Pins::SPREAD) {
+            true => !self.without(Pins::ALL_TRACKING).is_empty(),
+            false => !self.is_empty(),
+        }
+    }
+
+    /// Whether the session may go to another server.
+    pub(crate) fn let_go(self) -> bool {
+        !self.bind()
+    }
+
+    /// Those that are about tracking.
+    pub(crate) fn of_tracking(self) -> Pins {
+        Pins(self.0 & Pins::ALL_TRACKING.0)
     }
 
     pub(crate) fn add(&mut self, pins: Pins) {
@@ -384,6 +411,8 @@ pub(crate) struct Rare {
     /// It tracks, and this one is told; and what was found out of one that is to be.
     pub(crate) redirect: Option<Redirect>,
     pub(crate) redirect_found: Option<Found>,
+    /// Its tracking at several servers.
+    pub(crate) tracker: Option<Box<Tracker>>,
     /// When it asked the server who it is, if it waits for a link to ask on.
     pub(crate) login_asked_at: Option<Time>,
     pub(crate) attempts: Attempts,
@@ -475,6 +504,15 @@ impl Session {
     pub(crate) fn parked_bytes(&self) -> usize {
         let rare = self.rare.as_deref();
         rare.map_or(0, |rare| rare.parking.held_bytes() + rare.gathered_bytes)
+    }
+
+    /// The place behind the last reply, or part of one, that has come and waits for its turn.
+    pub(crate) fn end_of_early_replies(&self) -> Option<u32> {
+        let rare = self.rare.as_deref()?;
+        let parts = rare.gathers.iter().filter(|gather| gather.has_answers());
+        let ends = parts.map(|gather| gather.seq().wrapping_add(1));
+        let ahead = |place: &u32| place.wrapping_sub(self.head_seq);
+        ends.chain(rare.parking.end()).max_by_key(ahead)
     }
 
     /// Whether the request whose reply is next is to be asked again.
@@ -569,6 +607,8 @@ impl Session {
             held.queued += rare.steps.iter().map(Step::memory_bytes).sum::<usize>();
             held.queued += rare.delayed.memory_bytes();
             held.output += rare.pushes.capacity();
+            let tracker = rare.tracker.as_deref();
+            held.output += tracker.map_or(0, Tracker::memory_bytes);
             held.answers += rare.parking.memory_bytes() + rare.gathered_bytes;
             held.answers += rare.gathers.iter().map(Gather::memory_bytes).sum::<usize>();
             if let Some(subscriber) = &rare.subscriber {
@@ -600,7 +640,8 @@ impl Session {
             let queued = rare.transaction.as_ref().map_or(0, Transaction::held_bytes);
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
             let left: usize = rare.steps.iter().map(Step::held_bytes).sum();
-            rare.pushes.len() + queued + subscribed + left + rare.delayed.held_bytes()
+            let untold = rare.tracker.as_ref().map_or(0, |own| own.held_bytes());
+            rare.pushes.len() + queued + subscribed + left + untold + rare.delayed.held_bytes()
         });
         self.out.len() + self.held.len() + scanned + self.parked_bytes() + rare
     }

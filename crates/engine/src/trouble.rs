@@ -18,6 +18,7 @@ use crate::requests::wants_password;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::time::Time;
+use crate::tracking::AWAY;
 use crate::trust::refuses_login;
 use crate::words::NOAUTH;
 
@@ -139,6 +140,7 @@ impl Engine {
             return;
         };
         let was_up = link.is_up();
+        let begins_to_track = link.is_asked_to_track();
         let mut stable = was_up && self.now.since_ms(link.up_since) >= STABLE_MS;
         if was_up && !stable {
             link.state = State::Down;
@@ -284,6 +286,9 @@ impl Engine {
             && !retries
         {
             self.lose_pins(by, key, (was_up, is_away), lost);
+            if begins_to_track {
+                self.close_for(by, String::from(AWAY));
+            }
         }
         if let Some(session) = cut_off {
             // Half a reply is with the client: whatever follows would be taken for the rest of it.
@@ -552,6 +557,7 @@ impl Engine {
         self.tick_takeovers();
         self.tick_polls();
         self.tick_clusters();
+        self.tick_trackers();
         self.tick_sentinels();
         self.tick_readers();
         self.tick_questions();

@@ -679,6 +679,7 @@ impl Row {
             (SpreadEntry::Node, _) if self.answer == AnswerColumn::Session => "respool",
             (SpreadEntry::Node, _) => "the first that is up; of a Cluster respool",
             (SpreadEntry::Here, _) => "respool",
+            (SpreadEntry::Off, MergeEntry::AllSucceeded) => "each that the session asks",
             (SpreadEntry::Off, _) => "refused, unless OFF",
             (SpreadEntry::Refused, _) => "refused",
         };

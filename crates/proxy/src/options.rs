@@ -1139,6 +1139,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         brief: "Links of one worker that one session each has for itself",
         more: "A session has one while it waits in a blocking command, from WATCH to EXEC, for a transaction \
                with SELECT, HELLO or AUTH in it, and while CLIENT TRACKING, CLIENT NO-TOUCH or MONITOR is on; and one to stand for each client that a REDIRECT names. \
+               Where a pool has several servers, a session that tracks has one to each server that it asks. \
                At the bound, blocking commands are executed without waiting, ten times a second, until one has a result or its time is over; \
                XREAD BLOCK behind `$` and all other requests wait for a link.",
         example: "4096",

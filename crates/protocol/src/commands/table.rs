@@ -92,7 +92,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("client|reply" 3 [NOSCRIPT LOADING STALE NO_MULTI] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy no_multi]
     row!("client|setinfo" 4 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|setname" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
-    row!("client|tracking" -3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Pinned; Write; Off One; None; None; false false; 0 0),
+    row!("client|tracking" -3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Pinned; Write; Off AllSucceeded; None; None; false false; 0 0),
     row!("client|trackinginfo" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0),
     row!("client|unblock" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0),
     row!("client|unpause" 2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0),

@@ -54,6 +54,7 @@ mod splits;
 mod strangers;
 mod stripped;
 mod tagged;
+mod tracking;
 mod transactions;
 mod unserved;
 mod waits;

@@ -337,7 +337,7 @@ fn what_must_be_executed_as_one_is_where_its_keys_are_or_refused() {
         "ROLE",
         "DEBUG JMAP",
         "MONITOR",
-        "CLIENT TRACKING ON",
+        "CLIENT TRACKING ON REDIRECT 1",
     ] {
         let reply = client.call(one_servers);
         let refused = reply

@@ -774,7 +774,10 @@ fn what_cannot_be_done_without_the_prefix_is_refused_and_not_done_to_another_key
         ("SCAN 0 MATCH u:* NEWER 1", "ERR respool: SCAN takes MATCH"),
         ("SCAN 0 MATCH", "ERR respool: SCAN takes MATCH"),
         ("NOSUCH u:k", "ERR unknown command"),
-        ("CLIENT TRACKING ON", "ERR respool: 'client tracking'"),
+        (
+            "CLIENT TRACKING ON BCAST PREFIX u:",
+            "ERR respool: PREFIX of CLIENT TRACKING",
+        ),
     ] {
         // A SCAN begins at the server that sees everything.
         let asked = asked.replace("SCAN 0", "SCAN 1");

@@ -1,0 +1,423 @@
+//! CLIENT TRACKING where a pool has several servers: which link a read travels on, and when the
+//! session is told of a change.
+
+mod world;
+
+use respool_engine::settings::Settings;
+use respool_engine::{LinkId, SessionId};
+use world::{World, cluster, requests, sharded};
+
+const ALL: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+
+/// The invalidation of one key.
+fn invalidation(key: &str) -> String {
+    format!(
+        ">2\r\n$10\r\ninvalidate\r\n*1\r\n${}\r\n{key}\r\n",
+        key.len()
+    )
+}
+
+fn bulk(value: &str) -> String {
+    format!("${}\r\n{value}\r\n", value.len())
+}
+
+/// A world, a session in RESP3 that tracks as `words` say, its link, and that link's server.
+fn tracking(settings: Settings, words: &str) -> (World, SessionId, LinkId, usize) {
+    let mut world = World::new(settings);
+    let session = resp3(&mut world);
+    world.asks(session, &[words]);
+    let own = world.connect();
+    assert_eq!(world.sent(own).as_bytes(), requests(&[words]));
+    world.says(own, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+    let server = world.server_of(own);
+    (world, session, own, server)
+}
+
+fn resp3(world: &mut World) -> SessionId {
+    let session = world.accept();
+    world.asks(session, &["HELLO 3"]);
+    for link in world.connecting() {
+        world.up(link);
+        world.all_shared.push(link);
+    }
+    assert!(world.got(session).starts_with('%'));
+    for link in world.all_shared.clone() {
+        world.sent(link);
+    }
+    session
+}
+
+/// The session reads its first key at the other server, whose link is up then.
+fn read_elsewhere(world: &mut World, session: SessionId, at: usize) -> (LinkId, String) {
+    let key = world.key_at(at, "k");
+    world.asks(session, &[&format!("GET {key}")]);
+    let link = world.connect();
+    assert_eq!(world.server_of(link), at);
+    let tracked = requests(&["CLIENT TRACKING ON", &format!("GET {key}")]);
+    assert_eq!(world.sent(link).as_bytes(), tracked);
+    world.says(link, format!("+OK\r\n{}", bulk("v")));
+    assert_eq!(world.got(session), bulk("v"));
+    (link, key)
+}
+
+/// A read and the CLIENT TRACKING in front of it are on one link, which no other session has.
+#[test]
+fn each_server_tracks_on_the_link_of_the_read() {
+    let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
+    let key = world.key_at(server, "k");
+    world.asks(session, &[&format!("GET {key}")]);
+    assert_eq!(
+        world.sent(own).as_bytes(),
+        requests(&[&format!("GET {key}")])
+    );
+    world.says(own, [bulk("v"), invalidation(&key)].concat());
+    assert_eq!(world.got(session), [bulk("v"), invalidation(&key)].concat());
+    let (other, key) = read_elsewhere(&mut world, session, 1 - server);
+    world.says(other, invalidation(&key));
+    assert_eq!(world.got(session), invalidation(&key));
+    for link in world.all_shared.clone() {
+        assert_eq!(world.sent(link), "");
+    }
+}
+
+/// The client would keep the old value for ever if it came last.
+#[test]
+fn invalidation_follows_a_reply_that_came_before_its_turn() {
+    let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
+    let (other, late) = read_elsewhere(&mut world, session, 1 - server);
+    let first = world.key_at(server, "k");
+    let pair = [format!("GET {first}"), format!("GET {late}")];
+    world.asks(session, &[&pair[0], &pair[1]]);
+    world.says(other, [bulk("old"), invalidation(&late)].concat());
+    assert_eq!(world.got(session), "");
+    world.says(own, bulk("v"));
+    assert_eq!(
+        world.got(session),
+        [bulk("v"), bulk("old"), invalidation(&late)].concat()
+    );
+    world.asks(session, &[&format!("MGET {first} {late}")]);
+    world.says(
+        other,
+        ["*1\r\n", &bulk("old"), &invalidation(&late)].concat(),
+    );
+    assert_eq!(world.got(session), "");
+    world.says(own, ["*1\r\n", &bulk("v")].concat());
+    let array = ["*2\r\n", &bulk("v"), &bulk("old")].concat();
+    assert_eq!(world.got(session), [array, invalidation(&late)].concat());
+    // An invalidation that no reply concerns waits for none.
+    world.asks(session, &[&pair[0]]);
+    world.says(other, invalidation(&late));
+    assert_eq!(world.got(session), invalidation(&late));
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+/// A session that waits for an element, and is told of changes meanwhile.
+#[test]
+fn invalidation_does_not_wait_for_a_session_that_blocks() {
+    let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
+    let (other, key) = read_elsewhere(&mut world, session, 1 - server);
+    let list = world.key_at(server, "l");
+    world.asks(session, &[&format!("BLPOP {list} 0")]);
+    assert!(world.sent(own).contains("BLPOP"));
+    world.says(other, invalidation(&key));
+    assert_eq!(world.got(session), invalidation(&key));
+    world.says(own, "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
+    assert_eq!(world.got(session), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
+}
+
+/// The notes of that server are lost. So the client has to begin anew.
+#[test]
+fn session_that_loses_one_of_its_links_is_closed() {
+    let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
+    let (other, _) = read_elsewhere(&mut world, session, 1 - server);
+    world.lose(other);
+    assert_eq!(world.closed_sessions(), [session]);
+    assert_eq!(world.closed_links(), [own]);
+    assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+/// Nothing was read there.
+#[test]
+fn server_that_was_never_reached_closes_no_session() {
+    let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
+    let key = world.key_at(1 - server, "k");
+    world.asks(session, &[&format!("GET {key}")]);
+    let [other] = world.connecting()[..] else {
+        panic!("one link is to be connected");
+    };
+    world.lose(other);
+    assert!(world.got(session).starts_with("-NOTSENT"));
+    let key = world.key_at(server, "k");
+    world.asks(session, &[&format!("GET {key}")]);
+    world.says(own, bulk("v"));
+    assert_eq!(world.got(session), bulk("v"));
+}
+
+/// Libraries take an error for the server's last word, and connect again after a close.
+#[test]
+fn session_that_cannot_begin_to_track_is_closed() {
+    let mut world = World::new(sharded(2));
+    let session = resp3(&mut world);
+    world.asks(session, &["CLIENT TRACKING ON"]);
+    let [own] = world.connecting()[..] else {
+        panic!("one link is to be connected");
+    };
+    world.lose(own);
+    assert_eq!(world.got(session), "");
+    assert_eq!(world.closed_sessions(), [session]);
+}
+
+#[test]
+fn session_that_broadcasts_is_told_by_all_servers() {
+    let mut world = World::new(sharded(3));
+    let session = resp3(&mut world);
+    let words = "CLIENT TRACKING ON BCAST PREFIX k";
+    world.asks(session, &[words]);
+    let links = world.connecting();
+    assert_eq!(links.len(), 3);
+    for link in &links {
+        world.up(*link);
+        assert_eq!(world.sent(*link).as_bytes(), requests(&[words]));
+    }
+    for link in &links {
+        assert_eq!(world.got(session), "");
+        world.says(*link, "+OK\r\n");
+    }
+    assert_eq!(world.got(session), "+OK\r\n");
+    for link in &links {
+        world.says(*link, invalidation("k"));
+        assert_eq!(world.got(session), invalidation("k"));
+    }
+}
+
+#[test]
+fn session_that_one_server_refuses_tracks_nowhere() {
+    let mut world = World::new(sharded(2));
+    let session = resp3(&mut world);
+    world.asks(session, &["CLIENT TRACKING ON BCAST"]);
+    let links = world.connecting();
+    for link in &links {
+        world.up(*link);
+        world.sent(*link);
+    }
+    world.says(links[0], "+OK\r\n");
+    world.says(links[1], "-NOPERM no\r\n");
+    let told = world.got(session);
+    assert!(
+        told.starts_with("-NOPERM ") || told.contains(" no\r\n"),
+        "{told}"
+    );
+    assert_eq!(world.closed_links().len(), 2);
+    assert!(world.closed_sessions().is_empty());
+    let key = world.key_at(0, "k");
+    world.asks(session, &[&format!("GET {key}")]);
+    for link in world.connecting() {
+        world.up(link);
+    }
+    assert!(world.closed_sessions().is_empty());
+}
+
+/// A later server may have other rules for the user.
+#[test]
+fn server_that_refuses_to_track_later_ends_the_session() {
+    let (mut world, session, _, server) = tracking(sharded(2), "CLIENT TRACKING ON");
+    let key = world.key_at(1 - server, "k");
+    world.asks(session, &[&format!("GET {key}")]);
+    let other = world.connect();
+    world.says(other, "-NOPERM no\r\n");
+    assert_eq!(world.closed_sessions(), [session]);
+}
+
+/// CLIENT CACHING goes where the next request goes, in front of it, and counts for that one alone.
+#[test]
+fn client_caching_stands_in_front_of_the_next_read() {
+    let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON OPTIN");
+    let (key, else_where) = (world.key_at(server, "k"), world.key_at(1 - server, "k"));
+    let get = |key: &str| format!("GET {key}");
+    let yes = "CLIENT CACHING YES";
+    world.asks(session, &[yes, &get(&key), &get(&key)]);
+    assert_eq!(
+        world.sent(own).as_bytes(),
+        requests(&[yes, &get(&key), &get(&key)])
+    );
+    world.says(own, ["+OK\r\n", &bulk("v").repeat(2)].concat());
+    assert_eq!(
+        world.got(session),
+        ["+OK\r\n", &bulk("v").repeat(2)].concat()
+    );
+    world.asks(session, &[yes, &get(&else_where)]);
+    let other = world.connect();
+    let asked = requests(&["CLIENT TRACKING ON OPTIN", yes, &get(&else_where)]);
+    assert_eq!(world.sent(other).as_bytes(), asked);
+    world.says(other, ["+OK\r\n+OK\r\n", &bulk("v")].concat());
+    assert_eq!(world.got(session), ["+OK\r\n", &bulk("v")].concat());
+    let mget = format!("MGET {key} {else_where}");
+    world.asks(session, &[yes, &mget]);
+    for link in [own, other] {
+        assert!(world.sent(link).as_bytes().starts_with(&requests(&[yes])));
+        world.says(link, ["+OK\r\n*1\r\n", &bulk("v")].concat());
+    }
+    assert!(world.got(session).starts_with("+OK\r\n*2\r\n"));
+    world.asks(session, &["CLIENT CACHING NO"]);
+    assert!(world.got(session).contains("OPTOUT mode"));
+}
+
+/// CLIENT CACHING in front of MULTI counts for the transaction.
+#[test]
+fn client_caching_stands_in_front_of_a_transaction() {
+    let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON OPTIN");
+    let get = format!("GET {}", world.key_at(server, "k"));
+    let yes = "CLIENT CACHING YES";
+    world.asks(session, &[yes, "MULTI", &get, "EXEC"]);
+    for _ in 0..5 {
+        for link in world.all_shared.clone() {
+            world.allows_transactions(link);
+        }
+        world
+            .connecting()
+            .into_iter()
+            .for_each(|link| world.up(link));
+    }
+    assert_eq!(
+        world.sent(own).as_bytes(),
+        requests(&[yes, "MULTI", &get, "EXEC"])
+    );
+}
+
+#[test]
+fn session_that_tracks_no_more_rides_with_the_others() {
+    let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
+    let (other, _) = read_elsewhere(&mut world, session, 1 - server);
+    world.asks(session, &["CLIENT TRACKING OFF"]);
+    assert_eq!(world.got(session), "+OK\r\n");
+    let mut closed = world.closed_links();
+    closed.sort_by_key(|link| link.index());
+    assert_eq!(closed, [own, other]);
+    let key = world.key_at(server, "k");
+    world.asks(session, &[&format!("GET {key}")]);
+    world
+        .connecting()
+        .into_iter()
+        .for_each(|link| world.up(link));
+    assert_eq!(world.engine.counters().pins, 2);
+}
+
+#[test]
+fn redirect_is_refused_where_servers_are_several() {
+    let mut world = World::new(sharded(2));
+    let session = resp3(&mut world);
+    world.asks(session, &["CLIENT TRACKING ON REDIRECT 1"]);
+    assert!(
+        world
+            .got(session)
+            .starts_with("-ERR respool: CLIENT TRACKING with REDIRECT")
+    );
+}
+
+/// At the bound the session is told so, and keeps its links.
+#[test]
+fn session_that_needs_a_link_too_many_waits_to_its_deadline() {
+    let mut settings = sharded(2);
+    settings.limits.pinned_links_max = 1;
+    settings.timeouts.request_ms = 200;
+    let (mut world, session, own, server) = tracking(settings, "CLIENT TRACKING ON");
+    let (key, elsewhere) = (world.key_at(server, "k"), world.key_at(1 - server, "k"));
+    world.asks(session, &[&format!("GET {elsewhere}")]);
+    world.wait_ms(400);
+    assert!(world.got(session).contains("pinned-links-max"));
+    world.asks(session, &[&format!("GET {key}")]);
+    world.says(own, bulk("v"));
+    assert_eq!(world.got(session), bulk("v"));
+}
+
+/// The notes for the old database are lost with its links.
+#[test]
+fn session_in_another_database_has_other_links() {
+    let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
+    world.asks(session, &["SELECT 3"]);
+    world
+        .connecting()
+        .into_iter()
+        .for_each(|link| world.up(link));
+    assert_eq!(world.got(session), "+OK\r\n");
+    let get = format!("GET {}", world.key_at(server, "k"));
+    world.asks(session, &[&get]);
+    assert_eq!(world.closed_links(), [own]);
+    assert_eq!(world.got(session), ALL);
+    let own = world.connect();
+    assert_eq!(
+        world.sent(own).as_bytes(),
+        requests(&["CLIENT TRACKING ON", &get])
+    );
+}
+
+/// A server that is cut off would leave the client's cache as it is.
+#[test]
+fn quiet_link_is_asked_and_a_silent_server_ends_the_session() {
+    let mut settings = sharded(2);
+    settings.timeouts.link_stall_ms = 1_000;
+    let (mut world, session, own, _) = tracking(settings, "CLIENT TRACKING ON");
+    world.wait_ms(600);
+    assert_eq!(world.sent(own).as_bytes(), requests(&["PING"]));
+    world.says(own, "+PONG\r\n");
+    assert_eq!(world.got(session), "");
+    world.wait_ms(2_500);
+    assert_eq!(world.closed_sessions(), [session]);
+}
+
+/// The former owner of a slot does not tell of changes to its keys from then on.
+#[test]
+fn session_forgets_all_keys_when_a_slot_moves() {
+    let mut world = World::new(cluster(2));
+    know_owners(&mut world);
+    let session = resp3(&mut world);
+    world.asks(session, &["CLIENT TRACKING ON"]);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    world.got(session);
+    world.sent(own);
+    let server = world.server_of(own);
+    let key = world.key_at(server, "k");
+    world.asks(session, &[&format!("GET {key}"), &format!("GET {key}")]);
+    let slot = respool_protocol::slot::hash_slot(key.as_bytes());
+    let port = 2 - server;
+    world.says(
+        own,
+        [
+            &bulk("old"),
+            &format!("-MOVED {slot} server:{port}\r\n")[..],
+        ]
+        .concat(),
+    );
+    assert_eq!(world.got(session), bulk("old"));
+    let other = world.connect();
+    assert_eq!(
+        world.sent(other).as_bytes(),
+        requests(&["CLIENT TRACKING ON", &format!("GET {key}")])
+    );
+    world.wait_ms(100);
+    assert_eq!(world.got(session), ALL, "at once");
+    world.says(other, ["+OK\r\n", &bulk("new")].concat());
+    assert_eq!(
+        world.got(session),
+        [&bulk("new"), ALL].concat(),
+        "and behind the reply that was on its way"
+    );
+    world.wait_ms(100);
+    assert_eq!(world.got(session), "");
+}
+
+/// The nodes name the owners of all slots.
+fn know_owners(world: &mut World) {
+    for _ in 0..40 {
+        world.wait_ms(50);
+        for link in world.all_shared.clone() {
+            for args in world.asked(link) {
+                if let Some(said) = world.owners.said(&args) {
+                    world.says(link, said);
+                }
+            }
+        }
+    }
+}
