@@ -10,6 +10,7 @@ use respool_protocol::encode::{self, Version};
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
+use crate::failure::is_servers_fault;
 use crate::limits::{CREDENTIALS_BYTES_MAX, LOGINS_MAX, PASSWORDS_OF_USER_MAX};
 use crate::link::{Link, LinkKey, Role, State};
 use crate::login_probe::{Claim, Gate};
@@ -117,6 +118,11 @@ pub(crate) struct Login {
 }
 
 impl Login {
+    /// Whether it is a part of HELLO.
+    pub(crate) fn greets(&self) -> bool {
+        self.hello.is_some()
+    }
+
     /// Whether that is the reply to the AUTH, and that to the HELLO behind it is still to come. A
     /// Redis 7.2 and newer says nothing to an AUTH that fails while other replies wait in front of
     /// it (`addAuthErrReply`): then the first reply is that to HELLO, which no server refuses who
@@ -278,7 +284,12 @@ impl Engine {
             Err(Blocked::Wait) => return Placed::Wait,
             Err(blocked) => {
                 self.login_was_right(claim);
-                return self.blocked(key, blocked);
+                return match blocked {
+                    Blocked::Refused(reply) if hello.is_some() && is_servers_fault(&reply) => {
+                        self.close_greeting(key)
+                    }
+                    blocked => self.blocked(key, blocked),
+                };
             }
         };
         let duty = Duty::Login(Box::new(Login {

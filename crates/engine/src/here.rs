@@ -130,7 +130,7 @@ impl Engine {
         match self.move_to(key, version, db) {
             Moved::Done => self.answer_reply(key, OK),
             Moved::Wait => Placed::Wait,
-            Moved::Failed(reply) => self.answer_reply(key, &reply),
+            Moved::Failed(reply) | Moved::Away(reply) => self.answer_reply(key, &reply),
         }
     }
 
@@ -210,14 +210,15 @@ impl Engine {
                     .iter()
                     .any(|start| text.starts_with(start))
                 });
-                return Moved::Failed(match theirs {
+                return match theirs {
                     Some(text) => {
                         let mut reply = Vec::new();
                         encode::error(&mut reply, text);
-                        reply
+                        Moved::Failed(reply)
                     }
-                    None => self.no_link_reply(link),
-                });
+                    None if state.refusal.is_some() => Moved::Failed(self.no_link_reply(link)),
+                    None => Moved::Away(self.no_link_reply(link)),
+                };
             }
             State::Down
             | State::Retrying { .. }
@@ -263,6 +264,7 @@ impl Engine {
             Moved::Done => self.restrict(key),
             Moved::Wait => return Placed::Wait,
             Moved::Failed(reply) => return self.answer_reply(key, &reply),
+            Moved::Away(_) => return self.close_greeting(key),
         }
         let Some(identity) = self.identity_of(key).cloned() else {
             return self.wait_for_identity(key);
@@ -298,6 +300,14 @@ impl Engine {
         })
     }
 
+    /// A client greets, and no server can be reached. Its connection is closed, as the server's would
+    /// be: libraries connect again then, and take an error for the last word.
+    pub(crate) fn close_greeting(&mut self, key: Key) -> Placed {
+        self.counters.failed_not_sent += 1;
+        self.close_when_answered(key);
+        Placed::Done
+    }
+
     /// The server that a session speaks to, by its own words. The session's link may be on its way.
     pub(crate) fn identity_of(&self, key: Key) -> Option<&Identity> {
         let session = self.sessions.get(key)?;
@@ -324,6 +334,7 @@ impl Engine {
             return self.answer_reply(key, &bound_reply("links-max"));
         };
         match state.state {
+            State::Resting { .. } if state.refusal.is_none() => self.close_greeting(key),
             State::Resting { .. } | State::Up => {
                 let reply = self.no_link_reply(link);
                 self.answer_reply(key, &reply)
@@ -653,6 +664,8 @@ enum Moved {
     Wait,
     /// With the error reply.
     Failed(Vec<u8>),
+    /// No server can be reached; with the error reply.
+    Away(Vec<u8>),
 }
 
 pub(crate) const OK: &[u8] = b"+OK\r\n";

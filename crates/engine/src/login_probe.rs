@@ -399,12 +399,14 @@ impl Engine {
         for attempt in queue {
             if attempt.server == server {
                 self.login_was_right(attempt.login.claim);
+                let mut entry = attempt.entry;
+                if attempt.login.greets() {
+                    // See `Engine::close_greeting`.
+                    entry.silent = true;
+                    self.close_when_answered(entry.session);
+                }
                 let server = &label;
-                self.fail(
-                    attempt.entry,
-                    Fate::NotSent,
-                    Cause::NoLink { server, reason },
-                );
+                self.fail(entry, Fate::NotSent, Cause::NoLink { server, reason });
             } else {
                 self.login_probes.queue.push_back(attempt);
             }

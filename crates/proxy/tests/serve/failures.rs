@@ -151,6 +151,36 @@ fn counters_stay_true(target: &mut Target, clients: usize, trouble: impl FnOnce(
     assert!(acknowledged > clients as i64, "the load was a load");
 }
 
+/// Libraries take an error to HELLO for the last word, and connect again when the connection is closed.
+#[test]
+fn client_that_greets_while_the_server_is_away_is_closed() {
+    let options = Options::with(&["--threads=1", "--outage-hold-ms=0"]);
+    let mut target = Target::proxied(&any_server(), &options);
+    target.server.kill9();
+    wait_until("the loss is seen", SOON, || {
+        target.client().call("GET k").error().is_some()
+    });
+    for greeting in [
+        "HELLO 3",
+        "HELLO 3 AUTH default any",
+        "HELLO 3 AUTH u p SETNAME n",
+    ] {
+        let mut client = target.client();
+        client.send(&words(greeting));
+        client.expect_closed();
+    }
+    let told = target.client().call("PING");
+    assert_eq!(fate(&told), Fate::NotExecuted, "{told:?}");
+    target.server.restart().expect("the server starts again");
+    wait_until("a client is greeted", SOON, || {
+        let mut client = target.client();
+        client.send(&words("HELLO 3"));
+        client
+            .try_reply()
+            .is_ok_and(|reply| reply.error().is_none())
+    });
+}
+
 #[test]
 fn when_the_server_is_killed_no_write_is_doubled_and_no_acknowledged_one_is_lost() {
     for threads in ["--threads=1", "--threads=3"] {
@@ -884,10 +914,12 @@ fn one_connection_at_a_time_tries_a_server_that_is_away_whoever_needs_it_for_wha
         waiting.send(&words("BLPOP list 0"));
         waiting.expect_closed();
         let mut newcomer = target.client();
-        for asked in ["SELECT 9", "HELLO 3"] {
+        for asked in ["SELECT 9", "GET k"] {
             let reply = newcomer.call(asked);
             refused += usize::from(fate(&reply) == Fate::NotExecuted);
         }
+        newcomer.send(&words("HELLO 3"));
+        newcomer.expect_closed();
         for client in &mut clients {
             let asked = watch.elapsed();
             let reply = client.call("SET key value");
