@@ -79,6 +79,9 @@ pub(crate) enum Duty {
     /// CLIENT GETREDIR, CLIENT TRACKINGINFO: the server names our link, and the client expects the
     /// session that it named.
     NameTold,
+    /// PING in place of a request that respool answers itself: the session gets this answer behind
+    /// all that its server has sent before.
+    Instead(Vec<u8>),
     /// Own: CLIENT TRACKING or CLIENT CACHING for a session that tracks at several servers.
     Track,
     /// SELECT of a session with a link of its own.
@@ -455,6 +458,7 @@ impl Engine {
                 let owner = self.owner_of(key, entry);
                 self.pass_on(entry, &self.name_told(owner, reply));
             }
+            Duty::Instead(answer) => self.pass_on(entry, &answer),
             Duty::Track => self.settle_track(key, reply),
             Duty::Select(db) => self.settle_select(key, entry, db, reply),
             Duty::Check(check) => self.settle_check(key, *check, reply),

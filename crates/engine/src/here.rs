@@ -13,7 +13,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::greeting::Identity;
 use crate::limits::NAME_BYTES_MAX;
-use crate::link::{LinkKey, Role, State};
+use crate::link::{Link, LinkKey, Role, State};
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::session::{Flags, Local, Pins, Session};
 use crate::slots::Key;
@@ -38,15 +38,15 @@ impl Engine {
             id::HELLO => self.hello(key, request),
             id::RESET => self.reset(key),
             id::INFO => self.info(key, request),
-            id::CLIENT_ID => {
-                self.answer_with(key, |out, session| encode::integer(out, session.id as i64))
-            }
-            id::CLIENT_GETNAME => self.answer_with(key, |out, session| match &session.rare {
+            id::CLIENT_ID => self.answer_in_order(key, |out, session| {
+                encode::integer(out, session.id as i64);
+            }),
+            id::CLIENT_GETNAME => self.answer_in_order(key, |out, session| match &session.rare {
                 Some(rare) if !rare.name.is_empty() => encode::bulk(out, &rare.name),
                 _ => encode::null(out, session.version),
             }),
             id::CLIENT_SETNAME => match self.set_name(key, request.arg(2)) {
-                Ok(()) => self.answer_reply(key, OK),
+                Ok(()) => self.answer_in_order(key, |out, _| out.extend_from_slice(OK)),
                 Err(text) => self.answer_error(key, text),
             },
             id::CLIENT_SETINFO => self.set_info(key, request),
@@ -105,6 +105,23 @@ impl Engine {
         }
         self.scratch = reply;
         Placed::Done
+    }
+
+    /// The same, behind all bytes that the server has sent to the session before. A client that tracks
+    /// takes any answer as a sign that it was told of all changes until then.
+    fn answer_in_order(&mut self, key: Key, write: impl FnOnce(&mut Vec<u8>, &Session)) -> Placed {
+        let Some(session) = self.sessions.get(key) else {
+            return Placed::Done;
+        };
+        let is_told = session.pins.any(Pins::TRACKING) && session.version == Version::Resp3;
+        let is_up = self.links.get(session.link).is_some_and(Link::is_up);
+        if !is_told || !is_up || session.flags.any(Flags::STEPS) {
+            return self.answer_with(key, write);
+        }
+        let (mut answer, mut ping) = (Vec::new(), Vec::new());
+        write(&mut answer, session);
+        encode::request(&mut ping, &["PING"]);
+        self.place_on_link(key, &ping, true, Some(Duty::Instead(answer)))
     }
 
     fn select(&mut self, key: Key, request: &Request<'_>) -> Placed {

@@ -5,7 +5,7 @@ mod world;
 
 use respool_engine::settings::Settings;
 use respool_engine::{LinkId, SessionId};
-use world::{World, cluster, requests, sharded};
+use world::{World, cluster, requests, settings, sharded};
 
 const ALL: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
@@ -59,6 +59,20 @@ fn read_elsewhere(world: &mut World, session: SessionId, at: usize) -> (LinkId, 
     world.says(link, format!("+OK\r\n{}", bulk("v")));
     assert_eq!(world.got(session), bulk("v"));
     (link, key)
+}
+
+/// All that respool asks by itself on other links is answered.
+fn allow_all(world: &mut World, own: LinkId) {
+    let mut links = world.all_shared.clone();
+    for _ in 0..5 {
+        for link in world.connecting() {
+            world.up(link);
+            links.push(link);
+        }
+        for link in links.iter().filter(|link| **link != own) {
+            world.allows_transactions(*link);
+        }
+    }
 }
 
 /// A read and the CLIENT TRACKING in front of it are on one link, which no other session has.
@@ -270,15 +284,7 @@ fn client_caching_stands_in_front_of_a_transaction() {
     let get = format!("GET {}", world.key_at(server, "k"));
     let yes = "CLIENT CACHING YES";
     world.asks(session, &[yes, "MULTI", &get, "EXEC"]);
-    for _ in 0..5 {
-        for link in world.all_shared.clone() {
-            world.allows_transactions(link);
-        }
-        world
-            .connecting()
-            .into_iter()
-            .for_each(|link| world.up(link));
-    }
+    allow_all(&mut world, own);
     assert_eq!(
         world.sent(own).as_bytes(),
         requests(&[yes, "MULTI", &get, "EXEC"])
@@ -336,10 +342,7 @@ fn session_that_needs_a_link_too_many_waits_to_its_deadline() {
 fn session_in_another_database_has_other_links() {
     let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
     world.asks(session, &["SELECT 3"]);
-    world
-        .connecting()
-        .into_iter()
-        .for_each(|link| world.up(link));
+    allow_all(&mut world, own);
     assert_eq!(world.got(session), "+OK\r\n");
     let get = format!("GET {}", world.key_at(server, "k"));
     world.asks(session, &[&get]);
@@ -419,5 +422,19 @@ fn know_owners(world: &mut World) {
                 }
             }
         }
+    }
+}
+
+/// respool answers this itself, and a library takes it as a sign that it was told of all changes.
+#[test]
+fn own_answer_comes_behind_what_the_server_has_told() {
+    for settings in [settings(), sharded(2)] {
+        let (mut world, session, own, _) = tracking(settings, "CLIENT TRACKING ON");
+        world.asks(session, &["CLIENT ID"]);
+        allow_all(&mut world, own);
+        assert_eq!(world.got(session), "");
+        assert_eq!(world.sent(own).as_bytes(), requests(&["PING"]));
+        world.says(own, [&invalidation("k"), "+PONG\r\n"].concat());
+        assert_eq!(world.got(session), [&invalidation("k"), ":1\r\n"].concat());
     }
 }
