@@ -470,7 +470,7 @@ fn a_wrong_answer_to_what_was_fused_ends_the_link_and_nobody_gets_the_value_of_a
     ] {
         let fakes = Fakes::start(1, move |asked| match asked.name() {
             // What is asked meanwhile gathers.
-            "INCR" => {
+            "TTL" => {
                 thread::sleep(Duration::from_millis(800));
                 Some(":1\r\n".to_owned())
             }
@@ -485,7 +485,7 @@ fn a_wrong_answer_to_what_was_fused_ends_the_link_and_nobody_gets_the_value_of_a
         thread::sleep(Duration::from_millis(1_100));
         connect().exchange(words("GET tried").repeat(2), 2);
         let mut busy = connect();
-        busy.send(&words("INCR busy"));
+        busy.send(&words("TTL busy"));
         thread::sleep(Duration::from_millis(50));
         let mut clients: Vec<Client> = (0..5).map(|_| connect()).collect();
         for (key, client) in clients.iter_mut().enumerate() {
