@@ -575,9 +575,8 @@ impl Engine {
             return;
         };
         let is_event = || Push::is_event(beginning).unwrap_or(true);
-        let hub = self.hub(hub);
-        let receivers = hub.receivers(line, (kind, name), is_event).to_vec();
-        for member in receivers {
+        let receivers = self.hub(hub).receivers(line, (kind, name), is_event);
+        for member in receivers.to_vec() {
             let reason = "session-output-hard-bytes: a message is larger";
             self.close_for(member, reason.to_owned());
         }

@@ -49,7 +49,7 @@ fn meets(head: &[u8], pattern: &[u8]) -> bool {
         let (bytes, len) = match pattern[at] {
             b'*' => {
                 // All places lie in one row, and from each of them every later one can be reached.
-                places = (!0 << places.trailing_zeros()) & ((1 << (NAME + 1)) - 1);
+                places = !0 << places.trailing_zeros() & (1 << (NAME + 1)) - 1;
                 at += 1;
                 continue;
             }
@@ -76,7 +76,7 @@ fn behind(head: &[u8], place: usize, bytes: &Bytes) -> u32 {
         ..NUMBER => step(bytes.has(head[place]), place + 1),
         NUMBER => step(is_digit(), DIGITS),
         DIGITS => step(is_digit(), DIGITS) | step(bytes.has(TAIL[0]), DIGITS + 1),
-        _ if place < NAME => step(bytes.has(TAIL[place - DIGITS]), place + 1),
+        ..NAME => step(bytes.has(TAIL[place - DIGITS]), place + 1),
         _ => step(!bytes.is_empty(), NAME),
     }
 }
