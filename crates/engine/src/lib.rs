@@ -28,7 +28,6 @@ mod elsewhere;
 mod emergency;
 mod engine;
 mod entry;
-mod events;
 mod failure;
 mod fleet;
 mod gather;

@@ -21,7 +21,6 @@ mod control;
 mod crosstalk;
 mod differ;
 mod drain;
-mod events;
 mod failures;
 mod golden;
 mod hearsay;
