@@ -110,6 +110,9 @@ fn file_that_changes_later_is_found() {
     assert_eq!(admin.call("CONFIG SET requirepass two"), Value::ok());
     write(&file, "");
     close_others(&mut admin);
+    wait_until("the empty file was read", SOON, || {
+        proxy.log().contains("the password from before stays")
+    });
     wait_until("requests fail, since there is no password", SOON, || {
         let mut client = Client::connect(proxy.address());
         client.call("GET key").error().is_some()
