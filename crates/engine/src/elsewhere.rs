@@ -242,6 +242,13 @@ impl About {
     }
 }
 
+impl Engine {
+    /// The slot of the first key that a request names, as the servers of this pool or part see it.
+    pub(crate) fn slot_named_in(&self, request: &[u8], pool: u16) -> Option<u16> {
+        About::of(&self.learned, request, pool, false).slot
+    }
+}
+
 /// As what is for all servers where there are several: what changes or reads keys of it.
 fn is_about_all_keys(id: CommandId) -> bool {
     let command = id.get();
@@ -885,26 +892,24 @@ impl Engine {
 
     /// A link of its session's own; `None` if there is no room for one just now.
     fn own_link_for(&mut self, key: Key, item: &PutOff) -> Option<Key> {
-        if self.tracks_several(key) {
+        let link = if self.tracks_several(key) {
             let link = self.tracking_link_for(key, item)?;
             let server = self.links.get(link)?.key.server;
             self.turn(key, server);
+            link
+        } else {
+            if !self.may_have_own_link(key) {
+                return None;
+            }
+            let kind = self.kind_for(item).ok()?;
+            let link = self.own_link(kind, key).ok()?;
+            self.ride_anew(key, link);
             if let Some(session) = self.sessions.get_mut(key) {
-                session.flags |= Flags::UNPINNING;
+                session.server = kind.server;
             }
-            if let Some(link) = self.links.get_mut(link) {
-                link.waits = true;
-            }
-            return Some(link);
-        }
-        if !self.may_have_own_link(key) {
-            return None;
-        }
-        let kind = self.kind_for(item).ok()?;
-        let link = self.own_link(kind, key).ok()?;
-        self.ride_anew(key, link);
+            link
+        };
         if let Some(session) = self.sessions.get_mut(key) {
-            session.server = kind.server;
             session.flags |= Flags::UNPINNING;
         }
         if let Some(link) = self.links.get_mut(link) {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::auth::CONFIGURED;
 use crate::engine::{Engine, Event};
-use crate::link::{Role, State};
+use crate::link::{Link, Role, State};
 use crate::pool::ServerId;
 use crate::settings::{Credentials, PasswordSource};
 use crate::slots::Key;
@@ -74,7 +74,7 @@ impl Engine {
             let is_refused = link.refusal.as_deref().is_some_and(refuses_login);
             let is_ours = link.key.server == server && link.key.user == CONFIGURED;
             if is_ours && is_refused && rests {
-                // What was found out was about the old password.
+                // The health of the server was found out with the old password.
                 self.health(server).forget();
                 self.connect(key);
             }
@@ -85,25 +85,27 @@ impl Engine {
     /// A server refuses the configured login with this error: if the password has a source, that
     /// is to be read again. Whether it has one.
     pub(crate) fn seek_password(&mut self, server: ServerId, error: &[u8]) -> bool {
-        let credentials = self.server(server).settings.credentials.as_ref();
-        let source = credentials.and_then(|own| own.source);
-        let source = source.filter(|_| refuses_login(error));
+        let source = self.source_refused(server, error);
         if let Some(source) = source {
             self.tell(Event::PasswordRefused { source });
         }
         source.is_some()
     }
 
+    /// The source of the password that a server refuses with this error.
+    fn source_refused(&self, server: ServerId, error: &[u8]) -> Option<PasswordSource> {
+        let credentials = self.server(server).settings.credentials.as_ref()?;
+        credentials.source.filter(|_| refuses_login(error))
+    }
+
     /// Whether a link waits for a new password: its server has refused the configured one with this
     /// error, and the password has a source.
     pub(crate) fn awaits_password(&self, key: Key, refusal: Option<&[u8]>) -> bool {
-        let Some(link) = self.links.get(key) else {
+        let is_ours = |link: &&Link| link.key.user == CONFIGURED && link.role != Role::Probe;
+        let (Some(link), Some(error)) = (self.links.get(key).filter(is_ours), refusal) else {
             return false;
         };
-        let is_ours = link.key.user == CONFIGURED && link.role != Role::Probe;
-        let credentials = self.server(link.key.server).settings.credentials.as_ref();
-        let has_source = credentials.is_some_and(|own| own.source.is_some());
-        is_ours && has_source && refusal.is_some_and(refuses_login)
+        self.source_refused(link.key.server, error).is_some()
     }
 }
 

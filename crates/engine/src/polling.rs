@@ -19,7 +19,6 @@ use std::collections::VecDeque;
 
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::id;
-use respool_protocol::slot::hash_slot;
 
 use crate::bounds::Bound;
 use crate::duty::Duty;
@@ -94,7 +93,14 @@ impl Polling {
         self.waiting.remove(at)
     }
 
-    /// The sessions whose command is on its way on a link.
+    /// A command is sent again, after the commands of all other sessions.
+    fn postpone(&mut self, mut one: Poll, now: Time) {
+        one.link = None;
+        one.due = now.plus_ms(POLL_AGAIN_MS);
+        self.waiting.push_back(one);
+    }
+
+    /// The sessions that poll on a link.
     fn on(&self, link: Key) -> Vec<Key> {
         let its = |one: &&Poll| one.link == Some(link);
         self.waiting
@@ -165,24 +171,16 @@ impl Engine {
         self.pinned_waiters.leave(key);
         self.set_gives_up_at(key, None);
         let now = self.now;
-        let mut first = None;
-        let count = request.spans.len();
-        let _ = request.command.keys(
-            count,
-            |at| request.spans[at].of(request.bytes),
-            |at, _| {
-                first.get_or_insert(at);
-            },
-        );
         let session = self.sessions.get(key)?;
-        let kind = self.kind_of(session);
+        let (kind, pool) = (self.kind_of(session), session.pool);
+        let slot = self.slot_named_in(request.bytes, pool);
         let seq = self.sessions.get_mut(key)?.take_seq();
         let one = Poll {
             session: key,
             seq,
             request: request.bytes.to_vec(),
             kind,
-            slot: first.map(|at| hash_slot(request.spans[at].of(request.bytes))),
+            slot,
             until: patience_ms(request).map(|ms| now.plus_ms(ms)),
             due: now,
             link: None,
@@ -214,8 +212,7 @@ impl Engine {
             (Some(_), Some(_)) => {}
             _ => {
                 // There will be room.
-                one.due = self.now.plus_ms(POLL_AGAIN_MS);
-                return self.polling.waiting.push_back(one);
+                return self.polling.postpone(one, self.now);
             }
         }
         let block = [OPENING, &one.request, CLOSING].concat();
@@ -255,12 +252,10 @@ impl Engine {
                 return self.pass_on(entry, result.unwrap_or(error));
             }
         }
-        one.link = None;
-        one.due = self.now.plus_ms(POLL_AGAIN_MS);
-        self.polling.waiting.push_back(one);
+        self.polling.postpone(one, self.now);
     }
 
-    /// Sends again what is due, and answers what has waited for its time.
+    /// Sends the commands that are due, and answers those whose time is over.
     pub(crate) fn tick_polls(&mut self) {
         // A session is gone, or was told that its server gave no answer in time.
         let (sessions, held_bytes) = (&self.sessions, &mut self.held_bytes);
@@ -274,12 +269,12 @@ impl Engine {
             waits
         });
         for _ in 0..POLLS_PER_TICK {
-            let Some(one) = self.polling.next_due(self.now) else {
+            let Some(mut one) = self.polling.next_due(self.now) else {
                 break;
             };
             match one.until {
                 Some(until) if until <= self.now && !one.nil.is_empty() => {
-                    let nil = one.nil.clone();
+                    let nil = std::mem::take(&mut one.nil);
                     self.end_poll(one, &nil);
                 }
                 _ => self.poll_now(one),
@@ -296,13 +291,13 @@ impl Engine {
     /// CLIENT UNBLOCK of a session whose command is polled. Returns whether it waits now.
     pub(crate) fn unblock_poll(&mut self, session: Key, with_error: bool) -> bool {
         let waits = |one: &Poll| one.session == session && one.link.is_none();
-        if !self.polling.waiting.iter().any(waits) {
-            return false;
-        }
-        let Some(one) = self.polling.take(session) else {
+        let Some(at) = self.polling.waiting.iter().position(waits) else {
             return false;
         };
-        let nil = one.nil.clone();
+        let Some(mut one) = self.polling.waiting.remove(at) else {
+            return false;
+        };
+        let nil = std::mem::take(&mut one.nil);
         match with_error || nil.is_empty() {
             true => self.end_poll(one, UNBLOCKED),
             false => self.end_poll(one, &nil),

@@ -311,17 +311,12 @@ impl Engine {
     pub(crate) fn place_counted(&mut self, key: Key, request: &Request<'_>) -> Placed {
         let duty = self.count_duty(key, request.id, request.arg(1));
         let reads = matches!(request.id, id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB);
-        match self.sessions.get(key) {
-            // A sharded channel of a Cluster is not where the hub is.
-            Some(session)
-                if !reads
-                    && session.listens()
-                    && session.pins.let_go()
-                    && !(request.id == id::SPUBLISH && self.channels_have_places(key)) =>
-            {
-                self.publish_in_order(key, request.bytes, duty)
-            }
-            _ => self.place_on_link(key, request.bytes, reads, duty),
+        // A sharded channel of a Cluster is not where the hub is.
+        let is_elsewhere = request.id == id::SPUBLISH && self.channels_have_places(key);
+        let rides_hub = |session: &Session| session.listens() && !session.pins.bind();
+        match self.sessions.get(key).is_some_and(rides_hub) && !reads && !is_elsewhere {
+            true => self.publish_in_order(key, request.bytes, duty),
+            false => self.place_on_link(key, request.bytes, reads, duty),
         }
     }
 

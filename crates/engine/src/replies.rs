@@ -952,13 +952,6 @@ impl Engine {
         if link.is_overtaken() {
             return self.lose_link(key, "it answered a request that it had not been sent whole");
         }
-        if matches!(link.role, Role::Captured { .. }) {
-            let server = link.key.server;
-            self.end_holding(server);
-        }
-        let Some(link) = self.links.get(key) else {
-            return;
-        };
         match link.role {
             Role::Shared if link.accepting => {}
             Role::Shared => {
@@ -968,8 +961,14 @@ impl Engine {
             }
             Role::Pinned { .. } if link.takes && link.waiters.is_empty() => {}
             Role::Pinned { .. } => self.reopen(key),
+            Role::Captured { .. } => {
+                let (server, owes) = (link.key.server, !link.ledger.is_empty());
+                if !owes && !link.scanner.is_inside() {
+                    self.close_link(key);
+                }
+                self.end_holding(server);
+            }
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
-            Role::Captured { .. } => self.close_link(key),
             Role::Emergency { .. } => self.end_emergency(key),
             // A push may come before the request is whole, when the ledger does not have it yet.
             Role::Streaming { .. } if link.is_idle() => {

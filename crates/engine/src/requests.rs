@@ -753,22 +753,21 @@ impl Engine {
         id: CommandId,
         mode: impl Fn() -> &'a [u8],
     ) -> Option<Vec<u8>> {
+        let is_script = matches!(id, id::EVAL | id::EVALSHA | id::EVAL_RO | id::EVALSHA_RO);
+        if !is_script && id != id::SCRIPT_DEBUG {
+            return None;
+        }
         let session = self.sessions.get_mut(key)?;
         let rare = session.rare.as_ref();
         let debugs = rare.is_some_and(|rare| rare.debugs_scripts);
-        match id {
-            id::SCRIPT_DEBUG => {
-                let begins = !mode().eq_ignore_ascii_case(b"no");
-                if begins != debugs {
-                    session.rare().debugs_scripts = begins;
-                }
-                None
-            }
-            id::EVAL | id::EVALSHA | id::EVAL_RO | id::EVALSHA_RO if debugs => {
-                Some(NO_DEBUGGER.to_vec())
-            }
-            _ => None,
+        if is_script {
+            return debugs.then(|| NO_DEBUGGER.to_vec());
         }
+        let begins = !mode().eq_ignore_ascii_case(b"no");
+        if begins != debugs {
+            session.rare().debugs_scripts = begins;
+        }
+        None
     }
 
     /// Whether the server of a session is older than Redis 7.

@@ -280,11 +280,6 @@ impl Pins {
         }
     }
 
-    /// Whether the session may go to another server.
-    pub(crate) fn let_go(self) -> bool {
-        !self.bind()
-    }
-
     /// Those that are about tracking.
     pub(crate) fn of_tracking(self) -> Pins {
         Pins(self.0 & Pins::ALL_TRACKING.0)

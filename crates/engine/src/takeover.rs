@@ -232,27 +232,27 @@ impl Engine {
             return false;
         };
         match front.class {
-            Class::Set | Class::Sets | Class::OfSets | Class::TriesSet => true,
             // A request of no session is respool's own, unless it runs code.
             Class::Write if front.session != Key::NOBODY => true,
-            Class::Write | Class::Read => {
-                self.may_be_a_clients(link) || link.is_front_a_block_of_code()
-            }
-            _ => false,
+            Class::Write | Class::Read => self.runs_code_in_front(link),
+            class => !class.reads(),
         }
+    }
+
+    /// Whether the request in front of a link, or one of a transaction there, runs code.
+    fn runs_code_in_front(&self, link: &Link) -> bool {
+        self.may_be_a_clients(link) || link.is_front_a_block_of_code()
     }
 
     /// Whether a server holds the write in front of a link. A command that runs code, or may block
     /// its own connection, says nothing about the writes of others.
     fn holds_write(&self, link: &Link) -> bool {
         match link.first_in_flight().map(|front| front.class) {
-            Some(Class::Set | Class::Sets | Class::OfSets | Class::TriesSet) => true,
             Some(Class::Write) => {
-                !self.may_be_a_clients(link)
-                    && !link.is_front_a_block_of_code()
-                    && !may_block_alone(link.first_bytes())
+                !self.runs_code_in_front(link) && !may_block_alone(link.first_bytes())
             }
-            _ => false,
+            Some(class) => !class.reads(),
+            None => false,
         }
     }
 
@@ -271,12 +271,7 @@ impl Engine {
         let server = state.key.server;
         self.end_holding(server);
         let holding = self.link_that_holds_writes(server)?;
-        if self.is_past_deadline(key) {
-            return Some(self.wait_at_full(key, holding));
-        }
-        self.begin_to_wait(key);
-        self.wait_at(key, holding);
-        Some(Blocked::Wait)
+        Some(self.wait_at_full(key, holding))
     }
 
     /// The short way of the shared links to a server opens, or closes while the server holds writes.
@@ -316,13 +311,12 @@ impl Engine {
         let now = self.now;
         match takes {
             true => {
-                let old = self.links.get(old).filter(|link| self.holds_write(link));
-                let holding = old.map(|link| link.progress);
-                let old = self.takeover(kind.server).old_of(successor);
+                let state = self.links.get(old).filter(|link| self.holds_write(link));
+                let holding = state.map(|link| (old, link.progress));
                 self.takeover(kind.server).succeed(successor);
                 self.counters.takeovers += 1;
-                if let Some(holding) = old.zip(holding) {
-                    self.set_holding(kind.server, Some(holding));
+                if holding.is_some() {
+                    self.set_holding(kind.server, holding);
                 }
             }
             false => self.takeover(kind.server).fail(successor, now),

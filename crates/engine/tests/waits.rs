@@ -418,12 +418,14 @@ fn request_that_finds_its_link_full_fails_at_its_deadline() {
     }
 }
 
-/// The server allows transactions, and respool knows it.
-fn learn_of_transactions(world: &mut World) {
+/// A session waits on the one pinned link. The server allows transactions, and respool knows it.
+fn take_the_only_link(world: &mut World, blocks: SessionId) {
     let session = world.accept();
     world.asks(session, &["MULTI"]);
     world.allows_transactions(world.shared);
     world.turn(|engine| engine.handle_session_lost(session));
+    world.asks(blocks, &["BLPOP idle 0"]);
+    world.connect();
 }
 
 /// At the bound of pinned links a blocking command is answered by the server, as often as it takes.
@@ -431,9 +433,7 @@ fn learn_of_transactions(world: &mut World) {
 fn blocking_command_beyond_the_bound_is_polled() {
     let mut world = World::new(impatient());
     let [blocks, first, second] = [0; 3].map(|_| world.accept());
-    learn_of_transactions(&mut world);
-    world.asks(blocks, &["BLPOP idle 0"]);
-    world.connect();
+    take_the_only_link(&mut world, blocks);
     world.asks(first, &["BLPOP ready 0", "GET k"]);
     world.asks(second, &["BRPOP none 1"]);
     let polls = |request: &str| requests(&["MULTI", request, "EXEC"]);
@@ -471,9 +471,7 @@ fn blocking_command_beyond_the_bound_is_polled() {
 fn session_that_polls_is_closed_with_its_link() {
     let mut world = World::new(impatient());
     let [blocks, polls] = [0; 2].map(|_| world.accept());
-    learn_of_transactions(&mut world);
-    world.asks(blocks, &["BLPOP idle 0"]);
-    world.connect();
+    take_the_only_link(&mut world, blocks);
     world.asks(polls, &["BLPOP ready 0"]);
     world.turn(|_| {});
     assert!(world.sent(world.shared).contains("BLPOP"));
@@ -489,9 +487,7 @@ fn session_that_polls_is_closed_with_its_link() {
 fn read_behind_the_last_entry_is_not_polled() {
     let mut world = World::new(impatient());
     let [blocks, reads] = [0; 2].map(|_| world.accept());
-    learn_of_transactions(&mut world);
-    world.asks(blocks, &["BLPOP idle 0"]);
-    world.connect();
+    take_the_only_link(&mut world, blocks);
     world.asks(reads, &["XREAD BLOCK 0 STREAMS s $"]);
     world.wait_ms(1_100);
     assert_eq!(world.sent(world.shared), "");
