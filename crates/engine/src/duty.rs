@@ -274,19 +274,13 @@ impl Engine {
         let Some(entry) = link.first_in_flight() else {
             return;
         };
-        if let Some(Duty::Login(login)) = link.duties.front_mut()
-            && login.is_answered_by(reply)
-        {
-            return;
-        }
-        if let Some(Duty::Poll(before)) = link.duties.front_mut()
-            && before.takes(reply)
-        {
-            return;
-        }
-        if let Some(Duty::Check(check)) = link.duties.front_mut()
-            && check.is_answered_by(reply)
-        {
+        let is_in_front = match link.duties.front_mut() {
+            Some(Duty::Login(login)) => login.is_answered_by(reply),
+            Some(Duty::Check(check)) => check.is_answered_by(reply),
+            Some(Duty::Poll(before)) => before.takes(reply),
+            _ => false,
+        };
+        if is_in_front {
             return;
         }
         match link.duties.front_mut() {
