@@ -11,7 +11,7 @@ NODE_ID = "a" * 40
 
 @dataclass
 class Plan:
-    """What each request that names one key is answered with, and what came of it."""
+    """The answer to each request that names one key, and its outcome."""
 
     # An error's text, without the leading dash; or nothing.
     error: str | None

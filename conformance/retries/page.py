@@ -4,13 +4,13 @@ import re
 from dataclasses import dataclass
 
 KINDS = ["plain", "cluster"]
-# Single requests, and pipelines whose first or second request is refused.
+# Single requests, and pipelines with a first or second request that is refused.
 REQUESTS = ["GET", "INCR", "first", "second"]
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the server does with the request."""
+    """The server's part in one request."""
 
     name: str
     error: str | None = None
@@ -33,7 +33,7 @@ CASES = [
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a library did with one request, and what its application saw."""
+    """The attempts of a library at one request, and the outcome for its application."""
 
     # How often the request came, from its first attempt to its last.
     attempts: int
@@ -165,5 +165,5 @@ def differences(page, versions, outcomes):
 
 
 def timeless(text):
-    """The text without what varies from run to run: times, and how often closed connections are replaced."""
+    """The text without the parts that vary from run to run: times, and counts of replaced connections."""
     return re.sub(r"\b[0-9]+ more in [0-9.]+ s\b", "more", text)

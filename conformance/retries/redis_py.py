@@ -1,4 +1,4 @@
-"""Runs GET, INCR and a pipeline with redis-py. `run` says what the arguments and the lines mean."""
+"""Runs GET, INCR and a pipeline with redis-py. `run` explains the arguments and the lines."""
 
 import json
 import sys

@@ -61,7 +61,7 @@ class Application:
         self.settings = settings
         self.language = LANGUAGES[settings["language"]](cache)
         self.program = settings.get("program", settings["name"])
-        # What the direct side counted, by unit: the most of its runs.
+        # The counts of the direct side, by unit: the most of its runs.
         self.direct = {}
 
     def prepare(self, _requirements):
@@ -92,7 +92,7 @@ class Application:
         return {f"{unit}: {name}": result for name, result in results.items()}, there.trouble
 
     def observe(self, unit, there, processes):
-        """The disturbance, and what the application printed about it."""
+        """The disturbance, and the lines that the application printed about it."""
         activities, lines = self.settings["activities"], Lines(processes)
         everything_works = lambda: all(len(lines.done(activity)) >= ITEMS_MIN for activity in activities)
         started = wait_until(everything_works, START_SECONDS_MAX, processes)
@@ -101,7 +101,7 @@ class Application:
             # The worker waits for a job: in the middle of one it would end directly, too.
             wait_until(lambda: not any(lines.lost(activity) for activity in activities), START_SECONDS_MAX, processes)
             time.sleep(REST_SECONDS)
-        # What the start cost is no part of the comparison.
+        # The errors of the start are no part of the comparison.
         lines.forget_errors()
         getattr(there, unit)()
         before = {activity: lines.last(activity) for activity in activities}
@@ -112,7 +112,7 @@ class Application:
             results[f"{activity} goes on"] = said(len(fresh(activity)) >= ITEMS_MIN, text)
         for process in processes:
             process.say("stop")
-        # What was on its way then is sent now.
+        # Items that were on their way then are sent now.
         time.sleep(STOP_SECONDS)
         lost = lambda: sum(len(lines.lost(activity)) for activity in activities if activity not in MAY_BE_LOST)
         wait_until(lambda: not lost(), DRAIN_SECONDS_MAX, processes)
@@ -150,7 +150,7 @@ def said(good, text):
 
 
 class Servers:
-    """What stands behind the application on one side, and the ways to disturb it."""
+    """The server and respool behind the application on one side, and the ways to disturb them."""
 
     def __init__(self, unit, side):
         self.unit, self.side = unit, side
@@ -260,7 +260,7 @@ class Process:
 
 
 class Lines:
-    """What the processes of one application have printed."""
+    """The lines that the processes of one application have printed."""
 
     def __init__(self, processes):
         self.processes = processes

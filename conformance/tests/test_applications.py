@@ -56,7 +56,7 @@ class Compared(unittest.TestCase):
             self.assertIn("7", result.message)
 
     def test_units_are_compared_by_themselves(self):
-        """What a kill costs directly excuses nothing at a restart."""
+        """The cost of a kill on the direct side excuses nothing at a restart."""
         tried = application()
         tried.compared("kill", "direct", {("jobs", "errors"): ["refused"] * 5})
         tried.compared("restart", "direct", {("jobs", "errors"): []})

@@ -8,7 +8,7 @@ stopped = threading.Event()
 
 
 def tell(activity, event, what):
-    # One write, past what a library does with standard output; a forked job writes to the same place.
+    # One write, without the buffers of a library; a forked job writes to the same place.
     os.write(1, f"{activity} {event} {what}\n".encode())
 
 

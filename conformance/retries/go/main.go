@@ -1,4 +1,4 @@
-// Runs GET, INCR and a pipeline with go-redis and rueidis. `run` says what the arguments and the lines mean.
+// Runs GET, INCR and a pipeline with go-redis and rueidis. `run` explains the arguments and the lines.
 package main
 
 import (

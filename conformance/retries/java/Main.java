@@ -18,7 +18,7 @@ import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Response;
 import redis.clients.jedis.UnifiedJedis;
 
-/** Runs GET, INCR and a pipeline with Jedis, Lettuce and Redisson. `run` says what the arguments and the lines mean. */
+/** Runs GET, INCR and a pipeline with Jedis, Lettuce and Redisson. `run` explains the arguments and the lines. */
 public class Main {
     interface Library {
         Object run(String name, List<String> keys) throws Exception;

@@ -1,4 +1,4 @@
-// Runs GET, INCR and a pipeline with ioredis. `run` says what the arguments and the lines mean.
+// Runs GET, INCR and a pipeline with ioredis. `run` explains the arguments and the lines.
 import { Redis, Cluster } from "ioredis";
 import { serve } from "./lines.mjs";
 

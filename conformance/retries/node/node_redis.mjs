@@ -1,4 +1,4 @@
-// Runs GET, INCR and a pipeline with node-redis. `run` says what the arguments and the lines mean.
+// Runs GET, INCR and a pipeline with node-redis. `run` explains the arguments and the lines.
 import { createClient, createCluster } from "redis";
 import { serve } from "./lines.mjs";
 

@@ -343,7 +343,7 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
 pub struct Passwords(Arc<Shared>);
 
 impl Passwords {
-    /// A source has this password now. What links are up stays.
+    /// A source has this password now. Links that are up stay.
     pub fn tell(&self, source: PasswordSource, password: &str) {
         let password = password.into();
         let new = NewPassword { source, password };

@@ -7,12 +7,12 @@
 //!   10.0.0.1:6379=127.0.0.1:7001             that address
 //!   10.0.0.1=127.0.0.1                       every port of that host, which stays as it is
 //!   10.0.0.1:7000-7005=10.1.0.1:17000-17005  each port of a range, in their order
-//!   redis-*:6379=*.example:6379              the right `*` is what the left one stands for
+//!   redis-*:6379=*.example:6379              the right `*` repeats the text of the left one
 //! ```
 //!
 //! An address goes through the map once. Entries without a `*` in their host come first: those with
 //! one port, then those with a range, then those with any port. Of the others the first that fits
-//! counts. What fits no entry stays as it is.
+//! counts. An address that fits no entry stays as it is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -43,7 +43,7 @@ struct Places {
     any_port: Option<usize>,
 }
 
-/// What an address becomes.
+/// An address as servers name it, and as respool reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     from: Side,
@@ -212,7 +212,7 @@ impl Entry {
     /// Reads `HOST[:PORTS]=HOST[:PORTS]`.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// Names the mistake in the text.
     pub fn parse(text: &str) -> Result<Entry, String> {
         let Some((from, to)) = text.split_once('=') else {
             return Err(
@@ -241,7 +241,7 @@ impl Entry {
         Ok(Entry { from, to })
     }
 
-    /// What an address becomes. `None`: it does not fit.
+    /// The address by which a server is reached. `None`: the entry does not fit.
     fn reach(&self, host: &str, port: u16) -> Option<Endpoint> {
         let star = self.from.host.star_of(host)?;
         let offset = self.from.ports.offset_of(port)?;
@@ -249,7 +249,7 @@ impl Entry {
             Host::Exactly(host) => host.clone(),
             Host::Around(before, behind) => format!("{before}{star}{behind}"),
         };
-        // What the names of hosts and the `*` come to may be too long for a host.
+        // The text of the `*` may make the name too long for a host.
         let is_host = host.len() <= HOST_BYTES_MAX;
         is_host.then_some(Endpoint {
             host,
@@ -289,7 +289,7 @@ impl Host {
             let address = inner.strip_suffix(']').map(str::parse::<Ipv6Addr>);
             return match address {
                 Some(Ok(address)) => Ok(Host::Exactly(address.to_string())),
-                _ => Err("what stands in [ ] must be an IPv6 address, without `*`".into()),
+                _ => Err("the text in [ ] must be an IPv6 address, without `*`".into()),
             };
         }
         if text.contains(':') {
@@ -309,7 +309,7 @@ impl Host {
         }
     }
 
-    /// What the `*` stands for in a host. `None`: the host does not fit.
+    /// The text of the `*` in a host. `None`: the host does not fit.
     fn star_of<'a>(&self, host: &'a str) -> Option<&'a str> {
         match self {
             Host::Exactly(own) => (own == host).then_some(""),
@@ -554,7 +554,7 @@ mod tests {
     }
 
     proptest! {
-        /// No text makes it panic, what is read is shown as it is read, and no address fails.
+        /// No text makes it panic, each entry is shown as it is read, and no address fails.
         #[test]
         fn entries_are_shown_as_they_are_read(
             texts in prop::collection::vec("[a-c*.]{0,3}(:[0-9*-]{0,3})?=[a-c*.]{0,3}(:[0-9*-]{0,3})?", 0..6),

@@ -473,7 +473,7 @@ impl Engine {
         }
     }
 
-    /// Whether a link is one for whose pool a pause is on, or whose server holds writes.
+    /// Whether a pause is on for the pool of a link, or the server of the link holds writes.
     pub(crate) fn is_link_paused(&self, link: Key) -> bool {
         let link = self.links.get(link);
         link.is_some_and(|link| self.is_server_paused(link.key.server))

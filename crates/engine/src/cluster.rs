@@ -216,7 +216,7 @@ impl Cluster {
         }
     }
 
-    /// Who we are to any node that is met from now on.
+    /// The login to any node that is met from now on.
     pub(crate) fn credentials_mut(&mut self) -> Option<&mut Credentials> {
         self.template.credentials.as_mut()
     }

@@ -40,7 +40,7 @@ struct Detour {
     words: Vec<u8>,
     /// Whether the detour is taken.
     is_taken: bool,
-    /// What the server said to the SELECT of the link's user.
+    /// The server's error to the SELECT of the link's user.
     refusal: Vec<u8>,
 }
 
@@ -387,7 +387,7 @@ mod tests {
         }
     }
 
-    /// Reads the replies to a greeting one by one, and says what they come to in the end.
+    /// Reads the replies to a greeting one by one, and returns the outcome of the last one.
     fn greeted(greeting: &mut Greeting, replies: &[&str]) -> Greeted {
         let (mut identity, mut last) = (None, Greeted::Waiting);
         for reply in replies {

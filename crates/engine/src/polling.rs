@@ -255,7 +255,7 @@ impl Engine {
         self.polling.postpone(one, self.now);
     }
 
-    /// Sends the commands that are due, and answers those whose time is over.
+    /// Sends the commands that are due, and answers commands at the end of their time.
     pub(crate) fn tick_polls(&mut self) {
         // A session is gone, or was told that its server gave no answer in time.
         let (sessions, held_bytes) = (&self.sessions, &mut self.held_bytes);
@@ -288,7 +288,7 @@ impl Engine {
         self.pass_on(entry, reply);
     }
 
-    /// CLIENT UNBLOCK of a session whose command is polled. Returns whether it waits now.
+    /// CLIENT UNBLOCK of a session that polls. Returns whether the session waits now.
     pub(crate) fn unblock_poll(&mut self, session: Key, with_error: bool) -> bool {
         let waits = |one: &Poll| one.session == session && one.link.is_none();
         let Some(at) = self.polling.waiting.iter().position(waits) else {

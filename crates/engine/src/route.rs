@@ -298,7 +298,7 @@ impl Engine {
                     }
                     Some(self.track_at_several(key, request))
                 }
-                // The server says in its own words what is wrong with it.
+                // The server names the mistake in its own words.
                 Spread::Off if is_wrong_tracking(request) => None,
                 Spread::Off | Spread::Refused => {
                     Some(self.refuse_for_several(key, request.command))
@@ -319,7 +319,7 @@ impl Engine {
                 Spread::All | Spread::Turns if self.waits_for_owners(key, pool) => {
                     Some(Placed::Wait)
                 }
-                // The server says in its own words what is wrong with it.
+                // The server names the mistake in its own words.
                 Spread::Turns if !request.command.arity_ok(request.spans.len()) => None,
                 Spread::All if is_wait(request.id) => {
                     Some(match request.command.arity_ok(request.spans.len()) {

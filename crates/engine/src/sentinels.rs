@@ -96,7 +96,7 @@ impl Watch {
         })
     }
 
-    /// Who we are to any Sentinel that is met from now on.
+    /// The login to any Sentinel that is met from now on.
     pub(crate) fn credentials_mut(&mut self) -> Option<&mut Credentials> {
         self.template.credentials.as_mut()
     }

@@ -59,7 +59,7 @@ pub(crate) struct Takeover {
     successors: Vec<(Key, Key)>,
     /// Links that were taken over and still owe replies.
     left: Vec<Key>,
-    /// The one of them whose write the server holds, and when it brought its last byte.
+    /// The one of them with a write that the server holds, and when it brought its last byte.
     holding: Option<(Key, Time)>,
     /// No further one before.
     due: Time,
@@ -256,7 +256,7 @@ impl Engine {
         }
     }
 
-    /// The link at whose end a write to a server waits, because the server holds all writes.
+    /// The link that a write to a server waits for, because the server holds all writes.
     #[inline]
     pub(crate) fn link_that_holds_writes(&self, server: ServerId) -> Option<Key> {
         self.server(server).takeover.holding.map(|(link, _)| link)
@@ -362,7 +362,7 @@ impl Engine {
             || takeover.busy_words(self.now).is_some()
             || self.may_take_over(server);
         let paused = self.is_server_paused(server) || is_stuck && has_way;
-        // Sessions whose requests stand behind the one in front wait, too. And a link that owes
+        // Sessions with requests behind the one in front wait, too. And a link that owes
         // one session alone is lost as stalled, unless the server is known to live.
         let silent_ms = self.now.since_ms(link.progress);
         let is_wanted =

@@ -165,7 +165,7 @@ impl Tracker {
         self.forgets_at = Some(later(place, self.forgets_at));
     }
 
-    /// The invalidations whose replies are out, for a session that was answered up to `head`.
+    /// The invalidations that wait for no reply, if the session was answered up to `head`.
     fn take_due(&mut self, head: u32) -> Vec<u8> {
         let mut due = Vec::new();
         self.held.retain(|(place, push)| {
@@ -207,7 +207,7 @@ pub(crate) struct Trackers {
     sessions: Vec<Key>,
     /// Sessions for which an invalidation waits.
     owed: Vec<Key>,
-    /// Pools whose keys have other owners since the last tick.
+    /// Pools with keys that have other owners since the last tick.
     moved: Vec<u16>,
 }
 
@@ -743,7 +743,7 @@ impl Engine {
         self.push_to(key, INVALIDATE_ALL);
     }
 
-    /// The end of a turn: invalidations whose replies are out follow them.
+    /// The end of a turn: invalidations follow the replies that they waited for.
     pub(crate) fn tell_invalidations(&mut self) {
         for key in std::mem::take(&mut self.trackers.owed) {
             let Some(head) = self.sessions.get(key).map(|session| session.head_seq) else {

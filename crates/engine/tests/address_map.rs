@@ -26,7 +26,7 @@ fn mapped(entries: &[&str]) -> (World, [LinkId; 2], String, SessionId) {
     (world, [first, second], key, session)
 }
 
-/// Answers what a node is asked about the topology. Returns what else it is asked.
+/// Answers the questions to a node about the topology. Returns the other requests.
 fn answer_topology(world: &mut World, link: LinkId) -> Vec<String> {
     let mut others = Vec::new();
     for args in world.asked(link) {
@@ -41,7 +41,7 @@ fn answer_topology(world: &mut World, link: LinkId) -> Vec<String> {
     others
 }
 
-/// The nodes are the configured ones, though they name other addresses; so is who a redirect names.
+/// The nodes are the configured ones, though they name other addresses; so is the node of a redirect.
 #[test]
 fn nodes_and_redirects_are_found_where_the_map_says() {
     let (mut world, [first, second], key, session) = mapped(&["inner=server"]);

@@ -9,7 +9,7 @@ use world::{HELLO, World, requests, settings};
 const SOURCE: PasswordSource = PasswordSource(3);
 const WRONGPASS: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
 
-/// One server, whose password comes from there; requests wait for it during an outage.
+/// One server with a password from a source; requests wait for the server during an outage.
 fn with_source(source: Option<PasswordSource>) -> Settings {
     let mut settings = settings();
     settings.timeouts.outage_hold_ms = 1_000;
@@ -33,7 +33,7 @@ fn sought(world: &mut World) -> Vec<PasswordSource> {
     sources.collect()
 }
 
-/// What a link says first.
+/// The first bytes of a link.
 fn greeting(world: &mut World, link: LinkId) -> String {
     world.turn(|engine| engine.handle_link_up(link));
     let asked = world.asked(link);
@@ -51,7 +51,7 @@ fn refused(world: &mut World) -> LinkId {
     link
 }
 
-/// The source is named, and the request waits for what it has.
+/// The source is named, and the request waits for its password.
 #[test]
 fn request_waits_for_the_new_password() {
     let mut world = World::new(with_source(Some(SOURCE)));
@@ -116,7 +116,7 @@ fn request_fails_when_no_new_password_comes() {
     assert!(greeting(&mut world, link).contains("app two"));
 }
 
-/// Links that are up stay, and so does what is in flight on them.
+/// Links that are up stay, and so do the requests in flight on them.
 #[test]
 fn link_that_is_up_keeps_its_connection() {
     let mut world = World::new(with_source(Some(SOURCE)));

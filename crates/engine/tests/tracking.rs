@@ -48,7 +48,7 @@ fn resp3(world: &mut World) -> SessionId {
     session
 }
 
-/// The session reads its first key at the other server, whose link is up then.
+/// The session reads its first key at the other server, and its link there is up then.
 fn read_elsewhere(world: &mut World, session: SessionId, at: usize) -> (LinkId, String) {
     let key = world.key_at(at, "k");
     world.asks(session, &[&format!("GET {key}")]);

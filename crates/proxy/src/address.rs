@@ -208,7 +208,7 @@ impl BackendUrl {
         }
     }
 
-    /// Whether it says who we are to the servers, by a password or by a file.
+    /// Whether it has a login to the servers, by a password or by a file.
     pub(crate) fn has_password(&self) -> bool {
         self.password.is_some() || self.password_file.is_some()
     }

@@ -431,7 +431,7 @@ impl Resolved {
         };
         AddressMap::new(values.address_map).unwrap_or_else(|error| {
             let problem = about(name, NAME, place, error);
-            // What is said of all is wrong once.
+            // A mistake in the map of all pools is told once.
             if !problems.contains(&problem) {
                 problems.push(problem);
             }
@@ -439,7 +439,7 @@ impl Resolved {
         })
     }
 
-    /// A warning if there is a map, and no pool whose servers name addresses.
+    /// A warning if there is a map, and the servers of no pool name addresses.
     fn unused_map(&self) -> Option<String> {
         let values = &self.values;
         let names_others =
@@ -693,7 +693,7 @@ impl Resolved {
                 "`{announced}` leads to the pool `{other}` already: leave the port away, or give each pool its own in the file"
             );
             let problem = about(name, "announce", place, what);
-            // What is said of all is wrong once.
+            // A mistake in the map of all pools is told once.
             if !problems.contains(&problem) {
                 problems.push(problem);
             }
@@ -895,8 +895,8 @@ impl Resolved {
     }
 }
 
-/// The same URL with the passwords of the files that it names; `option`: what names the one for its
-/// servers.
+/// The same URL with the passwords of the files that it names. `option`: the parameter that names
+/// the file for its servers.
 fn with_passwords(
     url: &BackendUrl,
     option: &str,
@@ -1792,7 +1792,7 @@ mod tests {
         );
     }
 
-    /// A pool's own map replaces that of all. What is wrong is told with its place.
+    /// A pool's own map replaces that of all. Each mistake is told with its place.
     #[test]
     fn address_map_is_a_pools_own_or_that_of_all() {
         let pools = "[pool.a]\nlisten = ':1'\nbackend = 'redis-cluster://h'\n\

@@ -99,7 +99,7 @@ pub(crate) struct Rereader {
     has_files: bool,
 }
 
-/// What is to be read again.
+/// The files that are to be read again.
 #[derive(Debug, Default)]
 struct Wanted {
     files: BTreeSet<usize>,
@@ -138,7 +138,7 @@ impl Rereader {
         self.shared.1.notify_one();
     }
 
-    /// Starts the thread that reads, which tells `passwords` what is new.
+    /// Starts the thread that reads, which sends each new password to `passwords`.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -171,7 +171,7 @@ impl Rereader {
     }
 }
 
-/// Reads what is wanted, tells what is new, and logs it.
+/// Reads the files that are wanted, sends new passwords on, and logs them.
 fn read_again(
     files: &mut PasswordFiles,
     wanted: &Wanted,
@@ -235,7 +235,7 @@ fn read_password(path: &Path) -> Result<String, String> {
         .map_err(|_| format!("`{shown}` is empty: it must hold a password"))
 }
 
-/// Whether other users of the machine may read or write a file, and what to do about it.
+/// A warning if other users of the machine may read or write a file, and the remedy.
 pub(crate) fn readable_by_others(path: &Path) -> Option<String> {
     let file = std::fs::metadata(path).ok().filter(|file| file.is_file())?;
     let mode = file.mode() & 0o7777;
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    /// What a round of reading tells.
+    /// The passwords that a round of reading found.
     fn told(files: &mut PasswordFiles, wanted: &Wanted) -> Vec<(u16, String)> {
         let mut told = Vec::new();
         read_again(files, wanted, |source, password| {

@@ -1,4 +1,4 @@
-//! Runs GET, INCR and a pipeline with redis-rs. `run` says what the arguments and the lines mean.
+//! Runs GET, INCR and a pipeline with redis-rs. `run` explains the arguments and the lines.
 
 use std::io::BufRead;
 

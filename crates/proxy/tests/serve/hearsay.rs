@@ -16,7 +16,7 @@ use super::failures::{Fate, fate};
 use super::fake::{Asked, Fakes, bulk};
 use super::target::{any_server, respool, wait_until};
 
-/// Within which what must come comes, on a machine that has other things to do.
+/// The longest time that a test waits, on a machine that has other things to do.
 const SOON: Duration = Duration::from_secs(20);
 
 /// Within which nothing comes, so nothing will.

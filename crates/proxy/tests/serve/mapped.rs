@@ -15,7 +15,7 @@ use super::relay::{Mode, Relay};
 use super::sentinel;
 use super::target::{respool, wait_until};
 
-/// Within which what must come comes, on a machine that has other things to do.
+/// The longest time that a test waits, on a machine that has other things to do.
 const SOON: Duration = Duration::from_secs(20);
 
 /// Where nobody listens: the first of the ports that the nodes announce.
@@ -121,7 +121,7 @@ fn cluster_behind_forwarded_ports_is_used_through_the_map() {
     });
     let key = format!("key:{}", key.expect("the first node has keys"));
     let slot = hash_slot(key.as_bytes());
-    // Half of a move: what is not there any more is asked of the other node.
+    // Half of a move: the other node is asked for the keys that are not there any more.
     let moving = cluster
         .begin_move(slot, 0, 1)
         .and_then(|()| cluster.move_keys(slot, 0, 1, 100));
@@ -190,7 +190,7 @@ fn cluster_of_unknown_host_names_is_used_through_a_pattern() {
     assert!(reads_all(&mut client) && writes_all(&mut client));
 }
 
-/// Where a Sentinel says that a primary or a replica is, respool connects to what the map has.
+/// Instead of the address that a Sentinel names, respool connects to the address of the map.
 #[test]
 fn primary_and_replica_of_sentinels_are_reached_through_the_map() {
     let settings = SentinelsSettings {

@@ -273,7 +273,7 @@ fn who_waits_for_a_link_waits_no_longer_than_for_what_it_asked() {
             1,
             "none of them came to wait at the server"
         );
-        // What is wrong with a command is the server's to say.
+        // The server names the mistake in a command.
         let mut wrong = target.client();
         wrong.send(&words("BLPOP list -0.0001"));
         client.send(&words("BLPOP list 30"));

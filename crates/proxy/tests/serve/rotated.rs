@@ -74,7 +74,7 @@ fn no_request_fails_when_the_file_has_the_new_password() {
             for client in &mut clients {
                 assert_eq!(client.call("GET key"), Value::bulk("value"), "{password}");
             }
-            // What is not up for a second is not connected again at once.
+            // A link that was up for less than a second is not connected again at once.
             std::thread::sleep(Duration::from_millis(1_100));
             close_others(&mut admin);
             for client in &mut clients {

@@ -1230,7 +1230,7 @@ fn every_command_goes_where_the_table_says() {
                     Spread::Owners | Spread::All => asked == [0, 1, 2],
                     Spread::Turns => asked.len() == 1,
                     Spread::Here => !refused,
-                    // A server says what is wrong with it.
+                    // A server names the mistake in it.
                     Spread::Off if said("ERR syntax error") => asked == [0],
                     Spread::Off | Spread::Refused => refused && asked.is_empty(),
                 };

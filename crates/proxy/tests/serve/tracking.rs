@@ -179,7 +179,7 @@ fn client_is_told_by_all_shards() {
     }
 }
 
-/// A pool whose keys are at one server, in a Cluster, and at a server that sees them without their
+/// A pool with keys at one server, in a Cluster, and at a server that sees them without their
 /// prefix.
 struct Parts {
     single: Server,
@@ -277,7 +277,7 @@ fn client_that_cannot_begin_to_track_is_closed() {
 struct Cacher {
     client: Client,
     cache: HashMap<String, Value>,
-    /// For each reply that is to come, the keys whose values it has.
+    /// For each reply that is to come, the keys of its values.
     asked: VecDeque<Vec<String>>,
     forgotten: usize,
 }
@@ -311,7 +311,7 @@ impl Cacher {
         let asked = self.asked.pop_front().expect("a reply was asked for");
         let values = match value {
             Value::Array(values) if asked.len() > 1 => values,
-            // A transaction in front of whose value stands the time to live.
+            // A transaction: the time to live stands in front of the value.
             Value::Array(mut values) => vec![values.pop().expect("it has two")],
             value => vec![value],
         };
