@@ -244,7 +244,10 @@ impl Counting {
             Allowed::Cuts | Allowed::Loss => {
                 let ours = text.starts_with("NOTSENT respool: ");
                 let restarts = self.allowed == Allowed::Cuts && word == "LOADING";
-                ours || text.starts_with("UNKNOWN respool: ")
+                // A script could have said this itself, so it is not sent again.
+                let is_down = matches!(self.asked, Some(Asked::Eval(_))) && word == "CLUSTERDOWN";
+                ours || is_down
+                    || text.starts_with("UNKNOWN respool: ")
                     || restarts
                     || is_several && word == "EXECABORT"
             }
