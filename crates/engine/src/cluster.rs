@@ -1014,7 +1014,8 @@ impl Engine {
             let text = format!("{count} slots moved from {from} to {to}");
             self.tell_event(pool, text);
         }
-        if !moved.is_empty() {
+        // The first answer moves no slot: no session reads to track before it.
+        if was_known && !moved.is_empty() {
             let whole = self.pools[pool].whole;
             self.trackers.note_moved(whole);
         }

@@ -461,11 +461,28 @@ impl Engine {
             return Err(Blocked::Wait);
         };
         let kind = self.kind_of(session).at(server);
+        self.know_nodes(key, server)?;
         // A link that many share knows whether the server is there, or is soon to be.
         if let Some(shared) = self.resting_link(kind) {
             self.ready_link(key, shared)?;
         }
         self.open_tracking_link(key, kind)
+    }
+
+    /// Waits for the first topology answer of the server's Cluster. Without it most reads would be
+    /// redirected, and each redirect would look like a slot that moves while the session tracks.
+    fn know_nodes(&mut self, key: Key, server: ServerId) -> Result<(), Blocked> {
+        let part = usize::from(self.server(server).pool);
+        match self.pools[part].cluster() {
+            Some(cluster) if !cluster.is_known() => {}
+            _ => return Ok(()),
+        }
+        if self.waits_for_nodes(key, part) {
+            return Err(Blocked::Wait);
+        }
+        let mut reply = Vec::new();
+        encode::error(&mut reply, self.no_nodes(part).as_bytes());
+        Err(Blocked::Refused(reply))
     }
 
     /// The same link, if it is there. Links of another database, version or user than the session

@@ -411,6 +411,26 @@ fn session_forgets_all_keys_when_a_slot_moves() {
     assert_eq!(world.got(session), "");
 }
 
+/// A redirect before the first topology answer is no slot that moved.
+#[test]
+fn session_begins_to_track_once_the_nodes_of_a_cluster_are_known() {
+    let mut world = World::new(cluster(2));
+    let session = resp3(&mut world);
+    let key = world.key_at(1, "k");
+    world.asks(session, &["CLIENT TRACKING ON", &format!("GET {key}")]);
+    assert_eq!(world.connecting(), [], "the owner of the key is not known");
+    assert_eq!(world.got(session), "");
+    know_owners(&mut world);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+    let other = world.connect();
+    assert_eq!(world.server_of(other), 1);
+    world.says(other, format!("+OK\r\n{}", bulk("v")));
+    world.wait_ms(100);
+    assert_eq!(world.got(session), bulk("v"), "it need forget nothing");
+}
+
 /// The nodes name the owners of all slots.
 fn know_owners(world: &mut World) {
     for _ in 0..40 {
