@@ -125,10 +125,21 @@ CONCLUSION = """\
 respool says `UNKNOWN` where a request may have been executed. No library sends a request again that has this error. A closed
 connection in its place would have INCR sent again by six of the nine libraries, so a session that shares links is not closed for that.
 
-respool says `NOTSENT` where a request was surely not executed. No library asks again for it. The tables show why it is not one
-of the other words:
-- No word is asked again by all libraries. ioredis, node-redis, Jedis, Lettuce and redis-rs, as plain clients, ask again for none.
-- redis-py and go-redis repeat whole pipelines for `LOADING`. In a pipeline some requests may have been executed.
+Where a request was surely not executed because its server is away, and its connection had been given all replies and had sent
+nothing else, respool says `LOADING`. The text behind it is respool's: `LOADING respool: the command was not executed; ...`. Plain
+clients of redis-py, go-redis and Redisson ask again for it, and rueidis does for reads. In redis-py its class is a `ConnectionError`,
+as for a server that is asked directly and is away. `server-away-error=tryagain` suits clients of a Cluster. It is not the default before
+a Cluster, because plain clients speak to respool there, too, and take `TRYAGAIN` for a wrong request. `server-away-error=notsent` suits
+programs that know respool.
+
+Everywhere else a request that was not executed has `NOTSENT`, which no library asks again for:
+- in a pipeline: redis-py, go-redis and redis-rs repeat the whole pipeline for the other words, with what was executed;
+- at a bound of respool and at a deadline: the request has waited already, and to repeat it adds load;
+- for EXEC: its transaction is gone, so EXEC alone cannot be asked again;
+- for requests larger than `request-held-bytes-max`, which may have the error before their end was sent.
+
+No word is asked again by all libraries. ioredis, node-redis, Jedis, Lettuce and redis-rs, as plain clients, ask again for none. With
+these the application sees an error once a server is away for longer than `outage-hold-ms`.
 """
 
 

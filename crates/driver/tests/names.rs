@@ -176,7 +176,7 @@ fn when_a_name_says_another_address_the_next_connection_goes_there_and_sessions_
     let (running, mut client) = before(&names);
     wait_until("it is told that there is no such name", || {
         let reply = get(&mut client);
-        assert!(reply.starts_with("-NOTSENT "), "{reply}");
+        assert!(reply.starts_with("-LOADING respool: "), "{reply}");
         reply.contains("its name cannot be looked up: no such name")
     });
     names.say(&[first.address]);
@@ -192,7 +192,7 @@ fn when_a_name_says_another_address_the_next_connection_goes_there_and_sessions_
     wait_until("the second one is reached", || {
         let reply = get(&mut client);
         assert!(
-            reply.starts_with("-NOTSENT ") || reply == "+second\r\n",
+            reply.starts_with("-LOADING respool: ") || reply == "+second\r\n",
             "{reply}"
         );
         reply == "+second\r\n"
@@ -322,7 +322,7 @@ fn hanging_names_of_one_pool_leave_another_alone() {
     let settings = pools_of(&[hang.collect(), vec!["there.example".to_owned()]]);
     let (running, mut clients) = before_pools(settings, resolve, 2);
     let reply = get(&mut clients[0]);
-    assert!(reply.starts_with("-NOTSENT "), "{reply}");
+    assert!(reply.starts_with("-LOADING respool: "), "{reply}");
     wait_until("every place that it may have is taken", || {
         asked.load(Ordering::SeqCst) >= 5
     });

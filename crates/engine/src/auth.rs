@@ -351,7 +351,7 @@ impl Engine {
                         encode::error(&mut reply, text);
                         reply
                     }
-                    None => self.no_link_reply(link),
+                    None => self.no_link_reply(link, self.away_error(key)),
                 }));
             }
             State::Down

@@ -929,7 +929,8 @@ impl Engine {
         match self.links.get(link).map(|link| &link.state) {
             Some(State::Resting { .. }) => {
                 self.counters.failed_not_sent += 1;
-                let reply = self.no_link_reply(link);
+                let away = self.away_error_of(item.entry);
+                let reply = self.no_link_reply(link, away);
                 return self.pass_on(item.entry, &reply);
             }
             Some(State::Down) => self.connect(link),

@@ -25,6 +25,7 @@ use respool_protocol::request::Scanner;
 use crate::auth::{CONFIGURED, Logins};
 use crate::bounds::Bounds;
 use crate::buffer::{Spare, shrink};
+use crate::burst::Burst;
 use crate::clients::Pause;
 use crate::coalesce::{Asking, Coalescing, Move, Run};
 use crate::control::Levels;
@@ -564,6 +565,7 @@ impl Engine {
             block: 0,
             sets: Run::default(),
             reads_in_order: false,
+            burst: Burst::default(),
             link: Key::NOBODY,
             next_seq: 0,
             head_seq: 0,
@@ -609,6 +611,8 @@ impl Engine {
         session.active_at = self.now;
         session.bytes_in += bytes.len() as u64;
         self.counters.session_bytes_in += bytes.len() as u64;
+        let is_new = session.is_caught_up() && session.held.is_empty() && session.out.is_empty();
+        session.burst.grow(is_new, session.next_seq, bytes.len());
         if session.flags.any(Flags::CLOSING | Flags::ENDED) {
             return;
         }

@@ -2,6 +2,12 @@
 
 use respool_protocol::encode;
 
+use crate::engine::Engine;
+use crate::entry::Entry;
+use crate::session::{Flags, Session};
+use crate::settings::AwayError;
+use crate::slots::Key;
+
 /// Whether a failed request can have been executed. A third fate, `Replied`, needs no word here:
 /// then the reply itself went to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +41,24 @@ pub(crate) enum Cause<'a> {
     Workers { limit_ms: u32 },
 }
 
+impl Cause<'_> {
+    /// Whether the server cannot be reached. Then it helps to ask again a moment later.
+    fn is_server_away(&self) -> bool {
+        matches!(self, Cause::NoLink { .. } | Cause::LinkLost { .. })
+    }
+}
+
 /// Appends the error reply. The code in front is for programs, the rest for people.
 pub(crate) fn append_reply(out: &mut Vec<u8>, fate: Fate, cause: Cause<'_>) {
-    let fate = match fate {
-        Fate::NotSent => "NOTSENT respool: the command was not executed",
-        Fate::Unknown => "UNKNOWN respool: the command was sent and may have been executed",
+    append_reply_as(out, fate, AwayError::NotSent, cause);
+}
+
+/// The same. `away` is the code if the server is away and the command was not executed.
+pub(crate) fn append_reply_as(out: &mut Vec<u8>, fate: Fate, away: AwayError, cause: Cause<'_>) {
+    let (code, fate) = match fate {
+        Fate::NotSent if cause.is_server_away() => (away.code(), NOT_EXECUTED),
+        Fate::NotSent => (AwayError::NotSent.code(), NOT_EXECUTED),
+        Fate::Unknown => ("UNKNOWN", "the command was sent and may have been executed"),
     };
     let cause = match cause {
         Cause::NoLink { server, reason } => format!("no connection to {server}: {reason}"),
@@ -61,13 +80,67 @@ pub(crate) fn append_reply(out: &mut Vec<u8>, fate: Fate, cause: Cause<'_>) {
             format!("another worker of respool gave no answer within {limit_ms} ms")
         }
     };
-    encode::error(out, format!("{fate}; {cause}").as_bytes());
+    encode::error(out, format!("{code} respool: {fate}; {cause}").as_bytes());
+}
+
+const NOT_EXECUTED: &str = "the command was not executed";
+
+impl Engine {
+    /// The code for a request that is being placed, if its server is away.
+    pub(crate) fn away_error(&self, session: Key) -> AwayError {
+        self.away_error_if(session, |session| session.burst.is_alone(session.next_seq))
+    }
+
+    /// The code for a request that was placed, if its server is away.
+    pub(crate) fn away_error_of(&mut self, entry: Entry) -> AwayError {
+        if self.is_part(entry) {
+            // The other parts may have been executed.
+            return AwayError::NotSent;
+        }
+        self.away_error_if(entry.session, |session| {
+            let waiting = session.held.len();
+            session
+                .burst
+                .was_alone(entry.seq, session.next_seq, waiting)
+        })
+    }
+
+    fn away_error_if(&self, session: Key, is_alone: impl Fn(&Session) -> bool) -> AwayError {
+        // A request in a transaction cannot be asked again by itself.
+        let may = |session: &Session| !session.flags.any(Flags::IN_MULTI) && is_alone(session);
+        match self.sessions.get(session).is_some_and(may) {
+            true => self.settings.away_error,
+            false => AwayError::NotSent,
+        }
+    }
+}
+
+/// The code for a request without a link, if the server has refused that link. A refusal that lasts
+/// is no reason to ask again.
+pub(crate) fn away_error_at(refusal: Option<&[u8]>, away: AwayError) -> AwayError {
+    const PASSING: [&[u8]; 4] = [
+        b"ERR max number of clients",
+        b"LOADING ",
+        b"MASTERDOWN ",
+        b"BUSY ",
+    ];
+    let passes = |words: &[u8]| PASSING.iter().any(|start| words.starts_with(start));
+    match refusal.is_none_or(passes) {
+        true => away,
+        false => AwayError::NotSent,
+    }
 }
 
 /// Whether an error reply says that a request failed because of its server, and not at a bound of
 /// ours.
 pub(crate) fn is_servers_fault(reply: &[u8]) -> bool {
-    let is_ours = reply.starts_with(b"-NOTSENT ") || reply.starts_with(b"-UNKNOWN ");
+    const CODES: [&[u8]; 4] = [
+        b"-NOTSENT ",
+        b"-UNKNOWN ",
+        b"-LOADING respool: the command was not executed; ",
+        b"-TRYAGAIN respool: the command was not executed; ",
+    ];
+    let is_ours = CODES.iter().any(|code| reply.starts_with(code));
     let bound = b"; the limit ";
     is_ours && !reply.windows(bound.len()).any(|text| text == bound)
 }
@@ -101,6 +174,12 @@ mod tests {
             reason: "gone",
         };
         assert!(is_servers_fault(text(Fate::Unknown, lost).as_bytes()));
+        for away in [AwayError::Loading, AwayError::TryAgain, AwayError::NotSent] {
+            let mut out = Vec::new();
+            append_reply_as(&mut out, Fate::NotSent, away, lost);
+            assert!(is_servers_fault(&out), "{away:?}");
+        }
+        assert!(!is_servers_fault(b"-LOADING Redis is loading\r\n"));
         assert_eq!(
             text(
                 Fate::Unknown,

@@ -493,7 +493,9 @@ impl Engine {
         for server in &servers {
             let first = self.shared.get(&self.first_link(*server)).copied();
             if let Some(first) = first.filter(|_| self.standing(*server) == Standing::Away) {
-                return Err(Blocked::Refused(self.no_link_reply(first)));
+                return Err(Blocked::Refused(
+                    self.no_link_reply(first, self.away_error(key)),
+                ));
             }
         }
         let has_room = self.may_stream(key, servers.len()) && self.has_room_for_link();
@@ -599,6 +601,11 @@ impl Engine {
         gather.failure.get_or_insert_with(|| error.to_vec());
         self.finish_gather(entry);
         true
+    }
+
+    /// Whether the entry is a part of a request for several servers.
+    pub(crate) fn is_part(&mut self, entry: Entry) -> bool {
+        self.gather_of(entry).is_some()
     }
 
     fn gather_of(&mut self, entry: Entry) -> Option<&mut Gather> {

@@ -202,7 +202,7 @@ impl Engine {
         let Some(link) = self.shared_link(kind) else {
             return Moved::Failed(bound_reply("links-max"));
         };
-        let Some(state) = self.links.get_mut(link) else {
+        let Some(state) = self.links.get(link) else {
             return Moved::Wait;
         };
         match &state.state {
@@ -233,8 +233,13 @@ impl Engine {
                         encode::error(&mut reply, text);
                         Moved::Failed(reply)
                     }
-                    None if state.refusal.is_some() => Moved::Failed(self.no_link_reply(link)),
-                    None => Moved::Away(self.no_link_reply(link)),
+                    None => {
+                        let reply = self.no_link_reply(link, self.away_error(key));
+                        match state.refusal.is_some() {
+                            true => Moved::Failed(reply),
+                            false => Moved::Away(reply),
+                        }
+                    }
                 };
             }
             State::Down
@@ -353,7 +358,7 @@ impl Engine {
         match state.state {
             State::Resting { .. } if state.refusal.is_none() => self.close_greeting(key),
             State::Resting { .. } | State::Up => {
-                let reply = self.no_link_reply(link);
+                let reply = self.no_link_reply(link, self.away_error(key));
                 self.answer_reply(key, &reply)
             }
             State::Down

@@ -79,6 +79,8 @@ impl Engine {
         });
         let session = self.sessions.get_mut(key)?;
         session.flags |= flag;
+        // The answer may come before the end of the request, and other requests follow its end.
+        session.burst.count_as_many();
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
         session.rare().large = Some(Large {
             tail: scanner.tail(),

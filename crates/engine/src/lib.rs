@@ -17,6 +17,7 @@ mod auth;
 mod belief;
 mod bounds;
 mod buffer;
+mod burst;
 mod clients;
 mod cluster;
 mod coalesce;

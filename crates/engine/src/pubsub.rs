@@ -815,6 +815,7 @@ impl Engine {
         while let Some((line, done)) = self.hub(hub).poll_late(now, limit_ms) {
             self.counters.timeouts += 1;
             self.counters.failed_not_sent += 1;
+            let away = self.away_error_of(Entry::of(done.session, done.seq, 0));
             let line = self.hub(hub).line(line);
             let (server, link) = (line.server, line.link);
             let server_label = &self.server(server).label;
@@ -829,7 +830,7 @@ impl Engine {
                 },
             };
             let mut error = Vec::new();
-            failure::append_reply(&mut error, Fate::NotSent, cause);
+            failure::append_reply_as(&mut error, Fate::NotSent, away, cause);
             self.settle_subscription(hub, done, Some(error));
         }
     }

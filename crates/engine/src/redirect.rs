@@ -178,7 +178,10 @@ impl Engine {
         };
         match self.links.get(link).map(|link| &link.state) {
             Some(State::Up) => Ok(link),
-            Some(State::Resting { .. }) => Err(Blocked::Refused(self.no_link_reply(link))),
+            Some(State::Resting { .. }) => {
+                let away = self.away_error(key);
+                Err(Blocked::Refused(self.no_link_reply(link, away)))
+            }
             _ => {
                 self.wait_until_up(key, link);
                 Err(Blocked::Wait)

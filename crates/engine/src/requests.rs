@@ -15,6 +15,7 @@ use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::ServerId;
 use crate::returns::Expected;
 use crate::session::{Flags, Pins, Session};
+use crate::settings::AwayError;
 use crate::slots::Key;
 use crate::takeover::is_busy;
 use crate::unknown::{Verdict, names_no_subcommand};
@@ -494,10 +495,13 @@ impl Engine {
 
     fn place_slowly(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
         self.counters.requests -= 1;
-        let flags = self
-            .sessions
-            .get(key)
-            .map_or(Flags::default(), |session| session.flags);
+        let flags = match self.sessions.get_mut(key) {
+            Some(session) => {
+                session.burst.place(bytes.len());
+                session.flags
+            }
+            None => Flags::default(),
+        };
         if flags.any(Flags::FUSED) && self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
@@ -942,7 +946,9 @@ impl Engine {
         };
         match self.links.get(link).map(|link| &link.state) {
             Some(State::Resting { .. }) => {
-                return Err(Blocked::Refused(self.no_link_reply(link)));
+                return Err(Blocked::Refused(
+                    self.no_link_reply(link, AwayError::NotSent),
+                ));
             }
             Some(State::Down) => self.connect(link),
             _ => {}
@@ -1056,8 +1062,12 @@ impl Engine {
                 self.wait_at(key, link);
                 Err(Blocked::Wait)
             }
-            _ if state.is_late => Err(Blocked::Refused(self.no_link_reply(link))),
-            State::Resting { .. } => Err(Blocked::Refused(self.no_link_reply(link))),
+            _ if state.is_late => Err(Blocked::Refused(
+                self.no_link_reply(link, self.away_error(key)),
+            )),
+            State::Resting { .. } => Err(Blocked::Refused(
+                self.no_link_reply(link, self.away_error(key)),
+            )),
             _ if state.takes => Ok(link),
             _ if state.role == Role::Shared && state.is_full(&self.settings.limits) => {
                 Err(self.wait_at_full(key, link))
@@ -1070,7 +1080,7 @@ impl Engine {
     }
 
     /// What a client is told whose request found no connection.
-    pub(crate) fn no_link_reply(&self, link: Key) -> Vec<u8> {
+    pub(crate) fn no_link_reply(&self, link: Key, away: AwayError) -> Vec<u8> {
         let mut reply = Vec::new();
         if let Some(state) = self.links.get(link) {
             if wants_password(state) {
@@ -1086,7 +1096,8 @@ impl Engine {
                 server: self.label(link),
                 reason: &state.reason,
             };
-            failure::append_reply(&mut reply, Fate::NotSent, cause);
+            let away = failure::away_error_at(state.refusal.as_deref(), away);
+            failure::append_reply_as(&mut reply, Fate::NotSent, away, cause);
         }
         reply
     }
@@ -1095,6 +1106,10 @@ impl Engine {
         let words = request::split_inline(line)?;
         if words.is_empty() {
             return Ok(Placed::Done);
+        }
+        // The request that is placed has other bytes than the line.
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.burst.count_as_many();
         }
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);

@@ -10,6 +10,7 @@ use respool_protocol::encode::Version;
 use respool_protocol::request::{Scanner, Tail};
 
 use crate::buffer::{Outgoing, Spare};
+use crate::burst::Burst;
 use crate::coalesce::{Move, Run};
 use crate::duty::Duty;
 use crate::elsewhere::Delayed;
@@ -332,6 +333,7 @@ pub(crate) struct Session {
     /// The place of the next request in the order of replies, and of the first that is unanswered.
     pub(crate) next_seq: u32,
     pub(crate) head_seq: u32,
+    pub(crate) burst: Burst,
     pub(crate) out: Outgoing,
     /// The beginning of a request that has not come whole, or what must wait.
     pub(crate) held: Vec<u8>,

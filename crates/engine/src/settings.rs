@@ -24,6 +24,8 @@ pub struct Settings {
     pub pools: Vec<PoolSettings>,
     /// What becomes of a request that needs a link of its own when there is none to be had.
     pub pinned_links_full: WhenFull,
+    /// The code of the error for a request that was not executed because its server is away.
+    pub away_error: AwayError,
     /// Whether subscribers of a lost link are closed.
     pub lost_subscriptions: LostSubscriptions,
     /// Commands that nobody may use.
@@ -38,6 +40,29 @@ pub enum WhenFull {
     Wait,
     /// It gets an error.
     Refuse,
+}
+
+/// The code of the error for a request that was not executed because its server is away. A request
+/// in a pipeline has `NotSent` in any case: client libraries repeat whole pipelines for the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AwayError {
+    /// `LOADING`: most plain clients that repeat a request for some error do so for this one.
+    #[default]
+    Loading,
+    /// `TRYAGAIN`: the same for clients of a Cluster.
+    TryAgain,
+    /// `NOTSENT`: no client library knows it.
+    NotSent,
+}
+
+impl AwayError {
+    pub(crate) fn code(self) -> &'static str {
+        match self {
+            AwayError::Loading => "LOADING",
+            AwayError::TryAgain => "TRYAGAIN",
+            AwayError::NotSent => "NOTSENT",
+        }
+    }
 }
 
 /// What becomes of the subscribers of a link that is lost. Messages may have been missed.

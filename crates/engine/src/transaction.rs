@@ -319,6 +319,8 @@ impl Engine {
             return;
         };
         session.flags.remove(Flags::IN_MULTI);
+        // Its transaction is gone, so EXEC cannot be asked again by itself.
+        session.burst.count_as_many();
         let rare = session.rare.as_mut();
         if let Some(transaction) = rare.and_then(|rare| rare.transaction.take()) {
             self.held_bytes -= transaction.held_bytes();

@@ -16,6 +16,7 @@ use crate::limits::{LINK_UNUSED_MS, REFUSED_LINKS_MAX};
 use crate::link::{Link, Role, Sends, State, Streaming};
 use crate::requests::wants_password;
 use crate::session::{Flags, Session};
+use crate::settings::AwayError;
 use crate::slots::Key;
 use crate::time::Time;
 use crate::tracking::AWAY;
@@ -458,7 +459,9 @@ impl Engine {
             encode::error(&mut reply, NOAUTH);
             self.pass_on(entry, &reply);
         } else {
-            self.fail(entry, entry.fate_unsent(), cause);
+            let refusal = self.links.get(link).and_then(|link| link.refusal.clone());
+            let away = failure::away_error_at(refusal.as_deref(), self.away_error_of(entry));
+            self.fail_as(entry, entry.fate_unsent(), away, cause);
         }
     }
 
@@ -504,6 +507,12 @@ impl Engine {
 
     /// A request gets no reply; its client gets an error in its place.
     pub(crate) fn fail(&mut self, entry: Entry, fate: Fate, cause: Cause<'_>) {
+        let away = self.away_error_of(entry);
+        self.fail_as(entry, fate, away, cause);
+    }
+
+    /// The same. `away` is the code if the server is away.
+    fn fail_as(&mut self, entry: Entry, fate: Fate, away: AwayError, cause: Cause<'_>) {
         if self.sessions.get(entry.session).is_none() {
             return;
         }
@@ -513,7 +522,7 @@ impl Engine {
         }
         let mut reply = std::mem::take(&mut self.scratch);
         reply.clear();
-        failure::append_reply(&mut reply, fate, cause);
+        failure::append_reply_as(&mut reply, fate, away, cause);
         self.pass_on(entry, &reply);
         self.scratch = reply;
     }

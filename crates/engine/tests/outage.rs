@@ -3,7 +3,7 @@
 mod world;
 
 use respool_engine::LinkId;
-use respool_engine::settings::{LostSubscriptions, Settings};
+use respool_engine::settings::{AwayError, LostSubscriptions, Settings};
 
 use world::{World, requests, settings};
 
@@ -248,4 +248,213 @@ fn session_that_is_to_wait_is_closed_when_hold_is_over() {
         world.asks(other, &["GET a"]);
         assert!(world.got(other).starts_with("-NOTSENT "), "{request}");
     }
+}
+
+const CODES: [(AwayError, &str); 3] = [
+    (
+        AwayError::Loading,
+        "-LOADING respool: the command was not executed; ",
+    ),
+    (
+        AwayError::TryAgain,
+        "-TRYAGAIN respool: the command was not executed; ",
+    ),
+    (
+        AwayError::NotSent,
+        "-NOTSENT respool: the command was not executed; ",
+    ),
+];
+
+/// A world with this code, whose server is away for longer than requests wait.
+fn away(code: AwayError) -> World {
+    let mut settings = patient();
+    settings.away_error = code;
+    let mut world = settled(settings);
+    world.lose(world.shared);
+    refuses(&mut world, HOLD_MS + 200);
+    world
+}
+
+/// A request that waits for the hold to end, and one after it, have the code of the settings.
+#[test]
+fn lone_request_has_the_code_of_the_settings() {
+    for (code, text) in CODES {
+        let mut settings = patient();
+        settings.away_error = code;
+        let mut world = settled(settings);
+        let session = world.accept();
+        world.lose(world.shared);
+        refuses(&mut world, 100);
+        world.asks(session, &["SET a 1"]);
+        refuses(&mut world, HOLD_MS + 200);
+        let got = world.got(session);
+        assert!(got.starts_with(text), "{got}");
+        for request in ["SET a 1", "GET a", "SELECT 3", "WATCH a", "MGET a b"] {
+            world.asks(session, &[request]);
+            // WATCH has a link of its own, and that is tried first.
+            refuses(&mut world, 100);
+            let got = world.got(session);
+            assert!(got.starts_with(text), "{request}: {got}");
+        }
+    }
+}
+
+/// Client libraries repeat a whole pipeline for LOADING, so no request of one has it.
+#[test]
+fn pipelined_requests_have_the_code_notsent() {
+    let mut world = away(AwayError::Loading);
+    let session = world.accept();
+    world.asks(session, &["SET a 1", "WATCH a", "GET a"]);
+    refuses(&mut world, 100);
+    let got = world.got(session);
+    assert_eq!(got.matches("-NOTSENT ").count(), 3, "{got}");
+    // The same while they wait.
+    let link = returns(&mut world);
+    world.wait_ms(1_500);
+    world.lose(link);
+    world.asks(session, &["SET a 1", "GET a"]);
+    refuses(&mut world, HOLD_MS + 200);
+    let got = world.got(session);
+    assert_eq!(got.matches("-NOTSENT ").count(), 2, "{got}");
+}
+
+/// The second request of a pipeline fails after the first was executed and answered.
+#[test]
+fn request_behind_an_executed_one_has_the_code_notsent() {
+    let mut settings = patient();
+    settings.away_error = AwayError::Loading;
+    let mut world = settled(settings);
+    let session = world.accept();
+    let both = requests(&["INCR a", "INCR b"]);
+    let (first, rest) = both.split_at(both.len() - 3);
+    world.sends(session, first);
+    world.says(world.shared, ":1\r\n");
+    assert_eq!(world.got(session), ":1\r\n");
+    world.lose(world.shared);
+    refuses(&mut world, HOLD_MS + 200);
+    world.sends(session, rest);
+    let got = world.got(session);
+    assert!(got.starts_with("-NOTSENT "), "{got}");
+}
+
+/// The client has not read the reply to the first request of its pipeline when the second comes.
+#[test]
+fn request_behind_a_reply_not_taken_has_the_code_notsent() {
+    let mut settings = patient();
+    settings.away_error = AwayError::Loading;
+    let mut world = settled(settings);
+    let session = world.accept();
+    world.slow.insert(session);
+    world.asks(session, &["INCR a"]);
+    world.says(world.shared, ":1\r\n");
+    world.lose(world.shared);
+    refuses(&mut world, HOLD_MS + 200);
+    world.asks(session, &["INCR b"]);
+    world.takes(session);
+    let got = world.got(session);
+    assert!(got.starts_with(":1\r\n-NOTSENT "), "{got}");
+}
+
+/// EXEC cannot be asked again by itself: its transaction is gone. This holds for EXEC that finds no
+/// server, and for EXEC that waits for it.
+#[test]
+fn exec_of_a_transaction_has_the_code_notsent() {
+    for waits in [false, true] {
+        let mut settings = patient();
+        settings.away_error = AwayError::Loading;
+        let mut world = settled(settings);
+        let session = world.accept();
+        world.asks(session, &["MULTI"]);
+        world.allows_transactions(world.shared);
+        world.asks(session, &["INCR a"]);
+        world.allows_transactions(world.shared);
+        assert_eq!(world.got(session), "+OK\r\n+QUEUED\r\n");
+        world.lose(world.shared);
+        refuses(&mut world, if waits { 100 } else { HOLD_MS + 200 });
+        world.asks(session, &["EXEC"]);
+        refuses(&mut world, HOLD_MS + 200);
+        let got = world.got(session);
+        assert!(got.starts_with("-NOTSENT "), "{waits}: {got}");
+    }
+}
+
+/// A request that is cut through may have its answer before its end, and others follow its end.
+#[test]
+fn large_request_has_the_code_notsent() {
+    let mut world = away(AwayError::Loading);
+    let session = world.accept();
+    let large = requests(&[&format!("SET a {}", "x".repeat(1 << 20))]);
+    for part in large.chunks(16 << 10) {
+        world.sends(session, part);
+    }
+    refuses(&mut world, 100);
+    let got = world.got(session);
+    assert!(got.starts_with("-NOTSENT "), "{got}");
+}
+
+/// A server that refuses the login is there. To ask again is of no use.
+#[test]
+fn request_to_a_server_that_refuses_has_the_code_notsent() {
+    for (words, code) in [
+        ("-ERR max number of clients reached\r\n", "-LOADING "),
+        ("-WRONGPASS invalid username-password pair\r\n", "-NOTSENT "),
+        ("-NOPERM no permissions to run 'hello'\r\n", "-NOTSENT "),
+    ] {
+        let mut settings = settings();
+        settings.away_error = AwayError::Loading;
+        let mut world = settled(settings);
+        let [waits, comes] = [world.accept(), world.accept()];
+        world.lose(world.shared);
+        let [link] = world.connecting()[..] else {
+            panic!("it is connected again");
+        };
+        world.asks(waits, &["GET a"]);
+        world.turn(|engine| engine.handle_link_up(link));
+        world.says(link, words);
+        world.asks(comes, &["GET a"]);
+        for session in [waits, comes] {
+            let got = world.got(session);
+            assert!(got.starts_with(code), "{words}: {got}");
+        }
+    }
+}
+
+/// An inline request has the code NOTSENT: no library sends such requests.
+#[test]
+fn inline_request_has_the_code_notsent() {
+    let mut world = away(AwayError::Loading);
+    let session = world.accept();
+    world.sends(session, b"INCR a\r\n");
+    let got = world.got(session);
+    assert!(got.starts_with("-NOTSENT "), "{got}");
+}
+
+/// A client that greets is closed, whatever the code for its requests: libraries connect again.
+#[test]
+fn greeting_is_closed_while_the_server_is_away() {
+    for (code, text) in CODES {
+        let mut world = away(code);
+        for greeting in ["HELLO 3", "HELLO 3 AUTH user password"] {
+            let session = world.accept();
+            world.asks(session, &[greeting]);
+            refuses(&mut world, 300);
+            assert_eq!(world.got(session), "", "{text}: {greeting}");
+            let closed = world.closed_sessions();
+            assert_eq!(closed.last(), Some(&session), "{text}: {greeting}");
+        }
+    }
+}
+
+/// A request that may have been executed never has a code that says 'ask again'.
+#[test]
+fn request_that_was_sent_has_the_code_unknown() {
+    let mut settings = patient();
+    settings.away_error = AwayError::Loading;
+    let mut world = settled(settings);
+    let session = world.accept();
+    world.asks(session, &["INCR a"]);
+    world.lose(world.shared);
+    refuses(&mut world, HOLD_MS + 200);
+    let got = world.got(session);
+    assert!(got.starts_with("-UNKNOWN "), "{got}");
 }

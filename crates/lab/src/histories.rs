@@ -556,11 +556,11 @@ impl<'a> Client<'a> {
 
     fn take(&mut self, ask: Ask, start: u64, end: u64, reply: &[u8]) {
         let lost = (self.settings.cuts.is_some() || self.settings.may_fail)
-            && (reply.starts_with(b"-NOTSENT ") || reply.starts_with(b"-UNKNOWN "));
+            && (is_unsent(reply) || reply.starts_with(b"-UNKNOWN "));
         if lost {
             self.asked.report.failed += 1;
             if let Ask::Write { key, value, .. } = ask {
-                let is_unsent = reply.starts_with(b"-NOTSENT ");
+                let is_unsent = is_unsent(reply);
                 let write = Operation {
                     start,
                     end: if is_unsent { end } else { u64::MAX },
@@ -714,6 +714,16 @@ impl Connection {
         }
         Ok(replies)
     }
+}
+
+/// Whether respool says that the request was not executed.
+fn is_unsent(reply: &[u8]) -> bool {
+    const CODES: [&[u8]; 3] = [
+        b"-NOTSENT ",
+        b"-LOADING respool: the command was not executed; ",
+        b"-TRYAGAIN respool: the command was not executed; ",
+    ];
+    CODES.iter().any(|code| reply.starts_with(code))
 }
 
 #[cfg(test)]

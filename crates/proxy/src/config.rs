@@ -132,6 +132,7 @@ impl Config {
                 users,
                 pools: Vec::new(),
                 pinned_links_full: values.pinned_links_full,
+                away_error: values.away_error,
                 lost_subscriptions: values.lost_subscriptions,
                 refused: values.refused.iter().copied().collect(),
             },

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use respool_engine::address_map::Entry;
 use respool_engine::limits::{Limits, WORKER_MEMORY_BYTES_MIN};
 use respool_engine::settings::{
-    Address, Announced, FlushRule, LostSubscriptions, Shows, Timeouts, User, WhenFull,
+    Address, Announced, AwayError, FlushRule, LostSubscriptions, Shows, Timeouts, User, WhenFull,
 };
 use respool_protocol::commands::{self, CommandId};
 
@@ -206,6 +206,7 @@ pub(crate) struct Values {
     pub(crate) drain_timeout_ms: u32,
     pub(crate) limits: Limits,
     pub(crate) pinned_links_full: WhenFull,
+    pub(crate) away_error: AwayError,
     pub(crate) lost_subscriptions: LostSubscriptions,
     pub(crate) log_format: LogFormat,
     pub(crate) log_level: LogLevel,
@@ -243,6 +244,7 @@ impl Default for Values {
             drain_timeout_ms: 10_000,
             limits: Limits::default(),
             pinned_links_full: WhenFull::default(),
+            away_error: AwayError::default(),
             lost_subscriptions: LostSubscriptions::default(),
             log_format: LogFormat::Text,
             log_level: LogLevel::Info,
@@ -906,6 +908,36 @@ pub(crate) static OPTIONS: &[Opt] = &[
                that may be asked again. When the time is over, what waits fails, and until the server is back requests \
                fail at once. A request waits no longer than `request-timeout-ms`.",
         example: "500",
+        ..OPTION
+    },
+    Opt {
+        name: "server-away-error",
+        topic: Topic::Deadlines,
+        kind: Kind::Text {
+            set: |values, text| {
+                values.away_error = match text {
+                    "loading" => AwayError::Loading,
+                    "tryagain" => AwayError::TryAgain,
+                    "notsent" => AwayError::NotSent,
+                    _ => return Err("must be `loading`, `tryagain` or `notsent`".into()),
+                };
+                Ok(())
+            },
+            get: |values| {
+                Some(match values.away_error {
+                    AwayError::Loading => "loading".into(),
+                    AwayError::TryAgain => "tryagain".into(),
+                    AwayError::NotSent => "notsent".into(),
+                })
+            },
+            or_number: false,
+        },
+        value: "loading|tryagain|notsent",
+        brief: "The code of errors for requests whose server is away",
+        more: "The request was not executed, and the server cannot be reached. Plain clients of redis-py, go-redis and \
+               Redisson ask again for LOADING, clients of a Cluster for TRYAGAIN: see retries.md. A request in a \
+               pipeline gets NOTSENT in any case, because libraries repeat the whole pipeline for the others.",
+        example: "tryagain",
         ..OPTION
     },
     Opt {
@@ -1645,9 +1677,9 @@ mod tests {
         let engine = OPTIONS.iter().filter(|option| {
             [Topic::Batching, Topic::Deadlines, Topic::Limits].contains(&option.topic)
         });
-        // All but the drain timeout, which is ours, and what happens at a limit and at a loss, which
-        // are no numbers.
-        assert_eq!(number_of(shown), engine.count() - 3);
+        // All but the drain timeout, which is ours, and what happens at a limit, at a loss and while a
+        // server is away, which are no numbers.
+        assert_eq!(number_of(shown), engine.count() - 4);
         assert_ne!((values.limits, values.timeouts, values.flush), default);
     }
 

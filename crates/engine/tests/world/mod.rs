@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use respool_engine::settings::{
-    Address, LostSubscriptions, Part, PoolKind, PoolSettings, Reads, ServerSettings, Settings,
-    Shows,
+    Address, AwayError, LostSubscriptions, Part, PoolKind, PoolSettings, Reads, ServerSettings,
+    Settings, Shows,
 };
 use respool_engine::{Action, Engine, Event, LinkId, Peer, SessionId, TICK_MS, Time, Worker};
 use respool_protocol::encode;
@@ -49,6 +49,8 @@ pub(crate) fn settings() -> Settings {
     // Failures are told at once; tests/outage.rs has them wait.
     settings.timeouts.outage_hold_ms = 0;
     settings.lost_subscriptions = LostSubscriptions::Keep;
+    // Every request that was not executed has the same code; tests/outage.rs has the others.
+    settings.away_error = AwayError::NotSent;
     settings
 }
 

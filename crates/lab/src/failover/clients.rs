@@ -75,6 +75,16 @@ pub enum Outcome {
     Wrong(String),
 }
 
+/// The kind of an error: its code. respool has several codes for what it did not execute; all are
+/// one kind.
+fn kind_of(text: &str) -> &str {
+    match text.split_once(' ') {
+        Some((_, rest)) if rest.starts_with("respool: the command was not executed") => "NOTSENT",
+        Some((code, _)) => code,
+        None => text,
+    }
+}
+
 /// Whether an error of this kind says that the command was not executed.
 pub fn is_not_executed(kind: &str) -> bool {
     const WORDS: [&str; 10] = [
@@ -193,7 +203,7 @@ impl Client<'_> {
             Ok(Value::Bulk(value)) if !self.is_writer && value == name.as_bytes() => Outcome::Done,
             Ok(Value::Error(text)) => {
                 let text = String::from_utf8_lossy(&text).into_owned();
-                let kind = text.split(' ').next().unwrap_or_default().to_owned();
+                let kind = kind_of(&text).to_owned();
                 Outcome::Failed { kind, text }
             }
             Ok(Value::Null) if !self.is_writer => failed("nil", "there was no value"),

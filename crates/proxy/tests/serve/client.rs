@@ -85,6 +85,16 @@ impl fmt::Debug for Value {
     }
 }
 
+/// Whether respool says that the request was not executed.
+pub(crate) fn is_not_executed(error: &str) -> bool {
+    const CODES: [&str; 3] = [
+        "NOTSENT respool: ",
+        "LOADING respool: the command was not executed; ",
+        "TRYAGAIN respool: the command was not executed; ",
+    ];
+    CODES.iter().any(|code| error.starts_with(code))
+}
+
 /// The bytes of a request: an array of bulk strings.
 pub(crate) fn request<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();

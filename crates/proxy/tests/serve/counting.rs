@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use respool_lab::servers::Server;
 
-use super::client::{Client, Value, request, words};
+use super::client::{Client, Value, is_not_executed, request, words};
 use super::divided::text;
 use super::target::{Options, Random, any_server, one_of_each_worker, proxied, seed, wait_until};
 
@@ -242,7 +242,7 @@ impl Counting {
         let is_allowed = match self.allowed {
             Allowed::Nothing => is_several && matches!(word, "TRYAGAIN" | "NOTSENT" | "EXECABORT"),
             Allowed::Cuts | Allowed::Loss => {
-                let ours = text.starts_with("NOTSENT respool: ");
+                let ours = is_not_executed(text);
                 let restarts = self.allowed == Allowed::Cuts && word == "LOADING";
                 // A script could have said this itself, so it is not sent again.
                 let is_down = matches!(self.asked, Some(Asked::Eval(_))) && word == "CLUSTERDOWN";

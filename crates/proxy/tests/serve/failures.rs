@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use respool_lab::servers::Proxy;
 
-use super::client::{Client, Value, request, words};
+use super::client::{Client, Value, is_not_executed, request, words};
 use super::cluster::SOON;
 use super::coalescing::counter;
 use super::fake::{Fakes, bulk};
@@ -33,7 +33,7 @@ pub(crate) enum Fate {
 pub(crate) fn fate(reply: &Value) -> Fate {
     match reply.error() {
         None => Fate::Replied,
-        Some(text) if text.starts_with("NOTSENT respool: ") => Fate::NotExecuted,
+        Some(text) if is_not_executed(text) => Fate::NotExecuted,
         Some(text) if text.starts_with("LOADING ") => Fate::NotExecuted,
         Some(text) if text.starts_with("UNKNOWN respool: ") => Fate::Unknown,
         Some(text) => panic!("an error that does not say what became of the request: {text}"),

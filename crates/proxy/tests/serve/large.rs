@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::client::{Client, Value, request, words};
+use super::client::{Client, Value, is_not_executed, request, words};
 use super::target::{Options, Target, on_every_target, proxied};
 
 const MIB: usize = 1 << 20;
@@ -275,9 +275,7 @@ fn link_closed_for_its_output_fails_nothing_unsent() {
         for _ in 0..100 {
             let reply = polite.call("INCR polite");
             // What was in flight on the link may have been executed.
-            let is_unsent = reply
-                .error()
-                .is_some_and(|text| text.starts_with("NOTSENT"));
+            let is_unsent = reply.error().is_some_and(is_not_executed);
             assert!(!is_unsent, "{:?}", reply.error());
             thread::sleep(Duration::from_millis(2));
         }

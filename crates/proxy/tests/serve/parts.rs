@@ -685,7 +685,10 @@ fn a_part_that_is_wholly_dead_fails_its_own_keys_alone() {
         node.kill9();
     }
     wait_until("its keys fail", SOON, || {
-        matches!(code(&client.call("SET c:k 1")), "NOTSENT" | "UNKNOWN")
+        matches!(
+            code(&client.call("SET c:k 1")),
+            "NOTSENT" | "LOADING" | "UNKNOWN"
+        )
     });
     let again = served.kinds.proxy("single", &MIXED, 2);
     for (before, (proxy, _)) in [(0, &served.proxy), (50, &again)] {
