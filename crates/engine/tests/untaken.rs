@@ -2,7 +2,7 @@
 
 mod world;
 
-use respool_engine::settings::Settings;
+use respool_engine::settings::{Settings, User};
 use respool_engine::{Action, SessionId};
 use world::{World, request, settings};
 
@@ -73,6 +73,41 @@ fn client_that_never_reads_is_closed_at_the_bound() {
     assert!(world.closed_sessions().is_empty());
     world.wait_ms(500);
     assert_eq!(world.closed_sessions(), [session]);
+}
+
+/// A client that has not authenticated is not read on, and so cannot fill the bound of others.
+#[test]
+fn stranger_that_takes_nothing_stays_unread() {
+    let mut settings = small();
+    settings.users = vec![User {
+        name: "default".to_owned(),
+        password: "secret".to_owned(),
+        source: None,
+    }];
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.slow.insert(session);
+    let gets = request(&["GET", "k"]).repeat(100);
+    let mut sent = 0;
+    while is_read(&world, session) {
+        assert!(sent < INPUT_MAX, "it is read on");
+        world.sends(session, &gets);
+        sent += gets.len();
+    }
+    // The driver may have read as much before it is told to stop.
+    world.sends(session, &gets.repeat(20));
+    for _ in 0..20 {
+        world.wait_ms(100);
+        assert!(!is_read(&world, session));
+    }
+    assert!(world.closed_sessions().is_empty());
+    world.takes(session);
+    world.turn(|_| {});
+    assert!(is_read(&world, session));
+    let refused = world.got(session);
+    assert!(refused.starts_with("-NOAUTH "), "{refused}");
+    world.sends(session, &request(&["AUTH", "secret"]));
+    assert!(world.got(session).ends_with("+OK\r\n"));
 }
 
 #[test]
