@@ -241,6 +241,24 @@ impl Entry {
         Ok(Entry { from, to })
     }
 
+    /// The only address that the entry leads to. `None`: it leads to several.
+    pub fn only_address(&self) -> Option<Endpoint> {
+        let Host::Exactly(host) = &self.to.host else {
+            return None;
+        };
+        let ports = match self.to.ports {
+            Ports::Any => self.from.ports,
+            to => to,
+        };
+        let Ports::Range(port, last) = ports else {
+            return None;
+        };
+        (port == last).then(|| Endpoint {
+            host: host.clone(),
+            port,
+        })
+    }
+
     /// The address by which a server is reached. `None`: the entry does not fit.
     fn reach(&self, host: &str, port: u16) -> Option<Endpoint> {
         let star = self.from.host.star_of(host)?;
@@ -400,6 +418,25 @@ mod tests {
         };
         let Endpoint { host, port } = map.apply(&said);
         format!("{host} {port}")
+    }
+
+    #[test]
+    fn entry_of_one_address_says_it() {
+        let only = |text: &str| {
+            let entry = Entry::parse(text).expect(text);
+            entry.only_address().map(|at| (at.host, at.port))
+        };
+        for (text, host, port) in [
+            ("a:1=B:2", "b", 2),
+            ("a:1=b", "b", 1),
+            ("a=[0::1]:2", "::1", 2),
+            ("a*:1-5=b:2", "b", 2),
+        ] {
+            assert_eq!(only(text), Some((host.to_owned(), port)), "{text}");
+        }
+        for several in ["a=b", "a:1-2=b", "a:1-2=b:3-4", "a*:1=b*:2"] {
+            assert_eq!(only(several), None, "{several}");
+        }
     }
 
     #[test]

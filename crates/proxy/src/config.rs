@@ -10,6 +10,7 @@ use respool_engine::settings::{
     Address, Announced, Credentials, FlushRule, Part, PasswordSource, PoolKind, PoolSettings,
     ServerSettings, Settings, Shows, User,
 };
+use respool_protocol::cluster::Endpoint;
 use respool_protocol::hashing::SERVERS_MAX;
 
 use crate::address::{BackendUrl, Named, PASSWORD_FILE};
@@ -109,6 +110,7 @@ impl Config {
         let pools = resolved.pools(&mut files, &mut problems);
         let users = resolved.users(&mut files, &mut problems);
         resolved.check_listeners(&pools, &mut problems);
+        resolved.check_maps(&pools, &mut problems);
         resolved.check_announced(&pools, &mut problems);
         resolved.check_relations(&mut problems);
         resolved.check_links(&pools, &mut problems);
@@ -422,22 +424,49 @@ impl Resolved {
 
     /// Where servers are that those of a pool name.
     fn address_map(&self, pool: Option<&NamedPool>, problems: &mut Vec<Problem>) -> AddressMap {
-        const NAME: &str = "address-map";
         let values = pool.map_or_else(|| self.values.clone(), |pool| self.values_of(pool));
+        AddressMap::new(values.address_map).unwrap_or_else(|error| {
+            self.tell_of_map(pool, error.to_string(), problems);
+            AddressMap::default()
+        })
+    }
+
+    /// A mistake in the address map of a pool. One in the map of all pools is told once.
+    fn tell_of_map(&self, pool: Option<&NamedPool>, what: String, problems: &mut Vec<Problem>) {
+        const NAME: &str = "address-map";
         let mut own = pool.iter().flat_map(|pool| &pool.options);
         let own = own.find(|own| own.option.name == NAME && self.counts(own));
         let (name, place) = match (own, pool) {
             (Some(own), Some(pool)) => (Some(pool.name.as_str()), &own.place),
             _ => (None, self.place(NAME)),
         };
-        AddressMap::new(values.address_map).unwrap_or_else(|error| {
-            let problem = about(name, NAME, place, error);
-            // A mistake in the map of all pools is told once.
-            if !problems.contains(&problem) {
-                problems.push(problem);
+        let problem = about(name, NAME, place, what);
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
+    }
+
+    /// No entry of an address map leads to a listener.
+    fn check_maps(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
+        let listen = self.listeners();
+        for pool in pools {
+            let mut named = self.values.pools.iter();
+            let named = named.find(|named| Some(&named.name) == pool.name.as_ref());
+            for entry in pool.address_map.entries() {
+                let Some(Endpoint { host, port }) = entry.only_address() else {
+                    continue;
+                };
+                let to = Address::Tcp { host, port };
+                let mut listeners = listen.iter().map(|(_, address, _)| *address);
+                if let Some(listener) = listeners.find(|address| reaches(address, &to)) {
+                    let what = format!(
+                        "`{entry}` leads to {listener}, where respool listens: it would speak to itself; \
+                         write the address of the node on the right, or choose another port for `listen`"
+                    );
+                    self.tell_of_map(named, what, problems);
+                }
             }
-            AddressMap::default()
-        })
+        }
     }
 
     /// A warning if there is a map, and the servers of no pool name addresses.
@@ -1848,6 +1877,50 @@ mod tests {
             let told = told.err().expect(text);
             assert!(told[0].starts_with(expected), "{told:?}");
         }
+        for (map, listener) in [
+            ("a:7=127.0.0.1:7", "127.0.0.1:7"),
+            ("a=[::1]:7", "0.0.0.0:7"),
+            ("a:7=LOCALHOST", "0.0.0.0:7"),
+            ("a=here:7", "here:7"),
+        ] {
+            let given = [
+                format!("--address-map={map}"),
+                format!("--listen={listener}"),
+            ];
+            let cluster = [
+                "--backend=redis-cluster://h",
+                given[0].as_str(),
+                given[1].as_str(),
+            ];
+            let told = resolve("", &[], &cluster).err().expect(map);
+            let expected = format!("leads to {listener}, where respool listens");
+            assert!(told[0].starts_with("--address-map: "), "{told:?}");
+            assert!(told[0].contains(&expected) && told.len() == 1, "{told:?}");
+        }
+        // The named nodes decide whether one of them is the listener.
+        for map in [
+            "a=127.0.0.1",
+            "a:1-9=127.0.0.1:1-9",
+            "a=127.0.0.1:8",
+            "a=b:7",
+        ] {
+            let given = [
+                format!("--address-map={map}"),
+                "--listen=0.0.0.0:7".to_owned(),
+            ];
+            good(
+                "",
+                &[],
+                &["--backend=redis-cluster://h", &given[0], &given[1]],
+            );
+        }
+        let of_pool = format!("{pools}address-map = ['x=127.0.0.1:1']\n");
+        let told = resolve(&of_pool, &[], &[]).err().unwrap();
+        assert!(
+            told[0]
+                .starts_with("r.toml:7:1: pool.b.address-map: `x=127.0.0.1:1` leads to 0.0.0.0:1"),
+            "{told:?}"
+        );
         let unused = good("", &[], &["--address-map=a=b"]).warnings;
         assert!(
             unused[0].starts_with("--address-map has no effect"),
