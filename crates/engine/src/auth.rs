@@ -328,9 +328,7 @@ impl Engine {
     /// The shared link of a user, once it is up: then the server has agreed to the password
     /// already.
     fn login_link(&mut self, key: Key, kind: LinkKey) -> Result<Key, Blocked> {
-        let Some(link) = self.shared_link(kind) else {
-            return Err(Blocked::Refused(bound_reply("links-max")));
-        };
+        let link = self.shared_link_for(key, kind)?;
         let now = self.now;
         let Some(session) = self.sessions.get_mut(key) else {
             return Err(Blocked::Wait);

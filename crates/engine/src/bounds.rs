@@ -5,6 +5,7 @@ use crate::limits::{
     UPLOAD_BYTES_PER_S_FAIR, UPLOAD_BYTES_PER_S_MIN, UPLOAD_HELD_MS, WATCH_HELD_MS,
 };
 use crate::time::Time;
+use crate::waiters::Waiters;
 
 /// How often one bound is told to the operator, milliseconds.
 const TOLD_EVERY_MS: u64 = 60_000;
@@ -14,16 +15,18 @@ const TOLD_EVERY_MS: u64 = 60_000;
 pub(crate) enum Bound {
     PinnedLinks,
     StreamingLinks,
+    Links,
 }
 
 impl Bound {
-    const ALL: [Bound; 2] = [Bound::PinnedLinks, Bound::StreamingLinks];
+    const ALL: [Bound; 3] = [Bound::PinnedLinks, Bound::StreamingLinks, Bound::Links];
 
     /// The option that sets it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Bound::PinnedLinks => "pinned-links-max",
             Bound::StreamingLinks => "streaming-links-max",
+            Bound::Links => "links-max",
         }
     }
 
@@ -40,13 +43,22 @@ impl Bound {
                  below {UPLOAD_BYTES_PER_S_MIN} bytes a second is ended, and after \
                  {UPLOAD_HELD_MS} ms the slowest below {UPLOAD_BYTES_PER_S_FAIR}"
             ),
+            Bound::Links => {
+                "the link that was idle longest is closed for each new one; while none \
+                             is idle, requests that need another database, user or version of the \
+                             protocol wait, or fail with NOTSENT at their deadline"
+                    .to_owned()
+            }
         }
     }
 }
 
-/// When each bound was told last. Query it with [`Bounds::is_to_tell`] each time a bound is met.
+/// When each bound was told last, and the sessions that wait for shared links. Query it with
+/// [`Bounds::is_to_tell`] each time a bound is met.
 #[derive(Debug, Default)]
 pub(crate) struct Bounds {
+    /// Sessions that wait for room within `links-max`: see [`crate::link_room`].
+    pub(crate) link_waiters: Waiters,
     told_at: [Option<Time>; Bound::ALL.len()],
 }
 
@@ -68,6 +80,7 @@ impl Engine {
         match bound {
             Bound::PinnedLinks => self.counters.pinned_links_full += 1,
             Bound::StreamingLinks => self.counters.streaming_links_full += 1,
+            Bound::Links => self.counters.links_full += 1,
         }
         if self.bounds.is_to_tell(bound, self.now) {
             self.tell(Event::BoundReached {

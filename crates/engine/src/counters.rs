@@ -211,6 +211,10 @@ counters! {
     pinned_links_full: u64,
     /// How often a large request needed a streaming link, and `streaming-links-max` was reached.
     streaming_links_full: u64,
+    /// How often a request needed another link that sessions share, and `links-max` was reached.
+    links_full: u64,
+    /// Idle links that were closed to make room for others within `links-max`.
+    links_closed_for_room: u64,
     /// Sessions that lost a streaming link because they were too slow while others waited for one.
     slow_uploads_ended: u64,
     /// Sessions that lost the link on which they watched keys because others waited for one.

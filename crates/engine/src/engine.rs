@@ -36,7 +36,7 @@ use crate::fleet::{Answer, Question, Questions, Settling};
 use crate::greeting::{Greeting, Identity};
 use crate::holders::Holders;
 use crate::keeping::Keeping;
-use crate::limits::{LINKS_PER_SERVER, unanswered_bytes_max};
+use crate::limits::unanswered_bytes_max;
 use crate::link::{Decision, Link, LinkKey, Role, State, Streaming, Why};
 use crate::login_probe::LoginProbes;
 use crate::memory::Memory;
@@ -1160,14 +1160,9 @@ impl Engine {
 
     /// The shared link of a kind; made, not yet connected, if there is none. `None` at `links_max`.
     pub(crate) fn shared_link(&mut self, key: LinkKey) -> Option<Key> {
+        let key = self.kind_with_room(key);
         if let Some(link) = self.shared.get(&key) {
             return Some(*link);
-        }
-        if key.lane != EVERYBODYS && !self.has_room_in_lanes() {
-            return self.shared_link(LinkKey {
-                lane: EVERYBODYS,
-                ..key
-            });
         }
         let link = self.add_link(key, Role::Shared)?;
         self.shared.insert(key, link);
@@ -1175,7 +1170,7 @@ impl Engine {
     }
 
     pub(crate) fn add_link(&mut self, key: LinkKey, role: Role) -> Option<Key> {
-        if role.is_bounded_by_links_max() && !self.has_room_for_link() {
+        if role.is_bounded_by_links_max() && !self.make_room_for_link() {
             return None;
         }
         let max_delay_us = self.pool_of(key.server).flush.max_delay_us;
@@ -1185,22 +1180,6 @@ impl Engine {
             && (pool.cluster().is_some() || pool.watch.is_some() && role != Role::Sentinel);
         self.pinned_links += u32::from(role.is_one_sessions());
         Some(self.links.insert(link))
-    }
-
-    /// Whether there may be one more link that is not a session's own. Those have a bound of their
-    /// own.
-    pub(crate) fn has_room_for_link(&self) -> bool {
-        let counts = |(_, link): &(Key, &Link)| {
-            link.role.is_bounded_by_links_max() && link.role != Role::Spare
-        };
-        // Of these, nobody says beforehand how many there are.
-        let unnamed = |server: &&Server| {
-            let pool = &self.pools[usize::from(server.pool)];
-            !server.gone && (pool.cluster().is_some() || server.replica_of.is_some())
-        };
-        let servers = self.servers.iter().filter(unnamed);
-        let max = (self.settings.limits.links_max as usize).max(LINKS_PER_SERVER * servers.count());
-        self.links.iter().filter(counts).count() < max
     }
 
     /// Starts connecting a link that is not.

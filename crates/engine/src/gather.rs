@@ -472,8 +472,9 @@ impl Engine {
             return Err(Blocked::Wait);
         };
         let kind = self.kind_at(session, server);
-        let Some(link) = self.current_link(kind) else {
-            return Err(Blocked::Refused(bound_reply("links-max")));
+        let link = match self.current_link(kind) {
+            Some(link) => link,
+            None => self.shared_link_for(key, kind)?,
         };
         let link = self.ready_link(key, link)?;
         if !reads && let Some(blocked) = self.await_writes(key, link) {

@@ -199,8 +199,10 @@ impl Engine {
             db,
             ..kind
         };
-        let Some(link) = self.shared_link(kind) else {
-            return Moved::Failed(bound_reply("links-max"));
+        let link = match self.shared_link_for(key, kind) {
+            Ok(link) => link,
+            Err(Blocked::Wait) => return Moved::Wait,
+            Err(Blocked::Refused(reply)) => return Moved::Failed(reply),
         };
         let Some(state) = self.links.get(link) else {
             return Moved::Wait;

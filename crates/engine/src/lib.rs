@@ -43,6 +43,7 @@ mod lanes;
 mod large;
 pub mod limits;
 mod link;
+mod link_room;
 mod listing;
 mod login_check;
 mod login_probe;

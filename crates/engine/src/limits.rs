@@ -35,8 +35,8 @@ pub struct Limits {
     /// Links of one worker on which one large request each travels. At it: the next one waits.
     pub streaming_links_max: u32,
     /// Links of one worker to all servers, except those that sessions have for themselves; or four
-    /// for each node of its Clusters, if that is more: they may grow. At it: what needs one more is
-    /// refused.
+    /// for each node of its Clusters, if that is more: they may grow. At it: the idlest link makes
+    /// room. If none is idle, what needs one more waits until its deadline.
     pub links_max: u32,
     /// Links of one worker that one session each has for itself: because it waits there (BLPOP), or
     /// for what the server knows about it (WATCH, CLIENT TRACKING, MONITOR), or to stand for it

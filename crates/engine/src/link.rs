@@ -289,7 +289,7 @@ pub(crate) struct Link {
     pub(crate) is_late: bool,
     /// Since when it has been up.
     pub(crate) up_since: Time,
-    /// Since when nobody has ridden on it.
+    /// When a session has left it, or has taken it for a request off the short way.
     pub(crate) unused_since: Time,
 }
 

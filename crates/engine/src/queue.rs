@@ -201,6 +201,7 @@ impl Engine {
         self.next_pinned();
         self.next_streaming();
         self.next_urgent();
+        self.tick_link_waiters();
     }
 }
 

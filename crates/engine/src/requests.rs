@@ -1016,9 +1016,7 @@ impl Engine {
             if self.hold_until_caught_up(key) {
                 return Err(Blocked::Wait);
             }
-            let Some(fresh) = self.shared_link(kind) else {
-                return Err(Blocked::Refused(bound_reply("links-max")));
-            };
+            let fresh = self.shared_link_for(key, kind)?;
             self.ride(key, fresh);
             return self.usable_link(key);
         }
@@ -1036,9 +1034,10 @@ impl Engine {
 
     /// This link, if it takes a request of this session now.
     pub(crate) fn ready_link(&mut self, key: Key, link: Key) -> Result<Key, Blocked> {
-        let Some(state) = self.links.get(link) else {
+        let Some(state) = self.links.get_mut(link) else {
             return Err(Blocked::Wait);
         };
+        state.unused_since = self.now;
         if state.takes
             && !state.accepting
             && let Some(blocked) = self.await_successor(key, link)

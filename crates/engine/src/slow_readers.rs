@@ -362,8 +362,21 @@ impl Engine {
         }
     }
 
+    /// The kind of link that sessions of this kind share now. If a lane has no link, and none may be
+    /// made, that is the link of all other sessions.
+    pub(crate) fn kind_with_room(&self, kind: LinkKey) -> LinkKey {
+        let is_apart = kind.lane != EVERYBODYS && !self.shared.contains_key(&kind);
+        match is_apart && !self.has_room_in_lanes() {
+            true => LinkKey {
+                lane: EVERYBODYS,
+                ..kind
+            },
+            false => kind,
+        }
+    }
+
     /// Whether there may be one more link of a lane apart.
-    pub(crate) fn has_room_in_lanes(&self) -> bool {
+    fn has_room_in_lanes(&self) -> bool {
         let is_apart = |(_, link): &(Key, &Link)| link.key.lane != EVERYBODYS;
         let count = self.links.iter().filter(is_apart).count();
         count < self.settings.limits.links_max as usize / 4 && self.has_room_for_link()

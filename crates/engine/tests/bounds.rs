@@ -121,9 +121,11 @@ fn a_large_request_at_the_bound_of_links_is_refused() {
     let [large, other] = [world.accept(), world.accept()];
     world.may_ask(other, &["SELECT none"]);
     world.asks(other, &["SELECT 1"]);
-    world.connect();
+    let link = world.connect();
     assert_eq!(world.got(other), "+OK\r\n");
+    world.asks(other, &["GET busy"]);
     world.sends(large, &head(300_000));
+    world.says(link, "$1\r\nv\r\n");
     world.turn(|engine| engine.handle_session_lost(other));
     world.wait_ms(3 * LINK_UNUSED_MS);
     let links = world.engine.counters().links;

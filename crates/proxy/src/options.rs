@@ -1155,7 +1155,9 @@ pub(crate) static OPTIONS: &[Opt] = &[
         }),
         value: "COUNT",
         brief: "Links of one worker to all servers, without the pinned ones",
-        more: "At it, what needs one more is refused with an error. Each server has one for each version of the protocol, each \
+        more: "At it, the link that was idle longest is closed for a new one, and sessions on it get another with their next \
+               request. If no link is idle, a request that needs one more waits, and fails with NOTSENT after \
+               `request-timeout-ms`. `INFO respool` counts both. Each server has one for each version of the protocol, each \
                database and each user that clients bring: twenty users in both versions before three servers are 120. Where \
                the nodes of a Cluster are many, it is four for each of them.",
         example: "512",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::client::{Client, Value, request, words};
 use super::coalescing::counter;
-use super::target::{Options, Target, on_every_target, proxied, wait_until};
+use super::target::{Options, Target, before_every_server, on_every_target, proxied, wait_until};
 
 const MIB: u64 = 1 << 20;
 
@@ -379,6 +379,43 @@ fn a_client_that_breaks_the_protocol_harms_nobody_on_its_link() {
             }
             assert_eq!(client.reply(), Value::bulk("value"));
         }
+    });
+}
+
+/// Clients that need more links than respool may have are all served. Each stays in its database.
+#[test]
+fn more_databases_than_links_are_served() {
+    let bounds = [
+        "--threads=1",
+        "--links-max=20",
+        "--request-timeout-ms=60000",
+    ];
+    let mut options = Options::with(&bounds);
+    options.server = ["--databases", "200"].map(str::to_owned).into();
+    before_every_server(&options, |target| {
+        let mut clients: Vec<Client> = (0..200).map(|_| target.client()).collect();
+        for (db, client) in clients.iter_mut().enumerate() {
+            let greeting = words(&format!("HELLO {}", 2 + db % 2));
+            let select = words(&format!("SELECT {db}"));
+            let set = words(&format!("SET own {db}"));
+            client.send(&[greeting, select, set].concat());
+        }
+        for (db, client) in clients.iter_mut().enumerate() {
+            let _greeting = client.reply();
+            assert_eq!(client.reply(), Value::ok(), "SELECT {db}");
+            assert_eq!(client.reply(), Value::ok(), "SET {db}");
+        }
+        for (db, client) in clients.iter_mut().enumerate() {
+            assert_eq!(client.call("GET own"), Value::bulk(db.to_string()));
+        }
+        // Beside these are two links at the most that check logins.
+        assert!(counter(&mut clients[0], "links") <= 22);
+        assert!(counter(&mut clients[0], "links_full") >= 180);
+        assert!(counter(&mut clients[0], "links_closed_for_room") >= 180);
+        let log = target.proxy().log();
+        let told = log.lines().filter(|line| line.contains("bound reached"));
+        assert_eq!(told.clone().count(), 1, "{log}");
+        assert!(told.clone().all(|line| line.contains("links-max")), "{log}");
     });
 }
 
