@@ -1120,27 +1120,31 @@ impl Engine {
         }
     }
 
-    /// Sees to it that what is published goes to a node that is there. A Cluster's nodes tell each
-    /// other, so any will do, and it stays the same as long as it can: who listens would miss
-    /// something, or get it twice. All workers take the same one, for servers count the subscribers
-    /// of their own.
+    /// Chooses the node for everything that is published, and moves hubs to it. Any node will do,
+    /// for the nodes tell each other. It stays the same as long as it can: a move loses messages.
+    /// All workers take the same node, for servers count the subscribers of their own.
     fn choose_home(&mut self, pool: usize) {
-        let serves = |server: &ServerId| {
-            self.pools[pool].servers().contains(server) && self.is_there(*server)
-        };
+        let directory = self.directory.clone();
+        let mut homes = directory.homes();
         let home = self.pools.home_of(pool);
-        let agreed = self.directory.home(pool as u16);
-        let is_agreed = |server: &&ServerId| Some(&self.server(**server).label) == agreed.as_ref();
-        let mut servers = self.pools[pool].servers().iter();
-        let next = match servers.find(is_agreed).copied().filter(serves) {
-            Some(agreed) => agreed,
-            None if serves(&home) => home,
-            None => self.first_up(pool),
+        let label = |server: ServerId| &self.server(server).label;
+        let owners = self.pools[pool].servers();
+        let serves = |server: ServerId| owners.contains(&server) && self.is_there(server);
+        let agreed = homes.get(&(pool as u16));
+        let named = owners.iter().find(|owner| Some(label(**owner)) == agreed);
+        let next = match named.copied() {
+            // A worker that has just begun may have no link to it yet.
+            Some(agreed) if self.may_be_there(agreed) => agreed,
+            _ if serves(home) => home,
+            _ => self.first_up(pool),
         };
-        if serves(&next) && Some(&self.server(next).label) != agreed.as_ref() {
-            self.directory
-                .set_home(pool as u16, &self.server(next).label);
+        // If this worker does not know the agreed node, another one may know newer owners.
+        let leaves_it = agreed.is_some() && named.is_none() && next == home;
+        let is_known = self.pools[pool].cluster().is_some_and(Cluster::is_known);
+        if is_known && !leaves_it && serves(next) && Some(label(next)) != agreed {
+            homes.insert(pool as u16, label(next).clone());
         }
+        drop(homes);
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };

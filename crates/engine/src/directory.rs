@@ -83,22 +83,14 @@ impl Directory {
         receivers
     }
 
-    /// Where everything of a Cluster is published, as far as any worker has said so.
-    pub(crate) fn home(&self, pool: u16) -> Option<String> {
-        self.lock_homes().get(&pool).cloned()
-    }
-
-    pub(crate) fn set_home(&self, pool: u16, label: &str) {
-        self.lock_homes().insert(pool, label.to_owned());
+    /// Of each Cluster, the node for everything that is published, once a worker has chosen one.
+    pub(crate) fn homes(&self) -> MutexGuard<'_, HashMap<u16, String>> {
+        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The delay of logins after wrong passwords. Only logins ask for it.
     pub(crate) fn guesses(&self) -> MutexGuard<'_, GuessDelay> {
         self.guesses.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_homes(&self) -> MutexGuard<'_, HashMap<u16, String>> {
-        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Excess> {

@@ -200,6 +200,11 @@ impl Engine {
         self.server(server).health.answered || self.has_link_up(server)
     }
 
+    /// Whether a server may be there: it is, or no attempt to reach it has failed yet.
+    pub(crate) fn may_be_there(&self, server: ServerId) -> bool {
+        self.is_there(server) || self.server(server).health.failures == 0
+    }
+
     /// Whether there is a point in connecting a link now. If so, and its server was away, the
     /// others leave it to this one.
     pub(crate) fn may_try(&mut self, key: Key, server: ServerId) -> bool {

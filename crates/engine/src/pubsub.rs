@@ -45,6 +45,9 @@ impl Engine {
         if self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
+        if on && kind != Kind::Shard && self.waits_for_home(key) {
+            return Placed::Wait;
+        }
         let Some(session) = self.sessions.get_mut(key) else {
             return Placed::Done;
         };
@@ -57,6 +60,18 @@ impl Engine {
             None => self.hold(key, Flags::HOLD_DRAIN),
         }
         Placed::Done
+    }
+
+    /// Whether a session waits for the first topology answer of a Cluster. The answer may move
+    /// everything that is published to another node, and the session would miss messages.
+    fn waits_for_home(&mut self, key: Key) -> bool {
+        let Some(session) = self.sessions.get(key) else {
+            return false;
+        };
+        let part = usize::from(self.pools.parts_of(usize::from(session.pool))[0]);
+        let cluster = self.pools[part].cluster();
+        let is_unknown = cluster.is_some_and(|cluster| !cluster.is_known());
+        is_unknown && self.waits_for_nodes(key, part)
     }
 
     /// What a session subscribes to, in the hub of its server and user. Who listens already may

@@ -10,7 +10,9 @@ use respool_engine::settings::{
     Address, AwayError, LostSubscriptions, Part, PoolKind, PoolSettings, Reads, ServerSettings,
     Settings, Shows,
 };
-use respool_engine::{Action, Engine, Event, LinkId, Peer, SessionId, TICK_MS, Time, Worker};
+use respool_engine::{
+    Action, Directory, Engine, Event, LinkId, Peer, SessionId, TICK_MS, Time, Worker,
+};
 use respool_protocol::encode;
 use respool_protocol::hashing::{Placement, PredixyHash};
 use respool_protocol::request::{Found, Scanner, Span};
@@ -307,8 +309,14 @@ impl World {
 
     /// A worker whose links are to be connected.
     pub(crate) fn unconnected(worker: Worker, settings: Settings) -> World {
+        World::beside(Arc::default(), worker, settings)
+    }
+
+    /// The same, which shares a directory with other workers.
+    pub(crate) fn beside(directory: Arc<Directory>, worker: Worker, settings: Settings) -> World {
         let owners = Owners::of(&settings);
-        let mut engine = Engine::new(Arc::new(settings), worker, Time(0));
+        let engine = Engine::new(Arc::new(settings), worker, Time(0));
+        let mut engine = engine.with_directory(directory);
         engine.begin_turn(Time(0));
         engine.end_turn();
         let (mut all_shared, mut servers) = (Vec::new(), HashMap::new());
