@@ -763,6 +763,10 @@ impl Engine {
 
     /// How long nothing is asked if nothing happens.
     fn quiet_ms(&self, pool: usize) -> u32 {
+        if self.hears_events(pool) {
+            // A new owner sends notifications that no session gets until it is known.
+            return REFRESH_MS;
+        }
         let pool = &self.pools[pool];
         let lacks = |owner: &ServerId| pool.readers.as_ref().is_some_and(|its| its.lacks(*owner));
         match pool.servers().iter().any(lacks) {

@@ -126,6 +126,11 @@ impl Identity {
 }
 
 impl Greeting {
+    /// Whether all its replies have come.
+    pub(crate) fn is_done(&self) -> bool {
+        self.replies == 0
+    }
+
     /// `credentials`: those of the link's user, and the configured ones if these are others.
     /// `to_node`: to one of a Cluster.
     pub(crate) fn new(

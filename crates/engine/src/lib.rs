@@ -29,6 +29,7 @@ mod elsewhere;
 mod emergency;
 mod engine;
 mod entry;
+mod events;
 mod failure;
 mod fleet;
 mod gather;

@@ -185,6 +185,10 @@ pub const SUBSCRIBING_BYTES_MAX: usize = 128 << 10;
 /// milliseconds. At it: the client gets an error.
 pub const QUESTION_MS: u32 = 5_000;
 
+/// How long the requests for a new owner of keys wait until its keyspace notifications are
+/// subscribed to, milliseconds. At it: they leave, and the notifications of the first may be lost.
+pub const BRANCH_WAIT_MS: u64 = 100;
+
 /// A link that nobody has needed for this long is closed, milliseconds: a hub's without
 /// subscriptions, a session's own that was given back, a shared one without riders, but for the
 /// first one of a server.

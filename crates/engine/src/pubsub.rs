@@ -8,6 +8,9 @@
 //!
 //! In front of a Cluster a sharded channel is on the line to the owner of its slot, and follows
 //! that: what a node says that is not the owner, or not now, is no session's.
+//!
+//! What may bring keyspace notifications is subscribed to at every owner of keys of the pool
+//! (`subscriptions/branches.rs`, `events.rs`).
 
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::{CommandId, id};
@@ -19,10 +22,11 @@ use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::entry::Entry;
+use crate::events::brings_events;
 use crate::failure::{self, Cause, Fate};
 use crate::limits::{LINK_UNUSED_MS, SUBSCRIBING_BYTES_MAX};
 use crate::link::{Link, LinkKey, Role, State, UNASKED};
-use crate::pool::{Group, ServerId};
+use crate::pool::{Group, Pool, ServerId};
 use crate::requests::{Placed, Request, bound_reply};
 use crate::route::CROSSSLOT;
 use crate::session::{Flags, Session};
@@ -46,6 +50,9 @@ impl Engine {
             return Placed::Wait;
         }
         if on && kind != Kind::Shard && self.waits_for_home(key) {
+            return Placed::Wait;
+        }
+        if on && brings_events(kind, request) && self.waits_for_event_servers(key) {
             return Placed::Wait;
         }
         let Some(session) = self.sessions.get_mut(key) else {
@@ -230,14 +237,13 @@ impl Engine {
             hub: subscriber.hub,
             line,
         };
-        match self.link_line(line) {
-            true => None,
-            false => Some(bound_reply("links-max")),
-        }
+        let has_room = self.link_line(line)
+            && (!brings_events(kind, request) || self.follow_event_servers(subscriber.hub));
+        (!has_room).then(|| bound_reply("links-max"))
     }
 
     /// Sees to it that a line has a link. False: there is no room for one.
-    fn link_line(&mut self, id: LineId) -> bool {
+    pub(crate) fn link_line(&mut self, id: LineId) -> bool {
         let user = self.hub(id.hub).user;
         let line = self.line(id);
         let (server, link) = (line.server, line.link);
@@ -487,13 +493,12 @@ impl Engine {
     /// A message goes to every member of its channel.
     fn fan_out(&mut self, LineId { hub, line }: LineId, kind: Kind, name: &[u8], message: &[u8]) {
         self.counters.messages_in += 1;
-        let Some(channel) = self.hub(hub).channel(kind, name) else {
-            return;
-        };
         // The list changes while we go through it: who takes too little is closed by what it gets.
         let mut members = std::mem::take(&mut self.members);
         members.clear();
-        members.extend_from_slice(self.hub(hub).members(line, channel));
+        let is_event = || Push::is_event(message).unwrap_or(false);
+        let receivers = self.hub(hub).receivers(line, (kind, name), is_event);
+        members.extend_from_slice(receivers);
         // Copied once for those of the other version, not once for each.
         let mut in_resp2 = std::mem::take(&mut self.message);
         in_resp2.clear();
@@ -579,10 +584,10 @@ impl Engine {
         let Some(Push::Message { kind, name }) = Push::read(beginning) else {
             return;
         };
-        let Some(channel) = self.hub(hub).channel(kind, name) else {
-            return;
-        };
-        for member in self.hub(hub).members(line, channel).to_vec() {
+        let is_event = || Push::is_event(beginning).unwrap_or(true);
+        let hub = self.hub(hub);
+        let receivers = hub.receivers(line, (kind, name), is_event).to_vec();
+        for member in receivers {
             let reason = "session-output-hard-bytes: a message is larger";
             self.close_for(member, reason.to_owned());
         }
@@ -707,6 +712,7 @@ impl Engine {
             }
             line.server = to;
             let key = line.link;
+            self.hubs[index].unsettle();
             if let Some(link) = self.links.get_mut(key) {
                 link.key.server = to;
                 self.lose_link(key, "what is published is there now");
@@ -717,6 +723,7 @@ impl Engine {
     /// Puts on links what hubs have to ask: once per turn, so that what sessions want in one turn
     /// is one batch.
     pub(crate) fn ask_hubs(&mut self) {
+        self.open_links();
         self.follow_channels();
         for index in 0..self.hubs.len() {
             let hub = HubId(index as u16);
@@ -789,34 +796,51 @@ impl Engine {
         }
     }
 
-    /// Sharded channels go where the owner of their slot is now, and what was put off is asked for
-    /// again.
+    /// Channels go where the owners of slots are now, and what was put off is asked for again.
     fn follow_channels(&mut self) {
-        for pool in 0..self.pools.len() {
-            let Some(cluster) = self.pools[pool].cluster_mut() else {
-                continue;
-            };
-            let has_moved = std::mem::take(&mut cluster.has_moved);
-            for index in 0..self.hubs.len() {
-                let hub = &self.hubs[index];
-                let of = self.pools.parts_of(usize::from(hub.pool))[0];
-                if usize::from(of) != pool || !has_moved && !hub.is_stalled() {
-                    continue;
-                }
-                let group = |number| Group { pool: of, number };
-                let owner = |slot| self.pools.server_of(group(slot));
-                let strays = match has_moved {
-                    true => hub.strays(owner),
-                    false => Vec::new(),
-                };
-                for (channel, owner) in strays {
-                    let line = self.hubs[index].line_to(owner, self.now);
-                    let hub = HubId(index as u16);
-                    self.link_line(LineId { hub, line });
-                    self.hubs[index].move_to(channel, line);
-                }
+        let is_news = |pool: &Pool| pool.cluster().is_some_and(|cluster| cluster.has_moved);
+        let has_news = self.pools.iter().any(is_news);
+        if !has_news
+            && !self
+                .hubs
+                .iter()
+                .any(|hub| hub.is_stalled() || hub.is_unsettled())
+        {
+            return;
+        }
+        for index in 0..self.hubs.len() {
+            let hub = &self.hubs[index];
+            let parts = self.pools.parts_of(usize::from(hub.pool)).iter();
+            let mut moved = parts.map(|part| is_news(&self.pools[usize::from(*part)]));
+            // Sharded channels are in the first part.
+            let (first, others) = (moved.next() == Some(true), moved.any(|moved| moved));
+            if hub.has_roots() && (first || others) || hub.is_unsettled() {
+                self.follow_event_servers(HubId(index as u16));
+            }
+            if first {
+                self.follow_slots(index);
+            }
+            if first || others || self.hubs[index].is_stalled() {
                 self.hubs[index].ask_again();
             }
+        }
+        for pool in 0..self.pools.len() {
+            if let Some(cluster) = self.pools[pool].cluster_mut() {
+                cluster.has_moved = false;
+            }
+        }
+    }
+
+    /// Sharded channels go to the owners of their slots.
+    fn follow_slots(&mut self, index: usize) {
+        let hub = &self.hubs[index];
+        let pool = self.pools.parts_of(usize::from(hub.pool))[0];
+        let owner = |number| self.pools.server_of(Group { pool, number });
+        for (channel, owner) in hub.strays(owner) {
+            let line = self.hubs[index].line_to(owner, self.now);
+            let hub = HubId(index as u16);
+            self.link_line(LineId { hub, line });
+            self.hubs[index].move_to(channel, line);
         }
     }
 

@@ -387,7 +387,7 @@ impl Engine {
     }
 
     /// Of the parts of a pool, a Cluster of which no node has said anything.
-    fn unknown_part(&self, pool: usize) -> Option<usize> {
+    pub(crate) fn unknown_part(&self, pool: usize) -> Option<usize> {
         let parts = self.pools.parts_of(pool).iter();
         let cluster = |part: usize| self.pools[part].cluster();
         let mut parts = parts.map(|part| usize::from(*part));

@@ -45,18 +45,26 @@
 //!
 //! A channel is on one line at a time, and what another one brings of it is nobody's. Who waits to
 //! subscribe waits until the channel is confirmed, on whichever line.
+//!
+//! **Branches.** A server sends its keyspace notifications to its own subscribers alone. So a
+//! channel or pattern that may bring some has a branch on a line to every other owner of keys
+//! ([`branches`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use respool_protocol::encode::{self, Version};
+use respool_protocol::events;
 use respool_protocol::number;
 use respool_protocol::slot::hash_slot;
 
 use crate::directory::Directory;
 use crate::pool::ServerId;
 use crate::slots::{Key, Slots};
+use crate::subscriptions::branches::Owners;
 use crate::time::Time;
+
+mod branches;
 
 /// What can be subscribed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -162,6 +170,7 @@ impl Subscriber {
 
 struct Channel {
     kind: Kind,
+    part: Part,
     /// Shared with the table of names, the directory and requests that are to be written.
     name: Arc<[u8]>,
     /// Where it is asked for.
@@ -188,11 +197,27 @@ struct Channel {
     told: i64,
 }
 
+/// At how many servers a channel is subscribed to.
+#[derive(Debug)]
+enum Part {
+    /// At one.
+    Whole,
+    /// At the hub's first server, and by these branches at the other owners of keys.
+    Root { branches: Vec<Key> },
+    /// This is the branch of a root. It is leaving if its server is no longer wanted.
+    Branch { root: Key, is_leaving: bool },
+}
+
 /// What the server is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// To send this channel, or not to.
-    Subscribe { channel: Key, on: bool, moves: u32 },
+    Subscribe {
+        channel: Key,
+        kind: Kind,
+        on: bool,
+        moves: u32,
+    },
     /// Not to send a channel that is on another line now.
     Abandon(Arc<[u8]>),
     /// For a sign of life.
@@ -210,6 +235,8 @@ struct Wait {
     since: Time,
     /// How many answers of the server there must have been.
     until: u64,
+    /// The lines where it waits next, each with the answers that there must have been.
+    rest: Vec<(u16, u64)>,
     what: What,
 }
 
@@ -262,6 +289,8 @@ pub(crate) struct Hub {
     later: Vec<Key>,
     /// Who waits for such a channel, or for one that has moved.
     stalled: Vec<Wait>,
+    /// The servers that send keyspace notifications.
+    owners: Owners,
 }
 
 /// What a hub has at one server.
@@ -342,6 +371,12 @@ impl Line {
         }
     }
 
+    /// A request waits here until there are so many answers.
+    fn queue(&mut self, wait: Wait) {
+        let at = self.waits.partition_point(|its| its.until <= wait.until);
+        self.waits.insert(at, wait);
+    }
+
     /// The server has answered what it was asked first.
     fn answer(&mut self) {
         self.in_flight.pop_front();
@@ -364,7 +399,10 @@ impl Hub {
 
     /// Whether nobody needs it.
     pub(crate) fn is_free(&self) -> bool {
-        self.channels.len() == 0 && self.stalled.is_empty() && self.lines.iter().all(Line::is_free)
+        self.channels.len() == 0
+            && self.stalled.is_empty()
+            && self.owners.holds_no_links()
+            && self.lines.iter().all(Line::is_free)
     }
 
     /// Whether it has anything at this server, or may soon.
@@ -406,13 +444,6 @@ impl Hub {
         self.names[kind as usize].get(name).copied()
     }
 
-    /// Who gets the messages of a channel that come on this line.
-    pub(crate) fn members(&self, line: u16, channel: Key) -> &[Key] {
-        let channel = self.channels.get(channel);
-        let channel = channel.filter(|channel| channel.line == line);
-        channel.map_or(&[], |channel| &channel.members)
-    }
-
     /// How many of these a session would newly claim.
     pub(crate) fn news(
         &self,
@@ -444,6 +475,23 @@ impl Hub {
             encode::request(out, &["PING"]);
         }
     }
+
+    /// The sessions that a push of the server is for. `is_event`: whether it is a keyspace
+    /// notification.
+    pub(crate) fn receivers(
+        &self,
+        line: u16,
+        (kind, name): (Kind, &[u8]),
+        is_event: impl FnOnce() -> bool,
+    ) -> &[Key] {
+        let channel = self.channel(kind, name);
+        let channel = channel.and_then(|channel| self.channels.get(channel));
+        let receives = |channel: &&Channel| match &channel.part {
+            Part::Root { branches } => self.root_receives(channel, branches, line, is_event),
+            _ => channel.line == line,
+        };
+        channel.filter(receives).map_or(&[], |its| &its.members)
+    }
 }
 
 impl Ask {
@@ -451,7 +499,7 @@ impl Ask {
     /// one's. So what says that it has done as it was asked is the answer to a PING behind it.
     pub(crate) fn ends_with_ping(&self, line: u16) -> bool {
         match self {
-            Ask::Subscribe { on, .. } => !on && line != HOME,
+            Ask::Subscribe { on, kind, .. } => !on && *kind == Kind::Shard && line != HOME,
             Ask::Abandon(_) => true,
             Ask::Ping => false,
         }
@@ -478,6 +526,7 @@ impl Hub {
             again: Vec::new(),
             later: Vec::new(),
             stalled: Vec::new(),
+            owners: Owners::default(),
         }
     }
 
@@ -504,6 +553,7 @@ impl Hub {
             // A channel without a claim would go when it moves.
             self.move_to(channel, line);
             self.ask(channel);
+            self.claim_branches(channel, now);
             channels.push(channel);
         }
         if claimed.is_empty() {
@@ -735,7 +785,11 @@ impl Hub {
         if channel.in_flight == 0 {
             channel.wanted = false;
         }
-        let left_behind = channel.members.clone();
+        let left_behind = match channel.part {
+            Part::Branch { root, is_leaving } => self.left_behind_by(root, is_leaving),
+            _ => channel.members.clone(),
+        };
+        self.owners.unsettle();
         self.drop_unused(key);
         Ok(left_behind)
     }
@@ -785,11 +839,11 @@ impl Hub {
     /// The slot of the sharded channel that the server was asked about first.
     pub(crate) fn asked_slot(&self, line: u16) -> Option<u16> {
         match self.lines[usize::from(line)].in_flight.front()? {
-            Ask::Subscribe { channel, .. } => {
+            Ask::Subscribe { channel, kind, .. } if *kind == Kind::Shard => {
                 let channel = self.channels.get(*channel);
                 channel.map(|channel| hash_slot(&channel.name))
             }
-            Ask::Abandon(_) | Ask::Ping => None,
+            Ask::Subscribe { .. } | Ask::Abandon(_) | Ask::Ping => None,
         }
     }
 
@@ -798,7 +852,9 @@ impl Hub {
     fn take_answered(&mut self, line: u16) -> Result<Option<(Asked, bool)>, Unasked> {
         let line = self.line(line);
         let asked = match line.in_flight.front().ok_or(Unasked)? {
-            Ask::Subscribe { channel, on, moves } => Some(((*channel, *moves), *on)),
+            Ask::Subscribe {
+                channel, on, moves, ..
+            } => Some(((*channel, *moves), *on)),
             Ask::Abandon(_) | Ask::Ping => None,
         };
         line.answer();
@@ -832,7 +888,9 @@ impl Hub {
                 self.stalled.push(wait);
                 continue;
             }
-            return Some(wait.into());
+            if let Some(wait) = self.wait_on(wait) {
+                return Some(wait.into());
+            }
         }
     }
 
@@ -862,9 +920,7 @@ impl Hub {
         match done.what {
             What::Leave(channels) => self.leave_line(done.session, subscriber, &channels),
             What::Join(channels) => {
-                let refused = channels
-                    .iter()
-                    .find_map(|key| self.channels.get(*key)?.refused.as_deref());
+                let refused = channels.iter().find_map(|key| self.refusal_of(*key));
                 Some(match refused {
                     Some(error) => {
                         let reply = error.to_vec();
@@ -914,7 +970,9 @@ impl Hub {
     pub(crate) fn poll_ask(&mut self, at: u16) -> Option<Ask> {
         let ask = self.line(at).to_ask.pop_front()?;
         let ask = match ask {
-            Ask::Subscribe { channel, on, moves } if self.leaves_out(channel, on, moves) => {
+            Ask::Subscribe {
+                channel, on, moves, ..
+            } if self.leaves_out(channel, on, moves) => {
                 self.drop_unused(channel);
                 Ask::Ping
             }
@@ -996,8 +1054,11 @@ impl Hub {
         }
         for line in 0..self.lines.len() as u16 {
             let waits = std::mem::take(&mut self.line(line).waits);
-            let has_moved =
-                |wait: &Wait| matches!(wait.what, What::Join(_)) && self.line_of(wait) != line;
+            let has_moved = |wait: &Wait| {
+                matches!(wait.what, What::Join(_))
+                    && self.line_of(wait) != line
+                    && !self.has_branch_on(line, wait)
+            };
             let (gone, stay) = waits.into_iter().partition::<Vec<_>, _>(has_moved);
             self.line(line).waits = stay.into();
             self.stalled.extend(gone);
@@ -1009,8 +1070,12 @@ impl Hub {
             }
             let at = self.line_of(&wait);
             let line = self.line(at);
+            if at == HOME {
+                // All may be confirmed there: the answer to this comes next.
+                line.ask_for_life();
+            }
             let until = line.until();
-            line.waits.push_back(Wait { until, ..wait });
+            line.queue(Wait { until, ..wait });
         }
     }
 
@@ -1031,7 +1096,7 @@ impl Hub {
             let line = &self.lines[usize::from(channel.line)];
             line.connected && !channel.wanted && channel.refused.is_none()
         };
-        self.joins(wait).any(is_put_off)
+        self.joins(wait).any(is_put_off) || self.branches_of(wait).any(is_put_off)
     }
 
     /// The line of the channels that a session wants to join.
@@ -1054,7 +1119,7 @@ impl Hub {
     pub(crate) fn listeners(&self, line: u16) -> HashSet<Key> {
         let here = self.channels.iter();
         let here = here.filter(|(_, channel)| channel.line == line);
-        here.flat_map(|(_, channel)| &channel.members)
+        here.flat_map(|(_, channel)| self.members_by(channel))
             .copied()
             .collect()
     }
@@ -1077,22 +1142,17 @@ impl Hub {
         }
         self.line(line).channels += 1;
         let name: Arc<[u8]> = name.into();
-        let key = self.channels.insert(Channel {
-            kind,
-            name: name.clone(),
-            line,
-            moves: 0,
-            refusals: 0,
-            members: Vec::new(),
-            claims: 0,
-            wanted: false,
-            confirmed: false,
-            in_flight: 0,
-            left_out: false,
-            refused: None,
-            told: 0,
-        });
-        self.bytes += name.len() + CHANNEL_BYTES;
+        let brings_events = kind.brings_events(&name);
+        self.owners.roots += usize::from(brings_events);
+        let part = match brings_events {
+            true => Part::Root {
+                branches: Vec::new(),
+            },
+            false => Part::Whole,
+        };
+        let channel = Channel::new(kind, part, line, name.clone());
+        self.bytes += channel.bytes();
+        let key = self.channels.insert(channel);
         self.names[kind as usize].insert(name, key);
         key
     }
@@ -1114,6 +1174,7 @@ impl Hub {
         subscriber.named -= channel.name.len();
         if channel.claims == 0 {
             self.ask(key);
+            self.wither(key);
             self.drop_unused(key);
         }
     }
@@ -1126,10 +1187,14 @@ impl Hub {
             && line.connected
             && channel.wanted != (channel.claims > 0)
         {
+            if !matches!(channel.part, Part::Whole) {
+                self.owners.unsettle();
+            }
             channel.wanted = !channel.wanted;
             channel.in_flight += 1;
             line.to_ask.push_back(Ask::Subscribe {
                 channel: key,
+                kind: channel.kind,
                 on: channel.wanted,
                 moves: channel.moves,
             });
@@ -1139,14 +1204,16 @@ impl Hub {
     /// The session's request is done when the server has answered everything that is to be asked by
     /// now: at least one thing that it has not been asked yet.
     fn wait(&mut self, line: u16, (session, seq): (Key, u32), since: Time, what: What) {
+        let rest = self.rest_of(line, &what);
         let line = self.line(line);
         line.ask_for_life();
         let until = line.until();
-        line.waits.push_back(Wait {
+        line.queue(Wait {
             session,
             seq,
             since,
             until,
+            rest,
             what,
         });
     }
@@ -1214,14 +1281,22 @@ impl Hub {
         {
             debug_assert_eq!(channel.told, 0, "without members there is no excess");
             self.line(channel.line).channels -= 1;
-            self.bytes -= channel.name.len() + CHANNEL_BYTES;
-            self.names[channel.kind as usize].remove(&channel.name);
+            self.bytes -= channel.bytes();
+            match channel.part {
+                Part::Branch { root, .. } => self.cut(root, key),
+                Part::Root { .. } | Part::Whole => {
+                    let is_root = matches!(channel.part, Part::Root { .. });
+                    self.owners.roots -= usize::from(is_root);
+                    self.names[channel.kind as usize].remove(&channel.name);
+                }
+            }
         }
     }
 
     /// Tells the directory how many more there are than the server knows.
     fn tell(&mut self, key: Key) {
-        let Some(channel) = self.channels.get_mut(key) else {
+        let is_counted = |channel: &&mut Channel| !matches!(channel.part, Part::Branch { .. });
+        let Some(channel) = self.channels.get_mut(key).filter(is_counted) else {
             return;
         };
         let excess = if channel.confirmed {
@@ -1232,6 +1307,46 @@ impl Hub {
         let change = excess - std::mem::replace(&mut channel.told, excess);
         self.directory
             .add(self.pool, channel.kind, &channel.name, change);
+    }
+}
+
+impl Channel {
+    fn new(kind: Kind, part: Part, line: u16, name: Arc<[u8]>) -> Channel {
+        Channel {
+            kind,
+            part,
+            name,
+            line,
+            moves: 0,
+            refusals: 0,
+            members: Vec::new(),
+            claims: 0,
+            wanted: false,
+            confirmed: false,
+            in_flight: 0,
+            left_out: false,
+            refused: None,
+            told: 0,
+        }
+    }
+
+    /// Bytes that it takes. A branch shares the name of its root.
+    fn bytes(&self) -> usize {
+        match self.part {
+            Part::Branch { .. } => CHANNEL_BYTES,
+            _ => self.name.len() + CHANNEL_BYTES,
+        }
+    }
+}
+
+impl Kind {
+    /// Whether this may bring keyspace notifications.
+    pub(crate) fn brings_events(self, name: &[u8]) -> bool {
+        match self {
+            Kind::Channel => events::is_event(name),
+            Kind::Pattern => events::may_match(name),
+            Kind::Shard => false,
+        }
     }
 }
 
@@ -1306,6 +1421,17 @@ pub(crate) enum Push<'a> {
 }
 
 impl<'a> Push<'a> {
+    /// Whether a push is a keyspace notification. `None`: it has not come far enough to tell.
+    pub(crate) fn is_event(frame: &[u8]) -> Option<bool> {
+        let mut rest = line(frame)?.1;
+        let word = bulk(&mut rest)??;
+        let name = bulk(&mut rest)??;
+        match word {
+            b"pmessage" => Some(events::is_event(bulk(&mut rest)??)),
+            _ => Some(word == b"message" && events::is_event(name)),
+        }
+    }
+
     /// Reads as much of a push as says for whom it is; `None` if that has not come whole.
     pub(crate) fn read(frame: &'a [u8]) -> Option<Push<'a>> {
         let mut rest = line(frame)?.1;

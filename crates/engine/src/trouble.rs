@@ -60,7 +60,9 @@ impl Engine {
             }
             Greeted::Done => {
                 self.greeted_as_configured(key, None);
-                self.link_is_up(key);
+                if !self.waits_for_branches(key) {
+                    self.link_is_up(key);
+                }
             }
             // A probing link may be unauthenticated: clients' logins are tried on it.
             Greeted::Refused(text) if self.is_probe(key) && text.starts_with(b"NOAUTH") => {
@@ -76,7 +78,7 @@ impl Engine {
         }
     }
 
-    fn link_is_up(&mut self, key: Key) {
+    pub(crate) fn link_is_up(&mut self, key: Key) {
         self.stir_put_off();
         let Some(link) = self.links.get_mut(key) else {
             return;

@@ -15,6 +15,7 @@
 pub mod cluster;
 pub mod commands;
 pub mod encode;
+pub mod events;
 pub mod fan;
 pub mod glob;
 pub mod hashing;

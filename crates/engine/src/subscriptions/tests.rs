@@ -16,6 +16,15 @@ fn hub() -> (Hub, Arc<Directory>) {
     (hub, directory)
 }
 
+impl Hub {
+    /// Who gets the messages of a channel that come on this line.
+    pub(crate) fn members(&self, line: u16, channel: Key) -> &[Key] {
+        let channel = self.channels.get(channel);
+        let channel = channel.filter(|channel| channel.line == line);
+        channel.map_or(&[], |channel| &channel.members)
+    }
+}
+
 /// A session by itself.
 struct One {
     key: Key,

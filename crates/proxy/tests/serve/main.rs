@@ -21,6 +21,7 @@ mod control;
 mod crosstalk;
 mod differ;
 mod drain;
+mod events;
 mod failures;
 mod golden;
 mod hearsay;

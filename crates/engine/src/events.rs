@@ -1,0 +1,129 @@
+//! Keyspace notifications: which servers send them, and when requests may go to a new one.
+//!
+//! The hub knows at which servers it has to listen ([`Hub::follow_owners`]). Here are these servers
+//! looked up, and links had to them.
+//!
+//! A server that becomes an owner is connected to by two links: by one for requests, and by the
+//! hub's. The first waits for the second, for a moment: or the notifications of the first
+//! requests would be lost.
+
+use crate::cluster::Cluster;
+use crate::engine::Engine;
+use crate::limits::BRANCH_WAIT_MS;
+use crate::link::{Role, State};
+use crate::pool::{Pool, ServerId};
+use crate::requests::Request;
+use crate::slots::Key;
+use crate::subscriptions::{HOME, Hub, HubId, Kind, LineId};
+
+impl Engine {
+    /// Whether a session waits until it is known which servers send keyspace notifications.
+    pub(crate) fn waits_for_event_servers(&mut self, key: Key) -> bool {
+        let Some(session) = self.sessions.get(key) else {
+            return false;
+        };
+        let pool = usize::from(session.pool);
+        match self.unknown_part(pool) {
+            Some(part) => self.waits_for_nodes(key, part),
+            None => self.waits_for_owners(key, pool),
+        }
+    }
+
+    /// The servers that send the keyspace notifications of a pool. A Cluster that is not known has
+    /// none yet.
+    fn event_servers(&self, pool: u16) -> Vec<ServerId> {
+        let parts = self.pools.parts_of(usize::from(pool)).iter();
+        let parts = parts.map(|part| &self.pools[usize::from(*part)]);
+        let known = parts.filter(|part| part.cluster().is_none_or(Cluster::is_known));
+        known.flat_map(Pool::servers).copied().collect()
+    }
+
+    /// Has a hub subscribe at all servers that send keyspace notifications. False: there is no room
+    /// for a link to one of them.
+    pub(crate) fn follow_event_servers(&mut self, id: HubId) -> bool {
+        let now = self.now;
+        let pool = self.hub(id).pool;
+        let owners = self.event_servers(pool);
+        let hub = self.hub(id);
+        hub.follow_owners(&owners, now);
+        let home = hub.line(HOME).server;
+        let others = owners.into_iter().filter(|server| *server != home);
+        others.into_iter().all(|server| {
+            let line = self.hub(id).line_to(server, now);
+            self.link_line(LineId { hub: id, line })
+        })
+    }
+
+    /// Whether sessions of a pool, or of the pool of a part, listen to keyspace notifications.
+    pub(crate) fn hears_events(&self, part: usize) -> bool {
+        let whole = self.pools[part].whole;
+        let mut hubs = self.hubs.iter().filter(|hub| hub.pool == whole);
+        hubs.any(Hub::has_roots)
+    }
+
+    /// A link for requests was greeted. Whether it waits until the notifications of its server are
+    /// subscribed to.
+    pub(crate) fn waits_for_branches(&mut self, key: Key) -> bool {
+        let Some(link) = self.links.get(key) else {
+            return false;
+        };
+        let (server, is_asked) = (link.key.server, link.role == Role::Shared && link.heeds);
+        let hubs = 0..self.hubs.len();
+        let awaiting = hubs
+            .filter(|_| is_asked)
+            .find(|hub| self.awaits_branches(*hub, server));
+        match awaiting {
+            Some(hub) => {
+                let now = self.now;
+                self.hubs[hub].hold_link(key, now);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether a hub is about to subscribe to the notifications of a server.
+    fn awaits_branches(&self, hub: usize, server: ServerId) -> bool {
+        let hub = &self.hubs[hub];
+        let tries = |link| {
+            let link = self.links.get(link);
+            link.is_some_and(|link| {
+                matches!(
+                    link.state,
+                    State::Up | State::Connecting { .. } | State::Greeting { .. }
+                )
+            })
+        };
+        hub.has_roots() && hub.pending_link(server).is_some_and(tries)
+    }
+
+    /// Links that have waited for the notifications of their servers wait no longer: those are
+    /// subscribed to, or cannot be, or a moment has passed.
+    pub(crate) fn open_links(&mut self) {
+        for index in 0..self.hubs.len() {
+            for (key, since) in self.hubs[index].take_held_links() {
+                let Some(link) = self.links.get(key) else {
+                    continue;
+                };
+                let server = link.key.server;
+                // It may have been lost since, and be greeted again.
+                let is_greeted =
+                    matches!(&link.state, State::Greeting { greeting, .. } if greeting.is_done());
+                if is_greeted
+                    && self.now.since_ms(since) < BRANCH_WAIT_MS
+                    && self.awaits_branches(index, server)
+                {
+                    self.hubs[index].hold_link(key, since);
+                } else if is_greeted {
+                    self.link_is_up(key);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a request to subscribe names what may bring keyspace notifications.
+pub(crate) fn brings_events(kind: Kind, request: &Request<'_>) -> bool {
+    let mut names = request.args().skip(1);
+    names.any(|name| kind.brings_events(name))
+}

@@ -1,0 +1,504 @@
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use respool_protocol::encode::Version;
+
+use super::super::{Ask, Hub, HubId, Kind, Line, Outcome, Subscriber};
+use super::*;
+use crate::directory::Directory;
+
+const NODES: usize = 6;
+const SESSIONS: usize = 4;
+/// A pattern for everything, one for notifications, and one for nothing of either.
+const PATTERNS: [&str; 3] = ["*", "__key*", "news*"];
+
+/// What a node says on its line.
+#[derive(Clone, Debug)]
+enum Said {
+    Confirmed(usize, bool),
+    Refused,
+    Pong,
+    /// A message with a number of its own, for the subscribers of a pattern.
+    Message {
+        pattern: usize,
+        number: u32,
+        is_event: bool,
+    },
+}
+
+#[derive(Default)]
+struct Node {
+    asked: VecDeque<(Option<(usize, bool)>, u32)>,
+    said: VecDeque<Said>,
+    sends: HashSet<usize>,
+    /// The node that it follows.
+    follows: Option<usize>,
+    refuses: bool,
+}
+
+struct One {
+    key: Key,
+    subscriber: Subscriber,
+    waits: Option<(bool, Vec<usize>)>,
+    believes: HashSet<usize>,
+    got: HashMap<(usize, u32), usize>,
+}
+
+/// Nodes that hand on what is published and replace each other, and a hub before them.
+struct Scene {
+    hub: Hub,
+    nodes: Vec<Node>,
+    sessions: Vec<One>,
+    /// What the hub was told of owners, or is to be told.
+    owners: Vec<usize>,
+    number: u32,
+    random: u64,
+}
+
+impl Scene {
+    fn new(seed: u64) -> Scene {
+        let directory = Arc::new(Directory::default());
+        let mut hub = Hub::new((0, ServerId(0)), 0, directory, Time(0));
+        hub.handle_up(HOME);
+        let session = |index: usize| One {
+            key: Key {
+                index: index as u32,
+                generation: 1,
+            },
+            subscriber: Subscriber::new(HubId(0)),
+            waits: None,
+            believes: HashSet::new(),
+            got: HashMap::new(),
+        };
+        let node = |index: usize| Node {
+            follows: (index >= 3).then(|| index - 3),
+            ..Node::default()
+        };
+        let mut scene = Scene {
+            hub,
+            nodes: (0..NODES).map(node).collect(),
+            sessions: (0..SESSIONS).map(session).collect(),
+            owners: vec![0, 1, 2],
+            number: 0,
+            random: seed | 1,
+        };
+        scene.follow();
+        scene
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 20) as usize % bound
+    }
+
+    fn follow(&mut self) {
+        let owners: Vec<ServerId> = self.owners.iter().map(|at| ServerId(*at as u16)).collect();
+        self.hub.follow_owners(&owners, Time(0));
+        self.hub.ask_again();
+    }
+
+    fn node_of(&mut self, line: u16) -> usize {
+        usize::from(self.hub.line(line).server.0)
+    }
+
+    fn line_count(&self) -> u16 {
+        self.hub.lines.len() as u16
+    }
+
+    /// What sessions want in this turn goes to the nodes.
+    fn end_turn(&mut self) {
+        if self.hub.is_unsettled() {
+            self.follow();
+        }
+        if self.hub.is_stalled() {
+            self.hub.ask_again();
+        }
+        for line in 0..self.line_count() {
+            let node = self.node_of(line);
+            while let Some(ask) = self.hub.poll_ask(line) {
+                let mut bytes = Vec::new();
+                self.hub.write_ask(line, &ask, &mut bytes);
+                let asked = match ask {
+                    Ask::Subscribe { on, .. } => {
+                        let text = String::from_utf8(bytes).expect("text");
+                        let is_it = |name: &&str| text.contains(&format!("\r\n{name}\r\n"));
+                        let name = PATTERNS.iter().position(is_it);
+                        Some((name.expect("one of them"), on))
+                    }
+                    Ask::Ping | Ask::Abandon(_) => None,
+                };
+                self.nodes[node].asked.push_back((asked, line.into()));
+            }
+            self.settle(line);
+        }
+    }
+
+    fn settle(&mut self, line: u16) {
+        while let Some(done) = self.hub.poll_done(line) {
+            let one = &mut self.sessions[done.session.index as usize];
+            let reply = self.hub.settle(done, &mut one.subscriber, Version::Resp2);
+            if let Some(reply) = reply {
+                let (on, names) = one.waits.take().expect("it waits");
+                if reply[0] != b'-' {
+                    for name in names {
+                        match on {
+                            true => one.believes.insert(name),
+                            false => one.believes.remove(&name),
+                        };
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, session: usize, on: bool, names: Vec<usize>) {
+        let one = &mut self.sessions[session];
+        if one.waits.is_some() {
+            return;
+        }
+        let texts = names.iter().map(|name| PATTERNS[*name].as_bytes());
+        let (who, version) = ((one.key, 0), Version::Resp2);
+        let outcome = match on {
+            true => {
+                let at = (Kind::Pattern, HOME);
+                self.hub
+                    .subscribe(who, &mut one.subscriber, at, texts, version, Time(0))
+            }
+            false => {
+                let kind = Kind::Pattern;
+                self.hub
+                    .unsubscribe(who, &mut one.subscriber, kind, texts, version, Time(0))
+            }
+        };
+        one.waits = Some((on, names));
+        if outcome != Outcome::Waits {
+            let (on, names) = one.waits.take().expect("it was just said");
+            for name in names {
+                match on {
+                    true => one.believes.insert(name),
+                    false => one.believes.remove(&name),
+                };
+            }
+        }
+    }
+
+    /// A node does the next thing that it was asked.
+    fn execute(&mut self, node: usize) {
+        let Some((asked, _)) = self.nodes[node].asked.pop_front() else {
+            return;
+        };
+        let node = &mut self.nodes[node];
+        match asked {
+            None => node.said.push_back(Said::Pong),
+            Some((_, true)) if node.refuses => node.said.push_back(Said::Refused),
+            Some((name, on)) => {
+                match on {
+                    true => node.sends.insert(name),
+                    false => node.sends.remove(&name),
+                };
+                node.said.push_back(Said::Confirmed(name, on));
+            }
+        }
+    }
+
+    fn say(&mut self, node: usize, number: u32, is_event: bool) {
+        let node = &mut self.nodes[node];
+        let of: &[usize] = if is_event { &[0, 1] } else { &[0, 2] };
+        for pattern in of.iter().copied().filter(|its| node.sends.contains(its)) {
+            node.said.push_back(Said::Message {
+                pattern,
+                number,
+                is_event,
+            });
+        }
+    }
+
+    /// A key changes: its primary says so, and those that follow it.
+    fn event(&mut self, primary: usize) -> u32 {
+        self.number += 1;
+        let is_told = |at: &usize| *at == primary || self.nodes[*at].follows == Some(primary);
+        for node in (0..NODES).filter(is_told).collect::<Vec<_>>() {
+            self.say(node, self.number, true);
+        }
+        self.number
+    }
+
+    /// Something is published: every node says so.
+    fn publish(&mut self) -> u32 {
+        self.number += 1;
+        for node in 0..NODES {
+            self.say(node, self.number, false);
+        }
+        self.number
+    }
+
+    fn connected_nodes(&self) -> Vec<usize> {
+        let has_line = |node: &usize| self.line_of(*node).is_some();
+        (0..NODES).filter(has_line).collect()
+    }
+
+    fn line_of(&self, node: usize) -> Option<u16> {
+        let mut lines = 0..self.line_count();
+        let is_its = |line: &u16| {
+            let line = &self.hub.lines[usize::from(*line)];
+            usize::from(line.server.0) == node && line.connected
+        };
+        lines.find(is_its)
+    }
+
+    fn read(&mut self, node: usize) {
+        let Some(line) = self.line_of(node) else {
+            return;
+        };
+        let Some(said) = self.nodes[node].said.pop_front() else {
+            return;
+        };
+        match said {
+            Said::Confirmed(name, on) => {
+                let name = PATTERNS[name].as_bytes();
+                let confirmed = self.hub.handle_confirmed(line, (Kind::Pattern, on), name);
+                confirmed.expect("it was asked");
+            }
+            Said::Refused => {
+                let refused = self.hub.handle_refused(line, b"-NOPERM\r\n");
+                for gone in refused.expect("it was asked") {
+                    let one = &mut self.sessions[gone.index as usize];
+                    self.hub.forget(gone, &mut one.subscriber);
+                    one.waits = None;
+                    one.believes.clear();
+                }
+            }
+            Said::Pong => self.hub.handle_pong(line).expect("it was asked"),
+            Said::Message {
+                pattern,
+                number,
+                is_event,
+            } => {
+                let name = PATTERNS[pattern].as_bytes();
+                let receivers = self.hub.receivers(line, (Kind::Pattern, name), || is_event);
+                for receiver in receivers {
+                    let one = &mut self.sessions[receiver.index as usize];
+                    let times = one.got.entry((pattern, number)).or_default();
+                    *times += 1;
+                    assert_eq!(*times, 1, "{number} came twice");
+                }
+            }
+        }
+        self.settle(line);
+    }
+
+    fn lose(&mut self, line: u16) {
+        self.hub.handle_down(line);
+        self.begin_anew(line);
+        self.settle(line);
+    }
+
+    /// A new connection to the node of a line, which knows nothing of an earlier one.
+    fn connect(&mut self, line: u16) {
+        self.begin_anew(line);
+        self.hub.handle_up(line);
+    }
+
+    fn begin_anew(&mut self, line: u16) {
+        let node = self.node_of(line);
+        let node = &mut self.nodes[node];
+        node.asked.clear();
+        node.said.clear();
+        node.sends.clear();
+    }
+
+    /// All that was asked is answered and read.
+    fn come_to_rest(&mut self) {
+        for _ in 0..20 {
+            for line in 0..self.line_count() {
+                let state = &self.hub.lines[usize::from(line)];
+                if !state.connected && !state.is_unused() {
+                    self.connect(line);
+                }
+            }
+            self.end_turn();
+            for node in self.connected_nodes() {
+                while !self.nodes[node].asked.is_empty() {
+                    self.execute(node);
+                }
+                while !self.nodes[node].said.is_empty() {
+                    self.read(node);
+                }
+            }
+            self.hub.end_delay();
+        }
+    }
+
+    /// What is said now reaches each session that believes to listen, once.
+    fn assert_heard(&mut self, seed: u64) {
+        let mut numbers = vec![(self.publish(), false)];
+        for owner in self.owners.clone() {
+            numbers.push((self.event(owner), true));
+        }
+        self.come_to_rest();
+        for one in &self.sessions {
+            assert!(one.waits.is_none(), "seed {seed}: it waits for ever");
+            for (number, is_event) in &numbers {
+                for (name, pattern) in PATTERNS.iter().enumerate() {
+                    let is_its = if *is_event { name < 2 } else { name != 1 };
+                    let expected = is_its && one.believes.contains(&name);
+                    let got = one.got.contains_key(&(name, *number));
+                    assert_eq!(got, expected, "seed {seed}: {number} by {pattern}");
+                }
+            }
+        }
+    }
+}
+
+impl Scene {
+    fn step(&mut self) {
+        let node = self.below(NODES);
+        match self.below(16) {
+            0 | 1 => {
+                let (session, on) = (self.below(SESSIONS), self.below(3) > 0);
+                let names = (0..PATTERNS.len()).filter(|_| self.random.rotate_left(9) & 1 == 0);
+                let names: Vec<usize> = names.collect();
+                let names = if names.is_empty() {
+                    vec![node % 3]
+                } else {
+                    names
+                };
+                self.ask(session, on, names);
+            }
+            2 => {
+                self.publish();
+            }
+            3 | 4 => {
+                if self.nodes[node].follows.is_none() {
+                    self.event(node);
+                }
+            }
+            // A replica takes over; the hub hears of it later. The first stays.
+            5 => {
+                if let Some(old) = self.nodes[node].follows.filter(|old| *old != 0) {
+                    self.nodes[node].follows = None;
+                    self.nodes[old].follows = Some(node);
+                }
+            }
+            6 => {
+                let is_owner = |at: &usize| self.nodes[*at].follows.is_none();
+                let owners: Vec<usize> = (0..NODES).filter(is_owner).collect();
+                if owners != self.owners {
+                    self.owners = owners;
+                    self.follow();
+                }
+            }
+            7 => {
+                let line = self.below(self.line_count().into()) as u16;
+                if self.hub.line(line).connected && self.below(6) == 0 {
+                    self.lose(line);
+                }
+            }
+            8 => {
+                let line = self.below(self.line_count().into()) as u16;
+                let state = &self.hub.lines[usize::from(line)];
+                if !state.connected && !state.is_unused() {
+                    self.connect(line);
+                }
+            }
+            9 | 10 => self.end_turn(),
+            11 | 12 => self.execute(node),
+            _ => self.read(node),
+        }
+    }
+}
+
+/// Whatever happens, no message comes twice. When it is over, each session gets the notifications
+/// of all owners and what is published, once.
+#[test]
+fn notifications_of_all_owners_come_once() {
+    for seed in 1..400 {
+        let mut scene = Scene::new(seed * 0x9e37_79b9);
+        for _ in 0..600 {
+            scene.step();
+        }
+        let is_owner = |at: &usize| scene.nodes[*at].follows.is_none();
+        scene.owners = (0..NODES).filter(is_owner).collect();
+        scene.follow();
+        scene.come_to_rest();
+        scene.assert_heard(seed);
+        for session in 0..SESSIONS {
+            scene.ask(session, false, vec![0, 1, 2]);
+        }
+        scene.come_to_rest();
+        let is_gone = |line: &Line| line.is_unused();
+        assert!(scene.hub.lines.iter().all(is_gone), "seed {seed}");
+        assert_eq!((scene.hub.held_bytes(), scene.hub.claims()), (0, 0));
+        assert!(!scene.hub.has_roots());
+    }
+}
+
+/// If one owner refuses a pattern, the session gets its error and is subscribed nowhere.
+#[test]
+fn refusal_of_one_owner_is_the_reply() {
+    let mut scene = Scene::new(1);
+    scene.nodes[2].refuses = true;
+    scene.ask(0, true, vec![1]);
+    scene.ask(1, true, vec![2]);
+    scene.come_to_rest();
+    assert!(scene.sessions[0].waits.is_none());
+    assert!(scene.sessions[0].believes.is_empty());
+    assert!(!scene.sessions[0].subscriber.listens());
+    assert_eq!(scene.sessions[1].believes, HashSet::from([2]));
+    assert!(scene.nodes.iter().all(|node| !node.sends.contains(&1)));
+    scene.nodes[2].refuses = false;
+    scene.ask(0, true, vec![1]);
+    scene.come_to_rest();
+    scene.assert_heard(0);
+}
+
+/// A session waits until every owner has confirmed, also one that is connected later.
+#[test]
+fn confirmation_waits_for_every_owner() {
+    let mut scene = Scene::new(1);
+    scene.ask(0, true, vec![0]);
+    scene.end_turn();
+    scene.execute(0);
+    scene.read(0);
+    assert!(scene.sessions[0].waits.is_some());
+    for line in 1..scene.line_count() {
+        assert!(scene.sessions[0].waits.is_some());
+        scene.connect(line);
+        scene.end_turn();
+        let node = scene.node_of(line);
+        scene.execute(node);
+        scene.read(node);
+    }
+    assert_eq!(scene.sessions[0].believes, HashSet::from([0]));
+    scene.assert_heard(0);
+}
+
+/// An owner that cannot be reached is replaced: the session that waits for it goes on.
+#[test]
+fn session_waits_for_the_heir_of_a_lost_owner() {
+    let mut scene = Scene::new(1);
+    scene.ask(0, true, vec![1]);
+    scene.end_turn();
+    for line in 0..scene.line_count() {
+        if scene.node_of(line) != 2 && line != HOME {
+            scene.connect(line);
+        }
+    }
+    scene.end_turn();
+    for node in 0..2 {
+        while !scene.nodes[node].asked.is_empty() {
+            scene.execute(node);
+        }
+        while !scene.nodes[node].said.is_empty() {
+            scene.read(node);
+        }
+    }
+    assert!(scene.sessions[0].waits.is_some());
+    (scene.nodes[5].follows, scene.nodes[2].follows) = (None, Some(5));
+    scene.owners = vec![0, 1, 5];
+    scene.follow();
+    scene.come_to_rest();
+    scene.assert_heard(0);
+}

@@ -1,0 +1,194 @@
+//! Keyspace notifications of several servers in virtual time: where a session subscribes, what it gets, and what waits for it.
+
+mod world;
+
+use respool_engine::limits::BRANCH_WAIT_MS;
+use respool_engine::settings::LostSubscriptions;
+use respool_engine::{LinkId, SessionId};
+use world::{World, request};
+
+const PATTERN: &str = "__key*";
+const SUBSCRIBE: &str = "*2\r\n$10\r\nPSUBSCRIBE\r\n$6\r\n__key*\r\n";
+const CONFIRMED: &str = ">3\r\n$10\r\npsubscribe\r\n$6\r\n__key*\r\n:1\r\n";
+const IN_RESP2: &str = "*3\r\n$10\r\npsubscribe\r\n$6\r\n__key*\r\n:1\r\n";
+
+fn message(channel: &str, text: &str) -> String {
+    let (len, text_len) = (channel.len(), text.len());
+    format!(
+        ">4\r\n$8\r\npmessage\r\n$6\r\n{PATTERN}\r\n${len}\r\n{channel}\r\n${text_len}\r\n{text}\r\n"
+    )
+}
+
+/// A session that subscribes to the pattern, and the hub's links to the three servers in their order. Nodes of a Cluster say
+/// who owns what.
+fn subscriber(world: &mut World) -> (SessionId, Vec<LinkId>) {
+    let session = world.accept();
+    world.asks(session, &[&format!("PSUBSCRIBE {PATTERN}")]);
+    answer_nodes(world);
+    let mut hub = Vec::new();
+    for _ in 0..3 {
+        world.turn(|_| {});
+        hub.extend(world.connecting());
+        answer_nodes(world);
+    }
+    hub.sort_by_key(|link| world.server_of(*link));
+    let servers: Vec<usize> = hub.iter().map(|link| world.server_of(*link)).collect();
+    assert_eq!(servers, [0, 1, 2]);
+    for link in &hub {
+        assert_eq!(world.got(session), "", "not before all have confirmed");
+        world.up(*link);
+        world.turn(|_| {});
+        assert_eq!(world.sent(*link), SUBSCRIBE);
+        world.says(*link, CONFIRMED);
+    }
+    assert_eq!(world.got(session), IN_RESP2);
+    (session, hub)
+}
+
+/// The nodes answer what they were asked: who owns what, and nothing else.
+fn answer_nodes(world: &mut World) {
+    for _ in 0..3 {
+        world.wait_ms(50);
+        for link in world.all_shared.clone() {
+            for args in world.asked(link) {
+                if let Some(said) = world.owners.said(&args) {
+                    world.says(link, said);
+                }
+            }
+        }
+    }
+}
+
+/// A session gets the notifications of all servers, and ordinary messages of the first alone.
+#[test]
+fn notifications_of_all_servers_reach_a_session() {
+    for settings in [world::sharded(3), world::cluster(3)] {
+        let mut world = World::new(settings);
+        let (session, hub) = subscriber(&mut world);
+        for (number, link) in hub.iter().enumerate() {
+            let event = message(&format!("__keyspace@0__:{number}"), "set");
+            let published = message("__keyboard", "all");
+            world.says(*link, [&event[..], &published].concat());
+            let expected = match number {
+                0 => [event, published].concat(),
+                _ => event,
+            };
+            assert_eq!(world.got(session), expected.replace('>', "*"));
+        }
+        world.asks(session, &["PUNSUBSCRIBE"]);
+        let leaves = SUBSCRIBE.replace("$10\r\nPSUB", "$12\r\nPUNSUB");
+        for link in &hub {
+            world.turn(|_| {});
+            assert_eq!(world.sent(*link), leaves);
+        }
+        let left = CONFIRMED
+            .replace("$10\r\npsub", "$12\r\npunsub")
+            .replace(":1", ":0");
+        for link in hub.iter().rev() {
+            assert_eq!(world.got(session), "");
+            world.says(*link, &left);
+        }
+        assert_eq!(world.got(session), left.replace('>', "*"));
+    }
+}
+
+/// An ordinary pattern or channel is subscribed to at the first server alone.
+#[test]
+fn ordinary_pattern_is_at_one_server() {
+    let mut world = World::new(world::sharded(3));
+    let session = world.accept();
+    world.asks(
+        session,
+        &["PSUBSCRIBE __keyboard* news.*", "SUBSCRIBE __keyspace"],
+    );
+    let link = world.connect();
+    assert_eq!(world.server_of(link), 0);
+    world.wait_ms(200);
+    assert!(world.connecting().is_empty());
+}
+
+/// If the link to one owner is lost, the session may have missed notifications: it is closed.
+#[test]
+fn session_is_closed_with_the_link_of_one_owner() {
+    let mut settings = world::sharded(3);
+    settings.lost_subscriptions = LostSubscriptions::Close;
+    let mut world = World::new(settings);
+    let (session, hub) = subscriber(&mut world);
+    let other = world.accept();
+    world.asks(other, &["SUBSCRIBE news"]);
+    world.lose(hub[2]);
+    assert_eq!(world.closed_sessions(), [session]);
+}
+
+/// If one server refuses the subscription, the session gets its error, and the others are told to stop.
+#[test]
+fn refusal_of_one_server_is_the_reply() {
+    let mut world = World::new(world::sharded(3));
+    let session = world.accept();
+    world.asks(session, &[&format!("PSUBSCRIBE {PATTERN}")]);
+    let hub = world.connecting();
+    for link in &hub {
+        world.up(*link);
+        world.turn(|_| {});
+        world.sent(*link);
+        let said = match world.server_of(*link) {
+            1 => "-NOPERM no channel\r\n",
+            _ => CONFIRMED,
+        };
+        world.says(*link, said);
+    }
+    assert_eq!(world.got(session), "-NOPERM no channel\r\n");
+    world.turn(|_| {});
+    for link in &hub {
+        let is_refused = world.server_of(*link) == 1;
+        assert_eq!(world.sent(*link).contains("PUNSUBSCRIBE"), !is_refused);
+    }
+    assert_eq!(world.engine.counters().subscriptions, 0);
+}
+
+/// What a slot's new owner is asked waits until its notifications are subscribed to, for a moment at the most.
+#[test]
+fn requests_wait_for_the_notifications_of_a_new_owner() {
+    for confirms in [true, false] {
+        let mut world = World::new(world::cluster(3));
+        let (session, _) = subscriber(&mut world);
+        // The second node's slots are those of a fourth.
+        let mut links = Vec::new();
+        while links.is_empty() {
+            world.wait_ms(50);
+            for link in world.all_shared.clone() {
+                for args in world.asked(link) {
+                    let said = world.owners.said(&args).unwrap_or_default();
+                    world.says(link, said.replace("server\r\n:2\r\n", "server\r\n:4\r\n"));
+                }
+            }
+            links.extend(world.connecting());
+        }
+        let [shared, hub] = links[..] else {
+            panic!("a link for requests and one for notifications: {links:?}");
+        };
+        assert_eq!([world.server_of(shared), world.server_of(hub)], [3, 3]);
+        let (asking, key) = (world.accept(), world.key_at(1, "moved"));
+        let set = format!("SET {key} 1");
+        world.asks(asking, &[&set]);
+        world.up(shared);
+        world.turn(|_| {});
+        assert_eq!(world.sent(shared), "", "its notification would be lost");
+        world.up(hub);
+        world.turn(|_| {});
+        assert_eq!(world.sent(hub), SUBSCRIBE);
+        match confirms {
+            true => world.says(hub, CONFIRMED),
+            false => world.wait_ms(BRANCH_WAIT_MS as u32),
+        }
+        world.turn(|_| {});
+        let sent = world.sent(shared);
+        let expected = request(&set.split(' ').collect::<Vec<_>>());
+        assert!(sent.as_bytes().starts_with(&expected), "{confirms}: {sent}");
+        if confirms {
+            let event = message(&format!("__keyspace@0__:{key}"), "set");
+            world.says(hub, &event);
+            assert_eq!(world.got(session), event.replace('>', "*"));
+        }
+    }
+}
