@@ -35,7 +35,15 @@ impl Engine {
         let parts = self.pools.parts_of(usize::from(pool)).iter();
         let parts = parts.map(|part| &self.pools[usize::from(*part)]);
         let known = parts.filter(|part| part.cluster().is_none_or(Cluster::is_known));
-        known.flat_map(Pool::servers).copied().collect()
+        let mut all: Vec<ServerId> = Vec::new();
+        for server in known.flat_map(Pool::servers) {
+            // Several parts may have one server in common.
+            let address = |id: ServerId| &self.server(id).settings.address;
+            if all.iter().all(|its| address(*its) != address(*server)) {
+                all.push(*server);
+            }
+        }
+        all
     }
 
     /// Has a hub subscribe at all servers that send keyspace notifications. False: there is no room

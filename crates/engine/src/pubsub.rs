@@ -703,19 +703,30 @@ impl Engine {
         self.settle_subscriptions(id);
     }
 
-    /// What is published is at another server of a pool now: who listens goes there.
+    /// Everything that is published goes to another server of a pool now. Hubs subscribe there, and
+    /// listen to the old server until the new one has confirmed.
     pub(crate) fn move_hubs(&mut self, from: ServerId, to: ServerId) {
+        let now = self.now;
         for index in 0..self.hubs.len() {
-            let line = self.hubs[index].line(HOME);
+            let hub = HubId(index as u16);
+            let line = self.hub(hub).line(HOME);
             if line.server != from {
                 continue;
             }
-            line.server = to;
-            let key = line.link;
-            self.hubs[index].unsettle();
-            if let Some(link) = self.links.get_mut(key) {
-                link.key.server = to;
-                self.lose_link(key, "what is published is there now");
+            let (key, is_used) = (line.link, !line.is_unused());
+            self.hub(hub).unsettle();
+            match self.links.get_mut(key) {
+                Some(link) if is_used && link.is_up() => {
+                    let line = self.hubs[index].move_home(to, now);
+                    link.role = Role::Hub(LineId { hub, line });
+                    self.link_line(LineId { hub, line: HOME });
+                }
+                Some(link) => {
+                    link.key.server = to;
+                    self.hub(hub).line(HOME).server = to;
+                    self.lose_link(key, "what is published is there now");
+                }
+                None => self.hub(hub).line(HOME).server = to,
             }
         }
     }

@@ -43,6 +43,9 @@
 //!                         └── the owner as it is then ┘     members and claims stay what they are
 //! ```
 //!
+//! When the home of a hub moves to another server, its old one is heard for a while on a line of
+//! its own ([`removal`]).
+//!
 //! A channel is on one line at a time, and what another one brings of it is nobody's. Who waits to
 //! subscribe waits until the channel is confirmed, on whichever line.
 //!
@@ -62,9 +65,11 @@ use crate::directory::Directory;
 use crate::pool::ServerId;
 use crate::slots::{Key, Slots};
 use crate::subscriptions::branches::Owners;
+use crate::subscriptions::removal::Former;
 use crate::time::Time;
 
 mod branches;
+mod removal;
 
 /// What can be subscribed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -175,6 +180,8 @@ struct Channel {
     name: Arc<[u8]>,
     /// Where it is asked for.
     line: u16,
+    /// Where it is received, besides, until that line has confirmed.
+    former: Option<Former>,
     /// Tells what was asked about it there from what was asked elsewhere before.
     moves: u32,
     /// How often a server has sent us elsewhere, or put us off, since it was confirmed.
@@ -219,7 +226,11 @@ pub(crate) enum Ask {
         moves: u32,
     },
     /// Not to send a channel that is on another line now.
-    Abandon(Arc<[u8]>),
+    Abandon {
+        channel: Key,
+        kind: Kind,
+        name: Arc<[u8]>,
+    },
     /// For a sign of life.
     Ping,
 }
@@ -303,6 +314,8 @@ pub(crate) struct Line {
     /// Bytes of the server that wait for the next turn.
     pub(crate) put_off: Vec<u8>,
     connected: bool,
+    /// It was the home, which is another line now.
+    is_former: bool,
     /// How many are on it.
     channels: usize,
     /// What is to be asked, what was asked and is not answered, and how much was asked and answered
@@ -323,6 +336,7 @@ impl Line {
             unused_since: now,
             put_off: Vec::new(),
             connected: false,
+            is_former: false,
             channels: 0,
             to_ask: VecDeque::new(),
             in_flight: VecDeque::new(),
@@ -420,18 +434,23 @@ impl Hub {
     /// The line for sharded channels to that server.
     pub(crate) fn line_to(&mut self, server: ServerId, now: Time) -> u16 {
         let behind = usize::from(HOME) + 1;
-        let of_shards = || self.lines.iter().enumerate().skip(behind);
-        let known = of_shards().find(|(_, line)| line.server == server);
-        let found = known.or_else(|| of_shards().find(|(_, line)| line.is_free()));
-        let at = found.map(|(at, _)| at);
-        let at = at.unwrap_or_else(|| {
+        let mut of_shards = self.lines.iter().enumerate().skip(behind);
+        let is_it = |line: &Line| line.server == server && !line.is_former;
+        let known = of_shards.find(|(_, line)| is_it(line)).map(|(at, _)| at);
+        let at = known.or_else(|| self.free_line()).unwrap_or_else(|| {
             self.lines.push(Line::new(server, now));
             self.lines.len() - 1
         });
-        if self.lines[at].server != server {
+        if !is_it(&self.lines[at]) {
             self.lines[at] = Line::new(server, now);
         }
         at as u16
+    }
+
+    /// A line behind the home that can be another server's.
+    fn free_line(&self) -> Option<usize> {
+        let mut lines = self.lines.iter().enumerate().skip(usize::from(HOME) + 1);
+        lines.find(|(_, line)| line.is_free()).map(|(at, _)| at)
     }
 
     /// Whether anybody waits for a channel that is not where it was asked for.
@@ -469,7 +488,10 @@ impl Hub {
                 let verb = channel.kind.verb(*on).to_ascii_uppercase();
                 encode::request(out, &[verb.as_bytes(), &channel.name]);
             }
-            Ask::Abandon(name) => encode::request(out, &[b"SUNSUBSCRIBE", &name[..]]),
+            Ask::Abandon { kind, name, .. } => {
+                let verb = kind.verb(false).to_ascii_uppercase();
+                encode::request(out, &[verb.as_bytes(), &name[..]]);
+            }
         }
         if ask.ends_with_ping(line) {
             encode::request(out, &["PING"]);
@@ -488,7 +510,7 @@ impl Hub {
         let channel = channel.and_then(|channel| self.channels.get(channel));
         let receives = |channel: &&Channel| match &channel.part {
             Part::Root { branches } => self.root_receives(channel, branches, line, is_event),
-            _ => channel.line == line,
+            _ => channel.line == line || channel.is_heard_on_former(line),
         };
         channel.filter(receives).map_or(&[], |its| &its.members)
     }
@@ -500,7 +522,7 @@ impl Ask {
     pub(crate) fn ends_with_ping(&self, line: u16) -> bool {
         match self {
             Ask::Subscribe { on, kind, .. } => !on && *kind == Kind::Shard && line != HOME,
-            Ask::Abandon(_) => true,
+            Ask::Abandon { kind, .. } => *kind == Kind::Shard && line != HOME,
             Ask::Ping => false,
         }
     }
@@ -710,6 +732,7 @@ impl Hub {
             self.tell(key);
             self.drop_unused(key);
         }
+        self.lose_former(at);
         let line = self.line(at);
         let (leaving, joining): (Vec<Wait>, Vec<Wait>) = line
             .waits
@@ -730,11 +753,24 @@ impl Hub {
         (kind, on): (Kind, bool),
         name: &[u8],
     ) -> Result<(), Unasked> {
-        let front = self.line(line).in_flight.front();
-        let Some(&Ask::Subscribe { channel, moves, .. }) =
-            front.filter(|ask| matches!(ask, Ask::Subscribe { on: its, .. } if *its == on))
-        else {
-            return Err(Unasked);
+        let (channel, moves) = match self.line(line).in_flight.front() {
+            Some(Ask::Subscribe {
+                channel,
+                moves,
+                on: its,
+                ..
+            }) if *its == on => (*channel, *moves),
+            Some(Ask::Abandon {
+                channel,
+                kind: its,
+                name: of,
+            }) if !on && *its == kind && **of == *name => {
+                let channel = *channel;
+                self.line(line).answer();
+                self.end_former(line, channel);
+                return Ok(());
+            }
+            _ => return Err(Unasked),
         };
         // If there is no such channel any more, it was another line's when it went.
         let is_it = |channel: &Channel| channel.kind == kind && *channel.name == *name;
@@ -789,6 +825,7 @@ impl Hub {
             Part::Branch { root, is_leaving } => self.left_behind_by(root, is_leaving),
             _ => channel.members.clone(),
         };
+        self.leave_former(key);
         self.owners.unsettle();
         self.drop_unused(key);
         Ok(left_behind)
@@ -843,21 +880,25 @@ impl Hub {
                 let channel = self.channels.get(*channel);
                 channel.map(|channel| hash_slot(&channel.name))
             }
-            Ask::Subscribe { .. } | Ask::Abandon(_) | Ask::Ping => None,
+            Ask::Subscribe { .. } | Ask::Abandon { .. } | Ask::Ping => None,
         }
     }
 
     /// The channel of which the server has answered what it was asked first, and whether that was
     /// to send it. `None`: it was about none.
     fn take_answered(&mut self, line: u16) -> Result<Option<(Asked, bool)>, Unasked> {
-        let line = self.line(line);
-        let asked = match line.in_flight.front().ok_or(Unasked)? {
+        let state = self.line(line);
+        let (asked, left) = match state.in_flight.front().ok_or(Unasked)? {
             Ask::Subscribe {
                 channel, on, moves, ..
-            } => Some(((*channel, *moves), *on)),
-            Ask::Abandon(_) | Ask::Ping => None,
+            } => (Some(((*channel, *moves), *on)), None),
+            Ask::Abandon { channel, .. } => (None, Some(*channel)),
+            Ask::Ping => (None, None),
         };
-        line.answer();
+        state.answer();
+        if let Some(channel) = left {
+            self.end_former(line, channel);
+        }
         Ok(asked)
     }
 
@@ -871,6 +912,7 @@ impl Hub {
         channel.refused = None;
         if on {
             channel.refusals = 0;
+            self.leave_former(key);
         }
         self.tell(key);
         self.drop_unused(key);
@@ -1029,7 +1071,7 @@ impl Hub {
         channel.confirmed = false;
         channel.in_flight = 0;
         channel.left_out = false;
-        let name = channel.name.clone();
+        let (kind, name) = (channel.kind, channel.name.clone());
         self.line(to).channels += 1;
         let old = self.line(from);
         old.channels -= 1;
@@ -1040,7 +1082,12 @@ impl Hub {
         }
         if is_sent && old.connected {
             // It may go on sending: as a replica, or for a moment.
-            old.to_ask.push_back(Ask::Abandon(name));
+            let channel = key;
+            old.to_ask.push_back(Ask::Abandon {
+                channel,
+                kind,
+                name,
+            });
         }
         self.tell(key);
         self.ask(key);
@@ -1118,7 +1165,7 @@ impl Hub {
     /// The sessions that get messages by a line, each once.
     pub(crate) fn listeners(&self, line: u16) -> HashSet<Key> {
         let here = self.channels.iter();
-        let here = here.filter(|(_, channel)| channel.line == line);
+        let here = here.filter(|(_, channel)| channel.depends_on(line));
         here.flat_map(|(_, channel)| self.members_by(channel))
             .copied()
             .collect()
@@ -1281,6 +1328,7 @@ impl Hub {
         {
             debug_assert_eq!(channel.told, 0, "without members there is no excess");
             self.line(channel.line).channels -= 1;
+            self.drop_former(key, &channel);
             self.bytes -= channel.bytes();
             match channel.part {
                 Part::Branch { root, .. } => self.cut(root, key),
@@ -1317,6 +1365,7 @@ impl Channel {
             part,
             name,
             line,
+            former: None,
             moves: 0,
             refusals: 0,
             members: Vec::new(),

@@ -3,7 +3,7 @@
 mod world;
 
 use respool_engine::limits::BRANCH_WAIT_MS;
-use respool_engine::settings::LostSubscriptions;
+use respool_engine::settings::{Address, LostSubscriptions, PoolKind};
 use respool_engine::{LinkId, SessionId};
 use world::{World, request};
 
@@ -105,6 +105,27 @@ fn ordinary_pattern_is_at_one_server() {
     assert_eq!(world.server_of(link), 0);
     world.wait_ms(200);
     assert!(world.connecting().is_empty());
+}
+
+/// A server that two parts of a pool have in common is listened to once.
+#[test]
+fn server_of_two_parts_is_listened_to_once() {
+    for has_own in [false, true] {
+        let mut settings = world::parted(1);
+        let PoolKind::ByPrefix { parts } = &mut settings.pools[0].kind else {
+            panic!("it has parts");
+        };
+        if let PoolKind::Single(server) = &mut parts[1].kind
+            && let Address::Tcp { port, .. } = &mut server.address
+            && !has_own
+        {
+            *port = 1;
+        }
+        let mut world = World::new(settings);
+        let session = world.accept();
+        world.asks(session, &[&format!("PSUBSCRIBE {PATTERN}")]);
+        assert_eq!(world.connecting().len(), 1 + usize::from(has_own));
+    }
 }
 
 /// If the link to one owner is lost, the session may have missed notifications: it is closed.

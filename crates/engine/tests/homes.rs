@@ -110,3 +110,66 @@ fn session_subscribes_once_the_nodes_are_known() {
     second.wait_ms(500);
     assert_eq!(second.closed_sessions(), []);
 }
+
+/// The nodes answer what they were asked: who owns what. `replaced`: a fourth node has the slots of the first.
+fn answer_nodes(world: &mut World, replaced: bool) {
+    world.wait_ms(50);
+    for link in world.all_shared.clone() {
+        for args in world.asked(link) {
+            let Some(said) = world.owners.said(&args) else {
+                continue;
+            };
+            world.says(
+                link,
+                match replaced {
+                    true => said.replace("server\r\n:1\r\n", "server\r\n:4\r\n"),
+                    false => said,
+                },
+            );
+        }
+    }
+}
+
+/// Subscribers of a home that is replaced by command stay. It is heard until the new one has confirmed.
+#[test]
+fn subscriber_stays_when_the_home_is_replaced() {
+    let mut world = World::new(Settings {
+        lost_subscriptions: LostSubscriptions::Close,
+        ..cluster(3)
+    });
+    answer_nodes(&mut world, false);
+    let session = subscribe(&mut world);
+    let old = world.connect();
+    assert_eq!(world.server_of(old), 0);
+    let said = ">3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n";
+    let message = |number| format!(">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\n{number}\r\n");
+    world.says(old, said);
+    world.got(session);
+    world.sent(old);
+    let end = world.now.plus_ms(60_000);
+    let new = loop {
+        assert!(world.now < end, "nothing is to be connected");
+        answer_nodes(&mut world, true);
+        let links = world.connecting();
+        if let Some(link) = links.into_iter().find(|link| world.server_of(*link) != 3) {
+            break link;
+        }
+    };
+    world.says(old, message(1));
+    assert_eq!(world.got(session), message(1).replace('>', "*"));
+    world.up(new);
+    world.says(old, message(2));
+    assert_eq!(world.got(session), message(2).replace('>', "*"));
+    world.says(new, said);
+    assert_eq!(world.got(session), "");
+    world.says(old, message(3));
+    assert_eq!(world.got(session), "", "it comes from the new one, too");
+    assert!(world.sent(old).contains("\r\nUNSUBSCRIBE\r\n"));
+    let left = said
+        .replace("$9\r\nsub", "$11\r\nunsub")
+        .replace(":1", ":0");
+    world.says(old, left);
+    world.says(new, message(4));
+    assert_eq!(world.got(session), message(4).replace('>', "*"));
+    assert_eq!(world.closed_sessions(), []);
+}

@@ -78,10 +78,15 @@ impl Hub {
         line: u16,
         is_event: impl FnOnce() -> bool,
     ) -> bool {
-        if root.line == line {
+        let is_former = root.is_heard_on_former(line);
+        if root.line == line || is_former {
             let server = self.lines[usize::from(line)].server;
             let sends = self.owners.has(server) || self.is_growing(branches);
-            return sends || !is_event();
+            // The old home may be an owner still, and then it has a branch.
+            let mut branches = branches.iter().filter_map(|its| self.channels.get(*its));
+            let is_asked = |its: &Channel| its.wanted && self.server_of(its) == server;
+            let is_taken_over = is_former && branches.any(is_asked);
+            return sends && !is_taken_over || !is_event();
         }
         let branches_here = branches.iter().filter_map(|its| self.channels.get(*its));
         let branch = branches_here.into_iter().find(|its| its.line == line);

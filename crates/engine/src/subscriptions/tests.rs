@@ -543,7 +543,7 @@ fn history(seed: u64) {
                     assert!(connected, "seed {seed}: asked without a connection");
                     match ask {
                         Ask::Ping => stream.push_back(Says::Pong),
-                        Ask::Abandon(_) => panic!("nothing moves"),
+                        Ask::Abandon { .. } => panic!("nothing moves"),
                         Ask::Subscribe { channel, on, .. } => {
                             let channel = hub.channels.get(channel).expect("it stays");
                             let name = text(channel.name.to_vec());

@@ -281,7 +281,7 @@ fn events_follow_slots_new_nodes_and_failovers() {
         ..ClusterSettings::default()
     };
     // The first node that fails over is the one where everything else is published.
-    let args = ["--threads=1", "--lost-subscriptions=keep"];
+    let args = ["--threads=1"];
     let mut served = Served::start(&some_server(), settings, &args);
     let address = served.proxy.address();
     let mut all = listeners(address);

@@ -127,7 +127,7 @@ impl Scene {
                         let name = PATTERNS.iter().position(is_it);
                         Some((name.expect("one of them"), on))
                     }
-                    Ask::Ping | Ask::Abandon(_) => None,
+                    Ask::Ping | Ask::Abandon { .. } => None,
                 };
                 self.nodes[node].asked.push_back((asked, line.into()));
             }
