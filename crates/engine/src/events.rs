@@ -7,6 +7,8 @@
 //! hub's. The first waits for the second, for a moment: or the notifications of the first
 //! requests would be lost.
 
+use std::sync::Arc;
+
 use crate::cluster::Cluster;
 use crate::engine::Engine;
 use crate::limits::BRANCH_WAIT_MS;
@@ -14,7 +16,7 @@ use crate::link::{Role, State};
 use crate::pool::{Pool, ServerId};
 use crate::requests::Request;
 use crate::slots::Key;
-use crate::subscriptions::{HOME, Hub, HubId, Kind, LineId};
+use crate::subscriptions::{HOME, Hub, HubId, Kind, LineId, Owner};
 
 impl Engine {
     /// Whether a session waits until it is known which servers send keyspace notifications.
@@ -31,16 +33,25 @@ impl Engine {
 
     /// The servers that send the keyspace notifications of a pool. A Cluster that is not known has
     /// none yet.
-    fn event_servers(&self, pool: u16) -> Vec<ServerId> {
+    fn event_servers(&self, pool: u16) -> Vec<Owner> {
         let parts = self.pools.parts_of(usize::from(pool)).iter();
         let parts = parts.map(|part| &self.pools[usize::from(*part)]);
         let known = parts.filter(|part| part.cluster().is_none_or(Cluster::is_known));
-        let mut all: Vec<ServerId> = Vec::new();
-        for server in known.flat_map(Pool::servers) {
+        let owners = |part: &Pool| -> Vec<Owner> {
+            let unseen: Arc<[u8]> = part.unseen[..].into();
+            let owner = |server: &ServerId| Owner {
+                server: *server,
+                unseen: unseen.clone(),
+            };
+            part.servers().iter().map(owner).collect()
+        };
+        let mut all: Vec<Owner> = Vec::new();
+        for owner in known.flat_map(owners) {
             // Several parts may have one server in common.
-            let address = |id: ServerId| &self.server(id).settings.address;
-            if all.iter().all(|its| address(*its) != address(*server)) {
-                all.push(*server);
+            let address = |owner: &Owner| &self.server(owner.server).settings.address;
+            let is_it = |its: &Owner| address(its) == address(&owner) && its.unseen == owner.unseen;
+            if !all.iter().any(is_it) {
+                all.push(owner);
             }
         }
         all
@@ -52,10 +63,11 @@ impl Engine {
         let now = self.now;
         let pool = self.hub(id).pool;
         let owners = self.event_servers(pool);
+        let servers: Vec<ServerId> = owners.iter().map(|owner| owner.server).collect();
         let hub = self.hub(id);
-        hub.follow_owners(&owners, now);
+        hub.follow_owners(owners, now);
         let home = hub.line(HOME).server;
-        let others = owners.into_iter().filter(|server| *server != home);
+        let others = servers.into_iter().filter(|server| *server != home);
         others.into_iter().all(|server| {
             let line = self.hub(id).line_to(server, now);
             self.link_line(LineId { hub: id, line })

@@ -400,6 +400,12 @@ impl Engine {
     /// A push on a hub's link.
     pub(crate) fn take_hub_push(&mut self, key: Key, LineId { hub, line }: LineId, push: &[u8]) {
         match Push::read(push) {
+            Some(Push::Message { kind, name }) if self.hub(hub).strips(line) => {
+                let whole = self.hub(hub).with_prefix(line, (kind, name), push);
+                if let Some((name, push)) = whole {
+                    self.fan_out(LineId { hub, line }, kind, &name, &push);
+                }
+            }
             Some(Push::Message { kind, name }) => {
                 self.fan_out(LineId { hub, line }, kind, name, push)
             }

@@ -64,12 +64,14 @@ use respool_protocol::slot::hash_slot;
 use crate::directory::Directory;
 use crate::pool::ServerId;
 use crate::slots::{Key, Slots};
+pub(crate) use crate::subscriptions::branches::Owner;
 use crate::subscriptions::branches::Owners;
 use crate::subscriptions::removal::Former;
 use crate::time::Time;
 
 mod branches;
 mod removal;
+mod stripped;
 
 /// What can be subscribed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -211,8 +213,13 @@ enum Part {
     Whole,
     /// At the hub's first server, and by these branches at the other owners of keys.
     Root { branches: Vec<Key> },
-    /// This is the branch of a root. It is leaving if its server is no longer wanted.
-    Branch { root: Key, is_leaving: bool },
+    /// This is the branch of a root. It is leaving if its server is no longer wanted. It has a name
+    /// of its own if its server sees keys without their prefix.
+    Branch {
+        root: Key,
+        is_leaving: bool,
+        has_name: bool,
+    },
 }
 
 /// What the server is asked.
@@ -822,7 +829,9 @@ impl Hub {
             channel.wanted = false;
         }
         let left_behind = match channel.part {
-            Part::Branch { root, is_leaving } => self.left_behind_by(root, is_leaving),
+            Part::Branch {
+                root, is_leaving, ..
+            } => self.left_behind_by(root, is_leaving),
             _ => channel.members.clone(),
         };
         self.leave_former(key);
@@ -1333,8 +1342,9 @@ impl Hub {
             match channel.part {
                 Part::Branch { root, .. } => self.cut(root, key),
                 Part::Root { .. } | Part::Whole => {
-                    let is_root = matches!(channel.part, Part::Root { .. });
-                    self.owners.roots -= usize::from(is_root);
+                    if matches!(channel.part, Part::Root { .. }) {
+                        self.owners.forget(key);
+                    }
                     self.names[channel.kind as usize].remove(&channel.name);
                 }
             }
@@ -1379,10 +1389,12 @@ impl Channel {
         }
     }
 
-    /// Bytes that it takes. A branch shares the name of its root.
+    /// Bytes that it takes. A branch mostly shares the name of its root.
     fn bytes(&self) -> usize {
         match self.part {
-            Part::Branch { .. } => CHANNEL_BYTES,
+            Part::Branch {
+                has_name: false, ..
+            } => CHANNEL_BYTES,
             _ => self.name.len() + CHANNEL_BYTES,
         }
     }

@@ -24,15 +24,44 @@ const NAME: usize = DIGITS + TAIL.len();
 
 const _: () = assert!(HEADS[1].len() == HEAD_LEN && NAME < u32::BITS as usize);
 
+/// The channel of a notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// All in front of the name.
+    pub head: &'a [u8],
+    /// Of a key or of an event.
+    pub name: &'a [u8],
+    /// Whether it is the channel of a key.
+    pub is_of_key: bool,
+}
+
+impl<'a> Event<'a> {
+    /// Reads a channel. `None`: it is no notification's.
+    pub fn of(channel: &'a [u8]) -> Option<Event<'a>> {
+        let head = HEADS.iter().find(|head| channel.starts_with(head))?;
+        let behind = &channel[HEAD_LEN..];
+        let digits = behind.iter().take_while(|byte| byte.is_ascii_digit());
+        let digits = digits.count();
+        if digits == 0 || !behind[digits..].starts_with(TAIL) {
+            return None;
+        }
+        let (head_and_number, name) = channel.split_at(HEAD_LEN + digits + TAIL.len());
+        Some(Event {
+            head: head_and_number,
+            name,
+            is_of_key: *head == HEADS[0],
+        })
+    }
+}
+
 /// Whether this is the channel of a notification.
 pub fn is_event(channel: &[u8]) -> bool {
-    let mut heads = HEADS.iter();
-    let Some(behind) = heads.find_map(|head| channel.strip_prefix(*head)) else {
-        return false;
-    };
-    let digits = behind.iter().take_while(|byte| byte.is_ascii_digit());
-    let digits = digits.count();
-    digits > 0 && behind[digits..].starts_with(TAIL)
+    Event::of(channel).is_some()
+}
+
+/// Whether a pattern matches the channel of any key.
+pub fn may_match_keys(pattern: &[u8]) -> bool {
+    meets(HEADS[0], pattern)
 }
 
 /// Whether a pattern matches the channel of any notification. Where servers read a class in different ways, the

@@ -20,17 +20,31 @@
 //! that became a replica sends what its own primary tells it, and afterwards the new branch does.
 //! So no notification comes twice. A few may be lost while the new owner is being asked.
 
-use super::{Channel, HOME, Hub, NEVER, Part, Wait, What};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::stripped::{Whole, name_at_server};
+use super::{Channel, HOME, Hub, Kind, NEVER, Part, Wait, What};
 use crate::pool::ServerId;
 use crate::slots::Key;
 use crate::time::Time;
 
+/// A server that owns keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    pub(crate) server: ServerId,
+    /// The prefix of its keys that it does not see.
+    pub(crate) unseen: Arc<[u8]>,
+}
+
 /// The owners of the keys of a hub's pool, as the hub knows them.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    servers: Vec<ServerId>,
+    servers: Vec<Owner>,
     /// Channels and patterns that may bring notifications.
     pub(super) roots: usize,
+    /// The roots of patterns by other names, which servers without their prefix know.
+    aliases: HashMap<Arc<[u8]>, Key>,
     /// Branches may have to come or go.
     is_unsettled: bool,
     /// Links to new owners that wait for the branches there, and since when.
@@ -40,11 +54,18 @@ pub(super) struct Owners {
 impl Owners {
     /// Whether a server owns keys, as far as is known.
     fn has(&self, server: ServerId) -> bool {
-        self.servers.is_empty() || self.servers.contains(&server)
+        let mut servers = self.servers.iter();
+        self.servers.is_empty() || servers.any(|owner| owner.server == server)
     }
 
     pub(super) fn unsettle(&mut self) {
         self.is_unsettled = true;
+    }
+
+    /// A root is gone.
+    pub(super) fn forget(&mut self, root: Key) {
+        self.roots -= 1;
+        self.aliases.retain(|_, its| *its != root);
     }
 
     pub(super) fn holds_no_links(&self) -> bool {
@@ -92,6 +113,39 @@ impl Hub {
         let branch = branches_here.into_iter().find(|its| its.line == line);
         let is_sent = |branch: &Channel| branch.confirmed && self.is_heard(root, branches, branch);
         branch.is_some_and(is_sent) && is_event()
+    }
+
+    /// A push of a server that sees keys without their prefix, as its receivers are to see it: with
+    /// the name of their channel or pattern. `None`: it is for no session.
+    pub(crate) fn with_prefix(
+        &self,
+        line: u16,
+        (kind, name): (Kind, &[u8]),
+        push: &[u8],
+    ) -> Option<(Arc<[u8]>, Vec<u8>)> {
+        let server = self.lines[usize::from(line)].server;
+        let owner = self
+            .owners
+            .servers
+            .iter()
+            .find(|its| its.server == server)?;
+        let whole = Whole::read(kind, push, &owner.unseen)?;
+        let root = match kind {
+            Kind::Pattern => match self.owners.aliases.get(name) {
+                Some(root) => *root,
+                None => self.channel(kind, name)?,
+            },
+            _ => self.channel(kind, whole.channel())?,
+        };
+        let name = &self.channels.get(root)?.name;
+        Some((name.clone(), whole.push(kind, name)?))
+    }
+
+    /// Whether the server of a line sees keys without their prefix.
+    pub(crate) fn strips(&self, line: u16) -> bool {
+        let server = self.lines[usize::from(line)].server;
+        let mut owners = self.owners.servers.iter();
+        owners.any(|owner| owner.server == server && !owner.unseen.is_empty())
     }
 
     /// Whether what a branch brings counts: it stays, or what replaces it is not asked for yet.
@@ -204,9 +258,8 @@ impl Hub {
 /// Branches come and go.
 impl Hub {
     /// These servers own keys now.
-    pub(crate) fn follow_owners(&mut self, owners: &[ServerId], now: Time) {
-        self.owners.servers.clear();
-        self.owners.servers.extend_from_slice(owners);
+    pub(crate) fn follow_owners(&mut self, owners: Vec<Owner>, now: Time) {
+        self.owners.servers = owners;
         self.owners.is_unsettled = false;
         let roots: Vec<Key> = self.roots().map(|(key, _)| key).collect();
         for root in roots {
@@ -234,32 +287,40 @@ impl Hub {
             root.name.clone(),
             self.lines[usize::from(HOME)].server,
         );
-        let mut lacking: Vec<ServerId> = self.owners.servers.clone();
-        lacking.retain(|server| *server != home);
+        let mut lacking: Vec<Owner> = self.owners.servers.clone();
+        lacking.retain(|owner| owner.server != home);
         for branch in branches.clone() {
             let Some(its) = self.channels.get(branch) else {
                 continue;
             };
             let server = self.server_of(its);
-            let place = lacking.iter().position(|owner| *owner == server);
+            let place = lacking.iter().position(|owner| owner.server == server);
             let stays = place.is_some() || self.owners.servers.is_empty();
             if let Some(place) = place {
                 lacking.remove(place);
             }
-            if let Some(its) = self.channels.get_mut(branch) {
-                its.part = Part::Branch {
-                    root: key,
-                    is_leaving: !stays,
-                };
+            if let Some(its) = self.channels.get_mut(branch)
+                && let Part::Branch { is_leaving, .. } = &mut its.part
+            {
+                *is_leaving = !stays;
             }
         }
-        for server in lacking.into_iter().filter(|_| is_claimed) {
-            let line = self.line_to(server, now);
+        for owner in lacking.into_iter().filter(|_| is_claimed) {
+            let Some(its) = name_at_server(kind, &name, &owner.unseen, key.index) else {
+                continue;
+            };
+            let line = self.line_to(owner.server, now);
+            let has_name = *its != *name;
+            let its: Arc<[u8]> = if has_name { its.into() } else { name.clone() };
             let part = Part::Branch {
                 root: key,
                 is_leaving: false,
+                has_name,
             };
-            let mut branch = Channel::new(kind, part, line, name.clone());
+            if has_name && kind == Kind::Pattern {
+                self.owners.aliases.insert(its.clone(), key);
+            }
+            let mut branch = Channel::new(kind, part, line, its);
             branch.claims = 1;
             self.bytes += branch.bytes();
             let branch = self.channels.insert(branch);

@@ -181,7 +181,7 @@ mod tests {
 
     use respool_protocol::encode::Version;
 
-    use super::super::{HubId, Kind, Outcome, Subscriber};
+    use super::super::{HubId, Kind, Outcome, Owner, Subscriber};
     use super::*;
     use crate::directory::Directory;
 
@@ -192,13 +192,21 @@ mod tests {
         subscriber: Subscriber,
     }
 
+    fn owners(servers: [u16; 2]) -> Vec<Owner> {
+        let owner = |server| Owner {
+            server: ServerId(server),
+            unseen: Arc::default(),
+        };
+        servers.map(owner).to_vec()
+    }
+
     const NAMES: [&[u8]; 2] = [b"news*", b"__key*"];
 
     impl Scene {
         fn new() -> Scene {
             let directory = Arc::new(Directory::default());
             let mut hub = Hub::new((0, ServerId(0)), 0, directory, Time(0));
-            hub.follow_owners(&[ServerId(0), ServerId(1)], Time(0));
+            hub.follow_owners(owners([0, 1]), Time(0));
             hub.handle_up(HOME);
             let mut scene = Scene {
                 hub,
@@ -263,7 +271,7 @@ mod tests {
         /// The first server is replaced by the third, and the second becomes the home.
         fn move_home(&mut self) -> u16 {
             let old = self.hub.move_home(ServerId(1), Time(0));
-            self.hub.follow_owners(&[ServerId(2), ServerId(1)], Time(0));
+            self.hub.follow_owners(owners([2, 1]), Time(0));
             old
         }
     }

@@ -228,6 +228,64 @@ fn events_of_all_parts_arrive_once() {
     ordinary_messages_come_once(address, &mut all);
 }
 
+/// Where servers see keys without their prefix, a client is told of whole keys, and asks for them.
+#[test]
+fn events_name_keys_with_their_prefix() {
+    let binary = some_server();
+    let start = |count| {
+        let shards = Shards::start(&binary, count, &[""; 0]);
+        shards.unwrap_or_else(|error| panic!("{error}"))
+    };
+    let (first, several) = (start(1), start(2));
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let file = folder.path().join("respool.toml");
+    let proxy = Proxy::start_with(&respool(), |port| {
+        let text = format!(
+            "threads = 2\n[pool.all]\nlisten = '127.0.0.1:{port}'\nbackend = 'redis://{}'\n\
+             [pool.all.prefixes]\n'user:' = {{ backend = '{}', strip = true }}\n",
+            first.addresses()[0],
+            sharded_url(&several.addresses()),
+        );
+        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
+        vec!["--config".into(), file.display().to_string()]
+    });
+    let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
+    let address = proxy.address();
+    notify(address, &[first.addresses(), several.addresses()].concat());
+    let mut all = listeners(address);
+    let some = ["first", "user"].map(|part| keys(part, 20)).concat();
+    each_gets_all(address, &mut all, &some);
+    ordinary_messages_come_once(address, &mut all);
+    for (asked, expected) in [
+        ("PSUBSCRIBE __keyspace@0__:user:1*", "user:12"),
+        ("PSUBSCRIBE __keyspace@0__:*er:12", "user:12"),
+        ("SUBSCRIBE __keyspace@0__:user:12", "user:12"),
+        ("PSUBSCRIBE __keyspace@0__:12*", "none"),
+    ] {
+        let mut client = Client::connect(address);
+        assert_eq!(items(client.call(asked)).len(), 3);
+        let mut other = Client::connect(address);
+        assert_eq!(other.call("SET user:12 1"), Value::ok());
+        if expected == "none" {
+            assert!(client.is_quiet(Duration::from_millis(100)), "{asked}");
+            continue;
+        }
+        let said = items(client.reply());
+        let [channel, text] = &said[said.len() - 2..] else {
+            panic!("{said:?}");
+        };
+        let channel = plain(channel);
+        assert_eq!(
+            (channel, plain(text)),
+            (format!("__keyspace@0__:{expected}"), "set".to_owned())
+        );
+        assert!(
+            client.is_quiet(Duration::from_millis(20)),
+            "{asked}: it came twice"
+        );
+    }
+}
+
 /// `*`, `_*` and the like bring an ordinary message once, though they are subscribed to at every owner.
 fn ordinary_messages_come_once(address: SocketAddr, all: &mut [Listener]) {
     let mut client = Client::connect(address);

@@ -94,8 +94,12 @@ impl Scene {
     }
 
     fn follow(&mut self) {
-        let owners: Vec<ServerId> = self.owners.iter().map(|at| ServerId(*at as u16)).collect();
-        self.hub.follow_owners(&owners, Time(0));
+        let owner = |at: &usize| Owner {
+            server: ServerId(*at as u16),
+            unseen: Arc::default(),
+        };
+        let owners = self.owners.iter().map(owner).collect();
+        self.hub.follow_owners(owners, Time(0));
         self.hub.ask_again();
     }
 
