@@ -462,9 +462,17 @@ impl Engine {
         };
         let kind = self.kind_of(session).at(server);
         self.know_nodes(key, server)?;
-        // A link that many share knows whether the server is there, or is soon to be.
-        if let Some(shared) = self.resting_link(kind) {
-            self.ready_link(key, shared)?;
+        // A shared link knows whether the server is there, or is soon to be.
+        if let Some(resting) = self.resting_link(kind) {
+            self.ready_link(key, resting)?;
+        } else if self.away_until(server).is_some() {
+            let Some(shared) = self.shared_link(self.first_link(server)) else {
+                return Err(Blocked::Refused(bound_reply("links-max")));
+            };
+            let shared = self.ready_link(key, shared)?;
+            // A link of the session's own would fail at once, and be opened again at once.
+            self.wait_at(key, shared);
+            return Err(Blocked::Wait);
         }
         self.open_tracking_link(key, kind)
     }
