@@ -69,7 +69,7 @@ impl Engine {
     fn is_held(&self, link: &Link) -> bool {
         let server = self.server(link.key.server);
         let outage = server.health.outage;
-        !link.heeds && !server.gone && outage.holds(self.now, self.settings.timeouts.outage_hold_ms)
+        !server.gone && outage.holds(self.now, self.settings.timeouts.outage_hold_ms)
     }
 
     /// An attempt to reach a server has failed, or its last link was lost. A server that ends closes

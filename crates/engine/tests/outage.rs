@@ -5,7 +5,7 @@ mod world;
 use respool_engine::LinkId;
 use respool_engine::settings::{AwayError, LostSubscriptions, Settings};
 
-use world::{World, requests, settings};
+use world::{World, cluster, requests, settings};
 
 const HOLD_MS: u32 = 1_000;
 
@@ -64,6 +64,61 @@ fn requests_wait_for_a_server_that_restarts() {
     world.says(link, "$1\r\n1\r\n+OK\r\n");
     assert_eq!(world.got(before), "$1\r\n1\r\n");
     assert_eq!(world.got(during), "+OK\r\n");
+}
+
+/// A node that comes back before another one has taken over gets what waited for it.
+#[test]
+fn requests_wait_for_a_node_of_a_cluster() {
+    let mut settings = cluster(2);
+    settings.timeouts.outage_hold_ms = HOLD_MS;
+    let mut world = settled(settings);
+    world.know_owners();
+    let lost = world.all_shared[1];
+    let key = world.key_at(world.server_of(lost), "k");
+    let session = world.accept();
+    world.lose(lost);
+    world.asks(session, &[&format!("SET {key} 1")]);
+    refuses(&mut world, 500);
+    assert_eq!(world.got(session), "");
+    let link = returns(&mut world);
+    let set = ["SET", &key, "1"].map(str::to_owned);
+    assert!(world.asked(link).iter().any(|asked| *asked == set));
+}
+
+/// Another node takes over while requests wait for the owner of their keys: they go there.
+#[test]
+fn requests_wait_for_the_heir_of_a_node() {
+    let mut settings = cluster(2);
+    settings.timeouts.outage_hold_ms = HOLD_MS;
+    let mut world = settled(settings);
+    world.know_owners();
+    let [heir, lost] = [world.all_shared[0], world.all_shared[1]];
+    let key = world.key_at(world.server_of(lost), "k");
+    let session = world.accept();
+    world.lose(lost);
+    world.asks(session, &[&format!("SET {key} 1")]);
+    refuses(&mut world, 200);
+    let place = world.server_of(heir);
+    let slots = format!(
+        "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$6\r\nserver\r\n:{}\r\n$40\r\n{place:040}\r\n",
+        place + 1
+    );
+    let info = "cluster_state:ok\r\ncluster_slots_assigned:16384\r\n\
+        cluster_current_epoch:2\r\ncluster_my_epoch:2\r\n";
+    for _ in 0..16 {
+        refuses(&mut world, 50);
+        for args in world.asked(heir) {
+            match &args.join(" ")[..] {
+                "CLUSTER SLOTS" => world.says(heir, slots.clone()),
+                "CLUSTER INFO" => world.says(heir, format!("${}\r\n{info}\r\n", info.len())),
+                asked => {
+                    assert_eq!(asked, format!("SET {key} 1"));
+                    return;
+                }
+            }
+        }
+    }
+    panic!("nothing waited for came to the heir");
 }
 
 #[test]

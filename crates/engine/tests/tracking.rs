@@ -373,7 +373,7 @@ fn quiet_link_is_asked_and_a_silent_server_ends_the_session() {
 #[test]
 fn session_forgets_all_keys_when_a_slot_moves() {
     let mut world = World::new(cluster(2));
-    know_owners(&mut world);
+    world.know_owners();
     let session = resp3(&mut world);
     world.asks(session, &["CLIENT TRACKING ON"]);
     let own = world.connect();
@@ -420,7 +420,7 @@ fn session_begins_to_track_once_the_nodes_of_a_cluster_are_known() {
     world.asks(session, &["CLIENT TRACKING ON", &format!("GET {key}")]);
     assert_eq!(world.connecting(), [], "the owner of the key is not known");
     assert_eq!(world.got(session), "");
-    know_owners(&mut world);
+    world.know_owners();
     let own = world.connect();
     world.says(own, "+OK\r\n");
     assert_eq!(world.got(session), "+OK\r\n");
@@ -429,20 +429,6 @@ fn session_begins_to_track_once_the_nodes_of_a_cluster_are_known() {
     world.says(other, format!("+OK\r\n{}", bulk("v")));
     world.wait_ms(100);
     assert_eq!(world.got(session), bulk("v"), "it need forget nothing");
-}
-
-/// The nodes name the owners of all slots.
-fn know_owners(world: &mut World) {
-    for _ in 0..40 {
-        world.wait_ms(50);
-        for link in world.all_shared.clone() {
-            for args in world.asked(link) {
-                if let Some(said) = world.owners.said(&args) {
-                    world.says(link, said);
-                }
-            }
-        }
-    }
 }
 
 /// respool answers this itself, and a library takes it as a sign that it was told of all changes.

@@ -906,7 +906,9 @@ pub(crate) static OPTIONS: &[Opt] = &[
         brief: "How long requests wait for a server, from its loss on",
         more: "A restart of the server then costs time instead of errors. Only requests that were not sent wait, and reads \
                that may be asked again. When the time is over, what waits fails, and until the server is back requests \
-               fail at once. A request waits no longer than `request-timeout-ms`.",
+               fail at once. A request waits no longer than `request-timeout-ms`. A failover of a Cluster or by Sentinels \
+               costs no errors either if it takes less: a Cluster needs its `cluster-node-timeout` and some two seconds, \
+               Sentinels need `down-after-milliseconds` and about one.",
         example: "500",
         ..OPTION
     },

@@ -421,6 +421,20 @@ impl World {
         self.turn(|_| {});
     }
 
+    /// The nodes of a Cluster name the owners of all slots.
+    pub(crate) fn know_owners(&mut self) {
+        for _ in 0..40 {
+            self.wait_ms(50);
+            for link in self.all_shared.clone() {
+                for args in self.asked(link) {
+                    if let Some(said) = self.owners.said(&args) {
+                        self.says(link, said);
+                    }
+                }
+            }
+        }
+    }
+
     /// Nothing happens for a while, but for the engine's own looks at the time.
     pub(crate) fn wait_ms(&mut self, ms: u32) {
         for _ in 0..ms.div_ceil(TICK_MS) {
