@@ -639,7 +639,7 @@ impl Engine {
                 reply.extend_from_slice(failure);
                 true
             }
-            None if gather.id == id::CLIENT_TRACKING && gather.parts.len() == 1 => {
+            None if is_agreement(gather.id) && gather.parts.len() == 1 => {
                 // In its own words.
                 reply.extend_from_slice(&gather.parts[0].reply);
                 false
@@ -672,8 +672,8 @@ impl Engine {
         {
             reply = self.recount(session.pool, &Duty::Subscribers(Kind::Shard), &reply);
         }
-        // A session that some servers refuse to track for tracks nowhere.
-        let is_undone = gather.id == id::CLIENT_TRACKING;
+        // What some servers refuse is undone at the others.
+        let is_undone = is_agreement(gather.id);
         let writes = gather.id.get().retry == Retry::Write && !is_undone;
         if failed && gather.executed && writes {
             // What it says is true of its part.
@@ -685,7 +685,7 @@ impl Engine {
             reply.clear();
             encode::error(&mut reply, text.as_bytes());
         }
-        if gather.id == id::CLIENT_TRACKING {
+        if is_undone {
             self.settle_tracking(entry.session, &reply);
         }
         let reply_to_it = if gather.silent { b"" } else { reply.as_slice() };
@@ -707,6 +707,14 @@ fn as_seen<'a>(
         (*server, other.unwrap_or(bytes))
     };
     parts.iter().enumerate().map(seen).collect()
+}
+
+/// Whether all servers of a session have to agree to a command that is about its links.
+fn is_agreement(command: CommandId) -> bool {
+    matches!(
+        command,
+        id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE
+    )
 }
 
 fn is_read(request: &Request<'_>) -> bool {

@@ -29,6 +29,7 @@ use crate::entry::{Class, Entry};
 use crate::greeting::{NO_CLUSTER, NO_NODE};
 use crate::here::asks_for_us_alone;
 use crate::link::{Link, LinkKey, Role, State};
+use crate::pinned::Switch;
 use crate::pool::{Group, ServerId};
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Placed, Request};
@@ -207,6 +208,7 @@ impl Engine {
             && request.command.arity_ok(request.spans.len())
             && !in_multi
             && self.tracks_several(key)
+            && self.has_switched_on(key, Pins::TRACKING)
         {
             return Some(self.cache_next(key, request));
         }
@@ -290,16 +292,28 @@ impl Engine {
                         false => Some(self.stop_tracking(key)),
                     }
                 }
-                Spread::Off if switches_off(request) => None,
-                Spread::Off if is_tracking(request, b"on") && !in_multi => {
+                // The server names the mistake in its own words.
+                Spread::Off if is_wrong_switch(request) => None,
+                Spread::Off if in_multi && !switches_off(request) => {
+                    Some(self.refuse_bound(key, request.command))
+                }
+                Spread::Off if switches_off(request) => {
+                    let pins = Switch::of(request).pins;
+                    let is_on = self.tracks_several(key) && self.has_switched_on(key, pins);
+                    match (is_on, in_multi) {
+                        (false, _) => None,
+                        (true, false) => Some(self.stop_switch(key, pins)),
+                        (true, true) => Some(self.refuse_bound(key, request.command)),
+                    }
+                }
+                Spread::Off if is_tracking(request, b"on") => {
                     let broadcasts = asks_for(request.args(), b"BCAST");
                     if broadcasts && let Some(placed) = self.know_owners(key, pool) {
                         return Some(placed);
                     }
                     Some(self.track_at_several(key, request))
                 }
-                // The server names the mistake in its own words.
-                Spread::Off if is_wrong_tracking(request) => None,
+                Spread::Off if is_switch(request.id) => Some(self.switch_at_several(key, request)),
                 Spread::Off | Spread::Refused => {
                     Some(self.refuse_for_several(key, request.command))
                 }
@@ -862,13 +876,15 @@ fn is_tracking(request: &Request<'_>, way: &[u8]) -> bool {
     request.id == id::CLIENT_TRACKING && has_length && request.arg(2).eq_ignore_ascii_case(way)
 }
 
-/// Whether it is CLIENT TRACKING with an argument that no server knows in its place.
-fn is_wrong_tracking(request: &Request<'_>) -> bool {
+/// Whether CLIENT TRACKING and the like have an argument that no server knows in its place.
+fn is_wrong_switch(request: &Request<'_>) -> bool {
     let is_way = |way: &[u8]| request.arg(2).eq_ignore_ascii_case(way);
-    request.id == id::CLIENT_TRACKING
-        && request.spans.len() > 2
-        && !is_way(b"on")
-        && !is_way(b"off")
+    !request.command.arity_ok(request.spans.len()) || !is_way(b"on") && !is_way(b"off")
+}
+
+/// Whether CLIENT NO-TOUCH, CLIENT IMPORT-SOURCE.
+fn is_switch(command: CommandId) -> bool {
+    matches!(command, id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE)
 }
 
 /// CLIENT TRACKING OFF and the like.

@@ -247,9 +247,11 @@ impl Pins {
     /// With [`Pins::TRACKING`]: it is told not only of what it has read (BCAST).
     pub(crate) const BROADCAST: Pins = Pins(1 << 7);
 
-    /// With [`Pins::TRACKING`]: it has such a link to each server that it asks, see
-    /// [`crate::tracking`].
+    /// It has such a link to each server that it asks, see [`crate::tracking`].
     pub(crate) const SPREAD: Pins = Pins(1 << 8);
+
+    /// What the session may have switched on beside tracking, at one server or at several.
+    pub(crate) const SWITCHED: Pins = Pins(Pins::NO_TOUCH.0 | Pins::IMPORT.0);
 
     /// The pins that end with CLIENT TRACKING OFF.
     pub(crate) const ALL_TRACKING: Pins =
@@ -276,14 +278,14 @@ impl Pins {
     /// Whether the session stays at one server.
     pub(crate) fn bind(self) -> bool {
         match self.any(Pins::SPREAD) {
-            true => !self.without(Pins::ALL_TRACKING).is_empty(),
+            true => self.of_all_servers() != self,
             false => !self.is_empty(),
         }
     }
 
-    /// Those that are about tracking.
-    pub(crate) fn of_tracking(self) -> Pins {
-        Pins(self.0 & Pins::ALL_TRACKING.0)
+    /// Those that a session with [`Pins::SPREAD`] has at each of its servers.
+    pub(crate) fn of_all_servers(self) -> Pins {
+        Pins(self.0 & Pins::ALL_TRACKING.with(Pins::SWITCHED).0)
     }
 
     pub(crate) fn add(&mut self, pins: Pins) {

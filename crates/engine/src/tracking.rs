@@ -17,6 +17,8 @@
 //!
 //! Notes are lost with a connection, and a session that tracks is then closed, as by a server that
 //! restarts. If slots move to another owner, the session is told to forget all keys.
+//!
+//! CLIENT NO-TOUCH and CLIENT IMPORT-SOURCE use the same links. Each new link is sent what is on.
 
 use std::collections::VecDeque;
 
@@ -29,6 +31,7 @@ use crate::engine::Engine;
 use crate::failure::is_servers_fault;
 use crate::limits::{INVALIDATIONS_HELD_BYTES_MAX, TRACKING_BYTES_MAX};
 use crate::link::{Link, LinkKey, Role, State};
+use crate::pinned::Switch;
 use crate::pool::ServerId;
 use crate::redirect::redirect_asked;
 use crate::requests::{Blocked, Placed, Request, bound_reply};
@@ -57,13 +60,21 @@ const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
 /// that is cut off sends no invalidations, and the session may ask nothing for long.
 const QUIET_MS: u32 = 2_000;
 
+/// A request about the connection itself that several servers are to agree to.
+enum Asked {
+    /// CLIENT TRACKING ON, as it was sent.
+    Tracking(Vec<u8>),
+    /// CLIENT NO-TOUCH ON, CLIENT IMPORT-SOURCE ON: the pin that is set once the servers agree.
+    Switch(Pins),
+}
+
 /// The tracking of one session at several servers.
 #[derive(Default)]
 pub(crate) struct Tracker {
     /// The CLIENT TRACKING requests that were agreed to, oldest first. Each new link is sent all.
     agreed: Vec<Vec<u8>>,
-    /// The CLIENT TRACKING request that is not answered yet.
-    asked: Option<Vec<u8>>,
+    /// The request that is not answered yet.
+    asked: Option<Asked>,
     /// One to each server that was asked.
     links: Vec<(ServerId, Key)>,
     /// The CLIENT CACHING request for the next request of the session.
@@ -116,15 +127,25 @@ impl Tracker {
             || known + request.len() <= TRACKING_BYTES_MAX
     }
 
-    /// The servers have answered the last CLIENT TRACKING.
-    fn settle(&mut self, is_agreed: bool) {
-        if let Some(asked) = self.asked.take()
-            && is_agreed
-        {
-            // The last one decides on all options but PREFIX, which add up.
-            self.agreed.retain(|agreed| *agreed != asked);
-            self.agreed.push(asked);
+    /// The servers have answered the last request. Returns the pins that it was about, if it was
+    /// not about tracking.
+    fn settle(&mut self, is_agreed: bool) -> Option<Pins> {
+        match self.asked.take()? {
+            Asked::Tracking(asked) if is_agreed => {
+                // The last one decides on all options but PREFIX, which add up.
+                self.agreed.retain(|agreed| *agreed != asked);
+                self.agreed.push(asked);
+                None
+            }
+            Asked::Tracking(_) => None,
+            Asked::Switch(pins) => Some(pins),
         }
+    }
+
+    /// CLIENT TRACKING OFF.
+    fn stop(&mut self) {
+        self.agreed.clear();
+        self.caching = None;
     }
 
     /// Whether the last CLIENT TRACKING has this option.
@@ -193,7 +214,11 @@ impl Tracker {
 
     /// Its bytes of memory.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let agreed = self.agreed.iter().chain(&self.asked).chain(&self.caching);
+        let asked = self.asked.iter().filter_map(|asked| match asked {
+            Asked::Tracking(request) => Some(request),
+            Asked::Switch(_) => None,
+        });
+        let agreed = self.agreed.iter().chain(asked).chain(&self.caching);
         size_of::<Tracker>()
             + self.held_bytes
             + agreed.map(Vec::capacity).sum::<usize>()
@@ -284,10 +309,43 @@ impl Engine {
                 }
             }
         }
-        if let Some(tracker) = self.tracker_mut(key) {
-            tracker.asked = Some(request.bytes.to_vec());
+        let asked = Asked::Tracking(request.bytes.to_vec());
+        self.ask_to_agree(key, request, &servers, asked)
+    }
+
+    /// CLIENT NO-TOUCH ON, CLIENT IMPORT-SOURCE ON where a pool has several servers. From then on
+    /// the session has a link of its own to each server that it asks, as a session that tracks.
+    pub(crate) fn switch_at_several(&mut self, key: Key, request: &Request<'_>) -> Placed {
+        if self.hold_until_caught_up(key) {
+            return Placed::Wait;
         }
-        let placed = self.ask_these(key, request, &servers);
+        self.begin_to_spread(key);
+        let servers = self.servers_to_track(key, false);
+        for server in &servers {
+            match self.tracking_link(key, *server) {
+                Ok(_) => {}
+                Err(Blocked::Wait) => return Placed::Wait,
+                Err(Blocked::Refused(reply)) => {
+                    self.settle_tracking(key, &reply);
+                    return self.answer_reply(key, &reply);
+                }
+            }
+        }
+        let asked = Asked::Switch(Switch::of(request).pins);
+        self.ask_to_agree(key, request, &servers, asked)
+    }
+
+    fn ask_to_agree(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        servers: &[ServerId],
+        asked: Asked,
+    ) -> Placed {
+        if let Some(tracker) = self.tracker_mut(key) {
+            tracker.asked = Some(asked);
+        }
+        let placed = self.ask_these(key, request, servers);
         if placed == Placed::Done && !self.hold_until_caught_up(key) {
             // It was refused here.
             self.settle_tracking(key, b"");
@@ -315,12 +373,20 @@ impl Engine {
     }
 
     fn begin_tracking(&mut self, key: Key) {
+        self.begin_to_spread(key);
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.pins.add(Pins::TRACKING);
+        }
+    }
+
+    /// From now on the session has a link of its own to each server that it asks.
+    fn begin_to_spread(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
         let (server, link) = (session.server, session.link);
         let had_own_link = !session.pins.is_empty();
-        session.pins.add(Pins::TRACKING.with(Pins::SPREAD));
+        session.pins.add(Pins::SPREAD);
         let tracker = session.rare().tracker.get_or_insert_default();
         if had_own_link && !tracker.has_link(link) {
             // It watches keys there.
@@ -334,26 +400,34 @@ impl Engine {
         self.weigh(key);
     }
 
-    /// The servers have answered CLIENT TRACKING. If they are away, the session is closed, as they
-    /// would close it: libraries connect again then, and take an error for the last word.
+    /// The servers have answered CLIENT TRACKING ON, or another request that all are to agree to.
+    /// If they are away, the session is closed, as they would close it: libraries connect again
+    /// then, and take an error for the last word.
     pub(crate) fn settle_tracking(&mut self, key: Key, said: &[u8]) {
         let Some(tracker) = self.tracker_mut(key) else {
             return;
         };
         let is_agreed = said.starts_with(b"+");
-        tracker.settle(is_agreed);
+        let switched = tracker.settle(is_agreed);
         let (is_on, broadcasts) = (tracker.is_on(), tracker.has_option(b"BCAST"));
         if is_servers_fault(said) {
             return self.close_for(key, String::from(AWAY));
         }
-        if !is_on {
-            return self.unpin(key, Pins::ALL_TRACKING);
-        }
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.pins.remove(Pins::BROADCAST);
-            if broadcasts {
-                session.pins.add(Pins::BROADCAST);
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        match switched {
+            Some(pins) if is_agreed => session.pins.add(pins),
+            // Some servers may have agreed.
+            Some(pins) if !session.pins.any(pins) => self.switch_off(key, pins),
+            Some(_) => {}
+            None if is_on => {
+                session.pins.remove(Pins::BROADCAST);
+                if broadcasts {
+                    session.pins.add(Pins::BROADCAST);
+                }
             }
+            None => self.end_tracking(key),
         }
     }
 
@@ -362,8 +436,62 @@ impl Engine {
         if self.hold_until_caught_up(key) {
             return Placed::Wait;
         }
-        self.unpin(key, Pins::ALL_TRACKING);
+        self.end_tracking(key);
         self.answer_reply(key, b"+OK\r\n")
+    }
+
+    /// The session tracks no more. Its links are closed, unless the servers know something else of
+    /// them.
+    fn end_tracking(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        if !session.pins.any(Pins::SWITCHED) {
+            return self.unpin(key, Pins::ALL_TRACKING);
+        }
+        if !session.pins.any(Pins::TRACKING) {
+            return;
+        }
+        session.pins.remove(Pins::TRACKING.with(Pins::BROADCAST));
+        if let Some(tracker) = self.tracker_mut(key) {
+            tracker.stop();
+        }
+        self.tell_links(key, &["CLIENT", "TRACKING", "OFF"]);
+    }
+
+    /// CLIENT NO-TOUCH OFF, CLIENT IMPORT-SOURCE OFF of a session that has links to several servers.
+    pub(crate) fn stop_switch(&mut self, key: Key, pins: Pins) -> Placed {
+        if self.hold_until_caught_up(key) {
+            return Placed::Wait;
+        }
+        self.switch_off(key, pins);
+        self.answer_reply(key, b"+OK\r\n")
+    }
+
+    fn switch_off(&mut self, key: Key, pins: Pins) {
+        for (pin, name) in SWITCHES {
+            if pins.any(pin) {
+                self.tell_links(key, &["CLIENT", name, "OFF"]);
+            }
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.pins.remove(pins);
+        if !session.pins.any(Pins::TRACKING.with(Pins::SWITCHED)) {
+            self.unpin(key, Pins::SPREAD);
+        }
+    }
+
+    /// A request of ours on all links of a session; its replies do not matter.
+    fn tell_links(&mut self, key: Key, words: &[&str]) {
+        let mut request = Vec::new();
+        encode::request(&mut request, words);
+        let links = self.tracker(key).map(|tracker| tracker.links().collect());
+        let links: Vec<Key> = links.unwrap_or_default();
+        for link in links {
+            self.put_ours(link, &request, Duty::Pass);
+        }
     }
 
     /// A session tracks no more, or is gone: its links are closed, except the one that it still
@@ -529,11 +657,21 @@ impl Engine {
         if let Some(state) = self.links.get_mut(link) {
             state.tainted = true;
         }
+        let pins = self
+            .sessions
+            .get(key)
+            .map_or(Pins::default(), |session| session.pins);
         let Some(tracker) = self.tracker_mut(key) else {
             return Ok(link);
         };
         tracker.links.push((kind.server, link));
-        for request in tracker.agreed.clone() {
+        let mut requests = tracker.agreed.clone();
+        for (_, name) in SWITCHES.iter().filter(|(pin, _)| pins.any(*pin)) {
+            let mut request = Vec::new();
+            encode::request(&mut request, &["CLIENT", name, "ON"]);
+            requests.push(request);
+        }
+        for request in requests {
             self.put_ours(link, &request, Duty::Track);
         }
         self.weigh(key);
@@ -613,11 +751,12 @@ impl Engine {
         let rides = session.link == link;
         if rides {
             session.link = Key::NOBODY;
-            session.pins = session.pins.of_tracking();
+            session.pins = session.pins.of_all_servers();
         }
+        let is_switched = session.pins.any(Pins::SWITCHED);
         let tracker = session.rare().tracker.get_or_insert_default();
         tracker.drop_link(link);
-        let is_on = tracker.is_on();
+        let is_on = tracker.is_on() || is_switched;
         let owns = self.pools[pool].servers().contains(&server);
         if is_over {
             self.close_when_answered(by);
@@ -639,7 +778,7 @@ impl Engine {
         if !reply.starts_with(b"+") {
             let why = reply.strip_prefix(b"-").unwrap_or(reply).trim_ascii_end();
             let (server, why) = (self.label(link), String::from_utf8_lossy(why));
-            let reason = format!("{server} does not track for it: {why}");
+            let reason = format!("{server} refuses what other servers do for it: {why}");
             return self.close_for(by, reason);
         }
         let broadcasts = |session: &Session| session.pins.any(Pins::BROADCAST);
@@ -757,7 +896,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        if session.version != Version::Resp3 {
+        if session.version != Version::Resp3 || !session.pins.any(Pins::TRACKING) {
             return;
         }
         let (next, is_caught_up) = (session.next_seq, session.is_caught_up());
@@ -810,7 +949,13 @@ pub(crate) fn asks_for<'a>(args: impl Iterator<Item = &'a [u8]>, option: &[u8]) 
     false
 }
 
-const LOST: &str = "the connection on which a server tracked for it was lost";
+/// What a session may have switched on at each of its servers, beside tracking.
+const SWITCHES: [(Pins, &str); 2] = [
+    (Pins::NO_TOUCH, "NO-TOUCH"),
+    (Pins::IMPORT, "IMPORT-SOURCE"),
+];
+
+const LOST: &str = "the connection that a server knew it by was lost";
 pub(crate) const AWAY: &str = "CLIENT TRACKING: no connection to the server";
 
 #[cfg(test)]
@@ -857,7 +1002,7 @@ mod tests {
         let ask = |tracker: &mut Tracker, words: &str, is_agreed| {
             let mut request = Vec::new();
             encode::request(&mut request, &words.split(' ').collect::<Vec<_>>());
-            tracker.asked = Some(request.clone());
+            tracker.asked = Some(Asked::Tracking(request.clone()));
             tracker.settle(is_agreed);
             request
         };
@@ -879,7 +1024,7 @@ mod tests {
         let mut tracker = Tracker::default();
         let large = vec![b'a'; TRACKING_BYTES_MAX];
         assert!(tracker.has_room_for(&large));
-        tracker.asked = Some(large.clone());
+        tracker.asked = Some(Asked::Tracking(large.clone()));
         tracker.settle(true);
         assert!(tracker.has_room_for(&large), "it is kept already");
         assert!(!tracker.has_room_for(b"b"));

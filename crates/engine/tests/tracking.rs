@@ -444,3 +444,113 @@ fn own_answer_comes_behind_what_the_server_has_told() {
         assert_eq!(world.got(session), [&invalidation("k"), ":1\r\n"].concat());
     }
 }
+
+/// Reads that touch no key: the property holds at each server, and ends with OFF.
+#[test]
+fn no_touch_holds_at_each_server_of_a_session() {
+    let mut world = World::new(sharded(2));
+    let session = resp3(&mut world);
+    world.asks(session, &["CLIENT NO-TOUCH ON"]);
+    know_commands(&mut world);
+    let own = world.connect();
+    let server = world.server_of(own);
+    assert_eq!(
+        world.sent(own).as_bytes(),
+        requests(&["CLIENT NO-TOUCH ON"])
+    );
+    world.says(own, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+    let key = world.key_at(server, "k");
+    world.asks(session, &[&format!("GET {key}")]);
+    assert_eq!(
+        world.sent(own).as_bytes(),
+        requests(&[&format!("GET {key}")])
+    );
+    world.says(own, bulk("v"));
+    assert_eq!(world.got(session), bulk("v"));
+    let other = read_untouched(&mut world, session, 1 - server);
+    world.asks(session, &["CLIENT NO-TOUCH OFF"]);
+    world.allows_transactions(own);
+    world.allows_transactions(other);
+    know_commands(&mut world);
+    assert_eq!(world.got(session), "+OK\r\n");
+    let mut closed = world.closed_links();
+    closed.sort_by_key(|link| link.index());
+    assert_eq!(closed, [own, other]);
+}
+
+/// The servers do not say which commands they have.
+fn know_commands(world: &mut World) {
+    for link in world.all_shared.clone() {
+        world.allows_transactions(link);
+    }
+}
+
+/// The session reads at a server where NO-TOUCH alone is on.
+fn read_untouched(world: &mut World, session: SessionId, at: usize) -> LinkId {
+    let get = format!("GET {}", world.key_at(at, "k"));
+    world.asks(session, &[&get]);
+    let link = world.connect();
+    assert_eq!(
+        world.sent(link).as_bytes(),
+        requests(&["CLIENT NO-TOUCH ON", &get])
+    );
+    world.says(link, format!("+OK\r\n{}", bulk("v")));
+    assert_eq!(world.got(session), bulk("v"));
+    link
+}
+
+/// The session keeps its links as long as one of the two is on.
+#[test]
+fn no_touch_and_tracking_end_apart() {
+    let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
+    world.asks(session, &["CLIENT NO-TOUCH ON"]);
+    know_commands(&mut world);
+    assert_eq!(
+        world.sent(own).as_bytes(),
+        requests(&["CLIENT NO-TOUCH ON"])
+    );
+    world.says(own, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+    world.asks(session, &["CLIENT TRACKING OFF"]);
+    assert_eq!(world.got(session), "+OK\r\n");
+    assert_eq!(
+        world.sent(own).as_bytes(),
+        requests(&["CLIENT TRACKING OFF"])
+    );
+    world.says(own, "+OK\r\n");
+    assert!(world.closed_links().is_empty());
+    read_untouched(&mut world, session, 1 - server);
+    world.lose(own);
+    assert_eq!(world.closed_sessions(), [session]);
+    assert!(!world.got(session).contains("invalidate"));
+}
+
+/// Redis before 7.2 does not know the command.
+#[test]
+fn no_touch_that_a_server_refuses_leaves_nothing() {
+    let mut world = World::new(sharded(2));
+    let session = resp3(&mut world);
+    world.asks(session, &["CLIENT NO-TOUCH ON"]);
+    know_commands(&mut world);
+    let own = world.connect();
+    world.says(own, "-ERR unknown subcommand\r\n");
+    assert_eq!(world.got(session), "-ERR unknown subcommand\r\n");
+    assert_eq!(world.closed_links(), [own]);
+    world.asks(session, &["CLIENT NO-TOUCH OFF"]);
+    assert!(world.connecting().is_empty(), "a shared link carries it");
+    assert!(world.closed_sessions().is_empty());
+}
+
+#[test]
+fn no_touch_in_a_transaction_of_several_servers_is_refused() {
+    let mut world = World::new(sharded(2));
+    let session = resp3(&mut world);
+    world.asks(session, &["MULTI", "CLIENT NO-TOUCH ON"]);
+    know_commands(&mut world);
+    let told = world.got(session);
+    assert!(
+        told.contains("'client no-touch'") && told.contains("MULTI"),
+        "{told}"
+    );
+}

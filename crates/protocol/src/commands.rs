@@ -140,8 +140,7 @@ pub enum Spread {
     Node,
     /// Nobody: we answer.
     Here,
-    /// Nobody, as it is about one connection and a client has one to each server: refused, unless it switches off
-    /// what therefore cannot be on.
+    /// It is about one connection, and the session has one to each server: each server that the session asks.
     Off,
     /// Nobody: refused.
     Refused,

@@ -82,12 +82,12 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("client|getredir" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|help" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; None; false false; 0 0),
     row!("client|id" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
-    row!("client|import-source" 3 [NOSCRIPT LOADING STALE] [VALKEY_9_1] [] Specs 0 | Pinned; Write; Off One; None; None; false false; 0 0),
+    row!("client|import-source" 3 [NOSCRIPT LOADING STALE] [VALKEY_9_1] [] Specs 0 | Pinned; Write; Off AllSucceeded; None; None; false false; 0 0),
     row!("client|info" 2 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0),
     row!("client|kill" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0),
     row!("client|list" -2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0),
     row!("client|no-evict" 3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
-    row!("client|no-touch" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Pinned; Write; Off One; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
+    row!("client|no-touch" 3 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Pinned; Write; Off AllSucceeded; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]
     row!("client|pause" -3 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0),
     row!("client|reply" 3 [NOSCRIPT LOADING STALE NO_MULTI] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy no_multi]
     row!("client|setinfo" 4 [NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0), // flags: redis-8.2 [], valkey-9.1 [allow_busy]

@@ -243,6 +243,49 @@ fn client_is_told_by_all_parts_of_a_pool() {
     );
 }
 
+/// Reads of a session with CLIENT NO-TOUCH are no use of a key, whichever server has it.
+#[test]
+fn no_touch_holds_before_all_parts_of_a_pool() {
+    let parts = Parts::start();
+    let mut client = Client::connect(parts.proxy.address());
+    if client.call("CLIENT NO-TOUCH ON").error().is_some() {
+        // Servers before Redis 7.2 do not know it.
+        return;
+    }
+    let each = [keys("x"), keys("c:"), keys("s:")];
+    let some: Vec<&str> = each
+        .iter()
+        .flat_map(|keys| keys[..8].iter().map(String::as_str))
+        .collect();
+    let mut other = Client::connect(parts.proxy.address());
+    for key in &some {
+        assert_eq!(other.call(&format!("SET {key} 1")), Value::ok());
+    }
+    // The server counts in whole seconds.
+    thread::sleep(Duration::from_millis(2_100));
+    let idle = |other: &mut Client, key: &str| match other.call(&format!("OBJECT IDLETIME {key}")) {
+        Value::Integer(seconds) => seconds,
+        reply => panic!("{key}: {reply:?}"),
+    };
+    for key in &some {
+        assert_eq!(client.call(&format!("GET {key}")), Value::bulk("1"));
+    }
+    assert!(
+        client
+            .call(&format!("MGET {}", some.join(" ")))
+            .error()
+            .is_none()
+    );
+    for key in &some {
+        assert!(idle(&mut other, key) >= 1, "{key} was touched");
+    }
+    assert_eq!(client.call("CLIENT NO-TOUCH OFF"), Value::ok());
+    for key in &some {
+        assert_eq!(client.call(&format!("GET {key}")), Value::bulk("1"));
+        assert_eq!(idle(&mut other, key), 0, "{key}");
+    }
+}
+
 /// The notes of one server are lost: the cache must not be believed.
 #[test]
 fn client_is_closed_when_a_node_is_lost() {
