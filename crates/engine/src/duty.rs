@@ -100,6 +100,8 @@ pub(crate) enum Duty {
     FlushScripts,
     /// A large request that runs code: its reply is passed on, whatever it says.
     Code,
+    /// SHUTDOWN: a server that does it closes the connection, and so is its session closed.
+    Shutdown,
     /// Own: asks the server whether it really refused the request of this session with this number.
     Proof {
         session: Key,
@@ -242,7 +244,7 @@ impl Duty {
     /// Whether the next reply must be whole before anything can be done with it.
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
-            Duty::Pass | Duty::Script | Duty::Code => false,
+            Duty::Pass | Duty::Script | Duty::Code | Duty::Shutdown => false,
             Duty::Block {
                 before, came, exec, ..
             } => came < before || exec.is_some(),
@@ -374,7 +376,7 @@ impl Engine {
             }
             _ if cut => self.pass_on(entry, reply),
             Duty::Dismissal { of } => self.dismissed(of, reply),
-            Duty::Pass | Duty::Code => self.pass_on(entry, reply),
+            Duty::Pass | Duty::Code | Duty::Shutdown => self.pass_on(entry, reply),
             Duty::Scan {
                 number,
                 next,

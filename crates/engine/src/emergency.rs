@@ -1,4 +1,4 @@
-//! Links for commands that must not wait for a bound: SCRIPT KILL and its like.
+//! Links for commands that must not wait for a bound: SCRIPT KILL, SHUTDOWN and their like.
 //!
 //! They are outside all other bounds, so each server has few: [`EMERGENCY_LINKS_PER_SERVER`]. A
 //! link whose command is done stays for the next such command. It closes when none comes for

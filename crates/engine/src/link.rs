@@ -361,6 +361,16 @@ impl Link {
         self.waits && matches!(self.role, Role::Pinned { .. })
     }
 
+    /// The session whose SHUTDOWN the server has, and has not answered.
+    pub(crate) fn is_shut_down_by(&self) -> Option<Key> {
+        let mut with_duty = self.ledger.iter().filter(|entry| entry.duty);
+        let at = self
+            .duties
+            .iter()
+            .position(|duty| matches!(duty, Duty::Shutdown))?;
+        with_duty.nth(at).map(|entry| entry.session)
+    }
+
     /// Whether a session waits here for the answer to its CLIENT TRACKING ON.
     pub(crate) fn is_asked_to_track(&self) -> bool {
         let mut duties = self.duties.iter();

@@ -315,9 +315,9 @@ impl Engine {
         placed
     }
 
-    /// Places a command that stops the scripts of other sessions: SCRIPT KILL and its like. It must
-    /// not wait for a link that these sessions hold. If all pinned links are taken, it gets an
-    /// emergency link.
+    /// Places a command that stops the scripts of other sessions, or the server: SCRIPT KILL and
+    /// its like. It must not wait for a link that these sessions hold. If all pinned links are
+    /// taken, it gets an emergency link.
     pub(crate) fn place_urgent(
         &mut self,
         key: Key,

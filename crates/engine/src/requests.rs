@@ -657,6 +657,9 @@ impl Engine {
             _ if alone && may_wait(id) => self.place_waiting(key, request, |engine| {
                 engine.place_alone(key, bytes, (reads, named), Pins::ONCE, true)
             }),
+            _ if alone && id == id::SHUTDOWN => {
+                self.place_urgent(key, bytes, (false, Some(Duty::Shutdown)))
+            }
             _ if alone => self.place_urgent(key, bytes, (reads, named)),
             Answer::Conditional(Condition::Script) => self.place_script(key, request),
             Answer::Conditional(Condition::Count) => self.place_counted(key, request),

@@ -181,7 +181,11 @@ impl Engine {
         let shared = role.is_manys();
         // A server that refuses the link is there: its words go to the client.
         let is_away = was_up || !retries && refusal.is_none();
-        if link.sends == Sends::Nothing || is_away && link.holds_a_waiter() {
+        let shut_down_by = link.is_shut_down_by().filter(|_| was_up);
+        if link.sends == Sends::Nothing
+            || is_away && link.holds_a_waiter()
+            || shut_down_by.is_some()
+        {
             // The client has left, or is closed in place of an error.
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
@@ -300,6 +304,10 @@ impl Engine {
         }
         for entry in gone {
             self.fail(entry, Fate::Unknown, lost);
+        }
+        if let Some(session) = shut_down_by {
+            // As the server closes the connection of that client.
+            self.close_when_answered(session);
         }
         for entry in stranded {
             self.fail_unsent(key, entry, lost);

@@ -493,3 +493,33 @@ fn read_behind_the_last_entry_is_not_polled() {
     assert_eq!(world.sent(world.shared), "");
     assert!(world.got(reads).starts_with("-NOTSENT"));
 }
+
+/// SHUTDOWN must not wait behind the script that it is to end. Its client is closed, as by the server.
+#[test]
+fn shutdown_finds_a_link_though_all_are_taken() {
+    let mut world = World::new(impatient());
+    let first = world.accept();
+    world.asks(first, &["BLPOP a 0"]);
+    world.connect();
+    let busy = world.accept();
+    world.asks(busy, &["EVAL loop 0"]);
+    let operator = world.accept();
+    world.asks(operator, &["SHUTDOWN NOSAVE"]);
+    let link = world.connect();
+    assert_eq!(world.sent(link).as_bytes(), requests(&["SHUTDOWN NOSAVE"]));
+    world.lose(link);
+    assert_eq!(world.got(operator), "");
+    assert_eq!(world.closed_sessions(), [operator]);
+}
+
+/// A server that refuses SHUTDOWN says why.
+#[test]
+fn shutdown_that_is_refused_closes_no_session() {
+    let mut world = World::new(impatient());
+    let operator = world.accept();
+    world.asks(operator, &["SHUTDOWN"]);
+    let link = world.connect();
+    world.says(link, "-ERR Errors trying to SHUTDOWN. Check logs.\r\n");
+    assert!(world.got(operator).starts_with("-ERR Errors"));
+    assert!(world.closed_sessions().is_empty());
+}

@@ -345,7 +345,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("setex" 4 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([OW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; None; false false; 0 0),
     row!("setnx" 3 [WRITE DENYOOM FAST] [REDIS_8_2 VALKEY_9_1] [key!([OW INSERT] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; None; false false; 0 0),
     row!("setrange" 4 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([RW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; None; false false; 0 0),
-    row!("shutdown" -1 [ADMIN NOSCRIPT LOADING STALE NO_MULTI ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Refused One; None; None; false true; 0 0),
+    row!("shutdown" -1 [ADMIN NOSCRIPT LOADING STALE NO_MULTI ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Alone; Write; Refused One; None; None; false true; 0 0),
     row!("sinter" -2 [READONLY] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Read; Owner One; None; None; true false; 0 0),
     row!("sintercard" -3 [READONLY MOVABLEKEYS] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Count { number: 0, first: 1, step: 1 })] Specs 0 | Server; Read; Owner One; None; None; true false; 0 0),
     row!("sinterstore" -3 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([OW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 }), key!([RO ACCESS] Index(2), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Write; Owner One; None; None; false false; 0 0),

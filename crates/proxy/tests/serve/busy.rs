@@ -136,6 +136,38 @@ fn looping_script_of_a_plain_server_leaves_others_busy() {
     });
 }
 
+/// A script that has written cannot be killed: SHUTDOWN NOSAVE ends it with its server. It finds a
+/// link though all are taken, and its client is closed as by the server.
+#[test]
+fn looping_script_that_has_written_is_ended_by_shutdown() {
+    let bounds = [
+        "--pinned-links-max=1",
+        "--links-max=2",
+        "--streaming-links-max=1",
+        "--refuse-commands=none",
+    ];
+    before_every_server(&Options::with(&[&ARGS[..], &bounds].concat()), |target| {
+        target.direct_client().call(LIMIT);
+        let mut operator = target.client();
+        let mut waiter = target.client();
+        waiter.send(&request(&["BLPOP", "nothing", "0"]));
+        let mut elsewhere = target.client();
+        elsewhere.call("SELECT 1");
+        elsewhere.call("GET {a}");
+        let mut caught = target.client();
+        let script = "redis.call('SET', KEYS[1], 1) while true do end";
+        caught.send(&request(&["EVAL", script, "1", "{a}"]));
+        wait_until("the server is busy", SOON, || {
+            is_busy(&target.direct_client().call("GET {a}"))
+        });
+        let kept = operator.call("SCRIPT KILL");
+        let text = kept.error().unwrap_or_default();
+        assert!(text.starts_with("UNKILLABLE "), "{kept:?}");
+        operator.send(&request(&["SHUTDOWN", "NOSAVE"]));
+        operator.expect_closed();
+    });
+}
+
 /// A script that is slow and not yet too slow delays others, who then get their replies.
 #[test]
 fn slow_script_below_the_limit_delays_others() {
