@@ -1173,13 +1173,18 @@ impl Engine {
         if role.is_bounded_by_links_max() && !self.make_room_for_link() {
             return None;
         }
+        Some(self.insert_link(key, role))
+    }
+
+    /// The same, whatever `links_max` says.
+    pub(crate) fn insert_link(&mut self, key: LinkKey, role: Role) -> Key {
         let max_delay_us = self.pool_of(key.server).flush.max_delay_us;
         let mut link = Link::new(key, role, max_delay_us, self.now);
         let pool = self.pool_of(key.server);
         link.heeds = role != Role::Probe
             && (pool.cluster().is_some() || pool.watch.is_some() && role != Role::Sentinel);
         self.pinned_links += u32::from(role.is_one_sessions());
-        Some(self.links.insert(link))
+        self.links.insert(link)
     }
 
     /// Starts connecting a link that is not.

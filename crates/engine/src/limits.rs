@@ -159,8 +159,13 @@ pub const UPLOAD_BYTES_PER_S_FAIR: u64 = 4 << 20;
 /// milliseconds. Half of the deadline of a request, if that is less. Then its EXEC answers nil.
 pub const WATCH_HELD_MS: u32 = 3_000;
 
-/// Links to one server for SCRIPT KILL, FUNCTION KILL and FUNCTION STATS, one command each, if no
-/// other link is left for them. They are outside all other bounds, and stay for [`LINK_UNUSED_MS`].
+/// Links to one server that were left to what they owe, with a successor each, or are about to be.
+/// The successors are outside `links_max`, so others get the server's BUSY at that bound, too. At
+/// it: no further link is left.
+pub const TAKEOVER_LINKS_PER_SERVER: usize = 2;
+
+/// Links to one server for SCRIPT KILL, FUNCTION KILL, FUNCTION STATS and SHUTDOWN, one command
+/// each, if no other link is left for them. They are outside all other bounds, and stay for [`LINK_UNUSED_MS`].
 /// At it: the next such command waits.
 pub const EMERGENCY_LINKS_PER_SERVER: usize = 2;
 

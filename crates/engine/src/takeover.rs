@@ -26,6 +26,7 @@ use respool_protocol::encode;
 use crate::elsewhere::id_of;
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
+use crate::limits::TAKEOVER_LINKS_PER_SERVER;
 use crate::link::{Link, Role};
 use crate::pool::ServerId;
 use crate::requests::Blocked;
@@ -37,8 +38,6 @@ use crate::time::Time;
 const STUCK_MS: u64 = 50;
 /// The same in round trips, if that is longer.
 const STUCK_ROUND_TRIPS: u64 = 5;
-/// Links to one server that were left and still owe replies. At it, no further one is left.
-const LEFT_MAX: usize = 2;
 /// The pause after a successor that was not needed, milliseconds; it doubles ...
 const PAUSE_MIN_MS: u32 = 1_000;
 /// ... up to this. A server with many slow commands gets a connection in vain each time.
@@ -92,7 +91,7 @@ impl Takeover {
 
     /// Whether a successor may be connected now.
     fn may_begin(&self, now: Time) -> bool {
-        now >= self.due && self.left.len() + self.successors.len() < LEFT_MAX
+        now >= self.due && self.left.len() + self.successors.len() < TAKEOVER_LINKS_PER_SERVER
     }
 
     /// The link has got a successor, which is not up yet.
@@ -205,7 +204,7 @@ impl Engine {
         if !self.may_take_over(kind.server) {
             return None;
         }
-        let successor = self.add_link(kind, Role::Spare)?;
+        let successor = self.insert_link(kind, Role::Spare);
         self.takeover(kind.server).begin(old, successor);
         self.connect(successor);
         Some(successor)

@@ -45,6 +45,24 @@ fn busy_server_answers_others_on_a_link_of_their_own() {
     }
 }
 
+/// `links_max` does not keep others from the server's BUSY.
+#[test]
+fn stuck_link_has_a_successor_though_links_are_at_their_bound() {
+    let mut settings = settings();
+    settings.limits.links_max = 1;
+    let mut world = World::new(settings);
+    let (runs, other) = (world.accept(), world.accept());
+    world.asks(runs, &["EVAL x 0"]);
+    world.wait_ms(100);
+    world.asks(other, &["GET k"]);
+    let successor = world.connect();
+    world.says(successor, BUSY);
+    assert_eq!(world.got(other), BUSY);
+    world.says(world.shared, "-ERR killed\r\n");
+    assert_eq!(world.got(runs), "-ERR killed\r\n");
+    assert_eq!(world.engine.counters().links, 1);
+}
+
 /// Reads that stood behind the script already are asked again; a write there waits for the script.
 #[test]
 fn reads_behind_a_script_are_asked_again_on_the_successor() {

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use respool_engine::limits::{
     EMERGENCY_LINKS_PER_SERVER, LINKS_PER_SERVER, LOGIN_PROBES_PER_SERVER,
+    TAKEOVER_LINKS_PER_SERVER,
 };
 use respool_engine::settings::{Address, Settings};
 use respool_engine::{Action, Answer, Engine, Lines, Peer, Question, SessionId, Time, Worker};
@@ -391,7 +392,9 @@ impl Whole<'_> {
     fn check_bounds(&self) {
         let (limits, counters) = (&self.settings.limits, self.engine.counters());
         let servers = self.addresses.len() + 2;
-        let beside = servers * (LOGIN_PROBES_PER_SERVER + EMERGENCY_LINKS_PER_SERVER);
+        let beside =
+            LOGIN_PROBES_PER_SERVER + EMERGENCY_LINKS_PER_SERVER + TAKEOVER_LINKS_PER_SERVER;
+        let beside = servers * beside;
         let links = (limits.links_max as usize).max(LINKS_PER_SERVER * servers);
         let most = links + limits.pinned_links_max as usize + beside;
         assert!(
