@@ -724,7 +724,10 @@ impl Engine {
             };
             return Err(not_in_subscription(name.as_bytes(), before_7));
         }
-        if self.settings.refused.contains(&id) {
+        let is_debug_object =
+            || argc > 1 && id == id::DEBUG && commands::is_word(arg(1), b"object");
+        let passes = || self.settings.passes_debug_object && is_debug_object();
+        if self.settings.refused.contains(&id) && !passes() {
             self.counters.refused += 1;
             return Err(format!(
                 "ERR respool: '{}' is refused by the configuration (refuse-commands)",

@@ -28,8 +28,10 @@ pub struct Settings {
     pub away_error: AwayError,
     /// Whether subscribers of a lost link are closed.
     pub lost_subscriptions: LostSubscriptions,
-    /// Commands that nobody may use.
+    /// Commands that no client may use.
     pub refused: HashSet<CommandId>,
+    /// DEBUG OBJECT passes, even if DEBUG is refused.
+    pub passes_debug_object: bool,
 }
 
 /// What happens at a bound.

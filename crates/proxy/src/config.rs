@@ -137,6 +137,7 @@ impl Config {
                 away_error: values.away_error,
                 lost_subscriptions: values.lost_subscriptions,
                 refused: values.refused.iter().copied().collect(),
+                passes_debug_object: values.passes_debug_object,
             },
             password_files: files,
             socket_access: SocketAccess {

@@ -201,6 +201,7 @@ pub(crate) struct Values {
     pub(crate) backend_password: Option<String>,
     pub(crate) backend_password_file: Option<PathBuf>,
     pub(crate) refused: Vec<CommandId>,
+    pub(crate) passes_debug_object: bool,
     pub(crate) flush: FlushRule,
     pub(crate) timeouts: Timeouts,
     pub(crate) drain_timeout_ms: u32,
@@ -239,6 +240,8 @@ impl Default for Values {
             backend_password: None,
             backend_password_file: None,
             refused: commands::all().filter(|id| id.get().dangerous).collect(),
+            // It only reads, as DUMP does.
+            passes_debug_object: true,
             flush: FlushRule::default(),
             timeouts: Timeouts::default(),
             drain_timeout_ms: 10_000,
@@ -687,15 +690,26 @@ pub(crate) static OPTIONS: &[Opt] = &[
         topic: Topic::Access,
         kind: Kind::List {
             push: |values, text| {
-                if text != "none" {
-                    values.refused.extend(parse_commands(text)?);
+                let (passing, refused): (Vec<&str>, Vec<&str>) = text
+                    .split(',')
+                    .partition(|name| is_debug_object_passed(name));
+                values.passes_debug_object |= !passing.is_empty();
+                if text != "none" && !refused.is_empty() {
+                    values.refused.extend(parse_commands(&refused.join(","))?);
                 }
                 Ok(())
             },
-            clear: |values| values.refused.clear(),
+            clear: |values| {
+                values.refused.clear();
+                values.passes_debug_object = false;
+            },
             get: |values| match &values.refused[..] {
                 [] => vec!["none".into()],
-                refused => refused.iter().map(|id| id.get().name.to_owned()).collect(),
+                refused => {
+                    let names = refused.iter().map(|id| id.get().name);
+                    let passing = values.passes_debug_object.then_some(DEBUG_OBJECT_PASSES);
+                    names.chain(passing).map(str::to_owned).collect()
+                }
             },
         },
         value: "COMMAND",
@@ -706,8 +720,9 @@ pub(crate) static OPTIONS: &[Opt] = &[
                clients, prevents that: `ACL SETUSER NAME -flushall`. A command that was renamed on the \
                server is refused by both names. \
                `none` for no such command. Names as in `config|set`; the name of a command that has subcommands stands for all of \
-               them. Several names may be given at once, with commas between them. What is given \
-               replaces the default, which is what one client could do to all others.",
+               them. Several names may be given at once, with commas between them. `!debug|object` lets DEBUG \
+               OBJECT pass though `debug` is refused. What is given replaces the default, which is what one client \
+               could do to all others.",
         example: "shutdown,flushall,config",
         ..OPTION
     },
@@ -1569,6 +1584,13 @@ fn parse_user(text: &str) -> Result<User, String> {
         password: parse_secret(password)?,
         source: None,
     })
+}
+
+/// What lets DEBUG OBJECT pass among the commands that are refused.
+const DEBUG_OBJECT_PASSES: &str = "!debug|object";
+
+fn is_debug_object_passed(name: &str) -> bool {
+    name.trim().to_lowercase().replace(' ', "|") == DEBUG_OBJECT_PASSES
 }
 
 /// Names of commands with commas between them; a container stands for its subcommands, too.

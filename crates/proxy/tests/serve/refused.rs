@@ -58,6 +58,42 @@ fn what_is_refused_says_so_and_leaves_the_session_and_its_neighbours_as_they_wer
     }
 }
 
+/// DEBUG OBJECT only reads. Who names DEBUG refuses all of it.
+#[test]
+fn debug_object_passes_unless_debug_is_named() {
+    let is_refused = |reply: Value| {
+        let text = reply.error().unwrap_or_default().to_owned();
+        text.contains("refuse-commands")
+    };
+    for binary in installed() {
+        let named = ["--refuse-commands", "shutdown,debug"];
+        let both = ["--refuse-commands", "debug,!debug|object"];
+        for (args, passes) in [(&[][..], true), (&named, false), (&both, true)] {
+            let target = Target::proxied(&binary, &Options::with(args));
+            let mut client = target.client();
+            assert_eq!(client.call("SET key value"), Value::ok());
+            for request in ["DEBUG OBJECT key", "debug object key"] {
+                assert_eq!(
+                    is_refused(client.call(request)),
+                    !passes,
+                    "{args:?}: {request}"
+                );
+            }
+            for request in [
+                "DEBUG SLEEP 0",
+                "DEBUG",
+                "DEBUG OBJECTS",
+                "DEBUG PROTOCOL null",
+            ] {
+                assert!(is_refused(client.call(request)), "{args:?}: {request}");
+            }
+            client.call("MULTI");
+            assert_eq!(is_refused(client.call("DEBUG OBJECT key")), !passes);
+            assert!(is_refused(client.call("DEBUG SLEEP 0")));
+        }
+    }
+}
+
 #[test]
 fn the_forms_that_do_not_block_work() {
     on_every_target(&Options::default(), |target| {
