@@ -4,32 +4,29 @@
 //! again'. The other requests may have been executed. So only a request that is alone gets such an
 //! error.
 
-/// What a session has sent since it was owed nothing.
+/// What a session has sent since it was owed nothing and had taken all replies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Burst {
+    /// The bytes that the session had sent before.
+    sent_before: u64,
     /// The place of its first request in the order of replies.
     first: u32,
-    /// All bytes of the burst. A burst of more than 4 GiB has more than one request.
-    bytes: u32,
-    /// The bytes of the request that was placed last off the short way.
+    /// The request that came last off the short way: its place ...
     placed: u32,
+    /// ... and its bytes.
+    placed_bytes: u64,
 }
 
 impl Burst {
-    /// The client sent `bytes`. `is_new`: it was owed nothing, no byte of it waited, and it had been
-    /// given all replies. Then the next request has the place `seq`.
-    pub(crate) fn grow(&mut self, is_new: bool, seq: u32, bytes: usize) {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        if is_new {
-            (self.first, self.bytes, self.placed) = (seq, bytes, 0);
-        } else {
-            self.bytes = self.bytes.saturating_add(bytes);
-        }
+    /// A burst begins. Its first request has the place `seq`.
+    #[inline]
+    pub(crate) fn begin(&mut self, seq: u32, sent_before: u64) {
+        (self.first, self.sent_before) = (seq, sent_before);
     }
 
-    /// A request of so many bytes is to be placed.
-    pub(crate) fn place(&mut self, bytes: usize) {
-        self.placed = u32::try_from(bytes).unwrap_or(u32::MAX);
+    /// A request of so many bytes is to have the place `seq`.
+    pub(crate) fn place(&mut self, seq: u32, bytes: usize) {
+        (self.placed, self.placed_bytes) = (seq, bytes as u64);
     }
 
     /// No request of the burst counts as alone, because to repeat the request would not repeat all
@@ -38,9 +35,11 @@ impl Burst {
         self.first = self.first.wrapping_sub(1);
     }
 
-    /// Whether the request that is being placed is alone. It will have the place `seq`.
-    pub(crate) fn is_alone(&self, seq: u32) -> bool {
-        self.first == seq && self.bytes == self.placed
+    /// Whether the request that is to have the place `seq` is alone, of all that the session has
+    /// sent: so many bytes.
+    pub(crate) fn is_alone(&self, seq: u32, sent: u64) -> bool {
+        let bytes = sent.wrapping_sub(self.sent_before);
+        (self.first, self.placed, self.placed_bytes) == (seq, seq, bytes)
     }
 
     /// Whether the request at `seq` is alone. The next one will have the place `next_seq`, and
@@ -55,51 +54,39 @@ mod tests {
     use super::*;
 
     const SEQ: u32 = u32::MAX;
+    const BEFORE: u64 = 1_000;
 
+    /// A burst whose first request has so many bytes.
     fn burst(bytes: usize) -> Burst {
         let mut burst = Burst::default();
-        burst.grow(true, SEQ, bytes);
+        burst.begin(SEQ, BEFORE);
+        burst.place(SEQ, bytes);
         burst
     }
 
-    /// One request that came whole is alone, before it has its place and after that.
+    /// One request that came whole or in parts is alone, before it has its place and after that.
     #[test]
-    fn request_that_came_whole_is_alone() {
-        let mut burst = burst(10);
-        burst.place(10);
-        assert!(burst.is_alone(SEQ));
+    fn request_that_came_alone_is_alone() {
+        let burst = burst(10);
+        assert!(burst.is_alone(SEQ, BEFORE + 10));
         assert!(burst.was_alone(SEQ, 0, 0));
     }
 
-    /// One request that came in two reads is alone.
-    #[test]
-    fn request_that_came_in_parts_is_alone() {
-        let mut burst = burst(4);
-        burst.grow(false, SEQ, 6);
-        burst.place(10);
-        assert!(burst.is_alone(SEQ));
-    }
-
-    /// The first request of a pipeline is not alone, in whatever parts the pipeline came.
+    /// The first request of a pipeline is not alone.
     #[test]
     fn first_of_a_pipeline_is_not_alone() {
-        let mut together = burst(20);
-        together.place(10);
-        assert!(!together.is_alone(SEQ));
-        let mut apart = burst(10);
-        apart.place(10);
-        apart.grow(false, 0, 10);
-        assert!(!apart.is_alone(SEQ));
-        assert!(!burst(20).was_alone(SEQ, 1, 0), "the second has its place");
-        assert!(!burst(20).was_alone(SEQ, 0, 10), "the second waits");
+        let burst = burst(10);
+        assert!(!burst.is_alone(SEQ, BEFORE + 20));
+        assert!(!burst.was_alone(SEQ, 1, 0), "the second has its place");
+        assert!(!burst.was_alone(SEQ, 0, 10), "the second waits");
     }
 
     /// The last request of a pipeline is not alone, although all others were answered.
     #[test]
     fn last_of_a_pipeline_is_not_alone() {
-        let mut burst = burst(20);
-        burst.place(10);
-        assert!(!burst.is_alone(0));
+        let mut burst = burst(10);
+        burst.place(0, 10);
+        assert!(!burst.is_alone(0, BEFORE + 20));
         assert!(!burst.was_alone(0, 1, 0));
     }
 
@@ -107,22 +94,12 @@ mod tests {
     #[test]
     fn request_that_counts_as_many_is_not_alone() {
         let mut burst = burst(10);
-        burst.place(10);
         burst.count_as_many();
-        assert!(!burst.is_alone(SEQ));
+        assert!(!burst.is_alone(SEQ, BEFORE + 10));
         assert!(!burst.was_alone(SEQ, 0, 0));
-        burst.grow(true, 0, 10);
-        assert!(!burst.is_alone(0), "it is not placed yet");
-        burst.place(10);
-        assert!(burst.is_alone(0));
-    }
-
-    /// A new burst begins when the session was owed nothing.
-    #[test]
-    fn request_after_a_pipeline_is_alone() {
-        let mut burst = burst(20);
-        burst.grow(true, 1, 10);
-        burst.place(10);
-        assert!(burst.is_alone(1));
+        burst.begin(0, BEFORE + 10);
+        assert!(!burst.is_alone(0, BEFORE + 20), "it is not placed yet");
+        burst.place(0, 10);
+        assert!(burst.is_alone(0, BEFORE + 20));
     }
 }

@@ -611,13 +611,11 @@ impl Engine {
         session.active_at = self.now;
         session.bytes_in += bytes.len() as u64;
         self.counters.session_bytes_in += bytes.len() as u64;
-        let is_new = session.is_caught_up() && session.held.is_empty() && session.out.is_empty();
-        session.burst.grow(is_new, session.next_seq, bytes.len());
         if session.flags.any(Flags::CLOSING | Flags::ENDED) {
             return;
         }
         if session.held.is_empty() {
-            let used = self.take_requests(key, bytes);
+            let used = self.take_requests(key, bytes, true);
             self.hold_back(key, &bytes[used..]);
         } else {
             self.hold_back(key, bytes);
@@ -890,7 +888,7 @@ impl Engine {
             return;
         };
         let mut held = std::mem::take(&mut session.held);
-        let used = self.take_requests(key, &held);
+        let used = self.take_requests(key, &held, false);
         self.held_bytes -= held.len();
         match self.sessions.get_mut(key) {
             Some(session) if used < held.len() && !session.flags.any(Flags::CLOSING) => {

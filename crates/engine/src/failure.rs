@@ -88,7 +88,10 @@ const NOT_EXECUTED: &str = "the command was not executed";
 impl Engine {
     /// The code for a request that is being placed, if its server is away.
     pub(crate) fn away_error(&self, session: Key) -> AwayError {
-        self.away_error_if(session, |session| session.burst.is_alone(session.next_seq))
+        self.away_error_if(session, |session| {
+            let (seq, sent) = (session.next_seq, session.bytes_in);
+            session.burst.is_alone(seq, sent)
+        })
     }
 
     /// The code for a request that was placed, if its server is away.

@@ -127,8 +127,9 @@ const NO_DEBUGGER: &[u8] =
 
 impl Engine {
     /// Takes requests from `input` until it ends or the session must wait; returns how many bytes
-    /// are done with. The rest is to be given again, with more behind it.
-    pub(crate) fn take_requests(&mut self, key: Key, input: &[u8]) -> usize {
+    /// are done with. The rest is to be given again, with more behind it. `is_fresh`: the client has
+    /// just sent all of it.
+    pub(crate) fn take_requests(&mut self, key: Key, input: &[u8], is_fresh: bool) -> usize {
         let Some(session) = self.sessions.get_mut(key) else {
             return input.len();
         };
@@ -139,6 +140,10 @@ impl Engine {
             .unwrap_or_default();
         self.held_bytes -= scanner.held_bytes();
         if session.is_caught_up() {
+            if is_fresh && session.out.is_empty() {
+                let sent_before = session.bytes_in.wrapping_sub(input.len() as u64);
+                session.burst.begin(session.next_seq, sent_before);
+            }
             self.note_return(key);
         }
         let mut at = 0;
@@ -497,7 +502,7 @@ impl Engine {
         self.counters.requests -= 1;
         let flags = match self.sessions.get_mut(key) {
             Some(session) => {
-                session.burst.place(bytes.len());
+                session.burst.place(session.next_seq, bytes.len());
                 session.flags
             }
             None => Flags::default(),
