@@ -4,29 +4,39 @@
 //! again'. The other requests may have been executed. So only a request that is alone gets such an
 //! error.
 
-/// What a session has sent since it was owed nothing and had taken all replies.
+/// What a session has sent since it was owed nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Burst {
-    /// The bytes that the session had sent before.
-    sent_before: u64,
     /// The place of its first request in the order of replies.
     first: u32,
+    /// Its bytes, as far as they came before the session was owed anything for them.
+    bytes: u32,
     /// The request that came last off the short way: its place ...
     placed: u32,
     /// ... and its bytes.
-    placed_bytes: u64,
+    placed_bytes: u32,
+}
+
+/// More bytes than a burst counts are as many as it counts.
+fn counted(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 impl Burst {
-    /// A burst begins. Its first request has the place `seq`.
+    /// A burst begins with so many bytes. Its first request has the place `seq`.
     #[inline]
-    pub(crate) fn begin(&mut self, seq: u32, sent_before: u64) {
-        (self.first, self.sent_before) = (seq, sent_before);
+    pub(crate) fn begin(&mut self, seq: u32, bytes: usize) {
+        (self.first, self.bytes) = (seq, counted(bytes));
+    }
+
+    /// More bytes came behind those that wait.
+    pub(crate) fn extend(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(counted(bytes));
     }
 
     /// A request of so many bytes is to have the place `seq`.
     pub(crate) fn place(&mut self, seq: u32, bytes: usize) {
-        (self.placed, self.placed_bytes) = (seq, bytes as u64);
+        (self.placed, self.placed_bytes) = (seq, counted(bytes));
     }
 
     /// No request of the burst counts as alone, because to repeat the request would not repeat all
@@ -35,11 +45,9 @@ impl Burst {
         self.first = self.first.wrapping_sub(1);
     }
 
-    /// Whether the request that is to have the place `seq` is alone, of all that the session has
-    /// sent: so many bytes.
-    pub(crate) fn is_alone(&self, seq: u32, sent: u64) -> bool {
-        let bytes = sent.wrapping_sub(self.sent_before);
-        (self.first, self.placed, self.placed_bytes) == (seq, seq, bytes)
+    /// Whether the request that is to have the place `seq` is alone.
+    pub(crate) fn is_alone(&self, seq: u32) -> bool {
+        (self.first, self.placed, self.placed_bytes) == (seq, seq, self.bytes)
     }
 
     /// Whether the request at `seq` is alone. The next one will have the place `next_seq`, and
@@ -54,39 +62,47 @@ mod tests {
     use super::*;
 
     const SEQ: u32 = u32::MAX;
-    const BEFORE: u64 = 1_000;
 
-    /// A burst whose first request has so many bytes.
+    /// A burst of so many bytes, whose first request has 10.
     fn burst(bytes: usize) -> Burst {
         let mut burst = Burst::default();
-        burst.begin(SEQ, BEFORE);
-        burst.place(SEQ, bytes);
+        burst.begin(SEQ, bytes);
+        burst.place(SEQ, 10);
         burst
     }
 
     /// One request that came whole or in parts is alone, before it has its place and after that.
     #[test]
     fn request_that_came_alone_is_alone() {
-        let burst = burst(10);
-        assert!(burst.is_alone(SEQ, BEFORE + 10));
-        assert!(burst.was_alone(SEQ, 0, 0));
+        for came_first in [10, 4] {
+            let mut burst = burst(came_first);
+            burst.extend(10 - came_first);
+            assert!(burst.is_alone(SEQ));
+            assert!(burst.was_alone(SEQ, 0, 0));
+        }
     }
 
     /// The first request of a pipeline is not alone.
     #[test]
     fn first_of_a_pipeline_is_not_alone() {
-        let burst = burst(10);
-        assert!(!burst.is_alone(SEQ, BEFORE + 20));
+        let mut burst = burst(20);
+        assert!(!burst.is_alone(SEQ));
         assert!(!burst.was_alone(SEQ, 1, 0), "the second has its place");
         assert!(!burst.was_alone(SEQ, 0, 10), "the second waits");
+        burst.begin(SEQ, 10);
+        burst.extend(10);
+        assert!(
+            !burst.is_alone(SEQ),
+            "the second came while the first waited"
+        );
     }
 
     /// The last request of a pipeline is not alone, although all others were answered.
     #[test]
     fn last_of_a_pipeline_is_not_alone() {
-        let mut burst = burst(10);
+        let mut burst = burst(20);
         burst.place(0, 10);
-        assert!(!burst.is_alone(0, BEFORE + 20));
+        assert!(!burst.is_alone(0));
         assert!(!burst.was_alone(0, 1, 0));
     }
 
@@ -95,11 +111,11 @@ mod tests {
     fn request_that_counts_as_many_is_not_alone() {
         let mut burst = burst(10);
         burst.count_as_many();
-        assert!(!burst.is_alone(SEQ, BEFORE + 10));
+        assert!(!burst.is_alone(SEQ));
         assert!(!burst.was_alone(SEQ, 0, 0));
-        burst.begin(0, BEFORE + 10);
-        assert!(!burst.is_alone(0, BEFORE + 20), "it is not placed yet");
+        burst.begin(0, 10);
+        assert!(!burst.is_alone(0), "it is not placed yet");
         burst.place(0, 10);
-        assert!(burst.is_alone(0, BEFORE + 20));
+        assert!(burst.is_alone(0));
     }
 }

@@ -618,6 +618,7 @@ impl Engine {
             let used = self.take_requests(key, bytes, true);
             self.hold_back(key, &bytes[used..]);
         } else {
+            session.burst.extend(bytes.len());
             self.hold_back(key, bytes);
             self.take_held(key);
         }

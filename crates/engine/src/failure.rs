@@ -88,10 +88,7 @@ const NOT_EXECUTED: &str = "the command was not executed";
 impl Engine {
     /// The code for a request that is being placed, if its server is away.
     pub(crate) fn away_error(&self, session: Key) -> AwayError {
-        self.away_error_if(session, |session| {
-            let (seq, sent) = (session.next_seq, session.bytes_in);
-            session.burst.is_alone(seq, sent)
-        })
+        self.away_error_if(session, |session| session.burst.is_alone(session.next_seq))
     }
 
     /// The code for a request that was placed, if its server is away.
@@ -110,7 +107,10 @@ impl Engine {
 
     fn away_error_if(&self, session: Key, is_alone: impl Fn(&Session) -> bool) -> AwayError {
         // A request in a transaction cannot be asked again by itself.
-        let may = |session: &Session| !session.flags.any(Flags::IN_MULTI) && is_alone(session);
+        // A client that has not taken the reply before may have sent both in one pipeline.
+        let may = |session: &Session| {
+            !session.flags.any(Flags::IN_MULTI) && session.out.is_empty() && is_alone(session)
+        };
         match self.sessions.get(session).is_some_and(may) {
             true => self.settings.away_error,
             false => AwayError::NotSent,

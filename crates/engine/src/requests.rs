@@ -140,9 +140,8 @@ impl Engine {
             .unwrap_or_default();
         self.held_bytes -= scanner.held_bytes();
         if session.is_caught_up() {
-            if is_fresh && session.out.is_empty() {
-                let sent_before = session.bytes_in.wrapping_sub(input.len() as u64);
-                session.burst.begin(session.next_seq, sent_before);
+            if is_fresh {
+                session.burst.begin(session.next_seq, input.len());
             }
             self.note_return(key);
         }
