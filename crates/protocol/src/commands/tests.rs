@@ -131,10 +131,6 @@ fn what_concerns_the_connection_is_not_passed_on_unless_it_is_known_to_be_harmle
         ("pubsub|shardnumsub", "shows the server's subscriptions"),
         ("save", "barred from transactions because it takes long"),
         (
-            "shutdown",
-            "ends the server, for everybody, as it is meant to",
-        ),
-        (
             "restore-asking",
             "carries ASKING within itself and leaves nothing behind",
         ),
