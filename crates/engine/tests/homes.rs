@@ -70,7 +70,8 @@ fn worker_that_begins_takes_the_home_of_the_others() {
     }
 }
 
-/// A worker that cannot reach the home chooses another one, and the others follow.
+/// A worker that cannot reach the home chooses another one. The others follow, and their subscribers
+/// stay.
 #[test]
 fn workers_leave_a_home_that_one_cannot_reach() {
     let directory = Arc::default();
@@ -85,9 +86,17 @@ fn workers_leave_a_home_that_one_cannot_reach() {
     let other = subscribe(&mut second);
     assert_eq!(confirm(&mut second, other), 2);
     first.wait_ms(500);
-    assert_eq!(first.closed_sessions(), [subscriber]);
-    let again = subscribe(&mut first);
-    assert_eq!(confirm(&mut first, again), 2);
+    let mut moved = first.connecting();
+    moved.retain(|link| !first.all_shared.contains(link));
+    let [moved] = moved[..] else {
+        panic!("{moved:?}");
+    };
+    assert_eq!(first.server_of(moved), 2);
+    first.up(moved);
+    assert!(first.sent(moved).contains("SUBSCRIBE"));
+    first.says(moved, ">3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n");
+    assert_eq!(first.got(subscriber), "", "it was confirmed before");
+    assert_eq!(first.closed_sessions(), []);
 }
 
 /// A session subscribes once the nodes are known, at the home that the first answer leads to.
