@@ -10,6 +10,7 @@
 //! again. A client of respool does not see the loss, so respool has to wait in its place. Only
 //! requests that were surely not executed wait.
 
+use crate::cluster::Cluster;
 use crate::engine::Engine;
 use crate::link::{Link, Role, State};
 use crate::pool::ServerId;
@@ -69,7 +70,12 @@ impl Engine {
     fn is_held(&self, link: &Link) -> bool {
         let server = self.server(link.key.server);
         let outage = server.health.outage;
-        !server.gone && outage.holds(self.now, self.settings.timeouts.outage_hold_ms)
+        let cluster = self.pool_of(link.key.server).cluster();
+        let is_replaced =
+            cluster.is_some_and(Cluster::is_known) && self.owns_nothing(link.key.server);
+        !server.gone
+            && !is_replaced
+            && outage.holds(self.now, self.settings.timeouts.outage_hold_ms)
     }
 
     /// An attempt to reach a server has failed, or its last link was lost. A server that ends closes
