@@ -327,9 +327,16 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
         };
-        let kind = self.kind_of(session);
+        // A server that runs a script may refuse SELECT, and these commands concern no database.
+        let kind = LinkKey {
+            db: 0,
+            ..self.kind_of(session)
+        };
         let has_own = !session.pins.is_empty();
         if has_own || self.may_have_own_link(key) {
+            if let Err(blocked) = self.pin_to(kind, key, Pins::ONCE) {
+                return self.blocked(key, blocked);
+            }
             return self.place_alone(key, bytes, (reads, duty), Pins::ONCE, false);
         }
         if self.hold_until_caught_up(key) {

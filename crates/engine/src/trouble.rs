@@ -18,6 +18,7 @@ use crate::requests::wants_password;
 use crate::session::{Flags, Session};
 use crate::settings::AwayError;
 use crate::slots::Key;
+use crate::takeover::is_busy;
 use crate::time::Time;
 use crate::tracking::AWAY;
 use crate::trust::refuses_login;
@@ -468,8 +469,15 @@ impl Engine {
             let mut reply = Vec::new();
             encode::error(&mut reply, NOAUTH);
             self.pass_on(entry, &reply);
+            return;
+        }
+        let refusal = self.links.get(link).and_then(|link| link.refusal.clone());
+        // The server would say the same to the client.
+        if let Some(words) = refusal.as_deref().filter(|words| is_busy(words)) {
+            let mut reply = Vec::new();
+            encode::error(&mut reply, words);
+            self.pass_on(entry, &reply);
         } else {
-            let refusal = self.links.get(link).and_then(|link| link.refusal.clone());
             let away = failure::away_error_at(refusal.as_deref(), self.away_error_of(entry));
             self.fail_as(entry, entry.fate_unsent(), away, cause);
         }
@@ -660,6 +668,7 @@ impl Engine {
             }
             State::Retrying { .. } => {
                 self.tick_retry(key);
+                self.tick_at_link(key);
                 return self.tick_requests(key, timeouts.request_ms);
             }
             State::Resting { until } if now >= until => {
