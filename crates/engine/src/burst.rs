@@ -11,13 +11,17 @@ pub(crate) struct Burst {
     first: u32,
     /// Its bytes, as far as they came before the session was owed anything for them.
     bytes: u32,
-    /// The request that came last off the short way: its place ...
+    /// The last request that needed [`crate::requests`]' slow way: its place ...
     placed: u32,
     /// ... and its bytes.
     placed_bytes: u32,
 }
 
-/// More bytes than a burst counts are as many as it counts.
+/// A burst of so many bytes may be a piece of a pipeline: redis-py writes a pipeline in pieces of at
+/// least 6,000 bytes, and each may end with a request.
+const PIECE_BYTES_MIN: u32 = 4 << 10;
+
+/// As a burst counts them.
 fn counted(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
@@ -47,13 +51,17 @@ impl Burst {
 
     /// Whether the request that is to have the place `seq` is alone.
     pub(crate) fn is_alone(&self, seq: u32) -> bool {
-        (self.first, self.placed, self.placed_bytes) == (seq, seq, self.bytes)
+        self.bytes < PIECE_BYTES_MIN
+            && (self.first, self.placed, self.placed_bytes) == (seq, seq, self.bytes)
     }
 
     /// Whether the request at `seq` is alone. The next one will have the place `next_seq`, and
     /// `waiting` bytes of the client were not taken yet.
     pub(crate) fn was_alone(&self, seq: u32, next_seq: u32, waiting: usize) -> bool {
-        self.first == seq && next_seq.wrapping_sub(seq) == 1 && waiting == 0
+        self.bytes < PIECE_BYTES_MIN
+            && self.first == seq
+            && next_seq.wrapping_sub(seq) == 1
+            && waiting == 0
     }
 }
 
@@ -95,6 +103,19 @@ mod tests {
             !burst.is_alone(SEQ),
             "the second came while the first waited"
         );
+    }
+
+    /// A large request may be the first piece of a pipeline.
+    #[test]
+    fn large_request_is_not_alone() {
+        let large = PIECE_BYTES_MIN as usize;
+        for bytes in [large - 1, large] {
+            let mut burst = Burst::default();
+            burst.begin(SEQ, bytes);
+            burst.place(SEQ, bytes);
+            assert_eq!(burst.is_alone(SEQ), bytes < large);
+            assert_eq!(burst.was_alone(SEQ, 0, 0), bytes < large);
+        }
     }
 
     /// The last request of a pipeline is not alone, although all others were answered.
