@@ -594,13 +594,10 @@ impl Engine {
         if let Some(resting) = self.resting_link(kind) {
             self.ready_link(key, resting)?;
         } else if self.away_until(server).is_some() {
-            let Some(shared) = self.shared_link(self.first_link(server)) else {
-                return Err(Blocked::Refused(bound_reply("links-max")));
-            };
+            let shared = self.shared_link_for(key, self.first_link(server))?;
             let shared = self.ready_link(key, shared)?;
             // A link of the session's own would fail at once, and be opened again at once.
-            self.wait_at(key, shared);
-            return Err(Blocked::Wait);
+            return Err(self.wait_at_full(key, shared));
         }
         self.open_tracking_link(key, kind)
     }
