@@ -981,7 +981,10 @@ impl Engine {
         let named = nodes.filter(|(node, _)| !node.id.is_empty());
         let names = named.filter_map(|(node, id)| Some(((*id)?, node.id.clone())));
         cluster.names = names.collect();
+        let owned = std::mem::take(&mut cluster.servers);
         cluster.list_owners(&self.servers);
+        // A redirect may have moved the last slot of a node before this answer.
+        cluster.has_moved |= cluster.servers != owned;
         // Who is spoken of follows another one now, or owns something again.
         cluster.replaced.retain(|(id, _)| !ids.contains(&Some(*id)));
         for (from, to) in &moved {

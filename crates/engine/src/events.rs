@@ -1,10 +1,10 @@
 //! Keyspace notifications: which servers send them, and when requests may go to a new one.
 //!
-//! The hub knows at which servers it has to listen ([`Hub::follow_owners`]). Here are these servers
-//! looked up, and links had to them.
+//! The hub knows at which servers it has to listen ([`Hub::follow_owners`]). This module finds these
+//! servers and connects links to them.
 //!
 //! A server that becomes an owner is connected to by two links: by one for requests, and by the
-//! hub's. The first waits for the second, for a moment: or the notifications of the first
+//! hub's. The first link waits a moment for the hub's. Without that, the notifications of the first
 //! requests would be lost.
 
 use std::sync::Arc;
@@ -57,15 +57,22 @@ impl Engine {
         all
     }
 
-    /// Has a hub subscribe at all servers that send keyspace notifications. False: there is no room
-    /// for a link to one of them.
-    pub(crate) fn follow_event_servers(&mut self, id: HubId) -> bool {
+    /// Tells a hub which servers send keyspace notifications now. Returns them.
+    pub(crate) fn tell_event_servers(&mut self, id: HubId) -> Vec<ServerId> {
         let now = self.now;
         let pool = self.hub(id).pool;
         let owners = self.event_servers(pool);
-        let servers: Vec<ServerId> = owners.iter().map(|owner| owner.server).collect();
+        let servers = owners.iter().map(|owner| owner.server).collect();
+        self.hub(id).follow_owners(owners, now);
+        servers
+    }
+
+    /// Has a hub subscribe at all servers that send keyspace notifications. False: there is no room
+    /// for a link to one of them.
+    pub(crate) fn follow_event_servers(&mut self, id: HubId) -> bool {
+        let servers = self.tell_event_servers(id);
+        let now = self.now;
         let hub = self.hub(id);
-        hub.follow_owners(owners, now);
         let home = hub.line(HOME).server;
         let others = servers.into_iter().filter(|server| *server != home);
         others.into_iter().all(|server| {

@@ -52,8 +52,16 @@ impl Engine {
         if on && kind != Kind::Shard && self.waits_for_home(key) {
             return Placed::Wait;
         }
-        if on && brings_events(kind, request) && self.waits_for_event_servers(key) {
-            return Placed::Wait;
+        if on && brings_events(kind, request) {
+            if self.waits_for_event_servers(key) {
+                return Placed::Wait;
+            }
+            let pool = self.sessions.get(key).map(|session| session.pool);
+            let unknown = pool.and_then(|pool| self.unknown_part(usize::from(pool)));
+            if let Some(part) = unknown {
+                let text = self.no_nodes(part);
+                return self.answer_error(key, text.as_bytes());
+            }
         }
         let Some(session) = self.sessions.get_mut(key) else {
             return Placed::Done;
@@ -831,8 +839,11 @@ impl Engine {
             let mut moved = parts.map(|part| is_news(&self.pools[usize::from(*part)]));
             // Sharded channels are in the first part.
             let (first, others) = (moved.next() == Some(true), moved.any(|moved| moved));
-            if hub.has_roots() && (first || others) || hub.is_unsettled() {
+            let (has_roots, is_unsettled) = (hub.has_roots(), hub.is_unsettled());
+            if has_roots && (first || others || is_unsettled) {
                 self.follow_event_servers(HubId(index as u16));
+            } else if is_unsettled {
+                self.tell_event_servers(HubId(index as u16));
             }
             if first {
                 self.follow_slots(index);

@@ -111,7 +111,8 @@ pub(crate) struct LineId {
     pub(crate) line: u16,
 }
 
-/// The line to the pool's first server, where everything is but the sharded channels of a Cluster.
+/// The line to the pool's first server: all channels but the sharded ones of a Cluster, and the
+/// branches at other owners.
 pub(crate) const HOME: u16 = 0;
 
 /// What one session subscribes to, all in one hub: the names of its channels there.

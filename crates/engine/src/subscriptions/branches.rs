@@ -30,7 +30,7 @@ use crate::slots::Key;
 use crate::time::Time;
 
 /// A server that owns keys.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Owner {
     pub(crate) server: ServerId,
     /// The prefix of its keys that it does not see.
@@ -259,6 +259,9 @@ impl Hub {
 impl Hub {
     /// These servers own keys now.
     pub(crate) fn follow_owners(&mut self, owners: Vec<Owner>, now: Time) {
+        if self.owners.servers == owners && !self.owners.is_unsettled {
+            return;
+        }
         self.owners.servers = owners;
         self.owners.is_unsettled = false;
         let roots: Vec<Key> = self.roots().map(|(key, _)| key).collect();
