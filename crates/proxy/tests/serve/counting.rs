@@ -239,15 +239,17 @@ impl Counting {
     fn failed(&mut self, reply: &Value, is_several: bool) -> bool {
         let text = reply.error().unwrap_or("nil");
         let word = text.split(' ').next().unwrap_or_default();
+        // A script could have said this itself, so it is not sent again. Nothing was executed.
+        if matches!(self.asked, Some(Asked::Eval(_))) && word == "CLUSTERDOWN" {
+            self.refused += 1;
+            return false;
+        }
         let is_allowed = match self.allowed {
             Allowed::Nothing => is_several && matches!(word, "TRYAGAIN" | "NOTSENT" | "EXECABORT"),
             Allowed::Cuts | Allowed::Loss => {
                 let ours = is_not_executed(text);
                 let restarts = self.allowed == Allowed::Cuts && word == "LOADING";
-                // A script could have said this itself, so it is not sent again.
-                let is_down = matches!(self.asked, Some(Asked::Eval(_))) && word == "CLUSTERDOWN";
-                ours || is_down
-                    || text.starts_with("UNKNOWN respool: ")
+                ours || text.starts_with("UNKNOWN respool: ")
                     || restarts
                     || is_several && word == "EXECABORT"
             }
