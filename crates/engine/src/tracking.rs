@@ -299,16 +299,6 @@ impl Engine {
             return self.answer_reply(key, &bound_reply("TRACKING_BYTES_MAX"));
         }
         let servers = self.servers_to_track(key, broadcasts);
-        for server in &servers {
-            match self.tracking_link(key, *server) {
-                Ok(_) => {}
-                Err(Blocked::Wait) => return Placed::Wait,
-                Err(Blocked::Refused(reply)) => {
-                    self.settle_tracking(key, &reply);
-                    return self.answer_reply(key, &reply);
-                }
-            }
-        }
         let asked = Asked::Tracking(request.bytes.to_vec());
         self.ask_to_agree(key, request, &servers, asked)
     }
@@ -321,7 +311,19 @@ impl Engine {
         }
         self.begin_to_spread(key);
         let servers = self.servers_to_track(key, false);
-        for server in &servers {
+        let asked = Asked::Switch(Switch::of(request).pins);
+        self.ask_to_agree(key, request, &servers, asked)
+    }
+
+    /// These servers are asked whether they agree, each on the session's own link to it.
+    fn ask_to_agree(
+        &mut self,
+        key: Key,
+        request: &Request<'_>,
+        servers: &[ServerId],
+        asked: Asked,
+    ) -> Placed {
+        for server in servers {
             match self.tracking_link(key, *server) {
                 Ok(_) => {}
                 Err(Blocked::Wait) => return Placed::Wait,
@@ -331,17 +333,6 @@ impl Engine {
                 }
             }
         }
-        let asked = Asked::Switch(Switch::of(request).pins);
-        self.ask_to_agree(key, request, &servers, asked)
-    }
-
-    fn ask_to_agree(
-        &mut self,
-        key: Key,
-        request: &Request<'_>,
-        servers: &[ServerId],
-        asked: Asked,
-    ) -> Placed {
         if let Some(tracker) = self.tracker_mut(key) {
             tracker.asked = Some(asked);
         }
@@ -946,7 +937,7 @@ pub(crate) fn asks_for<'a>(args: impl Iterator<Item = &'a [u8]>, option: &[u8]) 
     false
 }
 
-/// What a session may have switched on at each of its servers, beside tracking.
+/// The options beside tracking that a session can have on at each of its servers.
 const SWITCHES: [(Pins, &str); 2] = [
     (Pins::NO_TOUCH, "NO-TOUCH"),
     (Pins::IMPORT, "IMPORT-SOURCE"),
