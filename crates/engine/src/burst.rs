@@ -4,7 +4,7 @@
 //! again'. The other requests may have been executed. So only a request that is alone gets such an
 //! error.
 
-/// What a session has sent since it was owed nothing.
+/// The requests of a session since all of its earlier ones were answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Burst {
     /// The place of its first request in the order of replies.

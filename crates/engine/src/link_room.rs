@@ -140,8 +140,8 @@ impl Engine {
         Blocked::Wait
     }
 
-    /// A tick: sessions for whose links there is room go on. So do those whose deadline has passed;
-    /// each is refused when it asks again.
+    /// A tick: a session goes on if there is room for its link. So does one past its deadline;
+    /// it is refused when it asks again.
     pub(crate) fn tick_link_waiters(&mut self) {
         let (now, sessions) = (self.now, &self.sessions);
         let is_over = |key| {

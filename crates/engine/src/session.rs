@@ -250,7 +250,7 @@ impl Pins {
     /// It has such a link to each server that it asks, see [`crate::tracking`].
     pub(crate) const SPREAD: Pins = Pins(1 << 8);
 
-    /// What the session may have switched on beside tracking, at one server or at several.
+    /// The options beside tracking that a session can have on, at one server or at several.
     pub(crate) const SWITCHED: Pins = Pins(Pins::NO_TOUCH.0 | Pins::IMPORT.0);
 
     /// The pins that end with CLIENT TRACKING OFF.
