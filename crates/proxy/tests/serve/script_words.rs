@@ -4,7 +4,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use respool_lab::servers::{Proxy, Server};
 use respool_lab::topologies::{self, ClusterSettings, Node, Sentinels, SentinelsSettings, Watched};
@@ -17,6 +17,8 @@ use super::sentinel;
 use super::target::{Options, any_server, before_every_server, respool, wait_until};
 
 const SOON: Duration = Duration::from_secs(20);
+/// A shared link that brings no byte for so long may get a successor, which is one connection more.
+const STUCK: Duration = Duration::from_millis(50);
 
 /// Its key is the count, its first argument the text.
 const SCRIPT: &str = "redis.call('INCR', KEYS[1]) return redis.error_reply(ARGV[1])";
@@ -183,7 +185,9 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
     let mut count = 0;
     for way in WAYS {
         let (count_before, ups) = (count, counter(&mut watcher, "link_ups"));
+        let mut slow = 0;
         for text in all_texts(key, own, other, at) {
+            let asked = Instant::now();
             let Some(reply) = way.say(address, key, &text) else {
                 continue;
             };
@@ -197,6 +201,7 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
             // A GET may be answered by a replica, which lags.
             let counted = watcher.call(&format!("INCRBY {key} 0"));
             assert_eq!(counted, Value::Integer(count as i64), "{way:?} {text}");
+            slow += u64::from(asked.elapsed() >= STUCK);
         }
         let more = counter(&mut watcher, "link_ups") - ups;
         // A session that watches and a large request have a link of their own.
@@ -204,7 +209,7 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
             Way::Watching | Way::Large => count - count_before,
             _ => 0,
         };
-        assert!(more <= max, "{way:?}: {more} connections");
+        assert!(more <= max + slow, "{way:?}: {more} connections, {slow} slow");
     }
     assert!(count > 200, "{count} scripts");
     assert_eq!(events(&mut watcher), before);
