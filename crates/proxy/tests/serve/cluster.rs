@@ -17,6 +17,7 @@ use super::client::{Client, Value, request, words};
 use super::coalescing::counter;
 use super::counting::{Allowed, SESSIONS, TOGETHER, counted, number};
 use super::divided::{self, pipelined, text, texts};
+use super::failures::{Order, restart_costs_no_error};
 use super::target::{
     Random, Watch, any_server, installed, one_of_each_worker, respool, seed, wait_until,
 };
@@ -561,6 +562,25 @@ fn when_a_primary_is_killed_no_increment_is_doubled_and_every_session_goes_on() 
             },
         );
     });
+}
+
+#[test]
+fn restart_of_a_node_costs_time_and_no_error() {
+    let binary = some_server();
+    let mut served = Served::start(&binary, primaries(), &["--threads=2"]);
+    served.whole();
+    let (count, list) = (served.key_of(1, 0), served.key_of(1, 1));
+    restart_costs_no_error(
+        served.proxy.address(),
+        [&count, &list],
+        |order| match order {
+            Order::Kill => served.cluster.node(1).kill9(),
+            Order::Restart => {
+                let restarted = served.cluster.node_mut(1).restart();
+                restarted.unwrap_or_else(|error| panic!("{error}"));
+            }
+        },
+    );
 }
 
 #[test]

@@ -351,36 +351,56 @@ fn when_the_server_is_killed_who_has_set_or_got_what_was_fused_is_told_the_truth
     });
 }
 
-/// A client in a blocking command sees a closed connection, as it would without respool.
+/// What [`restart_costs_no_error`] has its caller do to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Kill,
+    Restart,
+}
+
+/// The server of these keys is away for half a second. Requests wait for it; a client in a blocking
+/// command sees a closed connection, as it would without respool.
+pub(crate) fn restart_costs_no_error(
+    address: SocketAddr,
+    [count, list]: [&str; 2],
+    mut order: impl FnMut(Order),
+) {
+    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(address)).collect();
+    let mut waiting = Client::connect(address);
+    for client in &mut clients {
+        assert_eq!(client.call(&format!("SET {count} 0")), Value::ok());
+    }
+    waiting.send(&words(&format!("BLPOP {list} 0")));
+    thread::sleep(Duration::from_millis(1_200));
+    order(Order::Kill);
+    assert!(waiting.try_reply().is_err(), "its connection is closed");
+    // A dying process closes its sockets one by one, and a request on the last one may have been
+    // executed.
+    thread::sleep(Duration::from_millis(100));
+    for client in &mut clients {
+        client.send(&words(&format!("INCR {count}")));
+    }
+    let mut waiting = Client::connect(address);
+    waiting.send(&words(&format!("BLPOP {list} 0")));
+    thread::sleep(Duration::from_millis(400));
+    order(Order::Restart);
+    let mut counts: Vec<Value> = clients.iter_mut().map(Client::reply).collect();
+    counts.sort_by_key(|count| format!("{count:?}"));
+    let expected: Vec<Value> = (1..=6).map(Value::Integer).collect();
+    assert_eq!(counts, expected);
+    let pushed = clients[0].call(&format!("RPUSH {list} x"));
+    assert_eq!(pushed, Value::Integer(1));
+    let element = [list, "x"].map(Value::bulk);
+    assert_eq!(waiting.reply(), Value::Array(element.to_vec()));
+}
+
 #[test]
 fn restart_of_a_server_costs_time_and_no_error() {
     before_every_server(&Options::with(&["--threads=2"]), |target| {
-        let mut clients: Vec<Client> = (0..6).map(|_| target.client()).collect();
-        let mut waiting = target.client();
-        for client in &mut clients {
-            assert_eq!(client.call("SET key value"), Value::ok());
-        }
-        waiting.send(&words("BLPOP list 0"));
-        thread::sleep(Duration::from_millis(1_200));
-        target.server.kill9();
-        assert!(waiting.try_reply().is_err(), "its connection is closed");
-        // A dying process closes its sockets one by one, and a request on the last one may have been
-        // executed.
-        thread::sleep(Duration::from_millis(100));
-        for client in &mut clients {
-            client.send(&words("INCR count"));
-        }
-        let mut waiting = target.client();
-        waiting.send(&words("BLPOP list 0"));
-        thread::sleep(Duration::from_millis(400));
-        target.server.restart().expect("the server starts again");
-        let mut counts: Vec<Value> = clients.iter_mut().map(Client::reply).collect();
-        counts.sort_by_key(|count| format!("{count:?}"));
-        let expected: Vec<Value> = (1..=6).map(Value::Integer).collect();
-        assert_eq!(counts, expected);
-        assert_eq!(clients[0].call("RPUSH list x"), Value::Integer(1));
-        let element = ["list", "x"].map(Value::bulk);
-        assert_eq!(waiting.reply(), Value::Array(element.to_vec()));
+        restart_costs_no_error(target.address(), ["count", "list"], |order| match order {
+            Order::Kill => target.server.kill9(),
+            Order::Restart => target.server.restart().expect("the server starts again"),
+        });
     });
 }
 

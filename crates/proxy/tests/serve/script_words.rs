@@ -209,7 +209,10 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
             Way::Watching | Way::Large => count - count_before,
             _ => 0,
         };
-        assert!(more <= max + slow, "{way:?}: {more} connections, {slow} slow");
+        assert!(
+            more <= max + slow,
+            "{way:?}: {more} connections, {slow} slow"
+        );
     }
     assert!(count > 200, "{count} scripts");
     assert_eq!(events(&mut watcher), before);

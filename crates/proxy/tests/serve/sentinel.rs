@@ -16,6 +16,7 @@ use respool_lab::topologies::{Node, Sentinels, SentinelsSettings, Watched};
 use super::client::{Client, Value, is_not_executed, words};
 use super::counting::{Allowed, counted, counted_in_steps};
 use super::divided::{self, pipelined, text};
+use super::failures::{Order, restart_costs_no_error};
 use super::target::{installed, respool, seed, wait_until};
 
 /// Within which what must come comes, on a machine that has other things to do.
@@ -227,6 +228,55 @@ fn a_killed_primary_is_replaced_and_is_not_written_to_when_it_is_back() {
         },
     );
     only_ours(&errors);
+}
+
+#[test]
+fn restart_of_a_primary_costs_time_and_no_error() {
+    // No Sentinel takes it for dead within the half second that it is away.
+    let settings = SentinelsSettings {
+        down_after: Duration::from_secs(10),
+        ..one()
+    };
+    let mut served = Served::start(&some_server(6), &settings, &["--threads=2"]);
+    let primary = served.primary(0);
+    restart_costs_no_error(
+        served.proxy.address(),
+        ["count", "list"],
+        |order| match order {
+            Order::Kill => served.sentinels.watched(0).server(primary).kill9(),
+            Order::Restart => {
+                let old = served.sentinels.watched_mut(0).server_mut(primary);
+                old.restart().unwrap_or_else(|error| panic!("{error}"));
+            }
+        },
+    );
+}
+
+/// What was sent to nobody while the primary was dead is answered by its successor.
+#[test]
+fn requests_that_wait_for_a_killed_primary_are_answered_by_its_successor() {
+    let args = [
+        "--threads=2",
+        "--outage-hold-ms=20s",
+        "--request-timeout-ms=20s",
+    ];
+    let served = Served::start(&some_server(7), &one(), &args);
+    let mut clients: Vec<Client> = (0..6).map(|_| served.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.call("SET count 0"), Value::ok());
+    }
+    assert_eq!(clients[0].call("WAIT 1 10000"), Value::Integer(1));
+    let before = served.primary(0);
+    served.sentinels.watched(0).server(before).kill9();
+    thread::sleep(Duration::from_millis(100));
+    for client in &mut clients {
+        client.send(&words("INCR count"));
+    }
+    served.other_primary(0, before);
+    let mut counts: Vec<Value> = clients.iter_mut().map(Client::reply).collect();
+    counts.sort_by_key(|count| format!("{count:?}"));
+    let expected: Vec<Value> = (1..=6).map(Value::Integer).collect();
+    assert_eq!(counts, expected);
 }
 
 #[test]
