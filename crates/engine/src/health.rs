@@ -240,6 +240,9 @@ impl Engine {
     /// Links that were to be connected while their server is known to be away: they have failed, as
     /// if they had tried.
     pub(crate) fn fail_untried(&mut self) {
+        if self.untried.is_empty() {
+            return;
+        }
         for key in std::mem::take(&mut self.untried) {
             if let Some(link) = self.links.get(key).filter(|link| link.untried) {
                 let reason = self.server(link.key.server).health.reason.clone();

@@ -639,6 +639,9 @@ impl Engine {
     /// Sees to those who were brought more than they take. Not at once: a link must not lose its
     /// sharers, and what it owes them, in the middle of a reply that is several sessions'.
     pub(crate) fn slow_down_all(&mut self) {
+        if self.slow.is_empty() {
+            return;
+        }
         for (link, key) in std::mem::take(&mut self.slow) {
             let soft = self.settings.limits.session_output_soft_bytes as usize;
             self.hold_early(link, key);

@@ -300,6 +300,9 @@ impl Engine {
 
     /// Tells the other workers which scripts were flushed and shown in this turn.
     pub(crate) fn tell_scripts(&mut self) {
+        if self.scripts.flushed.is_empty() && self.scripts.shown.is_empty() {
+            return;
+        }
         // The flushes go first: a script that was shown behind one is not to be forgotten.
         for pool in std::mem::take(&mut self.scripts.flushed) {
             self.tell_others(&Question::ForgetScripts { pool });
