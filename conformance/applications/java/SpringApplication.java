@@ -87,25 +87,32 @@ class SpringApplication {
     }
 
     private static RedisConnectionFactory connect(boolean byJedis) {
-        RedisSentinelConfiguration sentinels = new RedisSentinelConfiguration();
-        sentinels.setMaster(Applications.SENTINELS.isEmpty() ? "none" : Applications.MASTER);
-        for (String address : Applications.SENTINELS) {
-            String[] parts = address.split(":");
-            sentinels.sentinel(parts[0], Integer.parseInt(parts[1]));
-        }
-        RedisStandaloneConfiguration server = new RedisStandaloneConfiguration(
-                Applications.HOST == null ? "none" : Applications.HOST, Applications.PORT);
+        boolean bySentinels = !Applications.SENTINELS.isEmpty();
         if (byJedis) {
-            JedisConnectionFactory factory = Applications.SENTINELS.isEmpty()
-                    ? new JedisConnectionFactory(server) : new JedisConnectionFactory(sentinels);
+            JedisConnectionFactory factory = bySentinels
+                    ? new JedisConnectionFactory(sentinels()) : new JedisConnectionFactory(server());
             factory.afterPropertiesSet();
             factory.start();
             return factory;
         }
-        LettuceConnectionFactory factory = Applications.SENTINELS.isEmpty()
-                ? new LettuceConnectionFactory(server) : new LettuceConnectionFactory(sentinels);
+        LettuceConnectionFactory factory = bySentinels
+                ? new LettuceConnectionFactory(sentinels()) : new LettuceConnectionFactory(server());
         factory.afterPropertiesSet();
         factory.start();
         return factory;
+    }
+
+    private static RedisStandaloneConfiguration server() {
+        return new RedisStandaloneConfiguration(Applications.HOST, Applications.PORT);
+    }
+
+    private static RedisSentinelConfiguration sentinels() {
+        RedisSentinelConfiguration sentinels = new RedisSentinelConfiguration();
+        sentinels.setMaster(Applications.MASTER);
+        for (String address : Applications.SENTINELS) {
+            String[] parts = address.split(":");
+            sentinels.sentinel(parts[0], Integer.parseInt(parts[1]));
+        }
+        return sentinels;
     }
 }
