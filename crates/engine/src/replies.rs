@@ -832,8 +832,8 @@ impl Engine {
         state.role = Role::Captured { by };
         state.admit(false, false);
         let kind = state.key;
-        // What is asked there may come when its captor likes: who waits for it asks again.
-        self.learned.asking.retain(|_, (on, _)| *on != link);
+        // Answers there may come when its captor likes: sessions that wait for them ask again.
+        self.learned.leave_questions(link);
         let waiters = std::mem::take(&mut state.waiters);
         let stay: HashSet<Key> = state.ledger.iter().map(|entry| entry.session).collect();
         for waiter in waiters {

@@ -156,7 +156,7 @@ impl Engine {
         } else {
             None
         };
-        self.learned.asking.retain(|_, (link, _)| *link != key);
+        self.learned.lose_questions(key);
         // Its reads need not wait for it: they may be asked elsewhere.
         let pool = self.servers[usize::from(link.key.server.0)].pool;
         let is_read_elsewhere = self.pools[usize::from(pool)].readers.is_some();

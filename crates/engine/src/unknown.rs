@@ -27,7 +27,9 @@ use crate::words::{NOAUTH, not_in_subscription, unknown_command, unknown_subcomm
 pub(crate) struct Learned {
     commands: HashMap<(Whose, Vec<u8>), Lesson>,
     /// What is being asked, on which link, since when.
-    pub(crate) asking: HashMap<(Whose, Subject), (Key, Time)>,
+    asking: HashMap<(Whose, Subject), (Key, Time)>,
+    /// Servers that have answered no question since this one, which was lost with its link.
+    unanswered: HashMap<Whose, Time>,
     /// What servers have, as soon as that matters; and whom they would not tell, since when, if it
     /// may have been for a moment only.
     known: HashMap<ServerId, Known>,
@@ -37,6 +39,42 @@ pub(crate) struct Learned {
     unopened: HashMap<Whose, (Option<Vec<u8>>, Time)>,
     /// What else it may ask.
     pub(crate) rights: Rights,
+}
+
+impl Learned {
+    /// The answers on this link may come late: sessions ask again on another one.
+    pub(crate) fn leave_questions(&mut self, link: Key) {
+        self.asking.retain(|_, (on, _)| *on != link);
+    }
+
+    /// The answers on this link will never come. Sessions ask again, but asking again begins no
+    /// new wait: they would wait for ever for a server that loses each connection.
+    pub(crate) fn lose_questions(&mut self, link: Key) {
+        for ((whose, _), (_, since)) in self.asking.extract_if(|_, (on, _)| *on == link) {
+            self.unanswered.entry(whose).or_insert(since);
+        }
+    }
+
+    /// A question was answered.
+    fn note_answer(&mut self, subject: &(Whose, Subject)) {
+        self.asking.remove(subject);
+        self.unanswered.remove(&subject.0);
+    }
+
+    /// Whether sessions have waited long enough for a question to this server.
+    fn is_late(&self, whose: &Whose, since: Time, now: Time) -> bool {
+        let since = self.unanswered.get(whose).map_or(since, |lost| *lost);
+        now.since_ms(since) >= LESSON_MS
+    }
+
+    /// The links whose questions are late.
+    fn tick_questions(&mut self, now: Time) -> Vec<Key> {
+        self.unanswered
+            .retain(|_, since| now.since_ms(*since) < UNANSWERED_MS);
+        let asking = self.asking.iter();
+        let late = asking.filter(|((whose, _), (_, since))| self.is_late(whose, *since, now));
+        late.map(|(_, (link, _))| *link).collect()
+    }
 }
 
 /// A server, and who asks it: rights are a user's.
@@ -193,6 +231,9 @@ const NOTHING_MS: u64 = 1_000;
 /// at it, what the table says is believed, and of what it does not have, the worst. The server may
 /// be at something else for long, and who asks may want to end just that.
 const LESSON_MS: u64 = 1_000;
+/// How long a server that loses the links of its questions is asked without any wait, but for the
+/// first [`LESSON_MS`].
+const UNANSWERED_MS: u64 = 5_000;
 /// No command has a longer name.
 const NAME_BYTES_MAX: usize = 128;
 
@@ -435,7 +476,7 @@ impl Engine {
         else {
             return;
         };
-        self.learned.asking.remove(&(whose, Subject::Opening));
+        self.learned.note_answer(&(whose, Subject::Opening));
         // What else may be wrong passes.
         let is_lasting = |said: &Vec<u8>| {
             let lasting = [&b"-NOPERM"[..], b"-ERR unknown command"];
@@ -512,11 +553,7 @@ impl Engine {
     /// Lets those go on who have waited long enough.
     pub(crate) fn tick_lessons(&mut self) {
         self.learned.rights.tick(self.now);
-        let late = |(_, (_, since)): &(&(Whose, Subject), &(Key, Time))| {
-            self.now.since_ms(*since) >= LESSON_MS
-        };
-        let links = self.learned.asking.iter().filter(late);
-        for link in links.map(|(_, (link, _))| *link).collect::<Vec<_>>() {
+        for link in self.learned.tick_questions(self.now) {
             self.wake_waiters(link);
         }
     }
@@ -628,8 +665,11 @@ impl Engine {
     ) -> Result<(), Blocked> {
         let subject = ((kind.server, kind.user), subject);
         let asked = self.learned.asking.get(&subject).copied();
-        let link = match asked.filter(|(link, _)| self.links.get(*link).is_some()) {
-            Some((_, since)) if self.now.since_ms(since) >= LESSON_MS => return Ok(()),
+        let since = asked.map_or(self.now, |(_, since)| since);
+        if self.learned.is_late(&subject.0, since, self.now) {
+            return Ok(());
+        }
+        let link = match asked {
             Some((link, _)) => link,
             None => {
                 let link = ask(self)?;
@@ -647,7 +687,7 @@ impl Engine {
             return;
         };
         let subject = ((kind.server, kind.user), about);
-        self.learned.asking.remove(&subject);
+        self.learned.note_answer(&subject);
         match subject {
             (whose, Subject::Commands) => match known(reply) {
                 Some(known) => {

@@ -305,6 +305,41 @@ fn session_that_is_to_wait_is_closed_when_hold_is_over() {
     }
 }
 
+/// The server greets each connection and closes it at its first request. The questions whether the
+/// user may open transactions, and what a command is, are asked again each time, but sessions wait
+/// for the answers only so long.
+#[test]
+fn questions_that_are_lost_each_time_keep_no_session_waiting() {
+    for request in ["MULTI", "ANY.COMMAND a"] {
+        let mut world = settled(patient());
+        let session = world.accept();
+        world.asks(session, &[request]);
+        let (mut asked, mut up) = (0, vec![world.shared]);
+        for _ in 0..30 {
+            for link in std::mem::take(&mut up) {
+                match world.asked(link).is_empty() {
+                    true => up.push(link),
+                    false => {
+                        asked += 1;
+                        world.lose(link);
+                    }
+                }
+            }
+            for link in world.connecting() {
+                world.up(link);
+                up.push(link);
+            }
+            world.wait_ms(50);
+        }
+        assert!(asked > 2, "{request}: {asked}");
+        // A command that may wait at the server is sent on a link of the session's own.
+        match request {
+            "MULTI" => assert_eq!(world.got(session), "+OK\r\n"),
+            _ => assert_eq!(world.closed_sessions(), [session]),
+        }
+    }
+}
+
 const CODES: [(AwayError, &str); 3] = [
     (
         AwayError::Loading,
