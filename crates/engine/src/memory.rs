@@ -212,7 +212,7 @@ pub(crate) struct Memory {
     bound: usize,
     /// Where sessions begin to give up.
     max: usize,
-    /// The engine's own count above which sessions must give up.
+    /// The engine's own count from which on sessions must give up; 0 where the rest fills the bound.
     room: usize,
     /// The engine's own count above which a turn takes nothing more.
     turn_room: usize,
@@ -239,7 +239,7 @@ impl Memory {
             cursor: 0,
             bound,
             max,
-            room: max,
+            room: max + 1,
             turn_room: max,
             shed_at: Time(0),
             shed_above: 0,
@@ -264,7 +264,7 @@ impl Memory {
     /// Whether sessions must give up, by the engine's own count.
     #[inline]
     pub(crate) fn is_short(&self, held_bytes: usize) -> bool {
-        held_bytes > self.room
+        held_bytes >= self.room
     }
 
     /// Whether memory is above the bound.
@@ -325,7 +325,7 @@ impl Memory {
     fn make_room(&mut self) {
         self.room = match self.strangers > self.strangers_max() {
             true => 0,
-            false => self.max.saturating_sub(self.beyond()),
+            false => (self.max + 1).saturating_sub(self.beyond()),
         };
     }
 
@@ -691,6 +691,19 @@ mod tests {
     fn closed(memory: &Memory, held_bytes: usize, now: Time) -> Vec<(u32, Reason)> {
         let closed = memory.shed(held_bytes, now);
         closed.iter().map(|(key, why)| (key.index, *why)).collect()
+    }
+
+    /// What only the worker counts, as the bytes on links, is enough to make memory short.
+    #[test]
+    fn links_alone_make_memory_short() {
+        let mut memory = bounded(1_600_000);
+        memory.note(key(0), Weight::default(), Time(0));
+        memory.note_shared(Shared::default(), vec![(key(0), 1_600_000)]);
+        assert!(!memory.is_short(0));
+        for more in [1, 1_600_000] {
+            memory.note_shared(Shared::default(), vec![(key(0), 1_600_000 + more)]);
+            assert!(memory.is_short(0), "{more}");
+        }
     }
 
     /// Strangers go first, then the oldest incomplete request, then the session that is owed most.
