@@ -1207,21 +1207,25 @@ impl Engine {
         }
     }
 
-    /// Nodes were replaced by those that followed them, and have been silent for so long that what
-    /// they owe will not come.
+    /// Gives up links to nodes that were replaced by their replicas and are silent. A node that is
+    /// alive tells sessions that wait there in a blocking command; a frozen one would keep them
+    /// waiting for ever, so they are closed once no node has named it for as long.
     fn lose_replaced(&mut self, pool: usize) {
         let now = self.now;
         let Some(cluster) = self.pools[pool].cluster_mut() else {
             return;
         };
-        let replaced: Vec<_> = cluster.replaced.iter().map(|(id, _)| *id).collect();
-        cluster
-            .replaced
-            .retain(|(_, since)| now.since_ms(*since) < REPLACED_MS);
-        for server in replaced {
+        let replaced = cluster.replaced.clone();
+        let is_young = |since: Time| now.since_ms(since) < REPLACED_MS;
+        cluster.replaced.retain(|(_, since)| is_young(*since));
+        for (server, since) in replaced {
             for key in self.links.keys() {
-                let link = self.links.get(key).filter(|link| link.key.server == server);
-                if link.is_some_and(|link| self.is_silent(link, REPLACED_MS)) {
+                let Some(link) = self.links.get(key).filter(|link| link.key.server == server)
+                else {
+                    continue;
+                };
+                let waits_in_vain = link.is_up() && link.waits && !is_young(since);
+                if waits_in_vain || self.is_silent(link, REPLACED_MS) {
                     self.lose_link(key, "it was replaced while it owed replies");
                 }
             }

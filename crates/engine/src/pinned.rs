@@ -263,6 +263,12 @@ impl Engine {
         if self.is_tracking_link(by, link) {
             return self.lose_tracking_link(by, link, was_up, quitting || waited);
         }
+        if quitting || waited {
+            // The server has answered, and closed. Or it is gone: libraries take an error for the
+            // answer, and a closed connection for a restart. The owner of its keys may be another
+            // server by now, and the session's link one to that.
+            self.close_when_answered(by);
+        }
         if let Some(session) = self.sessions.get_mut(by)
             && session.link == link
         {
@@ -274,10 +280,9 @@ impl Engine {
                 session.rare().watch_lost = true;
             }
             if quitting || waited {
-                // The server has answered, and closed. Or it is gone: libraries take an error for
-                // the answer, and a closed connection for a restart.
-                self.close_when_answered(by);
-            } else if tunnel && !was_up {
+                return;
+            }
+            if tunnel && !was_up {
                 let seq = session.take_seq();
                 let at_ms = self.now.stamp_ms();
                 self.fail(Entry::of(by, seq, at_ms), Fate::NotSent, lost);

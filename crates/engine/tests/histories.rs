@@ -835,7 +835,7 @@ proptest! {
 fn in_these_histories_much_is_fused_joined_and_asked_again() {
     let mut runner = TestRunner::deterministic();
     let mut all = Counters::default();
-    for _ in 0..200 {
+    for _ in 0..400 {
         let tree = setting()
             .new_tree(&mut runner)
             .expect("nothing is left out");

@@ -300,3 +300,59 @@ fn who_waits_for_a_seed_is_told_soon_that_no_other_one_can_be_reached() {
     let failed = got.matches("no connection to server:1: gone, too").count();
     assert_eq!(failed, 2, "{got}");
 }
+
+/// A frozen node tells no session that waits in a blocking command that its replica has taken over.
+/// respool closes the connection, so its client connects again and waits at the new owner.
+#[test]
+fn session_that_waits_at_a_replaced_node_is_closed() {
+    let mut world = World::new(world::cluster(3));
+    let first = |said: &str| {
+        let old = "*3\r\n$6\r\nserver\r\n:1\r\n$40\r\n0000000000000000000000000000000000000000\r\n";
+        assert!(said.contains(old), "{said}");
+        let heir =
+            "*3\r\n$6\r\nserver\r\n:4\r\n$40\r\n0000000000000000000000000000000000000003\r\n";
+        (old, heir)
+    };
+    let answer_for = |world: &mut World, ms: u64, replaced: bool| {
+        let end = world.now.plus_ms(ms as u32);
+        while world.now < end {
+            world.wait_ms(50);
+            for link in world.connecting() {
+                world.up(link);
+                world.all_shared.push(link);
+            }
+            for link in world.all_shared.clone() {
+                if replaced && world.server_of(link) == 0 {
+                    continue;
+                }
+                for args in world.asked(link) {
+                    let Some(said) = world.owners.said(&args) else {
+                        continue;
+                    };
+                    let said = match args[1].as_str() {
+                        "SLOTS" => {
+                            let (old, heir) = first(&said);
+                            match replaced {
+                                true => said.replace(old, heir),
+                                false => said
+                                    .replacen("*3\r\n:0", "*4\r\n:0", 1)
+                                    .replace(old, &format!("{old}{heir}")),
+                            }
+                        }
+                        _ => said,
+                    };
+                    world.says(link, said);
+                }
+            }
+        }
+    };
+    answer_for(&mut world, 3_000, false);
+    let key = world.key_at(0, "list");
+    let session = world.accept();
+    world.asks(session, &[&format!("BLPOP {key} 0")]);
+    answer_for(&mut world, 3_000, false);
+    assert_eq!(world.closed_sessions(), []);
+    answer_for(&mut world, 30_000, true);
+    assert_eq!(world.closed_sessions(), [session]);
+    assert_eq!(world.got(session), "");
+}
