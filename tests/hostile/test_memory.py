@@ -50,8 +50,8 @@ class Bounds(HostileTest):
         self.measure(lambda _: [encode("INFO", "everything") * 500])
 
     def test_command_docs(self):
-        """COMMAND DOCS in a pipeline whose answers nobody takes."""
-        self.measure(lambda _: [encode("COMMAND", "DOCS") * 50], clients=200)
+        """COMMAND DOCS in a pipeline whose answers nobody takes: 900 MB of Redis 8.2, in some six seconds of its CPU."""
+        self.measure(lambda _: [encode("COMMAND", "DOCS") * 20], clients=200)
 
     def test_errors_here(self):
         """Errors that respool itself makes, with long names of commands in them."""

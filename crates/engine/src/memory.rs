@@ -493,7 +493,9 @@ impl Memory {
                 .collect();
             strangers.sort_unstable_by_key(|note| std::cmp::Reverse(note.weight.as_stranger()));
             for note in strangers {
-                if over.total <= self.max && over.strangers <= self.strangers_max() / 2 {
+                let is_crowd = over.strangers > self.strangers_max() / 2;
+                let frees_little = note.weight.as_stranger() < STRANGER_LEAST_BYTES;
+                if !is_crowd && (over.total <= self.max || frees_little) {
                     break;
                 }
                 over.close(note, Reason::Stranger);
@@ -623,6 +625,9 @@ const SHORTAGE_MS: u64 = 2_000;
 /// Such a session keeps at least so many bytes. Thousands of sessions below that fill no bound of
 /// a usual size.
 const KEPT_LEAST_BYTES: usize = 16 << 10;
+/// A session that has not authenticated and holds less is not closed for memory, unless all of them
+/// hold much. That would free little, and keep out each client that connects during a shortage.
+const STRANGER_LEAST_BYTES: usize = 4 << 10;
 /// Above one part of so many of what sessions may have, CLIENT NO-EVICT spares none of them.
 const SPARED_SHARE: usize = 64;
 /// How long a search for sessions to close is not repeated if little has come since, milliseconds.
@@ -693,7 +698,24 @@ mod tests {
         closed.iter().map(|(key, why)| (key.index, *why)).collect()
     }
 
-    /// What only the worker counts, as the bytes on links, is enough to make memory short.
+    /// A client that is about to authenticate holds little, and other sessions give up for it.
+    #[test]
+    fn small_stranger_stays_unless_there_are_many() {
+        let mut memory = bounded(1_600_000);
+        memory.note(key(0), stranger(STRANGER_LEAST_BYTES - 1), Time(0));
+        memory.note(key(1), stranger(STRANGER_LEAST_BYTES), Time(0));
+        memory.note(key(2), output(2_000_000), Time(0));
+        let all = [(1, Reason::Stranger), (2, Reason::OwedMost)];
+        assert_eq!(closed(&memory, 2_010_000, Time(0)), all);
+        for index in 3..40 {
+            memory.note(key(index), stranger(STRANGER_LEAST_BYTES - 1), Time(0));
+        }
+        let closed = closed(&memory, 2_010_000, Time(0));
+        let strangers = closed.iter().filter(|(_, why)| *why == Reason::Stranger);
+        assert!((10..38).contains(&strangers.count()), "{closed:?}");
+    }
+
+    /// The bytes on links, which only the worker counts, are enough to make memory short.
     #[test]
     fn links_alone_make_memory_short() {
         let mut memory = bounded(1_600_000);
