@@ -3,7 +3,8 @@
 //! Each address has a score: one for each wrong password, and one for each new login that no server
 //! has answered yet. Time forgives. From [`GUESSES_FREE`] on, every login of the address waits
 //! before it is tried, right or wrong: a client must not learn from the time of its answer what the
-//! answer will be.
+//! answer will be. An address without a wrong password is an application that starts with many
+//! users: its logins follow each other by [`LOGIN_SPACING_US`].
 //!
 //! ```text
 //!   score      0 .. 7    8      9      10     11     12     13 ..
@@ -22,7 +23,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::limits::{
     GUESS_DELAY_MS_MAX, GUESS_DELAY_MS_MIN, GUESS_FORGIVEN_MS, GUESS_REPORT_MS, GUESS_SCORE_MAX,
-    GUESS_SPACING_US, GUESS_WAIT_MS_MAX, GUESSERS_MAX, GUESSES_FREE, SOCKET_GUESS_DELAY_MS_MAX,
+    GUESS_SPACING_US, GUESS_WAIT_MS_MAX, GUESSERS_MAX, GUESSES_FREE, LOGIN_SPACING_US,
+    SOCKET_GUESS_DELAY_MS_MAX,
 };
 use crate::session::Peer;
 use crate::time::Time;
@@ -124,6 +126,8 @@ pub(crate) struct GuessDelay {
 #[derive(Debug)]
 struct Suspect {
     score: u32,
+    /// The part of the score for logins without an answer.
+    unanswered: u32,
     /// The score was last lowered, or left 0.
     since: Time,
     /// When the last login of a session that has not failed is tried, and of one that has.
@@ -181,6 +185,7 @@ impl Suspect {
             self.score -= steps;
             self.since = self.since.plus_ms(steps * GUESS_FORGIVEN_MS);
         }
+        self.unanswered = self.unanswered.min(self.score);
     }
 
     fn charge(&mut self) -> bool {
@@ -189,11 +194,34 @@ impl Suspect {
         has_room
     }
 
-    fn delay_ms(&self, max_ms: u32) -> u32 {
-        match self.score.checked_sub(GUESSES_FREE) {
-            None => 0,
-            Some(above) => (GUESS_DELAY_MS_MIN << above.min(10)).min(max_ms),
+    /// A login was right, or could not be tried.
+    fn excuse(&mut self) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.score = self.score.saturating_sub(1);
+    }
+
+    /// A login was wrong: the address is a guesser, whatever has no answer. The logins of sessions
+    /// that left have none for ever.
+    fn blame(&mut self, is_charged: bool) {
+        match is_charged {
+            true => self.unanswered = self.unanswered.saturating_sub(1),
+            false => {
+                self.charge();
+            }
         }
+        self.unanswered = self.unanswered.min(self.score.saturating_sub(1));
+    }
+
+    /// How long the next login waits, and at least how long after the last one.
+    fn delay(&self, max_ms: u32) -> Option<(u32, u32)> {
+        let above = self.score.checked_sub(GUESSES_FREE)?;
+        Some(match self.score <= self.unanswered {
+            true => (0, LOGIN_SPACING_US),
+            false => {
+                let delay_ms = (GUESS_DELAY_MS_MIN << above.min(10)).min(max_ms);
+                (delay_ms, GUESS_SPACING_US)
+            }
+        })
     }
 
     fn is_forgiven(&self, now: Time) -> bool {
@@ -213,14 +241,14 @@ impl GuessDelay {
             return turn;
         }
         let suspect = self.suspect(source, now);
-        let delay_ms = suspect.delay_ms(source.delay_ms_max());
-        if delay_ms > 0 && !asked.may_wait {
+        let delay = suspect.delay(source.delay_ms_max());
+        if delay.is_some() && !asked.may_wait {
             turn.is_tried = false;
             return turn;
         }
-        if delay_ms > 0 {
+        if let Some((delay_ms, spacing_us)) = delay {
             let last = &mut suspect.last[usize::from(asked.has_failed)];
-            turn.at = now.plus_ms(delay_ms).max(*last + GUESS_SPACING_US);
+            turn.at = now.plus_ms(delay_ms).max(*last + spacing_us);
             let latest = now.plus_ms(GUESS_WAIT_MS_MAX);
             turn.is_tried = turn.at <= latest;
             if !turn.is_tried {
@@ -230,6 +258,7 @@ impl GuessDelay {
             *last = turn.at;
         }
         turn.is_charged = !asked.is_presumed_right && suspect.charge();
+        suspect.unanswered += u32::from(turn.is_charged);
         turn
     }
 
@@ -238,7 +267,7 @@ impl GuessDelay {
         let Some(suspect) = self.suspects.get_mut(&source).filter(|_| is_charged) else {
             return;
         };
-        suspect.score = suspect.score.saturating_sub(1);
+        suspect.excuse();
         if suspect.is_forgiven(now) {
             self.suspects.remove(&source);
         }
@@ -247,9 +276,7 @@ impl GuessDelay {
     /// A login was refused.
     pub(crate) fn handle_refused(&mut self, source: Source, is_charged: bool, now: Time) {
         let suspect = self.suspect(source, now);
-        if !is_charged {
-            suspect.charge();
-        }
+        suspect.blame(is_charged);
         suspect.untold.add(1, now);
     }
 
@@ -276,6 +303,7 @@ impl GuessDelay {
         }
         let suspect = self.suspects.entry(source).or_insert(Suspect {
             score: 0,
+            unanswered: 0,
             since: now,
             last: [Time(0); 2],
             untold: Untold::default(),
@@ -372,14 +400,53 @@ mod tests {
         }
     }
 
-    /// New logins that no server has answered count as wrong ones do.
+    /// New logins that no server has answered count as wrong ones do, once one was wrong.
     #[test]
     fn unanswered_guesses_count_as_wrong() {
         let mut delays = GuessDelay::default();
+        guess(&mut delays, source(1), 1, Time(0));
         let at_once = (0..1_000)
             .filter(|_| delays.reserve(source(1), asked(false, false), Time(0)).at == Time(0))
             .count();
-        assert_eq!(at_once, GUESSES_FREE as usize);
+        assert_eq!(at_once, GUESSES_FREE as usize - 1);
+    }
+
+    /// An application that starts logs in hundreds of users at once. Each is tried, one soon after
+    /// the other. The first wrong password makes the address a guesser.
+    #[test]
+    fn many_users_of_one_address_are_tried_at_once() {
+        let mut delays = GuessDelay::default();
+        let turns: Vec<_> = (0..1_000)
+            .map(|_| delays.reserve(source(1), asked(false, false), Time(0)))
+            .collect();
+        assert!(turns.iter().all(|turn| turn.is_tried));
+        assert!(turns[999].at <= at_ms(1_000));
+        delays.handle_refused(source(1), turns[0].is_charged, at_ms(1));
+        let next = delays.reserve(source(1), asked(false, true), at_ms(1));
+        assert!(next.at >= at_ms(1 + u64::from(GUESS_DELAY_MS_MAX)));
+        for turn in &turns[1..] {
+            delays.handle_accepted(source(1), turn.is_charged, at_ms(2));
+        }
+        let suspect = &delays.suspects[&source(1)];
+        assert_eq!((suspect.score, suspect.unanswered), (1, 0));
+    }
+
+    /// Logins without an answer hide no wrong one, however many sessions leave before theirs.
+    #[test]
+    fn logins_of_sessions_that_left_hide_no_guess() {
+        let mut delays = GuessDelay::default();
+        for _ in 0..1_000 {
+            delays.reserve(source(1), asked(false, false), Time(0));
+        }
+        let mut now = at_ms(3_000);
+        let mut tried = 0;
+        while now < at_ms(63_000) {
+            let turn = delays.reserve(source(1), asked(false, true), now);
+            now = turn.at.max(now + 1);
+            delays.handle_refused(source(1), turn.is_charged, now);
+            tried += 1;
+        }
+        assert!(tried <= 60 + 60_000 / GUESS_FORGIVEN_MS, "{tried}");
     }
 
     /// Right logins leave nothing, be there ever so many at once.

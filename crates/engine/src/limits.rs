@@ -305,6 +305,10 @@ pub const GUESS_FORGIVEN_MS: u32 = 5_000;
 /// From one login that had to wait to the next one of its address, microseconds.
 pub const GUESS_SPACING_US: u32 = 5_000;
 
+/// From one new login to the next one of an address that has sent no wrong password,
+/// microseconds, once [`GUESSES_FREE`] of them have no answer.
+pub const LOGIN_SPACING_US: u32 = 1_000;
+
 /// How long a login waits for its turn because of wrong passwords of its address, milliseconds. At
 /// it: refused, untried.
 pub const GUESS_WAIT_MS_MAX: u32 = 2_000;

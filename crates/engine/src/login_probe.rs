@@ -447,5 +447,5 @@ impl Engine {
 const REPORTED_MS: u64 = 1_000;
 
 const UNTRIED: &[u8] =
-    b"-NOTSENT respool: the login was not tried: too many wrong passwords from this address; \
-    try again in a few seconds\r\n";
+    b"-NOTSENT respool: the login was not tried: too many wrong passwords or unanswered logins from \
+    this address; try again in a few seconds\r\n";

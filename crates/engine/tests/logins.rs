@@ -456,6 +456,13 @@ fn pipelined_guesses_wait_one_behind_the_other() {
 fn guessers_that_leave_count() {
     let mut world = locked();
     world.connecting();
+    let guesser = world.accept();
+    world.asks(guesser, &["AUTH user wrong"]);
+    let probe = world.connecting()[0];
+    world.turn(|engine| engine.handle_link_up(probe));
+    world.says(probe, HELLO_REFUSED);
+    world.says(probe, ["-WRONGPASS no\r\n", HELLO_REFUSED].concat());
+    world.sent(probe);
     for number in 0..20 {
         let session = world.accept();
         world.asks(session, &[&format!("AUTH user{number} wrong")]);
@@ -467,6 +474,7 @@ fn guessers_that_leave_count() {
         world.turn(|engine| engine.handle_link_up(*probe));
         world.says(*probe, HELLO_REFUSED);
     }
+    probes.push(probe);
     let session = world.accept();
     let asked = "AUTH right secret";
     world.asks(session, &[asked]);
