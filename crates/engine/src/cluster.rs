@@ -988,9 +988,10 @@ impl Engine {
         // Who is spoken of follows another one now, or owns something again.
         cluster.replaced.retain(|(id, _)| !ids.contains(&Some(*id)));
         for (from, to) in &moved {
-            // By one that followed it, and it does not follow that one now.
-            let is_replaced =
-                cluster.primaries.get(to) == Some(from) && !ids.contains(&Some(*from));
+            // By its replica, as far as is known, and it does not follow that one now. A Cluster
+            // that has just been made named no replicas yet.
+            let followed = cluster.primaries.get(to);
+            let is_replaced = followed.is_none_or(|of| of == from) && !ids.contains(&Some(*from));
             if is_replaced && !cluster.replaced.iter().any(|(id, _)| id == from) {
                 cluster.replaced.push((*from, now));
             }
