@@ -26,7 +26,7 @@ impl Engine {
         rest: &[u8],
     ) -> Option<usize> {
         let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
-        if self.is_to_be_divided(key, &args, scanner.argc()) || self.hold_until_caught_up(key) {
+        if self.is_held_whole(key, &args, scanner.argc()) || self.hold_until_caught_up(key) {
             return None;
         }
         let what = match self.identify(key, &args, scanner.argc()) {

@@ -475,9 +475,10 @@ impl Engine {
             && queued.is_none_or(|queued| queued == group)
     }
 
-    /// Whether a large request, of which these arguments have come, is for several servers. Then it
-    /// is held until it is whole, for it is to be divided.
-    pub(crate) fn is_to_be_divided(&self, key: Key, args: &[&[u8]], argc: usize) -> bool {
+    /// Whether a large request, of which these arguments have come, is held until it is whole. It is
+    /// to be divided among several servers; or the keys that decide where it goes have not all come;
+    /// or it is about the session, as WATCH, BLPOP and SUBSCRIBE are.
+    pub(crate) fn is_held_whole(&self, key: Key, args: &[&[u8]], argc: usize) -> bool {
         let missing = Cell::new(false);
         let arg = |at: usize| {
             args.get(at).copied().unwrap_or_else(|| {
@@ -485,25 +486,33 @@ impl Engine {
                 b""
             })
         };
-        let Some(session) = self.sessions.get(key).filter(|_| self.is_routed(key)) else {
+        let Some(session) = self.sessions.get(key) else {
             return false;
         };
-        if !self.pools[usize::from(session.pool)].has_several()
-            || session.pins.bind()
-            || session.flags.any(Flags::IN_MULTI | Flags::UNAUTHENTICATED)
-        {
+        let refused = Flags::IN_MULTI | Flags::UNAUTHENTICATED | Flags::TUNNEL;
+        if session.flags.any(refused) {
             return false;
         }
         let Some(id) = commands::resolve(argc, arg) else {
             return false;
         };
-        match id.get().fan_out.spread {
+        let command = id.get();
+        let is_ours = matches!(
+            command.answer,
+            Answer::Session | Answer::Pinned | Answer::Alone
+        );
+        let pool = &self.pools[usize::from(session.pool)];
+        if is_ours || !self.is_routed(key) || !pool.has_several() {
+            return is_ours;
+        }
+        let may_look_elsewhere = matches!(id, id::SORT | id::SORT_RO) && pool.cluster().is_none();
+        match command.fan_out.spread {
             Spread::All => true,
-            Spread::Owners => {
-                let owner = self.owner_of_keys(key, id.get(), argc, arg);
-                missing.get() || owner == Owner::Several
+            spread => {
+                let owner = self.owner_of_keys(key, command, argc, arg);
+                let is_divided = spread == Spread::Owners && owner == Owner::Several;
+                missing.get() || is_divided || may_look_elsewhere
             }
-            _ => false,
         }
     }
 

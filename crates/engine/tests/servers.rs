@@ -340,7 +340,58 @@ fn a_large_request_goes_to_the_server_of_its_key() {
     assert_eq!(world.sent(link).as_bytes(), bytes, "it has none");
 }
 
-/// Not even if it has begun with keys of one server.
+/// Keys that have not come may be another server's. They are here when the request is whole.
+#[test]
+fn large_request_waits_until_its_keys_say_where_it_goes() {
+    let (mut world, links, _) = servers(2);
+    let key = world.key_at(1, "k");
+    let many = vec![key.as_str(); 30_000].join(" ");
+    for (request, said) in [
+        (format!("SUNIONSTORE {many}"), ":0\r\n"),
+        (format!("SINTER {many}"), "*0\r\n"),
+        (format!("EVAL {} 1 {key}", "x".repeat(300_000)), "$-1\r\n"),
+    ] {
+        let session = world.accept();
+        let bytes = requests(&[&request]);
+        for piece in bytes.chunks(64 << 10) {
+            assert_eq!(world.sent(links[0]) + &world.sent(links[1]), "");
+            world.sends(session, piece);
+        }
+        assert_eq!(world.sent(links[0]), "");
+        assert_eq!(world.sent(links[1]).len(), bytes.len());
+        world.says(links[1], said);
+        assert_eq!(world.got(session), said);
+    }
+}
+
+/// WATCH, BLPOP and SUBSCRIBE with thousands of names are about the session, and are held whole.
+#[test]
+fn large_request_about_the_session_is_held_whole() {
+    for servers in [1, 2] {
+        let mut world = World::new(world::sharded(servers));
+        let key = world.key_at(0, "k");
+        let many = vec![key.as_str(); 60_000].join(" ");
+        for request in [format!("WATCH {many}"), format!("BLPOP {many} 0")] {
+            let session = world.accept();
+            let bytes = requests(&[&request]);
+            bytes
+                .chunks(64 << 10)
+                .for_each(|piece| world.sends(session, piece));
+            assert_eq!(world.got(session), "");
+            let link = world.connect();
+            assert!(
+                world
+                    .sent(link)
+                    .ends_with(&String::from_utf8_lossy(&bytes).as_ref()),
+                "{servers}"
+            );
+            world.says(link, "+OK\r\n");
+            assert_eq!(world.got(session), "+OK\r\n");
+        }
+    }
+}
+
+/// A request that has begun with keys of one server may have keys of others.
 #[test]
 fn large_request_is_divided_when_all_its_keys_have_come() {
     let (mut world, links, keys) = servers(2);

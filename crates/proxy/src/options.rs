@@ -1143,8 +1143,10 @@ pub(crate) static OPTIONS: &[Opt] = &[
         value: "SIZE",
         brief: "Bytes of an incomplete request that are held",
         more: "A request that is larger is not held whole: it is cut through to the server, on a \
-               link of its own. Only a request for several servers is held whole, since it is divided. As much is read ahead of a client that waits (in BLPOP, in CLIENT \
-               PAUSE), so that its leaving is seen.",
+               link of its own. These are held whole, within `worker-memory-bytes-max`: a request for \
+               several servers, which is divided; one whose server is not known before its last key; \
+               WATCH, SUBSCRIBE and BLPOP with thousands of names. As much is read ahead of a client \
+               that waits (in BLPOP, in CLIENT PAUSE), so that its leaving is seen.",
         example: "1MiB",
         ..OPTION
     },
