@@ -332,22 +332,19 @@ impl Engine {
         self.bound_parked(key);
     }
 
-    /// What a session got before its turn is bounded as what it does not take.
+    /// Replies before their turn have the bound of a session's output, and count apart from it:
+    /// output stands at the bound while the link is not read.
     #[inline(never)]
     fn bound_parked(&mut self, key: Key) {
         let Some(session) = self.sessions.get(key) else {
             return;
         };
         let (parked, limits) = (session.parked_bytes(), &self.settings.limits);
-        let mut owed = parked;
-        if !session.flags.any(Flags::ROUTED) {
-            owed += session.out.len();
-        }
         let hard = limits.session_output_hard_bytes as usize;
         if parked > limits.session_output_soft_bytes as usize {
             self.early.push(key);
         }
-        let Some(session) = self.sessions.get_mut(key).filter(|_| owed > hard) else {
+        let Some(session) = self.sessions.get_mut(key).filter(|_| parked > hard) else {
             return;
         };
         if session.head_is_put_off() {

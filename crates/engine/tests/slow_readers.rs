@@ -131,6 +131,35 @@ fn large_reader_stays_where_links_are_few() {
     assert!(world.sent(world.shared).contains("behind"));
 }
 
+/// A client writes transactions and takes no reply: its link is not read at the hard bound, and it
+/// gets all replies once it takes some. Replies to MULTI wait for their turn meanwhile.
+#[test]
+fn slow_reader_of_transactions_is_not_closed() {
+    let mut world = World::new(large_settings());
+    let (session, link) = (world.accept(), world.shared);
+    world.asks(session, &["MULTI", "GET k", "EXEC"]);
+    world.allows_transactions(link);
+    world.sent(link);
+    world.got(session);
+    world.slow.insert(session);
+    world.asks(session, &[["MULTI", "GET large", "EXEC"]; 6].concat());
+    assert_eq!(world.asked(link).len(), 3 * 6);
+    let answers = format!("+OK\r\n+QUEUED\r\n*1\r\n{}", value(99_000));
+    let mut replies = [answers.as_str(); 6].concat();
+    // One read brings more than the hard bound.
+    let rest = replies.split_off(4 * answers.len());
+    world.says(link, replies);
+    assert_eq!(world.closed_sessions(), []);
+    assert!(!world.is_read(link));
+    world.asks(session, &["MULTI"]);
+    world.takes(session);
+    assert!(world.is_read(link));
+    world.says(link, rest);
+    let got = world.got(session);
+    assert_eq!(got.matches("+QUEUED\r\n*1\r\n").count(), 6);
+    assert!(got.ends_with("\r\n+OK\r\n"), "the last MULTI");
+}
+
 /// A server that bounds its output closes a link that is young: what was not sent waits for the next one.
 #[test]
 fn requests_wait_where_a_young_link_is_lost() {
