@@ -875,7 +875,12 @@ impl Engine {
         let Some(session) = self.sessions.get(by) else {
             return;
         };
-        let limit_ms = self.settings.limits.session_stall_ms;
+        let stall_ms = self.settings.limits.session_stall_ms;
+        let idle_ms = self.settings.timeouts.session_idle_ms;
+        let (option, limit_ms) = match idle_ms > 0 && idle_ms < stall_ms {
+            true => ("session-idle-ms", idle_ms),
+            false => ("session-stall-ms", stall_ms),
+        };
         // A client that takes no output is not read: that is its own doing.
         let is_ours = session
             .flags
@@ -884,8 +889,7 @@ impl Engine {
             && !is_ours
             && over(self.now, session.active_at, limit_ms)
         {
-            let reason =
-                format!("session-stall-ms: it sent nothing of its request for {limit_ms} ms");
+            let reason = format!("{option}: it sent nothing of its request for {limit_ms} ms");
             self.close_for(by, reason);
         }
     }

@@ -294,6 +294,25 @@ fn two_who_are_slow_on_one_link_are_waited_for_one_after_the_other() {
     assert_eq!(world.closed_sessions(), []);
 }
 
+/// A client that stops in the middle of a large request is idle. Its link is one of few.
+#[test]
+fn client_that_stops_in_a_large_request_is_idle() {
+    let mut settings = settings();
+    settings.timeouts.session_idle_ms = 1_000;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    let large = request(&["SET", "k", &"v".repeat(1 << 20)]);
+    world.sends(session, &large[..500_000]);
+    let link = world.connect();
+    world.wait_ms(900);
+    world.sends(session, &large[500_000..600_000]);
+    world.wait_ms(900);
+    assert_eq!(world.closed_sessions(), [], "it goes on");
+    world.wait_ms(200);
+    assert_eq!(world.closed_sessions(), [session]);
+    assert_eq!(world.closed_links(), [link]);
+}
+
 #[test]
 fn a_reply_that_has_begun_is_not_late() {
     let mut settings = settings();

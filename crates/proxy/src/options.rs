@@ -1007,7 +1007,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         }),
         value: "TIME",
         brief: "How long a session may ask nothing before it is closed",
-        more: "",
+        more: "A session that has sent a request in part is closed, too, once it sends nothing for as long.",
         example: "1h",
         ..OPTION
     },
