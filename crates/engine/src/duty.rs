@@ -46,7 +46,7 @@ pub(crate) enum Duty {
         refusal: Option<Vec<u8>>,
         /// Keys are watched for it.
         watched: bool,
-        /// One of its requests runs code.
+        /// One of its requests runs code, or loads a script.
         code: bool,
     },
     /// ASKING is in front, and its reply is dropped. `then`: the duty of the next reply.

@@ -244,7 +244,8 @@ pub const RECONNECT_TOKEN_MS: u32 = 20;
 /// Tokens that a link takes which answered nothing, while another link to its server is up.
 pub const RECONNECT_UNANSWERED_TOKENS: u32 = 20;
 
-/// Bytes of the scripts that one worker remembers. At it: the oldest ones are forgotten.
+/// Bytes of the scripts that one worker remembers. At it: those that were not used for the longest
+/// time are forgotten.
 pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 
 /// Scripts that respool knows to be loaded on one connection. At it: they are loaded again.

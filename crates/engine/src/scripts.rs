@@ -34,6 +34,17 @@ pub(crate) type Name = [u8; 40];
 struct Script {
     number: u32,
     body: Arc<[u8]>,
+    used: Used,
+}
+
+/// Where a script was used since it came to the back of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Used {
+    Nowhere,
+    /// By clients of other workers.
+    Elsewhere,
+    /// By clients of this worker.
+    Here,
 }
 
 impl Script {
@@ -49,7 +60,8 @@ impl Script {
 #[derive(Default)]
 pub(crate) struct Scripts {
     scripts: HashMap<(u16, Name), Script>,
-    /// The same, the oldest first.
+    /// The same, in the order in which room is made: the first one goes, or comes to the back if it
+    /// was used since (second chance, as in the CLOCK algorithm).
     order: VecDeque<(u16, Name)>,
     bytes: usize,
     next_number: u32,
@@ -63,7 +75,8 @@ impl Scripts {
     /// A client of this pool has shown a script. Returns its number, unless it is too large.
     fn remember(&mut self, pool: u16, body: &[u8]) -> Option<u32> {
         let place = (pool, name_of(body));
-        if let Some(script) = self.scripts.get(&place) {
+        if let Some(script) = self.scripts.get_mut(&place) {
+            script.used = Used::Here;
             return Some(script.number);
         }
         let number = self.insert(place, body.into())?;
@@ -72,12 +85,43 @@ impl Scripts {
         Some(number)
     }
 
-    /// A client of another worker has shown a script.
+    /// A client of another worker has shown a script, or has used it lately.
     pub(crate) fn learn(&mut self, pool: u16, body: Arc<[u8]>) {
         let place = (pool, name_of(&body));
-        if !self.scripts.contains_key(&place) {
-            self.insert(place, body);
+        match self.scripts.get_mut(&place) {
+            Some(script) if script.used == Used::Nowhere => script.used = Used::Elsewhere,
+            Some(_) => {}
+            None => {
+                self.insert(place, body);
+            }
         }
+    }
+
+    /// A client of this worker names a script. Returns whether it is known.
+    fn use_named(&mut self, pool: u16, name: Name) -> bool {
+        let script = self.scripts.get_mut(&(pool, name));
+        script.map(|script| script.used = Used::Here).is_some()
+    }
+
+    /// Forgets the script that was not used for the longest time. Returns false if there is none.
+    fn forget_one(&mut self) -> bool {
+        while let Some(first) = self.order.pop_front() {
+            let Some(script) = self.scripts.get_mut(&first) else {
+                continue;
+            };
+            if script.used == Used::Nowhere {
+                self.bytes -= script.body.len() + ENTRY_BYTES;
+                self.scripts.remove(&first);
+                return true;
+            }
+            if script.used == Used::Here {
+                // Other workers make room, too, and do not see that it is used.
+                self.shown.push((first.0, script.body.clone()));
+            }
+            script.used = Used::Nowhere;
+            self.order.push_back(first);
+        }
+        false
     }
 
     fn insert(&mut self, place: (u16, Name), body: Arc<[u8]>) -> Option<u32> {
@@ -85,17 +129,13 @@ impl Scripts {
         if len > SCRIPT_BYTES_MAX {
             return None;
         }
-        while self.bytes + len > SCRIPT_BYTES_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            let oldest = self.scripts.remove(&oldest);
-            self.bytes -= oldest.map_or(0, |script| script.body.len() + ENTRY_BYTES);
-        }
+        while self.bytes + len > SCRIPT_BYTES_MAX && self.forget_one() {}
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
         self.bytes += len;
         self.order.push_back(place);
-        self.scripts.insert(place, Script { number, body });
+        let used = Used::Nowhere;
+        self.scripts.insert(place, Script { number, body, used });
         Some(number)
     }
 
@@ -226,7 +266,7 @@ impl Engine {
         let pool = self.pool_of_session(key);
         let mut known = 0;
         for name in names {
-            if self.scripts.find(pool, *name).is_some() {
+            if self.scripts.use_named(pool, *name) {
                 known += 1;
                 let link = self.usable_link(key)?;
                 self.load_on(link, pool, *name);
@@ -429,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_bound_the_oldest_scripts_are_forgotten() {
+    fn at_the_bound_scripts_are_forgotten() {
         let mut scripts = Scripts::default();
         let body = |size: usize| vec![b'x'; 200_000 + size];
         for size in 0..40 {
@@ -448,6 +488,67 @@ mod tests {
         assert!(!kept(0) && kept(25) && kept(39));
         assert_eq!(scripts.remember(0, &vec![b'x'; SCRIPT_BYTES_MAX + 1]), None);
         assert!(!scripts.scripts.is_empty());
+    }
+
+    /// Fills the memory for scripts once, with one of 6 KB at a time, and calls `each` between.
+    fn fill(scripts: &mut Scripts, mut each: impl FnMut(&mut Scripts)) {
+        for number in 0..900 {
+            let other = format!("return {number} --{}", "z".repeat(6_000));
+            scripts.remember(0, other.as_bytes());
+            each(scripts);
+        }
+    }
+
+    #[test]
+    fn script_in_use_is_not_forgotten() {
+        let mut scripts = Scripts::default();
+        let [named, shown, unused] = [&b"return 1"[..], b"return 2", b"return 3"];
+        for body in [named, shown, unused] {
+            scripts.remember(0, body);
+        }
+        fill(&mut scripts, |scripts| {
+            assert!(scripts.use_named(0, name_of(named)));
+            scripts.remember(0, shown);
+        });
+        assert!(scripts.find(0, name_of(named)).is_some());
+        assert!(scripts.find(0, name_of(shown)).is_some());
+        assert!(scripts.find(0, name_of(unused)).is_none());
+        assert!(scripts.bytes <= SCRIPT_BYTES_MAX);
+        // Once it is used no more, it goes.
+        fill(&mut scripts, |_| {});
+        fill(&mut scripts, |_| {});
+        assert!(scripts.find(0, name_of(named)).is_none());
+    }
+
+    /// A worker does not see that clients of another one use a script: it is told.
+    #[test]
+    fn script_in_use_elsewhere_is_not_forgotten() {
+        let (mut here, mut there) = (Scripts::default(), Scripts::default());
+        let name = name_of(b"return 1");
+        let tell = |from: &mut Scripts, to: &mut Scripts| {
+            for (pool, body) in std::mem::take(&mut from.shown) {
+                to.learn(pool, body);
+            }
+        };
+        here.remember(0, b"return 1");
+        fill(&mut here, |here| {
+            here.use_named(0, name);
+            tell(here, &mut there);
+            tell(&mut there, here);
+        });
+        assert!(there.find(0, name).is_some());
+        // Workers that only tell each other do not keep it.
+        for _ in 0..4 {
+            fill(&mut here, |here| {
+                tell(here, &mut there);
+                tell(&mut there, here);
+            });
+            fill(&mut there, |there| {
+                tell(there, &mut here);
+                tell(&mut here, there);
+            });
+        }
+        assert!(here.find(0, name).is_none() && there.find(0, name).is_none());
     }
 
     #[test]

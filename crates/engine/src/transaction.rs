@@ -48,7 +48,7 @@ pub(crate) struct Transaction {
     pub(crate) count: u32,
     /// Some of them may write.
     pub(crate) writes: bool,
-    /// Some of them run code.
+    /// Some of them run code, or load scripts.
     runs_code: bool,
     /// Scripts that they name.
     scripts: Vec<Name>,
@@ -543,7 +543,8 @@ impl Engine {
         let room = transaction.requests.capacity();
         if ours.as_ref().is_none_or(Ours::in_block) {
             transaction.requests.extend_from_slice(bytes);
-            if belief::runs_code(id_of(bytes)) {
+            let id = id_of(bytes);
+            if belief::runs_code(id) || id == Some(id::SCRIPT_LOAD) {
                 transaction.runs_code = true;
                 let names = names_in(bytes);
                 held += names.len() * size_of::<Name>();

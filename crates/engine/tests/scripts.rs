@@ -72,19 +72,25 @@ fn script_in_a_transaction_is_loaded_before_it() {
 
 #[test]
 fn script_shown_in_a_transaction_is_known() {
-    let mut world = World::new(settings());
-    let session = world.accept();
-    let link = world.shared;
-    takes_transactions(&mut world, session, link);
-    let eval = text(&request(&["EVAL", BODY, "1", "k"]));
-    let [multi, exec] = ["MULTI", "EXEC"].map(|word| text(&requests(&[word])));
-    world.sends(session, (multi + &eval + &exec).as_bytes());
-    world.says(world.shared, "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n");
-    world.wait_ms(1_500);
-    world.lose(world.shared);
-    let link = world.connect();
-    world.sends(session, evalsha("a").as_bytes());
-    assert_eq!(world.sent(link), load() + &evalsha("a"));
+    let eval = request(&["EVAL", BODY, "1", "k"]);
+    let load = request(&["SCRIPT", "LOAD", BODY]);
+    for (shows, said) in [
+        (eval, ":1\r\n".to_owned()),
+        (load, format!("$40\r\n{SHA}\r\n")),
+    ] {
+        let mut world = World::new(settings());
+        let session = world.accept();
+        let link = world.shared;
+        takes_transactions(&mut world, session, link);
+        let [multi, exec] = ["MULTI", "EXEC"].map(|word| requests(&[word]));
+        world.sends(session, &[multi, shows, exec].concat());
+        world.says(world.shared, format!("+OK\r\n+QUEUED\r\n*1\r\n{said}"));
+        world.wait_ms(1_500);
+        world.lose(world.shared);
+        let link = world.connect();
+        world.sends(session, evalsha("a").as_bytes());
+        assert_eq!(world.sent(link), self::load() + &evalsha("a"));
+    }
 }
 
 #[test]
