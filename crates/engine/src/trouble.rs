@@ -383,9 +383,10 @@ impl Engine {
                     .iter()
                     .any(|code| said(link, code))
         };
-        if !self.links.get(key).is_some_and(disowned) {
+        let Some(link) = self.links.get(key).filter(|link| disowned(link)) else {
             return;
-        }
+        };
+        let (user, server) = (link.key.user, link.key.server);
         let riders = self
             .sessions
             .iter()
@@ -393,6 +394,7 @@ impl Engine {
         for rider in riders.map(|(rider, _)| rider).collect::<Vec<_>>() {
             self.close_when_answered(rider);
         }
+        self.close_waits_of(user, server);
     }
 
     /// No connection can be had: what waits for one fails, and the next attempt is a while off.
@@ -650,6 +652,7 @@ impl Engine {
             // client has got its error.
             State::Resting { .. }
                 if link.riders == 0
+                    && Arc::strong_count(&link.held) == 1
                     && !matches!(link.role, Role::Hub(_) | Role::Sentinel)
                     && (link.key != self.first_link(link.key.server) || self.is_gone(link))
                     // A session that has turned to another server comes back, and must not wait for

@@ -13,6 +13,8 @@
 //! session has one link of its own, as with one server. Who comes later has had more time already and is left the rest of it;
 //! and the answer is the least that any of them says.
 
+use std::sync::Arc;
+
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::id;
 use respool_protocol::encode;
@@ -24,10 +26,11 @@ use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::{Engine, TICK_MS};
 use crate::entry::Entry;
-use crate::link::Link;
+use crate::link::{Link, Role};
 use crate::pool::ServerId;
+use crate::redirect::Stand;
 use crate::requests::{Placed, Request};
-use crate::session::Pins;
+use crate::session::{Pins, Session};
 use crate::slots::Key;
 use crate::time::Time;
 
@@ -59,6 +62,9 @@ pub(crate) struct Waiting {
     in_front: u32,
     /// What comes behind it, where a pool has several servers.
     rest: Option<Box<Rest>>,
+    /// Keeps a link of the session's user open while the session waits on another user's. The server
+    /// closes that link when it deletes the user, see [`Engine::close_waits_of`].
+    of_user: Option<Arc<Stand>>,
 }
 
 /// Other servers are asked the same.
@@ -141,6 +147,10 @@ impl Engine {
             }
             kind.user = CONFIGURED;
         }
+        let session = self.sessions.get(key).filter(|its| its.pins.is_empty());
+        let own = session.and_then(|session| self.links.get(session.link));
+        let of_user = own.filter(|own| own.key.user != kind.user);
+        let of_user = of_user.map(|own| own.held.clone());
         if let Err(blocked) = self.pin_to(kind, key, Pins::ONCE) {
             return self.blocked(key, blocked);
         }
@@ -151,6 +161,7 @@ impl Engine {
             in_front,
             refused: None,
             rest,
+            of_user,
         }));
         self.place_alone(key, &bytes, (false, Some(duty)), Pins::ONCE, true)
     }
@@ -187,7 +198,12 @@ impl Engine {
 
     /// A server has answered.
     pub(crate) fn settle_wait(&mut self, link: Key, entry: Entry, waiting: Waiting, reply: &[u8]) {
-        let Waiting { refused, rest, .. } = waiting;
+        let Waiting {
+            refused,
+            rest,
+            of_user,
+            ..
+        } = waiting;
         let refusal = refused.as_deref().and_then(|said| said.strip_prefix(b"-"));
         let Some(mut rest) = rest else {
             return match refusal {
@@ -238,11 +254,32 @@ impl Engine {
                 }
             }
         }
-        self.wait_at_next(link, entry, rest);
+        self.wait_at_next(link, entry, rest, of_user);
+    }
+
+    /// The server has deleted a user. Sessions of the user that wait on a link of the configured
+    /// user are closed, as the server would close them.
+    pub(crate) fn close_waits_of(&mut self, user: u16, server: ServerId) {
+        let pool = self.pool_of(server).whole;
+        let waits = |(key, session): (Key, &Session)| {
+            let own = self.links.get(session.link)?;
+            let is_others = own.role == (Role::Pinned { by: key }) && own.key.user != user;
+            (session.user == user && session.pool == pool && is_others).then_some(key)
+        };
+        let waiting: Vec<Key> = self.sessions.iter().filter_map(waits).collect();
+        for session in waiting {
+            self.close(session, false);
+        }
     }
 
     /// Whoever owns something now, and has not answered, is asked.
-    fn wait_at_next(&mut self, link: Key, entry: Entry, rest: Box<Rest>) {
+    fn wait_at_next(
+        &mut self,
+        link: Key,
+        entry: Entry,
+        rest: Box<Rest>,
+        of_user: Option<Arc<Stand>>,
+    ) {
         let Some(session) = self.sessions.get(entry.session) else {
             return;
         };
@@ -267,6 +304,7 @@ impl Engine {
             in_front,
             refused: None,
             rest: Some(rest),
+            of_user,
         };
         let duty = Duty::Wait(Box::new(waiting));
         let due = self.now.plus_ms(pause_ms);

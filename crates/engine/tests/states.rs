@@ -2,6 +2,7 @@
 
 mod world;
 
+use respool_engine::limits::LINK_UNUSED_MS;
 use respool_engine::settings::WhenFull;
 use respool_engine::{Action, Answer, Lines, LinkId, Question, SessionId, TICK_MS};
 use world::{HELLO, World, request, requests, settings, worker};
@@ -623,6 +624,29 @@ fn what_was_asked_before_a_wait_for_copies_counts_whatever_the_rules() {
         got.starts_with("-ERR respool:") && got.ends_with("NOPERM no\r\n"),
         "{got}"
     );
+}
+
+/// WAIT travels on a link of the configured user. Its session is closed all the same when the
+/// server deletes the user, also where none of the user's other sessions is there.
+#[test]
+fn wait_ends_when_its_user_is_deleted() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    let bobs = log_in(&mut world, session, "AUTH bob pw");
+    world.asks(session, &["WAIT 5 0"]);
+    world.says(bobs, "-ERR WAIT cannot be used with wrong arguments\r\n");
+    let own = world.connect();
+    world.turn(|_| {});
+    assert!(world.sent(own).contains("WAIT"));
+    world.wait_ms(LINK_UNUSED_MS + 1_000);
+    assert!(!world.closed_links().contains(&bobs), "a session needs it");
+    assert_eq!(world.closed_sessions(), []);
+    world.lose(bobs);
+    let again = world.connecting();
+    assert_eq!(again, [bobs]);
+    world.turn(|engine| engine.handle_link_up(bobs));
+    world.says(bobs, "-WRONGPASS no\r\n");
+    assert_eq!(world.closed_sessions(), [session]);
 }
 
 #[test]
