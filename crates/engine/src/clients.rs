@@ -6,7 +6,7 @@
 //! (`parseClientFiltersOrReply`), whose CLIENT LIST and KILL know more filters.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use respool_protocol::commands::{self, Command, CommandId, id};
 use respool_protocol::encode;
@@ -121,7 +121,7 @@ impl Engine {
         match request.id {
             id::CLIENT_INFO => {
                 let mut line = String::new();
-                self.write_client_line(&mut line, key, self.dialect_of(key));
+                self.write_client_line(&mut line, key);
                 self.answer_with(key, |out, session| {
                     encode::verbatim(out, session.version, &line)
                 })
@@ -383,7 +383,7 @@ impl Engine {
         for (key, session) in self.sessions.iter() {
             if self.passes(session, filter) {
                 lines.push(session.id, |text| {
-                    self.write_client_line(text, key, filter.dialect);
+                    self.write_client_line(text, key);
                 });
             }
         }
@@ -727,7 +727,7 @@ impl Engine {
 
     /// Appends a session's line as CLIENT LIST and INFO show it. Its memory is what the session
     /// makes us hold, without the buffers that it borrows for a turn.
-    fn write_client_line(&self, line: &mut String, key: Key, dialect: Dialect) {
+    fn write_client_line(&self, line: &mut String, key: Key) {
         let Some(session) = self.sessions.get(key) else {
             return;
         };
@@ -763,51 +763,86 @@ impl Engine {
             seconds(session.active_at),
             self.client_flags(session),
         );
-        if dialect == Dialect::Valkey {
-            line.push_str(" capa=");
-        }
-        let _ = write!(
-            line,
-            " db={} sub={sub} psub={psub} ssub={ssub} multi={} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 \
-             rbs=0 rbp=0 obl={unsent} oll=0 omem=0 tot-mem={} events={} cmd={} user={} redir={} resp={}",
-            within.map_or(session.db, |within| within.db),
-            queued.map_or(none_queued, i64::from),
-            // How many keys, the server knows.
-            u8::from(session.pins.any(Pins::WATCH)),
-            session.held.len(),
-            size_of::<Session>() + held,
-            // Who was not read while it waited is, again.
-            if session.flags.any(Flags::UNREAD) && session.flags.any(Flags::HOLD) {
-                ""
-            } else {
-                "r"
-            },
-            session.asked.map_or("NULL", |id| id.get().name),
-            self.user_name(within.map_or(session.user, |within| within.user)),
-            match rare.and_then(|rare| rare.redirect.as_ref()) {
-                Some(redirect) => redirect.to as i64,
-                None if session.pins.any(Pins::TRACKING) => 0,
-                None => -1,
-            },
-            session.version.number(),
-        );
-        // Clients take the fields for a feature of the server.
-        if !self.is_redis_before(key, (7, 2)) {
-            let (name, version) = (
-                rare.map(|rare| &rare.lib_name),
-                rare.map(|rare| &rare.lib_ver),
-            );
-            let _ = write!(line, " lib-name={} lib-ver={}", text(name), text(version));
-        }
-        if dialect == Dialect::Redis {
-            line.push_str(" io-thread=0");
-        }
+        let release = self.release_of(key);
+        let mut put = |field: &str, value: &dyn Display| {
+            if shows_field(release, field) {
+                let _ = write!(line, " {field}={value}");
+            }
+        };
+        put("capa", &"");
+        put("db", &within.map_or(session.db, |within| within.db));
+        put("sub", &sub);
+        put("psub", &psub);
+        put("ssub", &ssub);
+        put("multi", &queued.map_or(none_queued, i64::from));
+        // The number of keys is known to the server alone.
+        put("watch", &u8::from(session.pins.any(Pins::WATCH)));
+        put("qbuf", &session.held.len());
+        put("qbuf-free", &0);
+        put("argv-mem", &0);
+        put("multi-mem", &0);
+        put("rbs", &0);
+        put("rbp", &0);
+        put("obl", &unsent);
+        put("oll", &0);
+        put("omem", &0);
+        put("tot-mem", &(size_of::<Session>() + held));
+        // A session that was not read while it waited is read again.
+        let is_unread = session.flags.any(Flags::UNREAD) && session.flags.any(Flags::HOLD);
+        put("events", &if is_unread { "" } else { "r" });
+        put("cmd", &session.asked.map_or("NULL", |id| id.get().name));
+        let user = within.map_or(session.user, |within| within.user);
+        put("user", &self.user_name(user));
+        let redirect = match rare.and_then(|rare| rare.redirect.as_ref()) {
+            Some(redirect) => redirect.to as i64,
+            None if session.pins.any(Pins::TRACKING) => 0,
+            None => -1,
+        };
+        put("redir", &redirect);
+        put("resp", &session.version.number());
+        put("lib-name", &text(rare.map(|rare| &rare.lib_name)));
+        put("lib-ver", &text(rare.map(|rare| &rare.lib_ver)));
+        put("io-thread", &0);
+        put("tot-net-in", &session.bytes_in);
+        put("tot-net-out", &session.bytes_out);
         // Places in the order of replies count requests; those in front of the head are answered.
-        let _ = writeln!(
-            line,
-            " tot-net-in={} tot-net-out={} tot-cmds={}",
-            session.bytes_in, session.bytes_out, session.head_seq
-        );
+        put("tot-cmds", &session.head_seq);
+        line.push('\n');
+    }
+}
+
+/// A field of CLIENT LIST, and the first release of Redis and of Valkey that shows it. `None`: no
+/// release of that server shows it.
+type Since = (&'static str, Option<(u32, u32)>, Option<(u32, u32)>);
+
+/// Fields that are newer than Redis 6.2, or that one of the two servers does not have. Clients take
+/// such a field as a sign that the server has the feature. Checked with Redis 6.2, 7.0 and 8.2 and
+/// Valkey 9.1; releases between these as their documentation says. Redis has `ssub` since 7.0.3.
+const FIELDS_SINCE: [Since; 13] = [
+    ("capa", None, Some((8, 1))),
+    ("ssub", Some((7, 0)), Some((7, 2))),
+    ("watch", Some((7, 4)), Some((8, 0))),
+    ("multi-mem", Some((7, 0)), Some((7, 2))),
+    ("rbs", Some((7, 0)), Some((7, 2))),
+    ("rbp", Some((7, 0)), Some((7, 2))),
+    ("resp", Some((7, 0)), Some((7, 2))),
+    ("lib-name", Some((7, 2)), Some((7, 2))),
+    ("lib-ver", Some((7, 2)), Some((7, 2))),
+    ("io-thread", Some((8, 0)), None),
+    ("tot-net-in", Some((8, 2)), Some((8, 0))),
+    ("tot-net-out", Some((8, 2)), Some((8, 0))),
+    ("tot-cmds", Some((8, 2)), Some((8, 0))),
+];
+
+/// Whether a server shows a field in CLIENT LIST. A server of unknown release is a new Redis.
+fn shows_field(release: Option<(&str, (u32, u32))>, field: &str) -> bool {
+    let Some((_, redis, valkey)) = FIELDS_SINCE.iter().find(|(name, ..)| *name == field) else {
+        return true;
+    };
+    match release {
+        None => redis.is_some(),
+        Some(("valkey", its)) => valkey.is_some_and(|first| its >= first),
+        Some((_, its)) => redis.is_some_and(|first| its >= first),
     }
 }
 

@@ -454,3 +454,46 @@ fn who_said_no_evict_is_not_closed_to_make_room() {
     assert_eq!(fleet.workers[0].closed_sessions(), [closed]);
     assert!(fleet.got(0, spared).len() > 6_000);
 }
+
+/// Clients take a field of CLIENT INFO as a sign that the server has the feature. Each list is what
+/// that server itself shows.
+#[test]
+fn client_info_has_the_fields_of_the_servers_release() {
+    const OLD: &str = "id addr laddr fd name age idle flags db sub psub multi qbuf qbuf-free argv-mem obl oll \
+                       omem tot-mem events cmd user redir";
+    const REDIS_7: &str = "id addr laddr fd name age idle flags db sub psub ssub multi qbuf qbuf-free argv-mem \
+                           multi-mem rbs rbp obl oll omem tot-mem events cmd user redir resp";
+    const REDIS_8: &str = "id addr laddr fd name age idle flags db sub psub ssub multi watch qbuf qbuf-free \
+                           argv-mem multi-mem rbs rbp obl oll omem tot-mem events cmd user redir resp lib-name \
+                           lib-ver io-thread tot-net-in tot-net-out tot-cmds";
+    const VALKEY_9: &str = "id addr laddr fd name age idle flags capa db sub psub ssub multi watch qbuf qbuf-free \
+                            argv-mem multi-mem rbs rbp obl oll omem tot-mem events cmd user redir resp lib-name \
+                            lib-ver tot-net-in tot-net-out tot-cmds";
+    let releases = [
+        ("redis", "6.2.7", OLD),
+        ("redis", "7.0.15", REDIS_7),
+        ("redis", "8.2.3", REDIS_8),
+        ("valkey", "9.1.2", VALKEY_9),
+    ];
+    for (server, version, fields) in releases {
+        let mut world = World::unconnected(worker(0, 1), settings());
+        let link = world.shared;
+        world.turn(|engine| engine.handle_link_up(link));
+        let words = ["server", server, "version", version];
+        let words = words.map(|word| format!("${}\r\n{word}\r\n", word.len()));
+        world.says(link, format!("*4\r\n{}", words.concat()));
+        let session = world.accept();
+        world.asks(session, &["CLIENT INFO"]);
+        // The server says that this user may ask.
+        world.says(link, "+OK\r\n");
+        let got = world.got(session);
+        let line = got.lines().nth(1).expect("CLIENT INFO has a line");
+        let shown = line.split(' ').filter_map(|field| field.split('=').next());
+        let shown: Vec<&str> = shown.collect();
+        assert_eq!(
+            shown,
+            fields.split_whitespace().collect::<Vec<_>>(),
+            "{server} {version}"
+        );
+    }
+}
