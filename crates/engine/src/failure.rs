@@ -39,12 +39,17 @@ pub(crate) enum Cause<'a> {
     Slow { name: &'static str, least: u64 },
     /// Another worker gave no answer.
     Workers { limit_ms: u32 },
+    /// The server has not said whether the client may run it.
+    Untold { server: &'a str },
 }
 
 impl Cause<'_> {
     /// Whether the server cannot be reached. Then it helps to ask again a moment later.
     fn is_server_away(&self) -> bool {
-        matches!(self, Cause::NoLink { .. } | Cause::LinkLost { .. })
+        matches!(
+            self,
+            Cause::NoLink { .. } | Cause::LinkLost { .. } | Cause::Untold { .. }
+        )
     }
 }
 
@@ -55,6 +60,11 @@ pub(crate) fn append_reply(out: &mut Vec<u8>, fate: Fate, cause: Cause<'_>) {
 
 /// The same. `away` is the code if the server is away and the command was not executed.
 pub(crate) fn append_reply_as(out: &mut Vec<u8>, fate: Fate, away: AwayError, cause: Cause<'_>) {
+    encode::error(out, &error_text(fate, away, cause));
+}
+
+/// The text of that error.
+pub(crate) fn error_text(fate: Fate, away: AwayError, cause: Cause<'_>) -> Vec<u8> {
     let (code, fate) = match fate {
         Fate::NotSent if cause.is_server_away() => (away.code(), NOT_EXECUTED),
         Fate::NotSent => (AwayError::NotSent.code(), NOT_EXECUTED),
@@ -79,8 +89,11 @@ pub(crate) fn append_reply_as(out: &mut Vec<u8>, fate: Fate, away: AwayError, ca
         Cause::Workers { limit_ms } => {
             format!("another worker of respool gave no answer within {limit_ms} ms")
         }
+        Cause::Untold { server } => {
+            format!("no answer whether this user may run it from {server}")
+        }
     };
-    encode::error(out, format!("{code} respool: {fate}; {cause}").as_bytes());
+    format!("{code} respool: {fate}; {cause}").into_bytes()
 }
 
 const NOT_EXECUTED: &str = "the command was not executed";

@@ -9,9 +9,11 @@ use respool_protocol::encode;
 
 use crate::duty::Duty;
 use crate::engine::Engine;
+use crate::failure::{self, Cause, Fate};
 use crate::link::LinkKey;
 use crate::requests::{Blocked, Placed, Request, is_select};
 use crate::session::Session;
+use crate::settings::AwayError;
 use crate::slots::Key;
 use crate::time::Time;
 use crate::unknown::{Subject, Whose};
@@ -34,15 +36,14 @@ pub(crate) enum Refusal {
     Unknown,
     /// It is not allowed: its error.
     Denied(Vec<u8>),
+    /// The server has not said whether it is allowed, and the request could harm other clients.
+    Untold,
 }
 
 /// How long a right is believed in: a server does not tell when its rules change.
 pub(crate) const RIGHT_MS: u64 = 1_000;
 /// As Redis says it to a command that could be queued and may not be executed (`execCommand`).
 const CHANGED: &[u8] = b"NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer allowed for the following reason: no permission to execute the command or subcommand";
-/// Nobody has said yet what may be asked by whom, and others could be harmed by it.
-const NOT_TOLD: &[u8] =
-    b"NOPERM respool: the server did not say whether this user may do that; try again";
 
 impl Rights {
     pub(crate) fn learn(&mut self, whose: Whose, probe: Vec<u8>, reply: &[u8], at: Time) {
@@ -111,8 +112,20 @@ impl Engine {
         match self.refusal_of_right(key, request, false) {
             None => Some(Placed::Wait),
             Some(Some(Refusal::Denied(error))) => Some(self.answer_error(key, &error)),
+            Some(Some(Refusal::Untold)) => {
+                let error = self.untold_error(key, self.away_error(key));
+                Some(self.answer_error(key, &error))
+            }
             Some(Some(Refusal::Unknown) | None) => None,
         }
+    }
+
+    /// The error for a request whose right the server has not told. Nothing was denied: the request
+    /// was not sent, as if the server were away.
+    pub(crate) fn untold_error(&self, key: Key, away: AwayError) -> Vec<u8> {
+        let server = self.whose(key).map(|(server, _)| server);
+        let server = server.map_or("the server", |server| &self.server(server).label);
+        failure::error_text(Fate::NotSent, away, Cause::Untold { server })
     }
 
     /// What was said last: a refusal holds until something else is said; a right that was had some time ago is none, where
@@ -147,7 +160,7 @@ impl Engine {
             }
         };
         Some(match refusal {
-            Some(Refusal::Denied(text)) if text == NOT_TOLD => Some(text),
+            Some(Refusal::Untold) => Some(self.untold_error(key, AwayError::NotSent)),
             Some(Refusal::Denied(_)) => Some(CHANGED.to_vec()),
             // It was known when it was queued.
             Some(Refusal::Unknown) | None => None,
@@ -155,10 +168,10 @@ impl Engine {
     }
 }
 
-/// What is said to who could harm others, where nobody has said that it may.
+/// Why a request is refused although the server has not refused it: it could harm other clients.
 fn untold(request: &Request<'_>) -> Option<Refusal> {
     let harms = request.command.flags.has(CommandFlags::ADMIN);
-    harms.then(|| Refusal::Denied(NOT_TOLD.to_vec()))
+    harms.then_some(Refusal::Untold)
 }
 
 /// The same request, by the same name, with arguments with which it does nothing on our link. `None`: the server itself

@@ -546,6 +546,9 @@ impl Engine {
         let has_rights = row.arity_ok(request.spans.len()) && !flags.any(Flags::RESTRICTED);
         Some(match refusal {
             Some(Refusal::Denied(error)) if has_rights => Verdict::Refused(error),
+            Some(Refusal::Untold) if has_rights => {
+                Verdict::Refused(self.untold_error(key, self.away_error(key)))
+            }
             _ => verdict,
         })
     }

@@ -18,7 +18,7 @@ use world::{
 };
 
 /// The server was too slow to say whether something is allowed.
-const NOT_TOLD: &[u8] = b"-NOPERM respool:";
+const NOT_TOLD: &[u8] = b"-NOTSENT respool: the command was not executed; no answer whether";
 
 /// What a request for several servers says when not all of them executed their part.
 const IN_PART: &[u8] =
