@@ -452,3 +452,23 @@ fn a_transaction_is_executed_by_its_server_or_not_at_all() {
     );
     assert!(!world.sent(links[1]).contains("MULTI"));
 }
+
+/// DEBUG OBJECT names one key, so its owner answers. The rest of DEBUG is about one server.
+#[test]
+fn debug_object_goes_to_the_owner_of_its_key() {
+    let (mut world, links, keys) = servers(2);
+    let session = world.accept();
+    for (link, key) in links.iter().zip(&keys) {
+        let debug = format!("DEBUG OBJECT {key}");
+        world.asks(session, &[&debug]);
+        assert_eq!(world.sent(*link).as_bytes(), requests(&[&debug]));
+        world.says(*link, "+Value at:0x1\r\n");
+        assert_eq!(world.got(session), "+Value at:0x1\r\n");
+    }
+    world.asks(session, &["DEBUG SLEEP 0"]);
+    assert!(
+        world
+            .got(session)
+            .starts_with("-ERR respool: 'debug' cannot be asked")
+    );
+}

@@ -135,6 +135,7 @@ pub(super) enum KeyScanColumn {
     Sort,
     GeoRadius,
     Migrate,
+    DebugObject,
 }
 
 /// Applies the rules of one column; `of` finds the column in a row.

@@ -70,6 +70,8 @@ pub enum KeyScan {
     GeoRadius,
     /// MIGRATE: the third argument, or if it is empty all behind KEYS.
     Migrate,
+    /// DEBUG: the argument behind OBJECT. The other subcommands name no key.
+    DebugObject,
 }
 
 /// Where the keys are cannot be said: the request is one that the server will refuse.
@@ -134,6 +136,12 @@ impl Command {
             KeyScan::Sort => self.keys_of_sort(argc, arg, visit),
             KeyScan::GeoRadius => self.keys_of_georadius(argc, arg, visit),
             KeyScan::Migrate => self.keys_of_migrate(argc, arg, visit),
+            KeyScan::DebugObject => {
+                if argc > 2 && is_word(arg(1), b"object") {
+                    visit(2, KeyFlags::RO);
+                }
+                Ok(())
+            }
         }
     }
 

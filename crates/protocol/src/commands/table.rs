@@ -153,7 +153,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("config|set" -4 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; All AllSucceeded; None; None; false false; 0 0),
     row!("copy" -3 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 }), key!([OW UPDATE] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 0 | Server; Write; Owner One; None; None; false false; 0 0),
     row!("dbsize" 1 [READONLY FAST] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Sum; None; None; false false; 0 0),
-    row!("debug" -2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Conditional(Condition::DebugProtocol); Write; Refused One; None; None; false true; 0 0),
+    row!("debug" -2 [ADMIN NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] DebugObject 0 | Conditional(Condition::DebugProtocol); Write; Refused One; None; None; false true; 0 0),
     row!("decr" 2 [WRITE DENYOOM FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; None; false false; 0 0),
     row!("decrby" 3 [WRITE DENYOOM FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; None; false false; 0 0),
     row!("del" -2 [WRITE] [REDIS_8_2 VALKEY_9_1] [key!([RM DELETE] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Write; Owners Sum; None; None; false false; 0 0),
