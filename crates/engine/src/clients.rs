@@ -929,7 +929,11 @@ pub(crate) fn request_may_write(request: &Request<'_>) -> bool {
 /// Whether CLIENT PAUSE WRITE is about a command: it changes data, or sends something to replicas
 /// though it does not (the mark MAY_REPLICATE, which servers do not show). Of a script we know only
 /// what its first line says.
-fn may_write<'a>(command: &Command, id: CommandId, first: impl Fn() -> Option<&'a [u8]>) -> bool {
+pub(crate) fn may_write<'a>(
+    command: &Command,
+    id: CommandId,
+    first: impl Fn() -> Option<&'a [u8]>,
+) -> bool {
     match id {
         id::EVAL => !first().is_some_and(says_no_writes),
         id::EVALSHA | id::FCALL | id::PUBLISH | id::SPUBLISH | id::PFCOUNT => true,

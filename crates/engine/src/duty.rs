@@ -231,6 +231,34 @@ impl Duty {
         }
     }
 
+    /// The duty of the same request on a second link, whose reply goes to the session in place of
+    /// the reply on the first link. `None`: the second reply would not do.
+    pub(crate) fn on_successor(&self) -> Option<Duty> {
+        match *self {
+            Duty::Pass => Some(Duty::Pass),
+            Duty::Script => Some(Duty::Script),
+            Duty::Evalsha => Some(Duty::Evalsha),
+            Duty::Info { ours } => Some(Duty::Info { ours }),
+            Duty::Block {
+                before,
+                exec: None,
+                opens: true,
+                watched: false,
+                code,
+                ..
+            } => Some(Duty::Block {
+                before,
+                came: 0,
+                exec: None,
+                opens: true,
+                refusal: None,
+                watched: false,
+                code,
+            }),
+            _ => self.read_again(),
+        }
+    }
+
     /// Whether its reply may change the user or the protocol version of the link and of its
     /// session.
     pub(crate) fn changes_identity(&self) -> bool {

@@ -397,7 +397,7 @@ impl Engine {
             // All of them, before any is asked: nothing is to be done by halves that could be
             // known.
             _ => servers
-                .map(|server| self.link_to(key, server, is_read(request)))
+                .map(|server| self.link_to(key, server, request))
                 .collect(),
         };
         let links = match links {
@@ -463,7 +463,12 @@ impl Engine {
 
     /// The link to a server, ready to take a request of this session: the link that all share, or
     /// the one on which the session tracks.
-    fn link_to(&mut self, key: Key, server: ServerId, reads: bool) -> Result<Key, Blocked> {
+    fn link_to(
+        &mut self,
+        key: Key,
+        server: ServerId,
+        request: &Request<'_>,
+    ) -> Result<Key, Blocked> {
         if self.tracks_several(key) {
             let link = self.tracking_link(key, server)?;
             return self.ready_link(key, link);
@@ -477,10 +482,10 @@ impl Engine {
             None => self.shared_link_for(key, kind)?,
         };
         let link = self.ready_link(key, link)?;
-        if !reads && let Some(blocked) = self.await_writes(key, link) {
-            return Err(blocked);
+        match self.await_writes(key, link, request.bytes, is_read(request)) {
+            Some(blocked) => Err(blocked),
+            None => Ok(link),
         }
-        Ok(link)
     }
 
     /// A link to each server that carries nothing else, for a request that must not wait behind

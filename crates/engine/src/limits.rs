@@ -164,6 +164,10 @@ pub const WATCH_HELD_MS: u32 = 3_000;
 /// it: no further link is left.
 pub const TAKEOVER_LINKS_PER_SERVER: usize = 2;
 
+/// Bytes of requests that are sent again on a successor. At it: further sessions wait for the link
+/// that was left. A large pipeline of reads takes less.
+pub const TAKEOVER_BYTES_MAX: usize = 1 << 20;
+
 /// Links to one server for SCRIPT KILL, FUNCTION KILL, FUNCTION STATS and SHUTDOWN, one command
 /// each, if no other link is left for them. They are outside all other bounds, and stay for [`LINK_UNUSED_MS`].
 /// At it: the next such command waits.

@@ -551,6 +551,14 @@ impl Link {
         self.movable += count * u32::from(first.class.may_move());
     }
 
+    /// Appends a request that has left another link.
+    pub(crate) fn push_left(&mut self, left: Left) {
+        match left.duty {
+            Some(duty) => self.push_with(left.entry, &left.request, duty),
+            None => self.push(left.entry, &left.request),
+        }
+    }
+
     /// The same for a request whose reply has a duty.
     pub(crate) fn push_with(&mut self, entry: Entry, request: &[u8], duty: Duty) {
         debug_assert!(entry.duty, "an entry with a duty says so");
@@ -876,53 +884,94 @@ impl Link {
         entries.any(|entry| entry.session != Key::NOBODY && Some(entry.session) != front)
     }
 
-    /// Takes what can go another way: the requests of sessions, other than `captor`, that only read
-    /// here, and not much. Their replies will be dropped. A session that also writes here must
-    /// wait, or its order is lost; one that asks for much would make the server do much twice.
-    pub(crate) fn take_reads_of_others(&mut self, captor: Key) -> Vec<(Entry, Vec<u8>)> {
+    /// Takes what can go another way: the requests of sessions, other than `captor`, that only ask
+    /// here what may be asked twice. Their replies will be dropped. A session that also asks for
+    /// something else must wait, or its order is lost. `again`: how a request is asked a second
+    /// time, if it may be.
+    pub(crate) fn take_requests_of_others(
+        &mut self,
+        captor: Key,
+        again: impl Fn(&Entry, &[u8], Option<&Duty>) -> Again,
+        bounds: AgainBounds,
+    ) -> Vec<Left> {
         let mixed = self.is_mixed();
-        let mut asked: HashMap<Key, usize> = HashMap::new();
+        let mut duties = self.duties.iter();
+        let (mut all, mut at) = (Vec::with_capacity(self.ledger.len()), 0);
+        // Of each session: whether all may go, how many they are, and their bytes.
+        let mut asked: HashMap<Key, (bool, usize, usize)> = HashMap::new();
         for entry in &self.ledger {
-            let simple = entry.class.reads() && !entry.duty;
-            *asked.entry(entry.session).or_default() +=
-                if simple { 1 } else { ASKED_AGAIN_MAX + 1 };
+            let behind = at + entry.len as usize;
+            let duty = if entry.duty { duties.next() } else { None };
+            let again = again(entry, &self.out.bytes()[at..behind], duty);
+            let of_session = asked.entry(entry.session).or_insert((true, 0, 0));
+            of_session.0 &= !matches!(again, Again::No);
+            of_session.1 += 1;
+            of_session.2 += entry.len as usize;
+            all.push(again);
+            at = behind;
         }
-        let much = asked
-            .into_iter()
-            .filter(|(_, asked)| *asked > ASKED_AGAIN_MAX);
-        let mut staying: HashSet<Key> = much.map(|(session, _)| session).collect();
-        if self.cutting {
+        asked.remove(&captor);
+        asked.remove(&Key::NOBODY);
+        if self.cutting
+            && let Some(front) = self.ledger.front()
+        {
             // Half of the reply in front is with its client.
-            staying.extend(self.ledger.front().map(|entry| entry.session));
+            asked.remove(&front.session);
         }
-        let mut taken = Vec::new();
-        let mut at = 0;
+        let (mut going, mut bytes) = (HashSet::new(), 0);
+        for entry in &self.ledger {
+            if let Some((true, count, its)) = asked.remove(&entry.session)
+                && count <= bounds.requests_of_session
+                && bytes + its <= bounds.bytes
+            {
+                bytes += its;
+                going.insert(entry.session);
+            }
+        }
+        let (mut taken, mut at) = (Vec::new(), 0);
         let (mut beginning, mut sent_at): (&[u8], _) = (b"", 0..0);
-        for entry in &mut self.ledger {
+        for (entry, again) in self.ledger.iter_mut().zip(all) {
             let behind = at + entry.len as usize;
             if entry.class != Class::Same {
                 (beginning, sent_at) = (entry.class.beginning(), at..behind);
             }
-            let others = entry.session != captor && entry.session != Key::NOBODY;
-            if others && !staying.contains(&entry.session) {
+            if going.contains(&entry.session) {
                 let request = [beginning, &self.out.bytes()[sent_at.clone()]].concat();
-                taken.push((
-                    Entry {
+                taken.push(Left {
+                    entry: Entry {
                         before: Before::Lost,
                         len: request.len() as u32,
                         class: entry.class.alone(),
                         ..*entry
                     },
                     request,
-                ));
+                    duty: match again {
+                        Again::With(duty) => Some(duty),
+                        Again::Plainly | Again::No => None,
+                    },
+                });
                 entry.session = Key::NOBODY;
             }
             at = behind;
         }
         if mixed {
-            taken.sort_by(|(one, _), (other, _)| one.asked_before(other));
+            taken.sort_by(|one, other| one.entry.asked_before(&other.entry));
         }
         taken
+    }
+
+    /// The same for sessions with a few reads that are simply passed on. A session that asks for
+    /// much would make the server do much twice.
+    pub(crate) fn take_few_reads_of_others(&mut self, captor: Key) -> Vec<Left> {
+        let again = |entry: &Entry, _: &[u8], _: Option<&Duty>| match entry.class.reads() {
+            true if !entry.duty => Again::Plainly,
+            _ => Again::No,
+        };
+        let bounds = AgainBounds {
+            requests_of_session: ASKED_AGAIN_MAX,
+            bytes: usize::MAX,
+        };
+        self.take_requests_of_others(captor, again, bounds)
     }
 
     /// Unsent requests leave the open batch of a link that is not connected.
@@ -974,7 +1023,26 @@ impl Link {
     }
 }
 
-/// A request that has left its link unsent.
+/// How a request that was sent on a link is asked a second time on another one.
+#[derive(Debug)]
+pub(crate) enum Again {
+    /// Not at all.
+    No,
+    /// Its reply is passed on.
+    Plainly,
+    /// Its reply has this duty.
+    With(Duty),
+}
+
+/// How much of what was sent on a link is asked a second time.
+pub(crate) struct AgainBounds {
+    /// Requests of one session. A session with more of them waits.
+    pub(crate) requests_of_session: usize,
+    /// Bytes of all requests. A session whose requests have no room waits.
+    pub(crate) bytes: usize,
+}
+
+/// A request that has left its link.
 pub(crate) struct Left {
     pub(crate) entry: Entry,
     pub(crate) request: Vec<u8>,
@@ -1188,10 +1256,10 @@ mod tests {
         put(writer, 1, false);
         put(reader, 1, true);
         (0..=ASKED_AGAIN_MAX as u32).for_each(|seq| put(greedy, seq, true));
-        let taken = link.take_reads_of_others(captor);
+        let taken = link.take_few_reads_of_others(captor);
         let taken: Vec<_> = taken
             .iter()
-            .map(|(entry, request)| (entry.session, &request[..]))
+            .map(|left| (left.entry.session, &left.request[..]))
             .collect();
         assert_eq!(taken, [(reader, &b"2000"[..]), (reader, b"2001")]);
         let left: HashSet<Key> = link.ledger.iter().map(|entry| entry.session).collect();

@@ -226,21 +226,16 @@ impl Engine {
         if !is_successor {
             self.learned.doubt_server(kind.server);
         }
-        let reads = match is_successor {
-            true => self.take_reads_behind(old),
+        let moved = match is_successor {
+            true => self.take_requests_behind(old),
             false => Vec::new(),
         };
         self.leave_to(old, Key::NOBODY);
         if let Some(link) = self.links.get_mut(key) {
             link.role = Role::Shared;
-            for (entry, request) in &reads {
-                link.push(*entry, request);
-            }
         }
         self.shared.insert(kind, key);
-        if !reads.is_empty() {
-            self.list_link(key);
-        }
+        self.put_moved(key, moved);
         self.reopen(key);
         if self
             .links

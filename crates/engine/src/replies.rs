@@ -885,11 +885,11 @@ impl Engine {
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
-        let reads = state.take_reads_of_others(captor);
-        let Some((first, _)) = reads.first() else {
+        let reads = state.take_few_reads_of_others(captor);
+        let Some(first) = reads.first() else {
             return;
         };
-        let by = first.session;
+        let by = first.entry.session;
         let own = has_room.then(|| self.add_link(kind, Role::Captured { by }));
         if let Some(own) = own.flatten() {
             self.connect(own);
@@ -899,8 +899,8 @@ impl Engine {
         };
         self.counters.reads_sent_again += reads.len() as u64;
         if let Some(state) = self.links.get_mut(other) {
-            for (entry, request) in &reads {
-                state.push(*entry, request);
+            for left in reads {
+                state.push_left(left);
             }
         }
         self.list_link(other);

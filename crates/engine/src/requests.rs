@@ -884,11 +884,7 @@ impl Engine {
         duty: Duty,
         simple: bool,
     ) -> Result<Placed, Duty> {
-        let usable = match reads {
-            true => self.usable_link(key),
-            false => self.usable_link_for_write(key),
-        };
-        let link = match usable {
+        let link = match self.usable_link_for(key, bytes, reads) {
             Ok(link) => link,
             Err(Blocked::Wait) => return Err(duty),
             Err(blocked) => return Ok(self.blocked(key, blocked)),
@@ -1033,10 +1029,15 @@ impl Engine {
         self.ready_link(key, link)
     }
 
-    /// The same for a request that may write.
-    fn usable_link_for_write(&mut self, key: Key) -> Result<Key, Blocked> {
+    /// The same for these requests. They wait if the server would hold them.
+    pub(crate) fn usable_link_for(
+        &mut self,
+        key: Key,
+        requests: &[u8],
+        reads: bool,
+    ) -> Result<Key, Blocked> {
         let link = self.usable_link(key)?;
-        match self.await_writes(key, link) {
+        match self.await_writes(key, link, requests, reads) {
             Some(blocked) => Err(blocked),
             None => Ok(link),
         }

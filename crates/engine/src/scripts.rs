@@ -195,17 +195,16 @@ fn name_said(digest: &[u8]) -> Option<Name> {
     digest.to_ascii_lowercase().try_into().ok()
 }
 
-/// Calls `visit` with the command and the arguments of each request in `bytes`.
-fn each_request(mut bytes: &[u8], mut visit: impl FnMut(CommandId, &[&[u8]])) {
+/// Calls `visit` with the command and the arguments of each request in `bytes`. `None`: the table
+/// does not have the command.
+pub(crate) fn each_request(mut bytes: &[u8], mut visit: impl FnMut(Option<CommandId>, &[&[u8]])) {
     let mut scanner = Scanner::default();
     while !bytes.is_empty()
         && let Ok(Found::Request { len }) = scanner.scan(bytes, true)
     {
         let args = scanner.spans().iter().map(|span| span.of(bytes));
         let args: Vec<&[u8]> = args.collect();
-        if let Some(id) = commands::resolve(args.len(), |index| args[index]) {
-            visit(id, &args);
-        }
+        visit(commands::resolve(args.len(), |index| args[index]), &args);
         bytes = &bytes[len..];
         scanner = Scanner::default();
     }
@@ -215,7 +214,7 @@ fn each_request(mut bytes: &[u8], mut visit: impl FnMut(CommandId, &[&[u8]])) {
 pub(crate) fn names_in(bytes: &[u8]) -> Vec<Name> {
     let mut names = Vec::new();
     each_request(bytes, |id, args| {
-        if matches!(id, id::EVALSHA | id::EVALSHA_RO)
+        if matches!(id, Some(id::EVALSHA | id::EVALSHA_RO))
             && let Some(name) = args.get(1).and_then(|digest| name_said(digest))
             && !names.contains(&name)
         {
@@ -268,6 +267,7 @@ impl Engine {
         for name in names {
             if self.scripts.use_named(pool, *name) {
                 known += 1;
+                // A server that holds writes does not hold SCRIPT LOAD.
                 let link = self.usable_link(key)?;
                 self.load_on(link, pool, *name);
             }
@@ -363,8 +363,8 @@ impl Engine {
         }
         each_request(request, |id, args| {
             let body = match id {
-                id::EVAL | id::EVAL_RO => args.get(1),
-                id::SCRIPT_LOAD => args.get(2),
+                Some(id::EVAL | id::EVAL_RO) => args.get(1),
+                Some(id::SCRIPT_LOAD) => args.get(2),
                 _ => None,
             };
             let number = body.and_then(|body| self.scripts.remember(pool, body));

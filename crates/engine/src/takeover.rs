@@ -13,23 +13,28 @@
 //! the server pauses writes (CLIENT PAUSE, FAILOVER), for FLUSHALL of a server that frees memory in
 //! the background, and for a module's command that blocks its connection. A server that is frozen,
 //! or executes a slow command, answers no handshake, so nothing changes for it. A plain read in
-//! front is never held alone.
+//! front is never held alone, except PFCOUNT: it may write a cached number, so a server that pauses
+//! writes holds it.
 //!
-//! A session never leaves a link that owes it a reply, so its requests keep their order and no write
-//! is sent twice. Where a plain write stands in front of a link that was left, the server pauses
-//! writes: further writes wait here until that link brings a byte, and only reads take the
-//! successor. Sent, they would stop the successor as well.
+//! A session leaves a link that owes it replies only if the server may execute all its requests
+//! there twice: reads, transactions of reads, SCRIPT LOAD. So requests keep their order and no write
+//! is sent twice. If a request that a pause of writes holds stands in front of a link that was left,
+//! the server pauses writes. Further requests that it would hold wait here until that link brings a
+//! byte: sent, they would stop the successor as well. All other requests take the successor.
 
-use respool_protocol::commands::id;
+use respool_protocol::commands::{Retry, id};
 use respool_protocol::encode;
 
+use crate::clients::may_write;
+use crate::duty::Duty;
 use crate::elsewhere::id_of;
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
-use crate::limits::TAKEOVER_LINKS_PER_SERVER;
-use crate::link::{Link, Role};
+use crate::limits::{TAKEOVER_BYTES_MAX, TAKEOVER_LINKS_PER_SERVER};
+use crate::link::{Again, AgainBounds, Left, Link, Role};
 use crate::pool::ServerId;
 use crate::requests::Blocked;
+use crate::scripts::each_request;
 use crate::slots::Key;
 use crate::time::Time;
 
@@ -131,6 +136,33 @@ fn may_block_alone(request: &[u8]) -> bool {
     matches!(id_of(request), Some(id::FLUSHALL | id::FLUSHDB))
 }
 
+/// Whether a server that pauses writes holds one of these requests. `reads`: of those that the table
+/// does not have, it is known that they only read. `scripts`: the server holds SCRIPT.
+fn may_be_paused(requests: &[u8], reads: bool, scripts: bool) -> bool {
+    let mut is_held = false;
+    each_request(requests, |id, args| {
+        is_held |= match id {
+            Some(id) if scripts && id.get().name.starts_with("script") => true,
+            Some(id) => may_write(id.get(), id, || args.get(1).copied()),
+            None => !reads,
+        };
+    });
+    is_held
+}
+
+/// Whether it does no harm that a server executes each of these requests twice. `reads`: as above.
+fn may_be_asked_twice(requests: &[u8], reads: bool) -> bool {
+    let mut may = true;
+    each_request(requests, |id, _| {
+        may &= match id {
+            Some(id::MULTI | id::EXEC | id::SCRIPT_LOAD) => true,
+            Some(id) => id.get().retry == Retry::Read,
+            None => reads,
+        };
+    });
+    may
+}
+
 impl Engine {
     fn takeover(&mut self, server: ServerId) -> &mut Takeover {
         &mut self.servers[usize::from(server.0)].takeover
@@ -210,22 +242,60 @@ impl Engine {
         Some(successor)
     }
 
-    /// Takes the requests that are sent again on the successor: reads behind the script, of other
-    /// sessions that have nothing but reads there.
-    pub(crate) fn take_reads_behind(&mut self, old: Key) -> Vec<(Entry, Vec<u8>)> {
-        let Some(old) = self.links.get_mut(old) else {
+    /// Takes the requests behind the one in front that are sent again on the successor. A session
+    /// goes with all its requests, if each of them may be asked twice.
+    pub(crate) fn take_requests_behind(&mut self, old: Key) -> Vec<Left> {
+        let Some(state) = self.links.get(old) else {
             return Vec::new();
         };
-        let by = old
-            .first_in_flight()
-            .map_or(Key::NOBODY, |front| front.session);
-        let reads = old.take_reads_of_others(by);
-        self.counters.reads_sent_again += reads.len() as u64;
-        reads
+        let server = state.key.server;
+        let front = state.first_in_flight();
+        let by = front.map_or(Key::NOBODY, |front| front.session);
+        let is_before_7 = self.holds_script_commands(server);
+        let again = |entry: &Entry, bytes: &[u8], duty: Option<&Duty>| {
+            let is_plain = match entry.class {
+                Class::Read | Class::Write => {
+                    may_be_asked_twice(bytes, entry.class.reads())
+                        && !may_be_paused(bytes, entry.class.reads(), is_before_7)
+                }
+                class => class.reads(),
+            };
+            match duty.map(Duty::on_successor) {
+                _ if !is_plain => Again::No,
+                None => Again::Plainly,
+                Some(Some(duty)) => Again::With(duty),
+                Some(None) => Again::No,
+            }
+        };
+        let bounds = AgainBounds {
+            requests_of_session: usize::MAX,
+            bytes: TAKEOVER_BYTES_MAX,
+        };
+        let old = self.links.get_mut(old);
+        let moved = old.map(|old| old.take_requests_of_others(by, again, bounds));
+        let moved = moved.unwrap_or_default();
+        self.counters.reads_sent_again += moved.len() as u64;
+        moved
     }
 
-    /// Whether a server may hold the request in front of a link alone. A read that runs no code
-    /// takes long only where the whole server is slow.
+    /// Puts these requests on the successor.
+    pub(crate) fn put_moved(&mut self, successor: Key, moved: Vec<Left>) {
+        if moved.is_empty() {
+            return;
+        }
+        for left in moved {
+            if left.duty.as_ref().is_some_and(Duty::names_scripts) {
+                self.load_named(successor, left.entry.session, &left.request);
+            }
+            if let Some(link) = self.links.get_mut(successor) {
+                link.push_left(left);
+            }
+        }
+        self.list_link(successor);
+    }
+
+    /// Whether a server may hold the request in front of a link alone. Other reads that run no code
+    /// take long only where the whole server is slow.
     fn may_be_held(&self, link: &Link) -> bool {
         let Some(front) = link.first_in_flight() else {
             return false;
@@ -233,9 +303,23 @@ impl Engine {
         match front.class {
             // A request of no session is respool's own, unless it runs code.
             Class::Write if front.session != Key::NOBODY => true,
-            Class::Write | Class::Read => self.runs_code_in_front(link),
+            Class::Write => self.runs_code_in_front(link),
+            Class::Read => self.runs_code_in_front(link) || self.may_pause_front(link),
             class => !class.reads(),
         }
+    }
+
+    /// Whether a server that pauses writes holds the request in front of a link.
+    fn may_pause_front(&self, link: &Link) -> bool {
+        let is_before_7 = self.holds_script_commands(link.key.server);
+        let reads = link.first_in_flight().map(|front| front.class.reads());
+        reads.is_some_and(|reads| may_be_paused(link.first_bytes(), reads, is_before_7))
+    }
+
+    /// Whether a pause of writes holds all subcommands of SCRIPT: it does before Redis 7.
+    fn holds_script_commands(&self, server: ServerId) -> bool {
+        let release = self.release_at(server);
+        release.is_some_and(|(name, release)| name == "redis" && release < (7, 0))
     }
 
     /// Whether the request in front of a link, or one of a transaction there, runs code.
@@ -243,12 +327,14 @@ impl Engine {
         self.may_be_a_clients(link) || link.is_front_a_block_of_code()
     }
 
-    /// Whether a server holds the write in front of a link. A command that runs code, or may block
-    /// its own connection, says nothing about the writes of others.
+    /// Whether a server holds the request in front of a link because it pauses writes. A command
+    /// that runs code, or may block its own connection, says nothing about the writes of others.
     fn holds_write(&self, link: &Link) -> bool {
         match link.first_in_flight().map(|front| front.class) {
-            Some(Class::Write) => {
-                !self.runs_code_in_front(link) && !may_block_alone(link.first_bytes())
+            Some(Class::Write | Class::Read) => {
+                self.may_pause_front(link)
+                    && !self.runs_code_in_front(link)
+                    && !may_block_alone(link.first_bytes())
             }
             Some(class) => !class.reads(),
             None => false,
@@ -261,8 +347,15 @@ impl Engine {
         self.server(server).takeover.holding.map(|(link, _)| link)
     }
 
-    /// A write of a session is for a shared link. It waits if the server holds writes.
-    pub(crate) fn await_writes(&mut self, key: Key, link: Key) -> Option<Blocked> {
+    /// Requests of a session are for a shared link. They wait if the server pauses writes and would
+    /// hold one of them: sent, it would stop that link as well.
+    pub(crate) fn await_writes(
+        &mut self,
+        key: Key,
+        link: Key,
+        requests: &[u8],
+        reads: bool,
+    ) -> Option<Blocked> {
         let state = self.links.get(link)?;
         if state.accepting || state.role != Role::Shared {
             return None;
@@ -270,7 +363,8 @@ impl Engine {
         let server = state.key.server;
         self.end_holding(server);
         let holding = self.link_that_holds_writes(server)?;
-        Some(self.wait_at_full(key, holding))
+        let is_held = may_be_paused(requests, reads, self.holds_script_commands(server));
+        is_held.then(|| self.wait_at_full(key, holding))
     }
 
     /// The short way of the shared links to a server opens, or closes while the server holds writes.

@@ -317,3 +317,125 @@ fn flush_of_the_server_holds_no_write_of_others() {
     let successor = world.connect();
     assert_eq!(world.sent(successor).as_bytes(), requests(&["SET k v"]));
 }
+
+/// PFCOUNT may write a cached number. A server that pauses writes holds it, though it is a read.
+#[test]
+fn pfcount_is_held_while_the_server_pauses_writes() {
+    for first in ["PFCOUNT h", "PUBLISH c m"] {
+        let mut world = World::new(settings());
+        let [counts, reads] = [0; 2].map(|_| world.accept());
+        world.asks(counts, &[first]);
+        world.wait_ms(100);
+        world.asks(reads, &["GET k"]);
+        let successor = world.connect();
+        assert_eq!(world.sent(successor).as_bytes(), requests(&["GET k"]));
+        world.says(successor, "$-1\r\n");
+        assert_eq!(world.got(reads), "$-1\r\n");
+        for held in ["PFCOUNT i", "SET k v", "PUBLISH c m", "EVAL x 0"] {
+            let session = world.accept();
+            world.asks(session, &[held]);
+            assert_eq!(world.sent(successor), "", "{held} would be held");
+        }
+    }
+}
+
+/// A pipeline of reads moves whole, however long it is, as does a transaction of reads. A session
+/// that also writes waits.
+#[test]
+fn whole_sessions_of_reads_move_to_the_successor() {
+    for front in ["SET w 1", "EVAL x 0"] {
+        let mut world = World::new(settings());
+        let [stops, many, block, script, writes] = [0; 5].map(|_| world.accept());
+        world.asks(block, &["MULTI"]);
+        world.allows_transactions(world.shared);
+        world.asks(block, &["GET a", "TTL a"]);
+        world.got(block);
+        world.sent(world.shared);
+        world.asks(stops, &[front]);
+        let gets: Vec<String> = (0..50).map(|number| format!("TTL k{number}")).collect();
+        let gets: Vec<&str> = gets.iter().map(String::as_str).collect();
+        world.asks(many, &gets);
+        world.asks(block, &["EXEC"]);
+        world.asks(script, &["EVAL_RO x 0", "SCRIPT LOAD x"]);
+        world.asks(writes, &["TTL m", "PFCOUNT h"]);
+        for _ in 0..3 {
+            world.wait_ms(50);
+        }
+        let successor = world.connect();
+        let moved = [
+            requests(&gets),
+            requests(&["MULTI", "GET a", "TTL a", "EXEC"]),
+            requests(&["EVAL_RO x 0", "SCRIPT LOAD x"]),
+        ];
+        assert_eq!(world.sent(successor).as_bytes(), moved.concat(), "{front}");
+        world.says(successor, ":1\r\n".repeat(50));
+        assert_eq!(world.got(many), ":1\r\n".repeat(50));
+        world.says(
+            successor,
+            "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n$-1\r\n:1\r\n",
+        );
+        assert_eq!(world.got(block), "*2\r\n$-1\r\n:1\r\n");
+        world.says(successor, "$-1\r\n$1\r\nx\r\n");
+        assert_eq!(world.got(script), "$-1\r\n$1\r\nx\r\n");
+        assert_eq!(world.got(writes), "");
+        // The same replies on the old link are dropped.
+        world.says(world.shared, "+OK\r\n");
+        world.says(world.shared, ":2\r\n".repeat(50));
+        world.says(
+            world.shared,
+            "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n$-1\r\n:2\r\n",
+        );
+        world.says(world.shared, "$-1\r\n$1\r\nx\r\n:1\r\n:3\r\n");
+        assert_eq!(world.got(stops), "+OK\r\n");
+        assert_eq!(
+            [many, block, script].map(|key| world.got(key)),
+            ["", "", ""]
+        );
+        assert_eq!(world.got(writes), ":1\r\n:3\r\n");
+    }
+}
+
+/// The bytes of what moves are bounded: a session without room waits for the link that was left.
+#[test]
+fn bytes_that_move_to_the_successor_are_bounded() {
+    let mut world = World::new(settings());
+    let [stops, small, large] = [0; 3].map(|_| world.accept());
+    world.asks(stops, &["EVAL x 0"]);
+    world.asks(small, &["TTL k"]);
+    let key = "k".repeat(60_000);
+    for _ in 0..18 {
+        world.asks(large, &[&format!("TTL {key}")]);
+    }
+    for _ in 0..3 {
+        world.wait_ms(50);
+    }
+    let successor = world.connect();
+    assert_eq!(world.sent(successor).as_bytes(), requests(&["TTL k"]));
+}
+
+/// While the server pauses writes, what it does not hold takes the successor.
+#[test]
+fn requests_that_a_pause_does_not_hold_take_the_successor() {
+    let mut world = World::new(settings());
+    let [writes, reads, block] = [0; 3].map(|_| world.accept());
+    world.asks(block, &["MULTI"]);
+    world.allows_transactions(world.shared);
+    world.asks(block, &["GET a"]);
+    world.got(block);
+    world.sent(world.shared);
+    world.asks(writes, &["SET k v"]);
+    world.wait_ms(100);
+    world.asks(reads, &["GET k"]);
+    let successor = world.connect();
+    world.says(successor, "$-1\r\n");
+    world.sent(successor);
+    world.asks(block, &["EXEC"]);
+    let exec = requests(&["MULTI", "GET a", "EXEC"]);
+    assert_eq!(world.sent(successor).as_bytes(), exec);
+    world.says(successor, "+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");
+    for passes in ["CONFIG SET maxmemory 0", "SCRIPT LOAD x", "FCALL_RO f 0"] {
+        world.asks(reads, &[passes]);
+        assert_eq!(world.sent(successor).as_bytes(), requests(&[passes]));
+        world.says(successor, "+OK\r\n");
+    }
+}
