@@ -731,7 +731,7 @@ impl Engine {
         self.links_shared_to(server).any(|(_, link)| link.is_up())
     }
 
-    fn links_shared_to(&self, server: ServerId) -> impl Iterator<Item = (Key, &Link)> {
+    pub(crate) fn links_shared_to(&self, server: ServerId) -> impl Iterator<Item = (Key, &Link)> {
         let kinds = self
             .shared
             .iter()

@@ -21,6 +21,10 @@
 //! is sent twice. If a request that a pause of writes holds stands in front of a link that was left,
 //! the server pauses writes. Further requests that it would hold wait here until that link brings a
 //! byte: sent, they would stop the successor as well. All other requests take the successor.
+//!
+//! A link of one session (WATCH, tracking, a large request) or of a hub has no successor. The same
+//! script or pause makes it silent. It is given up at `link-stall-ms` only if no session waits for
+//! the request in front, or if the server answers no PING on a shared link.
 
 use respool_protocol::commands::{Retry, id};
 use respool_protocol::encode;
@@ -31,7 +35,7 @@ use crate::elsewhere::id_of;
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
 use crate::limits::{TAKEOVER_BYTES_MAX, TAKEOVER_LINKS_PER_SERVER};
-use crate::link::{Again, AgainBounds, Left, Link, Role};
+use crate::link::{Again, AgainBounds, Left, Link, Role, Sends};
 use crate::pool::ServerId;
 use crate::requests::Blocked;
 use crate::scripts::each_request;
@@ -49,8 +53,10 @@ const PAUSE_MIN_MS: u32 = 1_000;
 const PAUSE_MAX_MS: u32 = 8_000;
 /// How long a server that has refused a handshake with BUSY is taken to be busy, milliseconds.
 const BUSY_MS: u64 = 1_000;
-/// How many times `link-stall-ms` a link that was taken over may bring no byte while its server
-/// answers on other links.
+/// How often a server with a silent link is asked for life on another one, milliseconds. A quarter
+/// of `link-stall-ms`, if that is less.
+const LIFE_MS: u64 = 1_000;
+/// How many times `link-stall-ms` a link may bring no byte while its server answers on other links.
 const STALLS_MAX: u32 = 10;
 
 /// Which links to one server are to be taken over. Ask [`Takeover::may_begin`] before a successor
@@ -70,6 +76,10 @@ pub(crate) struct Takeover {
     pause_ms: u32,
     /// The server's words when it refused a handshake because it is busy.
     busy: Option<(Time, Vec<u8>)>,
+    /// Since the last tick, a link that serves one session or one hub was found silent.
+    is_doubted: bool,
+    /// When a shared link last brought a byte, as of the last tick with such a link.
+    life_at: Option<Time>,
 }
 
 impl Takeover {
@@ -118,6 +128,12 @@ impl Takeover {
         self.due = now.plus_ms(self.pause_ms);
     }
 
+    /// Whether the server has answered on a shared link a moment ago.
+    fn is_alive(&self, now: Time, stall_ms: u32) -> bool {
+        let is_young = |at| now.since_ms(at) < u64::from(stall_ms / 2);
+        self.life_at.is_some_and(is_young)
+    }
+
     /// The server's words, if it has said a moment ago that it is busy.
     fn busy_words(&self, now: Time) -> Option<&[u8]> {
         let (at, words) = self.busy.as_ref()?;
@@ -161,6 +177,22 @@ fn may_be_asked_twice(requests: &[u8], reads: bool) -> bool {
         };
     });
     may
+}
+
+/// Whether a link may outlast `link-stall-ms` although no successor takes its place: it serves one
+/// session, or one hub, and owes a reply.
+fn may_outlast(link: &Link) -> bool {
+    let is_apart = matches!(
+        link.role,
+        Role::Pinned { .. } | Role::Streaming { .. } | Role::Hub(_)
+    );
+    is_apart
+        && link.is_up()
+        && link.in_flight() > 0
+        && !link.waits
+        && link.sends == Sends::More
+        && link.paused.is_none()
+        && link.tunnel.is_none()
 }
 
 impl Engine {
@@ -455,11 +487,13 @@ impl Engine {
             || takeover.busy_words(self.now).is_some()
             || self.may_take_over(server);
         let paused = self.is_server_paused(server) || is_stuck && has_way;
-        // Sessions with requests behind the one in front wait, too. And a link that owes
-        // one session alone is lost as stalled, unless the server is known to live.
+        // Sessions with requests behind the one in front wait, too, as do sessions whose question
+        // to the server stands there. And a link that owes one session alone is lost as stalled,
+        // unless the server is known to live.
         let silent_ms = self.now.since_ms(link.progress);
-        let is_wanted =
-            link.owes_others() || silent_ms >= u64::from(self.settings.timeouts.link_stall_ms / 2);
+        let is_wanted = link.owes_others()
+            || !link.waiters.is_empty()
+            || silent_ms >= u64::from(self.settings.timeouts.link_stall_ms / 2);
         let begins = is_stuck && takeover.successor_of(key).is_none() && is_wanted;
         if let Some(link) = self.links.get_mut(key)
             && link.takes
@@ -479,6 +513,9 @@ impl Engine {
             let left = &mut self.servers[index].takeover.left;
             left.retain(|key| links.get(*key).is_some());
             self.end_holding(server);
+            if std::mem::take(&mut self.takeover(server).is_doubted) {
+                self.ask_for_life(server);
+            }
             for (old, _) in self.servers[index].takeover.successors.clone() {
                 if !self.links.get(old).is_some_and(|link| self.is_stuck(link)) {
                     self.drop_successor(old, server);
@@ -487,9 +524,58 @@ impl Engine {
         }
     }
 
-    /// Whether a link that was taken over stays although it brings no byte: its server answers on
-    /// another link.
-    pub(crate) fn is_left_by_a_living_server(&self, key: Key, link: &Link) -> bool {
+    /// A link of one session or one hub owes a reply and brings no byte: its server is asked on a
+    /// shared link whether it lives.
+    pub(crate) fn tick_silent(&mut self, key: Key) {
+        let patience_ms = u64::from(self.settings.timeouts.link_stall_ms / 4).min(LIFE_MS);
+        let Some(link) = self.links.get(key).filter(|link| may_outlast(link)) else {
+            return;
+        };
+        let server = link.key.server;
+        if self.now.since_ms(link.progress) >= patience_ms {
+            self.takeover(server).is_doubted = true;
+        }
+    }
+
+    /// Notes when a shared link to a server last brought a byte. An idle one carries a PING.
+    fn ask_for_life(&mut self, server: ServerId) {
+        let patience_ms = u64::from(self.settings.timeouts.link_stall_ms / 4).min(LIFE_MS);
+        let (mut last, mut idle) = (None, None);
+        for (key, link) in self.links_shared_to(server) {
+            if link.is_up() && link.role == Role::Shared {
+                last = last.max(Some(link.progress));
+                idle = idle.or((link.ledger.is_empty()).then_some(key));
+            }
+        }
+        let now = self.now;
+        self.takeover(server).life_at = last;
+        let is_recent = |at| now.since_ms(at) < patience_ms;
+        if let Some(idle) = idle
+            && !last.is_some_and(is_recent)
+        {
+            let mut ping = Vec::new();
+            encode::request(&mut ping, &["PING"]);
+            self.put_ours(idle, &ping, Duty::Pass);
+        }
+    }
+
+    /// Whether a link stays although it brings no byte for `link-stall-ms`: its server answers on
+    /// another link. Of a link that was not left, the request in front must be waited for.
+    pub(crate) fn outlasts_stall(&self, key: Key, link: &Link) -> bool {
+        let stall_ms = self.settings.timeouts.link_stall_ms;
+        let most = u64::from(stall_ms) * u64::from(STALLS_MAX);
+        let front = link.first_in_flight().map(|front| front.session);
+        may_outlast(link)
+            && front.is_some_and(|front| self.sessions.get(front).is_some())
+            && self.now.since_ms(link.progress) < most
+            && self
+                .server(link.key.server)
+                .takeover
+                .is_alive(self.now, stall_ms)
+            || self.is_left_by_a_living_server(key, link)
+    }
+
+    fn is_left_by_a_living_server(&self, key: Key, link: &Link) -> bool {
         let stall_ms = self.settings.timeouts.link_stall_ms;
         let answers = |(_, other): (Key, &Link)| {
             let recent = self.now.since_ms(other.progress) < u64::from(stall_ms);

@@ -687,7 +687,7 @@ impl Engine {
                     && (!link.waits || link.sends == Sends::Nothing)
                     && link.tunnel.is_none()
                     && over(now, link.progress, timeouts.link_stall_ms)
-                    && !self.is_left_by_a_living_server(key, link) =>
+                    && !self.outlasts_stall(key, link) =>
             {
                 return self.lose_link(
                     key,
@@ -710,6 +710,7 @@ impl Engine {
         }
         self.tick_at_link(key);
         self.tick_stuck(key);
+        self.tick_silent(key);
         self.tick_probe(key);
         self.tick_requests(key, timeouts.request_ms);
         self.tick_paused(key);

@@ -381,6 +381,8 @@ impl History {
             for args in take_requests(&mut connection.read) {
                 match args[0].as_str() {
                     "HELLO" => connection.to_send.extend_from_slice(HELLO.as_bytes()),
+                    // Whether it lives, while a link of one session is silent.
+                    "PING" => connection.to_send.extend_from_slice(b"+PONG\r\n"),
                     // It does not say what it has: the table is believed.
                     "CLIENT" => connection.to_send.extend_from_slice(b"+OK\r\n"),
                     "COMMAND" => connection.to_send.extend_from_slice(b"-ERR no\r\n"),

@@ -116,6 +116,8 @@ impl Server {
             ["COMMAND", ..] => says.extend_from_slice(b"-ERR no\r\n"),
             ["CONFIG", ..] => says.extend_from_slice(b"-ERR Unknown option\r\n"),
             ["HELLO", ..] => says.extend_from_slice(world::HELLO.as_bytes()),
+            // Whether it lives, while a link of one session is silent.
+            ["PING"] => says.extend_from_slice(b"+PONG\r\n"),
             other => panic!("the server got {other:?}"),
         }
     }

@@ -439,3 +439,78 @@ fn requests_that_a_pause_does_not_hold_take_the_successor() {
         world.says(successor, "+OK\r\n");
     }
 }
+
+/// A script or a pause of the server holds the link of one session, too. That link is given up if
+/// the server answers no PING on a shared link, and not before.
+#[test]
+fn link_of_one_session_outlasts_the_stall_while_its_server_lives() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 0;
+    settings.timeouts.link_stall_ms = 1_000;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.asks(session, &["WATCH k"]);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    world.asks(session, &["EVAL x 0"]);
+    let mut pings = 0;
+    for _ in 0..60 {
+        world.wait_ms(50);
+        let asked = world.asked(world.shared);
+        for args in asked {
+            assert_eq!(args, ["PING"]);
+            world.says(world.shared, BUSY);
+            pings += 1;
+        }
+    }
+    assert!((8..=14).contains(&pings), "{pings}");
+    assert_eq!(world.closed_links(), []);
+    world.says(own, "$4\r\ndone\r\n");
+    assert_eq!(world.got(session), "+OK\r\n$4\r\ndone\r\n");
+    // Now the server is frozen.
+    world.asks(session, &["EVAL x 0"]);
+    world.wait_ms(950);
+    assert_eq!(world.closed_links(), []);
+    world.wait_ms(150);
+    assert_eq!(world.closed_links(), [own]);
+}
+
+/// A request that is given up at its deadline does not keep a link beyond its stall: the connection
+/// itself may be broken.
+#[test]
+fn link_without_a_waiting_session_is_given_up_at_its_stall() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 500;
+    settings.timeouts.link_stall_ms = 1_000;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.asks(session, &["WATCH k"]);
+    let own = world.connect();
+    world.says(own, "+OK\r\n");
+    world.asks(session, &["EVAL x 0"]);
+    for _ in 0..22 {
+        world.wait_ms(50);
+        if !world.sent(world.shared).is_empty() {
+            world.says(world.shared, "+PONG\r\n");
+        }
+    }
+    assert!(world.got(session).contains("-UNKNOWN"));
+    assert_eq!(world.closed_links(), [own]);
+}
+
+/// A session whose question to the server stands behind a held write does not wait for that write:
+/// the question is asked again on a successor.
+#[test]
+fn question_behind_a_held_write_is_asked_on_the_successor() {
+    let mut world = World::new(settings());
+    let [writes, queues] = [0; 2].map(|_| world.accept());
+    world.asks(writes, &["SET k v"]);
+    world.asks(queues, &["MULTI"]);
+    for _ in 0..3 {
+        world.wait_ms(50);
+    }
+    assert!(world.sent(world.shared).contains("COMMAND"));
+    let successor = world.connect();
+    world.allows_transactions(successor);
+    assert_eq!(world.got(queues), "+OK\r\n");
+}

@@ -881,8 +881,9 @@ pub(crate) static OPTIONS: &[Opt] = &[
         value: "TIME",
         brief: "How long a link that owes replies may bring nothing at all",
         more: "At it, the link is closed and opened anew, and whoever waits on it gets an error \
-               that says that what became of the request is unknown. Keep it above the longest \
-               command that the server runs.",
+               that says that what became of the request is unknown. A link that a script or a pause \
+               of the server holds stays while the server answers on another link, up to ten times \
+               as long. Keep it above the longest other command that the server runs.",
         example: "60s",
         ..OPTION
     },
