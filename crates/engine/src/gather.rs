@@ -16,6 +16,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
 use crate::here::adds_our_section;
+use crate::limits::gathered_bytes_max;
 use crate::pool::{Group, Pools, ServerId};
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Blocked, Placed, Request, bound_reply};
@@ -38,8 +39,8 @@ const MANY_SCANNED: &[u8] =
 
 /// To what servers answer with more than is held.
 const TOO_LARGE: &[u8] =
-    b"-ERR respool: what the servers answer is together larger than session-output-hard-bytes, \
-    at which it is not held: ask for less at once, or raise that\r\n";
+    b"-ERR respool: what the servers answer is together larger than an eighth of \
+    worker-memory-bytes-max, at which it is not held: ask for less at once, or raise that\r\n";
 
 /// What the keys of a request belong to, by numbers that tell it apart.
 enum Met {
@@ -555,7 +556,7 @@ impl Engine {
     pub(crate) fn take_part_of(&mut self, entry: Entry, index: u16, reply: &[u8]) {
         let named = self.part_named(entry, index, reply);
         let reply = named.as_deref().unwrap_or(reply);
-        let hard = self.settings.limits.session_output_hard_bytes as usize;
+        let most = gathered_bytes_max(&self.settings.limits);
         let Some(gather) = self.gather_of(entry) else {
             self.counters.late_replies += 1;
             return;
@@ -565,7 +566,7 @@ impl Engine {
         let before = gather.held_bytes;
         if gather.failure.is_some() {
             // Nobody is told what it says.
-        } else if before + reply.len() > hard {
+        } else if before + reply.len() > most {
             gather.failure = Some(TOO_LARGE.to_vec());
             gather.drop_parts();
         } else if let Some(part) = gather.parts.get_mut(usize::from(index)) {
@@ -589,8 +590,8 @@ impl Engine {
             return;
         };
         let parked = session.parked_bytes();
-        if parked > limits.session_output_hard_bytes as usize {
-            let reason = "session-output-hard-bytes: replies of several servers";
+        if parked > gathered_bytes_max(limits) {
+            let reason = "worker-memory-bytes-max: replies of several servers";
             self.close_for(key, reason.to_owned());
         } else if parked > limits.session_output_soft_bytes as usize {
             self.early.push(key);

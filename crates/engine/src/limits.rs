@@ -98,6 +98,19 @@ pub(crate) fn unanswered_bytes_max(limits: &Limits) -> u32 {
 const UNANSWERED_SHARE: u64 = 64;
 const UNANSWERED_BYTES_MIN: u64 = 64 << 10;
 
+/// What several servers may answer to the requests of one session before one of them is whole: MGET
+/// and KEYS are put together here. At it: an error, or the session is closed where several such
+/// requests come to that together.
+pub(crate) fn gathered_bytes_max(limits: &Limits) -> usize {
+    let most = limits.worker_memory_bytes_max / GATHERED_SHARE;
+    let most = most.max(limits.session_output_hard_bytes.into());
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
+
+/// One session holds one part of so many of [`Limits::worker_memory_bytes_max`] that way, or
+/// [`Limits::session_output_hard_bytes`].
+const GATHERED_SHARE: u64 = 8;
+
 /// The least value of [`Limits::worker_memory_bytes_max`] that the options take.
 pub const WORKER_MEMORY_BYTES_MIN: u64 = 1 << 20;
 

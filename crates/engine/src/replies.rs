@@ -8,6 +8,7 @@ use crate::coalesce::is_nil;
 use crate::duty::Duty;
 use crate::engine::{Action, Engine, LinkId};
 use crate::entry::{Class, Entry};
+use crate::limits::gathered_bytes_max;
 use crate::link::{Link, Role, State, UNASKED};
 use crate::parking::Piece;
 use crate::returns::Expected;
@@ -340,11 +341,14 @@ impl Engine {
             return;
         };
         let (parked, limits) = (session.parked_bytes(), &self.settings.limits);
-        let hard = limits.session_output_hard_bytes as usize;
         if parked > limits.session_output_soft_bytes as usize {
             self.early.push(key);
         }
-        let Some(session) = self.sessions.get_mut(key).filter(|_| parked > hard) else {
+        // Replies that are put together of several servers have a bound of their own.
+        let rare = session.rare.as_deref();
+        let whole = rare.map_or(0, |rare| rare.parking.held_bytes());
+        let is_over = whole > limits.session_output_hard_bytes as usize;
+        let Some(session) = self.sessions.get_mut(key).filter(|_| is_over) else {
             return;
         };
         if session.head_is_put_off() {
@@ -554,14 +558,23 @@ impl Engine {
             if link.partial.len() <= PARTIAL_BYTES_MAX {
                 return;
             }
-            if entry.duty && link.duties.front().is_some_and(Duty::needs_whole) {
-                if link.partial.len() <= whole_bytes_max {
+            if entry.duty
+                && let Some(duty) = link.duties.front().filter(|duty| duty.needs_whole())
+            {
+                let (most, option) = match duty {
+                    Duty::Part { .. } => (
+                        gathered_bytes_max(&self.settings.limits),
+                        "worker-memory-bytes-max",
+                    ),
+                    _ => (whole_bytes_max, "session-output-hard-bytes"),
+                };
+                if link.partial.len() <= most {
                     return;
                 }
                 link.partial = Vec::new();
                 link.cutting = true;
-                let reason = "session-output-hard-bytes: a reply that has to be held whole";
-                return self.close_for(entry.session, reason.to_owned());
+                let reason = format!("{option}: a reply that has to be held whole");
+                return self.close_for(entry.session, reason);
             }
             if entry.silent {
                 // The session wants none of it.

@@ -639,7 +639,9 @@ fn three_in_parts(soft: u32, hard: u32, len: usize) -> (World, SessionId, String
 
 #[test]
 fn parts_that_wait_for_others_count_against_the_bound_of_their_session() {
-    let (mut world, session, part) = three_in_parts(1_000, 10_000, 4_000);
+    // An eighth of the memory of a worker is the bound.
+    let part = settings().limits.worker_memory_bytes_max as usize / 8 * 2 / 5;
+    let (mut world, session, part) = three_in_parts(1_000, 10_000, part);
     let first = world.all_shared[0];
     world.says(first, part.repeat(3));
     assert_eq!(world.closed_sessions(), [session]);

@@ -1088,8 +1088,9 @@ pub(crate) static OPTIONS: &[Opt] = &[
         brief: "Reply bytes that a client has not taken: no more replies",
         more: "At it, the link that brings more is not read either, for as long as \
                --session-stall-ms and --stranger-stall-ms allow; then the session is closed. \
-               Replies before their turn have the same bound, and count apart. Where a pool has \
-               several servers, sessions may wait for each other's replies on shared links. Such a \
+               Replies before their turn have the same bound, and count apart. A reply that is put \
+               together of several servers' parts may have an eighth of --worker-memory-bytes-max. \
+               Where a pool has several servers, sessions may wait for each other's replies on shared links. Such a \
                session cannot be paused, and is closed at the bound at once. A client that asks \
                for many large values in one pipeline there needs a larger bound.",
         example: "64MiB",
