@@ -146,6 +146,7 @@ impl Engine {
                     self.connect(key);
                 }
             }
+            self.pump(server);
         }
     }
 

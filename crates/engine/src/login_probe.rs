@@ -2,6 +2,9 @@
 //!
 //! A failed AUTH leaves the connection of a Redis server as it was. So one connection tries any
 //! number of passwords.
+//!
+//! While requests wait for a server that is away, logins wait in their queue. A probing link is
+//! connected once another link has reached the server, or where no other link tries it.
 
 use std::collections::VecDeque;
 
@@ -330,7 +333,10 @@ impl Engine {
         }
     }
 
-    fn pump(&mut self, server: ServerId) {
+    pub(crate) fn pump(&mut self, server: ServerId) {
+        if !self.has_probe(server) && self.holds_requests(server) {
+            return;
+        }
         loop {
             let mut queue = self.login_probes.queue.iter();
             let Some(index) = queue.position(|attempt| attempt.server == server) else {
@@ -357,11 +363,21 @@ impl Engine {
         }
     }
 
-    /// Logins that have waited for a probing link for as long as a request may.
+    /// Connects probing links for logins that wait, and fails those that have waited for as long as
+    /// a request may.
     pub(crate) fn tick_login_queue(&mut self) {
         let sessions = &self.sessions;
         let has_client = |attempt: &Attempt| sessions.get(attempt.entry.session).is_some();
         self.login_probes.queue.retain(has_client);
+        let queue = self.login_probes.queue.iter();
+        let mut servers: Vec<ServerId> = queue.map(|attempt| attempt.server).collect();
+        servers.sort_unstable();
+        servers.dedup();
+        for server in servers {
+            if !self.has_probe(server) && !self.is_tried(server) {
+                self.probing_link(server, false);
+            }
+        }
         let limit_ms = self.settings.timeouts.request_ms;
         let now = self.now.stamp_ms();
         let is_late = |attempt: &Attempt| now.wrapping_sub(attempt.entry.at_ms) >= limit_ms;
@@ -381,14 +397,28 @@ impl Engine {
         }
     }
 
-    /// A probing link could not be connected. If the server has another one, no second one is
-    /// connected for a while. If it has none, the waiting logins fail.
-    pub(crate) fn probe_failed(&mut self, server: ServerId, reason: &str) {
+    fn has_probe(&self, server: ServerId) -> bool {
         let is_its = |link: &Link| link.role == Role::Probe && link.key.server == server;
-        let has_another = self.links.iter().any(|(_, link)| is_its(link));
-        match has_another {
-            true => self.login_probes.refused.push((server, self.now)),
-            false => self.fail_logins(server, reason),
+        self.links.iter().any(|(_, link)| is_its(link))
+    }
+
+    /// Whether a link that is not up tries to reach a server, or will do so in a moment.
+    fn is_tried(&self, server: ServerId) -> bool {
+        let tries = |link: &Link| {
+            let rests = matches!(link.state, State::Down | State::Up | State::Resting { .. });
+            link.key.server == server && !rests
+        };
+        self.links.iter().any(|(_, link)| tries(link))
+    }
+
+    /// A probing link could not be connected. If the server has another one, no second one is
+    /// connected for a while. If it has none, the waiting logins fail, unless requests wait for the
+    /// server. `is_refused`: the server is there, and refuses the link.
+    pub(crate) fn probe_failed(&mut self, server: ServerId, reason: &str, is_refused: bool) {
+        if self.has_probe(server) {
+            self.login_probes.refused.push((server, self.now));
+        } else if is_refused || !self.holds_requests(server) {
+            self.fail_logins(server, reason);
         }
     }
 

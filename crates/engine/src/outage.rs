@@ -61,18 +61,18 @@ impl Engine {
             | Role::Streaming { .. }
             | Role::Pinned { .. }
             | Role::Redirect { .. } => !was_up,
+            // Logins wait in their queue, see [`crate::login_probe`].
             Role::Emergency { .. } | Role::Sentinel | Role::Probe | Role::Spare => false,
         };
-        may && self.is_held(link)
+        may && self.holds_requests(link.key.server)
     }
 
-    /// Whether requests wait for the server of this link.
-    fn is_held(&self, link: &Link) -> bool {
-        let server = self.server(link.key.server);
+    /// Whether requests wait for a server that is away.
+    pub(crate) fn holds_requests(&self, id: ServerId) -> bool {
+        let server = self.server(id);
         let outage = server.health.outage;
-        let cluster = self.pool_of(link.key.server).cluster();
-        let is_replaced =
-            cluster.is_some_and(Cluster::is_known) && self.owns_nothing(link.key.server);
+        let cluster = self.pool_of(id).cluster();
+        let is_replaced = cluster.is_some_and(Cluster::is_known) && self.owns_nothing(id);
         !server.gone
             && !is_replaced
             && outage.holds(self.now, self.settings.timeouts.outage_hold_ms)
@@ -91,7 +91,8 @@ impl Engine {
     /// Whether a link that is to connect leaves the attempt to another one, and waits for it. During
     /// an outage one link tries the server.
     pub(crate) fn waits_for_attempt(&mut self, key: Key) -> bool {
-        let Some(link) = self.links.get(key).filter(|link| self.is_held(link)) else {
+        let holds = |link: &&Link| self.holds_requests(link.key.server);
+        let Some(link) = self.links.get(key).filter(holds) else {
             return false;
         };
         let server = link.key.server;

@@ -355,7 +355,7 @@ impl Engine {
                 self.fail_waiting(key);
                 self.remove_link(key);
                 if !was_up {
-                    self.probe_failed(its_server, reason);
+                    self.probe_failed(its_server, reason, refused);
                 }
                 return self.probe_lost(its_server, key);
             }

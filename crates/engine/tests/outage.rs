@@ -5,7 +5,7 @@ mod world;
 use respool_engine::LinkId;
 use respool_engine::settings::{AwayError, LostSubscriptions, Settings};
 
-use world::{World, cluster, requests, settings};
+use world::{HELLO, World, cluster, requests, settings};
 
 const HOLD_MS: u32 = 1_000;
 
@@ -64,6 +64,50 @@ fn requests_wait_for_a_server_that_restarts() {
     world.says(link, "$1\r\n1\r\n+OK\r\n");
     assert_eq!(world.got(before), "$1\r\n1\r\n");
     assert_eq!(world.got(during), "+OK\r\n");
+}
+
+/// The first login of a user waits as other requests do. No link is connected for it meanwhile.
+#[test]
+fn first_login_waits_for_a_server_that_restarts() {
+    for (login, said) in [
+        ("AUTH bob pw", "+OK\r\n"),
+        ("HELLO 3 AUTH bob pw", "%7\r\n$6\r\nserver\r\n"),
+    ] {
+        let mut world = settled(patient());
+        world.lose(world.shared);
+        refuses(&mut world, 100);
+        let session = world.accept();
+        world.asks(session, &[login, "GET k"]);
+        let tried = refuses(&mut world, 500);
+        assert!((4..=11).contains(&tried), "{tried} attempts");
+        assert_eq!(world.got(session), "");
+        assert_eq!(world.closed_sessions(), []);
+        returns(&mut world);
+        // The probing link, and then the user's.
+        let probe = returns(&mut world);
+        assert!(world.sent(probe).contains("AUTH"));
+        world.says(probe, ["+OK\r\n", HELLO].concat());
+        let own = returns(&mut world);
+        world.turn(|_| {});
+        assert!(world.sent(own).contains("GET"));
+        let got = world.got(session);
+        assert!(got.starts_with(said), "{got}");
+    }
+}
+
+/// A server that stays away for longer: the first login of a user is not sent, and then fails at once.
+#[test]
+fn first_login_fails_after_the_hold() {
+    let mut world = settled(patient());
+    world.lose(world.shared);
+    refuses(&mut world, 100);
+    let session = world.accept();
+    world.asks(session, &["AUTH bob pw"]);
+    refuses(&mut world, HOLD_MS + 200);
+    assert!(world.got(session).starts_with("-NOTSENT "));
+    world.asks(session, &["AUTH bob pw"]);
+    refuses(&mut world, 100);
+    assert!(world.got(session).starts_with("-NOTSENT "));
 }
 
 /// A node that comes back before another one has taken over gets what waited for it.
