@@ -16,7 +16,7 @@ use crate::elsewhere::{ASKING, as_asked};
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::login_check::Check;
-use crate::node::as_standalone;
+use crate::node::{self, as_standalone};
 use crate::pinned::Switch;
 use crate::polling::Before;
 use crate::redirect::Redirect;
@@ -69,6 +69,10 @@ pub(crate) enum Duty {
     Unwatch { instead: Option<Vec<u8>> },
     /// INFO: whether our own section is added.
     Info { ours: bool },
+    /// CONFIG GET of a Cluster's node, for a client that sees a plain server.
+    AsPlainServer,
+    /// ROLE of one node, for a client that sees a single node.
+    RoleOfNode,
     /// The session keeps a link of its own as long as this is on, and `had` one for it before.
     Switch {
         switch: Switch,
@@ -469,6 +473,8 @@ impl Engine {
                 let reply = self.with_our_section(entry.session, ours, reply);
                 self.pass_on(entry, &reply);
             }
+            Duty::AsPlainServer => self.pass_on(entry, &node::config_of_plain_server(reply)),
+            Duty::RoleOfNode => self.pass_on(entry, &node::role_of_single_node(reply)),
             Duty::Switch {
                 switch,
                 had,
@@ -547,7 +553,7 @@ impl Engine {
                 session.db = db;
             }
         }
-        self.pass_on(entry, reply);
+        self.pass_on(entry, &self.refusal_of_database(entry.session, reply));
     }
 
     /// INFO as the server says it, and perhaps a section of ours.
@@ -556,7 +562,7 @@ impl Engine {
             return reply.to_vec();
         };
         let mut text = String::from_utf8_lossy(&text).into_owned();
-        if self.has_nodes(session) && !self.shows_a_node(session) {
+        if self.hides_nodes(session) {
             text = as_standalone(&text);
         }
         if ours {

@@ -1,5 +1,6 @@
 //! Commands that are about the session itself, or about us: answered here, in Redis's words.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use respool_protocol::commands::{CommandId, id};
@@ -133,7 +134,7 @@ impl Engine {
             return self.answer_error(key, text);
         }
         let Ok(db) = u32::try_from(index) else {
-            return self.answer_error(key, b"ERR DB index is out of range");
+            return self.answer_error(key, NO_DB);
         };
         let Some(session) = self.sessions.get(key) else {
             return Placed::Done;
@@ -147,8 +148,21 @@ impl Engine {
         match self.move_to(key, version, db) {
             Moved::Done => self.answer_reply(key, OK),
             Moved::Wait => Placed::Wait,
-            Moved::Failed(reply) | Moved::Away(reply) => self.answer_reply(key, &reply),
+            Moved::Failed(reply) | Moved::Away(reply) => {
+                let reply = self.refusal_of_database(key, &reply).into_owned();
+                self.answer_reply(key, &reply)
+            }
         }
+    }
+
+    /// The reply to a SELECT as its session is to see it: a plain server does not speak of a Cluster.
+    pub(crate) fn refusal_of_database<'a>(&self, key: Key, reply: &'a [u8]) -> Cow<'a, [u8]> {
+        if !reply.starts_with(OF_NODE) || !self.hides_nodes(key) {
+            return reply.into();
+        }
+        let mut refusal = Vec::new();
+        encode::error(&mut refusal, NO_DB);
+        refusal.into()
     }
 
     /// Gives a session another database or version of the protocol: another link, which has to
@@ -693,6 +707,10 @@ enum Moved {
 }
 
 pub(crate) const OK: &[u8] = b"+OK\r\n";
+/// What a plain server says of a database that it does not have.
+const NO_DB: &[u8] = b"ERR DB index is out of range";
+/// What a Cluster's node says of any database but the first one.
+const OF_NODE: &[u8] = b"-ERR SELECT is not allowed in cluster mode";
 const LONG_NAME: &[u8] = b"ERR respool: a name may have 1024 bytes at the most";
 const _: () = assert!(NAME_BYTES_MAX == 1024, "the error text says so");
 const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";

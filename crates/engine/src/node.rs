@@ -7,6 +7,7 @@ use respool_protocol::commands::id;
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 use respool_protocol::slot::{SLOTS, hash_slot};
+use respool_protocol::value::Value;
 use sha1::{Digest, Sha1};
 
 use crate::cluster::Cluster;
@@ -222,6 +223,38 @@ fn info(is_ok: bool, assigned: u32, ok: u32) -> String {
     ];
     let lines = fields.map(|(name, value)| format!("{name}:{value}\r\n"));
     lines.concat()
+}
+
+/// The reply to CONFIG GET of a Cluster's node as a client is to see it that sees a plain server.
+pub(crate) fn config_of_plain_server(reply: &[u8]) -> Vec<u8> {
+    const OF_NODE: &[u8] = b"$15\r\ncluster-enabled\r\n$3\r\nyes\r\n";
+    const OF_SERVER: &[u8] = b"$15\r\ncluster-enabled\r\n$2\r\nno\r\n";
+    let at = reply
+        .windows(OF_NODE.len())
+        .position(|part| part == OF_NODE);
+    match at {
+        Some(at) => [&reply[..at], OF_SERVER, &reply[at + OF_NODE.len()..]].concat(),
+        None => reply.to_vec(),
+    }
+}
+
+/// The reply to ROLE of one node as that of the single node that the client sees: a primary without
+/// replicas, at the offset that INFO shows.
+pub(crate) fn role_of_single_node(reply: &[u8]) -> Vec<u8> {
+    let Some(Value::List(parts)) = Value::read(reply) else {
+        return reply.to_vec();
+    };
+    // A replica says its offset last.
+    let offset = parts.iter().rev().find_map(|part| match part {
+        Value::Integer(offset) => Some(*offset),
+        _ => None,
+    });
+    let mut out = Vec::new();
+    encode::array(&mut out, 3);
+    encode::bulk(&mut out, b"master");
+    encode::integer(&mut out, offset.unwrap_or_default());
+    encode::array(&mut out, 0);
+    out
 }
 
 fn slot_of(argument: &[u8]) -> Option<u16> {

@@ -24,6 +24,7 @@ use respool_protocol::commands::{
 use respool_protocol::encode::Version;
 
 use crate::cluster::{SILENT_MS, owes_for};
+use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
 use crate::greeting::{NO_CLUSTER, NO_NODE};
@@ -39,6 +40,7 @@ use crate::slots::Key;
 use crate::tracking::asks_for;
 use crate::unknown::{Keys, What};
 use crate::wait::is_wait;
+use crate::words::wrong_arity;
 
 /// Redis's text (`getNodeByQuery`).
 pub(crate) const CROSSSLOT: &[u8] = b"CROSSSLOT Keys in request don't hash to the same slot";
@@ -218,15 +220,18 @@ impl Engine {
         let spread = match request.command.fan_out.spread {
             Spread::Channels if channels_have_places => Spread::All,
             Spread::Channels => Spread::Home,
+            // Any plain server says that it is no node.
+            _ if is_of_cluster(request) && !self.has_nodes(key) => Spread::Any,
             spread => spread,
         };
         match owner {
-            // Though nodes are among its servers, they are not alone.
-            _ if !self.shows_a_node(key)
-                && is_of_cluster(request)
-                && self.pools.has_cluster(pool) =>
-            {
-                Some(self.refuse_queued(key, NO_CLUSTER))
+            // To its clients the pool is a plain server, as in all other answers.
+            _ if is_of_cluster(request) && self.hides_nodes(key) => {
+                let text = match request.command.arity_ok(request.spans.len()) {
+                    true => NO_CLUSTER.to_vec(),
+                    false => wrong_arity(request.command),
+                };
+                Some(self.refuse_queued(key, &text))
             }
             _ if !of_cluster && request.id == id::SWAPDB && self.pools.has_cluster(pool) => {
                 Some(self.refuse_queued(key, ONE_DATABASE))
@@ -259,7 +264,26 @@ impl Engine {
             Owner::Several => Some(self.refuse_queued(key, CROSSSLOT)),
             Owner::Nobody => match spread {
                 Spread::Here => None,
-                Spread::Node if of_cluster && !in_multi => self.answer_as_node(key, request),
+                Spread::Node if !in_multi && self.shows_a_node(key) => {
+                    self.answer_as_node(key, request)
+                }
+                Spread::Any
+                    if request.id == id::CONFIG_GET
+                        && !in_multi
+                        && !is_bound
+                        && self.hides_nodes(key) =>
+                {
+                    Some(self.ask_any(key, request, Duty::AsPlainServer))
+                }
+                // INFO tells of a primary, too.
+                Spread::Refused
+                    if request.id == id::ROLE
+                        && !in_multi
+                        && !is_bound
+                        && self.shows_a_node(key) =>
+                {
+                    Some(self.ask_any(key, request, Duty::RoleOfNode))
+                }
                 // The node that executes it would tell of itself.
                 Spread::Node if of_cluster && request.command.answer != Answer::Session => {
                     Some(self.refuse_bound(key, request.command))
@@ -637,6 +661,22 @@ impl Engine {
         }
     }
 
+    /// A request goes to the first server that is up; its reply is completed here.
+    fn ask_any(&mut self, key: Key, request: &Request<'_>, duty: Duty) -> Placed {
+        if let Some(session) = self.sessions.get(key)
+            && !self.tracks_here(key)
+        {
+            let up = self.first_up(usize::from(session.pool));
+            self.turn(key, up);
+        }
+        self.place_on_link(key, request.bytes, true, Some(duty))
+    }
+
+    /// Whether nodes of a Cluster are behind a session that is to see a plain server.
+    pub(crate) fn hides_nodes(&self, key: Key) -> bool {
+        self.has_nodes(key) && !self.shows_a_node(key)
+    }
+
     /// Whether nodes of a Cluster are behind a session.
     pub(crate) fn has_nodes(&self, key: Key) -> bool {
         let session = self.sessions.get(key);
@@ -871,11 +911,10 @@ pub(crate) fn looks_elsewhere(request: &Request<'_>) -> bool {
         && request.args().collect::<Vec<_>>().windows(2).any(makes)
 }
 
-/// Whether only a Cluster's node can answer it.
+/// Whether only a Cluster's node can answer it. A plain server refuses all that begins with CLUSTER,
+/// even HELP.
 fn is_of_cluster(request: &Request<'_>) -> bool {
-    let command = request.command;
-    let is_of_node = command.fan_out.spread == Spread::Node && command.answer != Answer::Session;
-    is_of_node || request.id == id::CLUSTERSCAN
+    request.command.name.starts_with("cluster|") || request.id == id::CLUSTERSCAN
 }
 
 /// Whether it is CLIENT TRACKING, to be switched on or off.

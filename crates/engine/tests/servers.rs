@@ -2,7 +2,7 @@
 
 mod world;
 
-use respool_engine::settings::PoolKind;
+use respool_engine::settings::{PoolKind, Shows};
 use respool_engine::{LinkId, SessionId};
 use world::{OF_THE_LAST, World, requests};
 
@@ -471,4 +471,104 @@ fn debug_object_goes_to_the_owner_of_its_key() {
             .got(session)
             .starts_with("-ERR respool: 'debug' cannot be asked")
     );
+}
+
+/// In front of a Cluster all answers show a node, or all show a plain server.
+#[test]
+fn all_answers_show_a_node_or_all_a_plain_server() {
+    const NO_CLUSTER: &str = "-ERR This instance has cluster support disabled\r\n";
+    let of_cluster = |shows| {
+        let mut settings = world::cluster(2);
+        settings.pools[0].shows = shows;
+        let mut world = World::new(settings);
+        world.know_owners();
+        world.sent(world.shared);
+        let session = world.accept();
+        (world, session)
+    };
+    let subcommands = [
+        "HELP",
+        "SLOT-STATS SLOTSRANGE 0 1",
+        "COUNT-FAILURE-REPORTS x",
+        "FORGET x",
+        "SAVECONFIG",
+        "BUMPEPOCH",
+        "FLUSHSLOTS",
+        "SLOTS",
+        "ADDSLOTS 1",
+    ];
+    let (mut world, session) = of_cluster(Shows::Server);
+    for subcommand in subcommands {
+        world.asks(session, &[&format!("CLUSTER {subcommand}")]);
+        assert_eq!(world.got(session), NO_CLUSTER, "{subcommand}");
+    }
+    for command in ["READONLY", "ASKING"] {
+        world.asks(session, &[command]);
+        // The server does not say which commands it has.
+        for _ in world.asked(world.shared) {
+            world.says(world.shared, "-ERR no\r\n");
+        }
+        assert_eq!(world.got(session), NO_CLUSTER, "{command}");
+    }
+    world.asks(session, &["CONFIG GET cluster-enabled"]);
+    world.says(
+        world.shared,
+        "*2\r\n$15\r\ncluster-enabled\r\n$3\r\nyes\r\n",
+    );
+    assert_eq!(
+        world.got(session),
+        "*2\r\n$15\r\ncluster-enabled\r\n$2\r\nno\r\n"
+    );
+    world.sent(world.shared);
+    world.asks(session, &["SELECT 1"]);
+    // The server is asked first whether this user may select.
+    assert_eq!(
+        world.sent(world.shared).as_bytes(),
+        requests(&["SELECT respool"])
+    );
+    world.says(world.shared, "-ERR no number\r\n");
+    let [link] = world.connecting()[..] else {
+        panic!("a link to the database is connected");
+    };
+    world.turn(|engine| engine.handle_link_up(link));
+    world.says(
+        link,
+        [
+            world::HELLO,
+            "-ERR SELECT is not allowed in cluster mode\r\n",
+        ]
+        .concat(),
+    );
+    assert_eq!(world.got(session), "-ERR DB index is out of range\r\n");
+    let other = world.accept();
+    world.asks(other, &["ROLE"]);
+    assert!(
+        world
+            .got(other)
+            .starts_with("-ERR respool: 'role' cannot be asked")
+    );
+
+    // INFO says that the node is a primary without replicas.
+    let (mut world, session) = of_cluster(Shows::Node);
+    world.asks(session, &["ROLE"]);
+    world.says(
+        world.shared,
+        "*3\r\n$6\r\nmaster\r\n:42\r\n*1\r\n*3\r\n$1\r\nh\r\n$1\r\n1\r\n$2\r\n41\r\n",
+    );
+    assert_eq!(world.got(session), "*3\r\n$6\r\nmaster\r\n:42\r\n*0\r\n");
+    world.asks(session, &["CONFIG GET cluster-enabled"]);
+    let enabled = "*2\r\n$15\r\ncluster-enabled\r\n$3\r\nyes\r\n";
+    world.says(world.shared, enabled);
+    assert_eq!(world.got(session), enabled);
+
+    // Plain servers refuse it themselves.
+    let (mut world, links, _) = servers(2);
+    let session = world.accept();
+    for subcommand in subcommands {
+        let cluster = format!("CLUSTER {subcommand}");
+        world.asks(session, &[&cluster]);
+        assert_eq!(world.sent(links[0]).as_bytes(), requests(&[&cluster]));
+        world.says(links[0], NO_CLUSTER);
+        assert_eq!(world.got(session), NO_CLUSTER, "{subcommand}");
+    }
 }
