@@ -479,6 +479,10 @@ def greeting(version):
     return b"%7" + GREETING % 3 if version == b"3" else b"*14" + GREETING % 2
 
 
+# A greeting asks for these options.
+LIMITS = (b"client-output-buffer-limit", b"maxmemory*")
+
+
 class FakeServer:
     """Greets as a Redis does; `answer(connection, words)` gives the bytes of every other reply.
 
@@ -515,6 +519,9 @@ class FakeServer:
                         reply = greeting(words[1] if len(words) > 1 else b"2")
                     elif verb in (b"SELECT", b"AUTH", b"READONLY"):
                         reply = b"+OK\r\n"
+                    elif words[:2] == [b"CONFIG", b"GET"] and words[2] in LIMITS:
+                        self.requests.pop()
+                        reply = b"*0\r\n"
                     else:
                         reply = self.answer(connection, words)
                     if reply is False:

@@ -1,5 +1,6 @@
 """Clients that take their replies slowly, or ask for a great deal, beside polite ones."""
 
+import threading
 import time
 import unittest
 
@@ -238,6 +239,50 @@ class ServerBoundsOutput(HostileTest):
     def test_maxmemory_clients(self):
         """maxmemory-clients: most polite requests are answered."""
         self.attack("--maxmemory-clients", "20mb")
+
+    def readers(self, *conf, count):
+        """As many clients as `count` read 1 MiB each at once, twice, while 30 others increment."""
+        server = self.server(*conf)
+        with server.client() as client:
+            for number in range(20):
+                client.ask("SET", f"big{number}", b"x" * MIB)
+        respool = self.respool(backend=server.backend)
+        polite = PoliteClients(self, respool.port, 30, pause=0.02)
+        time.sleep(1)
+        barrier, errors = threading.Barrier(count), []
+
+        def read(number):
+            try:
+                with Client(respool.port, timeout=40) as client:
+                    barrier.wait(20)
+                    for _ in range(2):
+                        reply = client.ask("GET", f"big{number % 20}")
+                        if len(reply) != MIB or isinstance(reply, ErrorReply):
+                            errors.append(str(reply)[:80])
+            except (OSError, threading.BrokenBarrierError) as error:
+                errors.append(repr(error))
+
+        threads = [threading.Thread(target=read, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        polite.stop()
+        self.assertEqual((errors, polite.errors), ([], []))
+        self.assertEqual(respool.counter("link_downs"), 0)
+        self.assertGreater(respool.counter("reply_room_waits"), 0)
+
+    def test_many_readers_within_the_output_buffer_limit(self):
+        """400 readers of 1 MiB under 256 MiB: all of them and 30 others are answered."""
+        self.readers("--client-output-buffer-limit", "normal 256mb 0 0", count=400)
+
+    def test_many_readers_within_a_low_output_buffer_limit(self):
+        """200 readers of 1 MiB under 32 MiB: all of them and 30 others are answered."""
+        self.readers("--client-output-buffer-limit", "normal 32mb 0 0", count=200)
+
+    def test_many_readers_within_maxmemory_clients(self):
+        """The same under maxmemory-clients of 64 MiB."""
+        self.readers("--maxmemory-clients", "64mb", count=200)
 
     def test_timeout_of_the_server(self):
         """A server that closes idle links makes no errors."""

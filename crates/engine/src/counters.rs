@@ -213,6 +213,9 @@ counters! {
     streaming_links_full: u64,
     /// How often a request needed another link that sessions share, and `links-max` was reached.
     links_full: u64,
+    /// How often a request waited because its reply might have made a link owe more than its server
+    /// allows: `client-output-buffer-limit` or `maxmemory-clients`.
+    reply_room_waits: u64,
     /// Idle links that were closed to make room for others within `links-max`.
     links_closed_for_room: u64,
     /// Sessions that lost a streaming link because they were too slow while others waited for one.

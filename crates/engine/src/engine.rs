@@ -158,9 +158,10 @@ pub enum Event {
         /// What has.
         text: String,
     },
-    /// Requests wait, or are refused, because a bound of ours is reached. Told once a minute.
+    /// Requests wait, or are refused, because a bound is reached. A bound of ours is told once a
+    /// minute, and one of a server when the server tells it.
     BoundReached {
-        /// The option that sets it.
+        /// The option that sets it: ours, or the server's.
         name: &'static str,
         /// What becomes of these requests.
         effect: String,
@@ -754,6 +755,8 @@ impl Engine {
         // Else a Cluster's replica sends its readers to the primary.
         let to_node = pool.cluster().is_some();
         let reads_only = server.replica_of.is_some() && to_node;
+        let link_of = self.links.get(link.0);
+        let asks_for_limits = link_of.is_some_and(|link| self.asks_for_limits(link));
         if let Some(link) = self.links.get_mut(link.0) {
             let credentials = match link.key.user {
                 CONFIGURED => configured,
@@ -762,6 +765,10 @@ impl Engine {
             let greeting = match link.role {
                 Role::Probe => Greeting::of_probe(),
                 _ => Greeting::new(link.key, (credentials, configured), reads_only, to_node),
+            };
+            let greeting = match asks_for_limits {
+                true => greeting.with_limits(),
+                false => greeting,
             };
             link.greet(greeting, self.now);
         }
@@ -1183,7 +1190,9 @@ impl Engine {
         link.heeds = role != Role::Probe
             && (pool.cluster().is_some() || pool.watch.is_some() && role != Role::Sentinel);
         self.pinned_links += u32::from(role.is_one_sessions());
-        self.links.insert(link)
+        let link = self.links.insert(link);
+        self.limit_link(link);
+        link
     }
 
     /// Starts connecting a link that is not.

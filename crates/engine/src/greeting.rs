@@ -11,6 +11,7 @@ use respool_protocol::value::Value;
 
 use crate::auth::CONFIGURED;
 use crate::link::{LinkKey, UNASKED};
+use crate::reply_room::LimitQuestions;
 use crate::settings::Credentials;
 
 /// The handshake: one write, one reply for each of its commands.
@@ -27,6 +28,8 @@ pub(crate) struct Greeting {
     /// Replies that have come.
     came: u32,
     detour: Option<Detour>,
+    /// What the server is asked about its limits.
+    limits: Option<LimitQuestions>,
     /// The bytes of the reply that is coming.
     got: Vec<u8>,
     scanner: reply::Scanner,
@@ -169,9 +172,22 @@ impl Greeting {
             asks_for_node: false,
             came: 0,
             detour: own.map(|own| Detour::new(key.db, own, configured)),
+            limits: None,
             got: Vec::new(),
             scanner: reply::Scanner::default(),
         }
+    }
+
+    /// The same, with questions about what the server bounds for a connection.
+    pub(crate) fn with_limits(mut self) -> Self {
+        self.limits = Some(LimitQuestions::ask(&mut self.unsent, self.replies));
+        self.replies += LimitQuestions::REPLIES;
+        self
+    }
+
+    /// Those questions, with their answers.
+    pub(crate) fn take_limits(&mut self) -> Option<LimitQuestions> {
+        self.limits.take()
     }
 
     /// Of a probing link: it has no credentials yet.
@@ -185,6 +201,7 @@ impl Greeting {
             asks_for_node: false,
             came: 0,
             detour: None,
+            limits: None,
             got: Vec::new(),
             scanner: reply::Scanner::default(),
         }
@@ -221,7 +238,14 @@ impl Greeting {
                 continue;
             }
             let tells_of_node = self.asks_for_node && self.replies == 1;
+            let came = self.came;
+            let mut limits = self.limits.as_mut();
+            let mut is_of_limits = |value: &Value| {
+                let limits = limits.as_mut();
+                limits.is_some_and(|limits| limits.take(came, value))
+            };
             match Value::read(&self.got) {
+                Some(value) if is_of_limits(&value) => {}
                 Some(Value::Error(text)) if tells_of_node => {
                     if text.starts_with(NO_CLUSTER) {
                         return Greeted::Broken(NO_NODE.to_owned());

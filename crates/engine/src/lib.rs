@@ -65,6 +65,7 @@ mod redirect;
 mod relief;
 mod renewal;
 mod replies;
+mod reply_room;
 mod requests;
 mod resume;
 mod returns;

@@ -27,12 +27,13 @@ use crate::monitor::Tunnel;
 use crate::pinned::Switch;
 use crate::pool::ServerId;
 use crate::redirect::Stand;
+use crate::reply_room::ReplyRoom;
 use crate::returns::Returns;
 use crate::scripts::Loaded;
 use crate::session::Pins;
 use crate::settings::FlushRule;
 use crate::slots::Key;
-use crate::slow_readers::Lane;
+use crate::slow_readers::{EVERYBODYS, Lane};
 use crate::subscriptions::LineId;
 use crate::time::Time;
 use crate::trial::{BY_SLOT, COLLAPSING, FUSING, Trial};
@@ -257,6 +258,8 @@ pub(crate) struct Link {
     pub(crate) tunnel: Option<Tunnel>,
     /// It may carry a trace of what was done on it, and is closed after use.
     pub(crate) tainted: bool,
+    /// How many replies it may be owed.
+    pub(crate) reply_room: ReplyRoom,
     /// Scripts that its server has got on this connection.
     pub(crate) loaded: Loaded,
 
@@ -328,6 +331,7 @@ impl Link {
             waits: false,
             tunnel: None,
             tainted: false,
+            reply_room: ReplyRoom::new(key.lane != EVERYBODYS, now),
             loaded: Loaded::default(),
             state: State::Down,
             role,
@@ -350,10 +354,10 @@ impl Link {
     }
 
     /// Opens or closes the link to requests. While CLIENT PAUSE is on, every request is asked
-    /// whether it has to wait, so none goes the short way.
+    /// whether it has to wait, so none goes the short way. The same holds for a careful link.
     pub(crate) fn admit(&mut self, takes: bool, paused: bool) {
         self.takes = takes;
-        self.accepting = takes && !paused;
+        self.accepting = takes && !paused && !self.reply_room.is_careful();
     }
 
     /// Whether a session waits at the server for a command that blocks, or is to when the link is up.
@@ -396,7 +400,7 @@ impl Link {
     /// Whether it owes as much as it may.
     #[inline]
     pub(crate) fn is_full(&self, limits: &Limits) -> bool {
-        self.ledger.len() >= limits.link_ledger_max as usize
+        self.owes_enough(limits)
             || self.unanswered_bytes() >= limits.link_unanswered_bytes_max as usize
     }
 
@@ -836,6 +840,7 @@ impl Link {
         self.may_set = None;
         self.returns.end_wait();
         self.scanner = reply::Scanner::default();
+        self.reply_room.forget_part();
         self.partial = Vec::new();
         self.cutting = false;
         self.streaming = Streaming::No;
@@ -1057,7 +1062,6 @@ const ASKED_AGAIN_MAX: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slow_readers::EVERYBODYS;
 
     const RULE: FlushRule = FlushRule {
         hold: true,

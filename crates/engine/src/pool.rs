@@ -14,6 +14,7 @@ use crate::health::Health;
 use crate::link::LinkKey;
 use crate::readers::Readers;
 use crate::renewal::Renewal;
+use crate::reply_room;
 use crate::returns::{Calendar, Expected};
 use crate::sentinels::Watch;
 use crate::settings::{FlushRule, Part, PoolKind, PoolSettings, Reads, ServerSettings};
@@ -51,6 +52,8 @@ pub(crate) struct Server {
     pub(crate) trust: Trust,
     /// Which of its links are stuck, and what is done about it.
     pub(crate) takeover: Takeover,
+    /// What it bounds for a connection.
+    pub(crate) reply_limits: reply_room::Known,
 }
 
 impl Server {
@@ -67,6 +70,7 @@ impl Server {
             renewal: Renewal::default(),
             trust: Trust::default(),
             takeover: Takeover::default(),
+            reply_limits: reply_room::Known::default(),
         }
     }
 

@@ -235,6 +235,7 @@ impl Engine {
             link.role = Role::Shared;
         }
         self.shared.insert(kind, key);
+        self.limit_link(key);
         self.put_moved(key, moved);
         self.reopen(key);
         if self

@@ -425,6 +425,7 @@ impl Engine {
 
     /// The end of a reply whose beginning came before.
     fn end_partial(&mut self, key: Key, bytes: &[u8]) {
+        self.note_reply_bytes(key, bytes.len(), true);
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -527,6 +528,7 @@ impl Engine {
 
     /// The bytes of a reply that does not end in them.
     fn take_part(&mut self, key: Key, bytes: &[u8]) {
+        self.note_reply_bytes(key, bytes.len(), false);
         let Some(link) = self.links.get_mut(key) else {
             return;
         };

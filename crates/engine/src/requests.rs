@@ -284,10 +284,8 @@ impl Engine {
     /// A link at its bound takes nothing more until it has room again.
     pub(crate) fn close_if_full(&mut self, link: Key) {
         let limits = &self.settings.limits;
-        if let Some(link) = self.links.get_mut(link)
-            && link.is_full(limits)
-        {
-            link.admit(false, false);
+        if let Some(link) = self.links.get_mut(link) {
+            link.close_if_full(limits);
         }
     }
 
@@ -448,9 +446,7 @@ impl Engine {
             if next != on {
                 // Whoever turns to it looks at its bounds for whoever turned away: the long way
                 // does not.
-                if link.is_full(limits) {
-                    link.admit(false, false);
-                }
+                link.close_if_full(limits);
                 if link.role != Role::Shared || !link.accepting {
                     break;
                 }
@@ -1051,6 +1047,7 @@ impl Engine {
         state.unused_since = self.now;
         if state.takes
             && !state.accepting
+            && !state.close_if_full(&self.settings.limits)
             && let Some(blocked) = self.await_successor(key, link)
         {
             return Err(blocked);
@@ -1078,8 +1075,12 @@ impl Engine {
             State::Resting { .. } => Err(Blocked::Refused(
                 self.no_link_reply(link, self.away_error(key)),
             )),
-            _ if state.takes => Ok(link),
+            _ if state.takes => {
+                self.note_careful_request(link);
+                Ok(link)
+            }
             _ if state.role == Role::Shared && state.is_full(&self.settings.limits) => {
+                self.note_wait_for_room(key, link);
                 Err(self.wait_at_full(key, link))
             }
             _ => {

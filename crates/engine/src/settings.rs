@@ -32,6 +32,9 @@ pub struct Settings {
     pub refused: HashSet<CommandId>,
     /// DEBUG OBJECT passes, even if DEBUG is refused.
     pub passes_debug_object: bool,
+    /// Servers are asked what they bound for a connection: `client-output-buffer-limit` and
+    /// `maxmemory-clients`.
+    pub asks_output_limits: bool,
 }
 
 /// What happens at a bound.

@@ -32,7 +32,8 @@ impl Engine {
     pub fn handle_link_lost(&mut self, link: LinkId, reason: &str) {
         // It was given up in this very turn: what is lost is not its next connection.
         if !self.is_to_close(link) {
-            self.link_down(link.0, reason, None);
+            let reason = self.why_lost(link.0, reason);
+            self.link_down(link.0, &reason, None);
         }
     }
 
@@ -60,6 +61,7 @@ impl Engine {
                 self.doubt_primary(server);
             }
             Greeted::Done => {
+                self.take_limits(key);
                 self.greeted_as_configured(key, None);
                 if !self.waits_for_branches(key) {
                     self.link_is_up(key);
@@ -554,13 +556,17 @@ impl Engine {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
-        let room = link.ledger.len() <= limits.link_ledger_max as usize / 2
+        let least_room = match link.reply_room.is_careful() {
+            true => link.ledger_max(limits),
+            false => link.ledger_max(limits).div_ceil(2),
+        };
+        let room = link.ledger.len() + least_room <= link.ledger_max(limits)
             && link.out.bytes().len() <= limits.link_unanswered_bytes_max as usize / 2;
         if !room || matches!(link.state, State::Down | State::Resting { .. }) {
             return;
         }
         link.admit(link.may_take(), paused);
-        self.wake_waiters(key);
+        self.wake_for_room(key);
     }
 
     pub(crate) fn wake_waiters(&mut self, key: Key) {
@@ -709,6 +715,7 @@ impl Engine {
             self.tick_redirect(key);
         }
         self.tick_at_link(key);
+        self.tick_reply_room(key);
         self.tick_stuck(key);
         self.tick_silent(key);
         self.tick_probe(key);

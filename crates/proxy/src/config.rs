@@ -138,6 +138,7 @@ impl Config {
                 lost_subscriptions: values.lost_subscriptions,
                 refused: values.refused.iter().copied().collect(),
                 passes_debug_object: values.passes_debug_object,
+                asks_output_limits: values.asks_output_limits,
             },
             password_files: files,
             socket_access: SocketAccess {

@@ -206,6 +206,7 @@ pub(crate) struct Values {
     pub(crate) timeouts: Timeouts,
     pub(crate) drain_timeout_ms: u32,
     pub(crate) limits: Limits,
+    pub(crate) asks_output_limits: bool,
     pub(crate) pinned_links_full: WhenFull,
     pub(crate) away_error: AwayError,
     pub(crate) lost_subscriptions: LostSubscriptions,
@@ -246,6 +247,7 @@ impl Default for Values {
             timeouts: Timeouts::default(),
             drain_timeout_ms: 10_000,
             limits: Limits::default(),
+            asks_output_limits: true,
             pinned_links_full: WhenFull::default(),
             away_error: AwayError::default(),
             lost_subscriptions: LostSubscriptions::default(),
@@ -1295,6 +1297,19 @@ pub(crate) static OPTIONS: &[Opt] = &[
         more: "They are kept until then. At it, the sessions that add more wait. It is a 64th of \
                --worker-memory-bytes-max at the most.",
         example: "16MiB",
+        ..OPTION
+    },
+    Opt {
+        name: "server-output-limits",
+        topic: Topic::Limits,
+        kind: Kind::Switch(|values| &mut values.asks_output_limits),
+        brief: "Ask each server for its client-output-buffer-limit and maxmemory-clients",
+        more: "A server closes a connection that it owes more than these allow, and all clients of a link would lose their \
+               requests with it. So requests wait before their replies would make a link owe more than half of the limit. \
+               respool asks with CONFIG GET and its own login when a link connects. A server that refuses to tell \
+               notes that in its ACL LOG, and is not asked again for a minute. With --server-output-limits=false, respool \
+               does not ask, and requests do not wait.",
+        example: "false",
         ..OPTION
     },
     Opt {

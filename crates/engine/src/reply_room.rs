@@ -1,0 +1,666 @@
+//! What a server bounds for a connection: how many replies a shared link may come to owe.
+//!
+//! ```text
+//!   greeting ──► CONFIG GET ──► the server's limits ──► bytes that one link may be owed: half of them
+//!                                                              ÷
+//!        the largest reply lately, or a guess if that is more ──► replies that it may be owed
+//! ```
+//!
+//! A server closes a connection that it owes more than `client-output-buffer-limit`, and the
+//! fattest connections above `maxmemory-clients`. Directly each client has that for itself; a shared
+//! link has it for all its clients. So requests wait before they would make the link owe too much.
+//! A link whose server has no such limit is bounded by `link_ledger_max` alone.
+//!
+//! The size of a reply is known only when it comes. Until then it is guessed, and the guess is
+//! large: [`UNSEEN_REPLY_BYTES`]. It falls by a quarter whenever a full link has been answered by
+//! smaller replies, and rises again on a link that is not full. So the guess costs a few round
+//! trips, and only where the server has a limit.
+//!
+//! A *careful* link has brought large replies lately. Its requests go the long way, one by one, and
+//! so not even a pipeline passes the bound. A full careful link opens again once all its replies
+//! have come: Valkey 9.1 counts large values that it has sent until its whole buffer is sent. Large
+//! readers move to links apart
+//! ([`crate::slow_readers`]), so the link of all others is careful for seconds only.
+//!
+//! Rejected: CLIENT NO-EVICT, because the limit is the operator's. A size for each command: the
+//! GETs of two clients are as different as two commands.
+
+use respool_protocol::encode;
+use respool_protocol::value::Value;
+
+use crate::auth::CONFIGURED;
+use crate::engine::{Engine, Event};
+use crate::limits::{LARGE_READER_LINKS, Limits};
+use crate::link::{Link, Role, State};
+use crate::pool::ServerId;
+use crate::session::Flags;
+use crate::slots::Key;
+use crate::slow_readers::EVERYBODYS;
+use crate::time::Time;
+
+/// The options of a server that this is about.
+const OUTPUT: &str = "client-output-buffer-limit";
+const CLIENTS: &str = "maxmemory-clients";
+
+/// The size that replies are taken to have before any has come.
+const UNSEEN_REPLY_BYTES: u64 = 4 << 20;
+/// The least size that is guessed.
+const GUESS_BYTES_MIN: u64 = 64;
+/// How often the largest reply counts for half, and a guess that was not needed for twice as much,
+/// milliseconds.
+const AGED_EVERY_MS: u64 = 1_000;
+/// Requests of one read of a session, roughly: so many more may be placed before a link that is not
+/// careful is looked at.
+const REQUESTS_PER_READ: u64 = 2_048;
+/// How long a server that refuses to tell its limits is not asked again, milliseconds.
+const REFUSED_MS: u64 = 60_000;
+/// Reply bytes on their way with which a link is lost that make its server's unknown limit a
+/// likely cause.
+const SUSPECT_BYTES: u64 = 8 << 20;
+
+/// The limits of a server for its clients, bytes. 0: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServerLimits {
+    /// What one connection may be owed: the hard or the soft limit, the lesser one.
+    output: u64,
+    /// What all connections may use together.
+    clients: u64,
+}
+
+impl ServerLimits {
+    /// The bytes that one shared link may be owed, and the option that says so. Half of the limit
+    /// is left for what was not foreseen.
+    fn of_link(self, workers: usize) -> Option<(u64, &'static str)> {
+        let links = workers.max(1) as u64 * u64::from(1 + LARGE_READER_LINKS);
+        let shares = [
+            (self.output / 2, OUTPUT),
+            (self.clients / 2 / links, CLIENTS),
+        ];
+        let limited = [self.output, self.clients].into_iter().zip(shares);
+        limited
+            .filter(|(limit, _)| *limit > 0)
+            .map(|(_, share)| share)
+            .min()
+    }
+}
+
+/// What is known of one server's limits.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// `None`: it has not told them.
+    limits: Option<ServerLimits>,
+    refused_at: Option<Time>,
+}
+
+impl Known {
+    /// Whether the server is asked on a new link.
+    fn is_to_ask(&self, now: Time) -> bool {
+        self.refused_at
+            .is_none_or(|at| now.since_ms(at) >= REFUSED_MS)
+    }
+}
+
+/// The questions about the limits, at the end of a greeting.
+#[derive(Debug)]
+pub(crate) struct LimitQuestions {
+    /// Replies to the greeting that come before.
+    before: u32,
+    answers: Vec<Value>,
+}
+
+impl LimitQuestions {
+    /// Replies to them.
+    pub(crate) const REPLIES: u32 = 2;
+
+    /// Appends the questions to a greeting with so many replies.
+    pub(crate) fn ask(out: &mut Vec<u8>, before: u32) -> LimitQuestions {
+        encode::request(out, &["CONFIG", "GET", OUTPUT]);
+        // A server before 7.0 takes one name or pattern, and does not know this one.
+        encode::request(out, &["CONFIG", "GET", "maxmemory*"]);
+        LimitQuestions {
+            before,
+            answers: Vec::new(),
+        }
+    }
+
+    /// Takes a reply to the greeting, after `came` others. Returns whether it was an answer.
+    pub(crate) fn take(&mut self, came: u32, reply: &Value) -> bool {
+        let is_answer = (self.before..self.before + Self::REPLIES).contains(&came);
+        if is_answer {
+            self.answers.push(reply.clone());
+        }
+        is_answer
+    }
+
+    /// The limits, as far as the server tells them.
+    fn limits(&self) -> Option<ServerLimits> {
+        let option = |name| {
+            let mut all = self.answers.iter().filter_map(|all| all.field(name));
+            std::str::from_utf8(all.next()?.text()?).ok()
+        };
+        let is_list = |answer: &&Value| matches!(answer, Value::List(_));
+        self.answers.iter().find(is_list)?;
+        Some(ServerLimits {
+            output: option(OUTPUT).map_or(0, output_limit),
+            clients: option(CLIENTS).map_or(0, |text| clients_limit(text, option("maxmemory"))),
+        })
+    }
+
+    /// Whether the server refuses to tell.
+    fn is_refused(&self) -> bool {
+        let refuses = |answer: &Value| {
+            matches!(answer, Value::Error(text)
+                if text.starts_with(b"NOPERM") || text.starts_with(b"ERR"))
+        };
+        self.answers.iter().any(refuses)
+    }
+}
+
+/// The limit of the class `normal`, in a text of classes, each with hard limit, soft limit, seconds.
+fn output_limit(text: &str) -> u64 {
+    let mut words = text.split_ascii_whitespace();
+    words.by_ref().find(|word| *word == "normal");
+    let limits = words.take(2).filter_map(|word| word.parse().ok());
+    limits.filter(|bytes| *bytes > 0).min().unwrap_or(0)
+}
+
+/// A number of bytes, or a percentage of `maxmemory`.
+fn clients_limit(text: &str, maxmemory: Option<&str>) -> u64 {
+    match text.strip_suffix('%') {
+        None => text.parse().unwrap_or(0),
+        Some(percent) => {
+            let percent: u64 = percent.parse().unwrap_or(0);
+            let maxmemory: u64 = maxmemory.and_then(|text| text.parse().ok()).unwrap_or(0);
+            maxmemory / 100 * percent.min(100)
+        }
+    }
+}
+
+/// How many replies one link may be owed. Report the parts of replies that come in several reads
+/// with [`ReplyRoom::note_part`] and [`ReplyRoom::note_end`]. Call [`ReplyRoom::note_full`] when the
+/// link closes and [`ReplyRoom::note_room`] when it opens again. Call [`ReplyRoom::age`] in every
+/// tick. Time never runs back.
+#[derive(Debug)]
+pub(crate) struct ReplyRoom {
+    /// Bytes that the link may be owed. `None`: any number.
+    bytes_max: Option<u64>,
+    /// Bytes of the largest reply that was seen lately ...
+    largest: u64,
+    /// ... and of the largest one since it was aged.
+    newest: u64,
+    /// Bytes that a reply is taken to have if none was larger.
+    guess: u64,
+    /// Bytes of the reply that is coming.
+    coming: u64,
+    /// Requests of a careful link since it owed nothing.
+    placed: usize,
+    /// Whether the link is closed because of this.
+    is_full: bool,
+    /// Whether it was since the last tick that counts.
+    was_full: bool,
+    aged_at: Time,
+    /// What follows from the above: replies that the link may be owed ...
+    replies_max: usize,
+    /// ... and whether each of its requests is looked at.
+    is_careful: bool,
+}
+
+impl ReplyRoom {
+    /// `apart`: the link is for readers of large replies.
+    pub(crate) fn new(apart: bool, now: Time) -> ReplyRoom {
+        ReplyRoom {
+            bytes_max: None,
+            largest: if apart { UNSEEN_REPLY_BYTES } else { 0 },
+            newest: 0,
+            guess: UNSEEN_REPLY_BYTES,
+            coming: 0,
+            placed: 0,
+            is_full: false,
+            was_full: false,
+            aged_at: now,
+            replies_max: usize::MAX,
+            is_careful: false,
+        }
+    }
+
+    /// Replies that the link may be owed.
+    #[inline]
+    pub(crate) fn replies_max(&self) -> usize {
+        self.replies_max
+    }
+
+    /// Whether each request has to ask for room.
+    #[inline]
+    pub(crate) fn is_careful(&self) -> bool {
+        self.is_careful
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.bytes_max.is_some()
+    }
+
+    fn decide(&mut self) {
+        match self.bytes_max {
+            None => (self.replies_max, self.is_careful) = (usize::MAX, false),
+            Some(bytes_max) => {
+                let replies = bytes_max / self.largest.max(self.guess);
+                self.replies_max = usize::try_from(replies.max(1)).unwrap_or(usize::MAX);
+                self.is_careful = self.largest.saturating_mul(REQUESTS_PER_READ) > bytes_max;
+            }
+        }
+    }
+
+    /// The link may be owed so many bytes.
+    fn limit_to(&mut self, bytes_max: Option<u64>) {
+        self.bytes_max = bytes_max;
+        self.decide();
+    }
+
+    /// Bytes of a reply have come, and its end has not. Returns whether the link has become careful.
+    pub(crate) fn note_part(&mut self, bytes: usize) -> bool {
+        self.coming = self.coming.saturating_add(bytes as u64);
+        let was_careful = self.is_careful;
+        self.newest = self.newest.max(self.coming);
+        if self.coming > self.largest {
+            self.largest = self.coming;
+            self.decide();
+        }
+        self.is_careful && !was_careful
+    }
+
+    /// The last bytes of such a reply have come.
+    pub(crate) fn note_end(&mut self, bytes: usize) -> bool {
+        let becomes_careful = self.note_part(bytes);
+        self.coming = 0;
+        becomes_careful
+    }
+
+    /// A careful link is about to be given a request, and owes so many replies.
+    pub(crate) fn note_request(&mut self, owed: usize) {
+        self.placed = if owed == 0 { 1 } else { self.placed + 1 };
+    }
+
+    /// Whether a careful link has been given as many requests as it may before it owes nothing.
+    #[inline]
+    fn is_spent(&self) -> bool {
+        self.is_careful && self.placed >= self.replies_max
+    }
+
+    /// The connection is lost, and the reply that was coming with it.
+    pub(crate) fn forget_part(&mut self) {
+        self.coming = 0;
+    }
+
+    /// The link owes as many replies as it may.
+    pub(crate) fn note_full(&mut self) {
+        self.is_full = true;
+        self.was_full = true;
+    }
+
+    /// A link that was full has room again: no reply was larger than `largest`.
+    fn note_room(&mut self) {
+        if std::mem::take(&mut self.is_full) && self.is_bounded() {
+            let least = self.largest.max(GUESS_BYTES_MIN);
+            self.guess = self.guess.min((self.guess - self.guess / 4).max(least));
+            self.decide();
+        }
+    }
+
+    /// What was learned long ago counts less.
+    fn age(&mut self, now: Time) {
+        if now.since_ms(self.aged_at) < AGED_EVERY_MS {
+            return;
+        }
+        self.aged_at = now;
+        self.largest = std::mem::take(&mut self.newest).max(self.largest / 2);
+        if !std::mem::take(&mut self.was_full) {
+            self.guess = (self.guess * 2).min(UNSEEN_REPLY_BYTES);
+        }
+        self.decide();
+    }
+
+    /// Bytes of so many replies, if all are like the largest one.
+    fn bytes_of(&self, replies: usize) -> u64 {
+        self.largest.saturating_mul(replies as u64)
+    }
+}
+
+impl Link {
+    /// Requests that may be unanswered at a time.
+    #[inline]
+    pub(crate) fn ledger_max(&self, limits: &Limits) -> usize {
+        (limits.link_ledger_max as usize).min(self.reply_room.replies_max())
+    }
+
+    /// Whether it may not be owed one more reply.
+    #[inline]
+    pub(crate) fn owes_enough(&self, limits: &Limits) -> bool {
+        let owed = self.ledger.len();
+        owed >= self.ledger_max(limits) || owed > 0 && self.reply_room.is_spent()
+    }
+
+    /// Takes nothing more if the link owes as much as it may. Returns whether it does.
+    #[inline]
+    pub(crate) fn close_if_full(&mut self, limits: &Limits) -> bool {
+        let is_full = self.is_full(limits);
+        if is_full {
+            self.reply_room.note_full();
+            self.admit(false, false);
+        }
+        is_full
+    }
+
+    /// Whether it owes as many replies as its server allows, and could otherwise take more.
+    fn lacks_reply_room(&self, limits: &Limits) -> bool {
+        let owed = self.ledger.len();
+        self.owes_enough(limits) && owed < limits.link_ledger_max as usize
+    }
+}
+
+impl Engine {
+    /// Whether a new link asks its server for its limits. A client's user need not have the right
+    /// to ask, and its server would note that in its ACL LOG.
+    pub(crate) fn asks_for_limits(&self, link: &Link) -> bool {
+        self.settings.asks_output_limits
+            && link.role == Role::Shared
+            && link.key.user == CONFIGURED
+            && link.key.lane == EVERYBODYS
+            && self
+                .server(link.key.server)
+                .reply_limits
+                .is_to_ask(self.now)
+    }
+
+    /// A link was greeted, and perhaps its server was asked for its limits.
+    pub(crate) fn take_limits(&mut self, key: Key) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let id = link.key.server;
+        let State::Greeting { greeting, .. } = &mut link.state else {
+            return;
+        };
+        let Some(questions) = greeting.take_limits() else {
+            return;
+        };
+        let now = self.now;
+        let known = &mut self.servers[usize::from(id.0)].reply_limits;
+        let Some(limits) = questions.limits() else {
+            // A server that is busy tells them on the next link.
+            known.refused_at = questions.is_refused().then_some(now);
+            return;
+        };
+        known.refused_at = None;
+        let before = known.limits.replace(limits);
+        if before == Some(limits) {
+            return;
+        }
+        for link in self.links.keys() {
+            self.limit_link(link);
+        }
+        self.tell_low_limit(id, limits);
+    }
+
+    /// A link of sessions that share it is bounded as its server's limits say.
+    pub(crate) fn limit_link(&mut self, key: Key) {
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        let limits = self.server(link.key.server).reply_limits.limits;
+        let limits = limits.filter(|_| link.role == Role::Shared);
+        let of_link = limits.and_then(|limits| limits.of_link(self.worker.count));
+        let before = link.reply_room.bytes_max;
+        let bytes_max = of_link.map(|(bytes, _)| bytes);
+        if before == bytes_max {
+            return;
+        }
+        if let Some(link) = self.links.get_mut(key) {
+            link.reply_room.limit_to(bytes_max);
+            let accepts = link.accepting;
+            link.admit(link.takes, !accepts);
+        }
+    }
+
+    /// The operator is told of a limit that one session may pass.
+    fn tell_low_limit(&mut self, server: ServerId, limits: ServerLimits) {
+        let Some((bytes, name)) = limits.of_link(self.worker.count) else {
+            return;
+        };
+        if bytes >= u64::from(self.settings.limits.session_output_hard_bytes) {
+            return;
+        }
+        let label = &self.server(server).label;
+        let effect = format!(
+            "the server {label} closes a connection at it; a link is therefore to be owed at most \
+             {bytes} bytes of replies, which is less than session-output-hard-bytes; requests with \
+             large replies wait for one another"
+        );
+        self.tell(Event::BoundReached { name, effect });
+    }
+
+    /// Bytes of a reply have come that does not end in them, or that ends in them.
+    pub(crate) fn note_reply_bytes(&mut self, key: Key, bytes: usize, ends: bool) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let becomes_careful = match ends {
+            true => link.reply_room.note_end(bytes),
+            false => link.reply_room.note_part(bytes),
+        };
+        if becomes_careful {
+            link.reply_room.placed = link.ledger.len();
+            link.admit(link.takes, true);
+        }
+    }
+
+    /// A link is about to be given a request.
+    pub(crate) fn note_careful_request(&mut self, key: Key) {
+        if let Some(link) = self.links.get_mut(key)
+            && link.reply_room.is_careful()
+        {
+            link.reply_room.note_request(link.ledger.len());
+        }
+    }
+
+    /// A session is about to wait for room on a link.
+    pub(crate) fn note_wait_for_room(&mut self, key: Key, link: Key) {
+        let limits = &self.settings.limits;
+        let lacks = |link: &Link| link.lacks_reply_room(limits);
+        if self.links.get(link).is_some_and(lacks) && self.deadline_of(key).is_none() {
+            self.counters.reply_room_waits += 1;
+        }
+    }
+
+    /// A link has room again. As many sessions go on as there is room for, if that is little.
+    pub(crate) fn wake_for_room(&mut self, key: Key) {
+        let limits = &self.settings.limits;
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        link.reply_room.note_room();
+        if !link.reply_room.is_careful() {
+            return self.wake_waiters(key);
+        }
+        let room = link.ledger_max(limits).saturating_sub(link.ledger.len());
+        let count = room.min(link.waiters.len());
+        let woken: Vec<Key> = link.waiters.drain(..count).collect();
+        for waiter in woken {
+            self.release(waiter, Flags::HOLD_LINK);
+        }
+    }
+
+    /// A tick: what was learned ages. Sessions go on that still wait though there is room.
+    pub(crate) fn tick_reply_room(&mut self, key: Key) {
+        let now = self.now;
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        // While nothing is read, nothing is learned.
+        if link.paused.is_none() {
+            link.reply_room.age(now);
+        }
+        if link.reply_room.is_bounded() && !link.waiters.is_empty() {
+            self.reopen(key);
+        }
+    }
+
+    /// The reason for which a link was lost, with a likely cause if large replies were on their way.
+    pub(crate) fn why_lost(&self, key: Key, reason: &str) -> String {
+        let is_suspect = |link: &&Link| {
+            let known = &self.server(link.key.server).reply_limits;
+            let most = match (link.reply_room.bytes_max, known.limits) {
+                (Some(bytes_max), _) => bytes_max / 2,
+                (None, Some(_)) => u64::MAX,
+                (None, None) => SUSPECT_BYTES,
+            };
+            let owed = link.reply_room.bytes_of(link.in_flight());
+            link.is_up() && link.role.is_manys() && owed >= most
+        };
+        match self.links.get(key).filter(is_suspect) {
+            None => reason.to_owned(),
+            Some(_) => format!(
+                "{reason}; large replies were on their way, so perhaps the server closed it at its \
+                 {OUTPUT} or {CLIENTS}"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn answers(replies: &[&str]) -> LimitQuestions {
+        let mut questions = LimitQuestions::ask(&mut Vec::new(), 1);
+        for (came, reply) in replies.iter().enumerate() {
+            let value = Value::read(reply.as_bytes()).expect("a whole reply");
+            assert!(questions.take(came as u32 + 1, &value));
+        }
+        questions
+    }
+
+    fn option(name: &str, value: &str) -> String {
+        format!(
+            "*2\r\n${}\r\n{name}\r\n${}\r\n{value}\r\n",
+            name.len(),
+            value.len()
+        )
+    }
+
+    /// The lesser of the hard and the soft limit counts; 0 is none.
+    #[test]
+    fn output_limit_is_that_of_normal_clients() {
+        for (text, limit) in [
+            (
+                "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
+                0,
+            ),
+            ("normal 1000 0 0 slave 5 5 5", 1_000),
+            ("slave 5 5 5 pubsub 6 6 6 normal 1000 300 60", 300),
+            ("normal 0 300 60", 300),
+            ("normal x", 0),
+            ("", 0),
+        ] {
+            assert_eq!(output_limit(text), limit, "{text}");
+        }
+    }
+
+    #[test]
+    fn clients_limit_may_be_a_share_of_the_memory() {
+        assert_eq!(clients_limit("1000", Some("7")), 1_000);
+        assert_eq!(clients_limit("5%", Some("1000")), 50);
+        assert_eq!(clients_limit("5%", Some("0")), 0);
+        assert_eq!(clients_limit("5%", None), 0);
+        assert_eq!(clients_limit("-1", None), 0);
+    }
+
+    #[test]
+    fn server_that_does_not_tell_is_not_taken_for_unlimited() {
+        let refused = answers(&["-NOPERM no\r\n", "-NOPERM no\r\n"]);
+        assert_eq!((refused.limits(), refused.is_refused()), (None, true));
+        let busy = answers(&["-BUSY no\r\n", "-BUSY no\r\n"]);
+        assert_eq!((busy.limits(), busy.is_refused()), (None, false));
+        let odd = answers(&["+OK\r\n", ":1\r\n"]);
+        assert_eq!((odd.limits(), odd.is_refused()), (None, false));
+        // Before 7.0 there is no `maxmemory-clients`.
+        let old = answers(&[&option(OUTPUT, "normal 64 0 0"), &option("maxmemory", "9")]);
+        let limits = ServerLimits {
+            output: 64,
+            clients: 0,
+        };
+        assert_eq!(old.limits(), Some(limits));
+        let none = answers(&["*0\r\n", "*0\r\n"]);
+        assert_eq!(none.limits(), Some(ServerLimits::default()));
+        assert_eq!(ServerLimits::default().of_link(1), None);
+    }
+
+    /// All links of all workers share `maxmemory-clients`.
+    #[test]
+    fn link_has_a_share_of_what_all_clients_may_use() {
+        let limits = ServerLimits {
+            output: 64 * MIB,
+            clients: 96 * MIB,
+        };
+        assert_eq!(limits.of_link(1), Some((16 * MIB, CLIENTS)));
+        assert_eq!(limits.of_link(2), Some((8 * MIB, CLIENTS)));
+        let output = ServerLimits {
+            clients: 0,
+            ..limits
+        };
+        assert_eq!(output.of_link(2), Some((32 * MIB, OUTPUT)));
+    }
+
+    fn bounded(bytes_max: u64) -> ReplyRoom {
+        let mut room = ReplyRoom::new(false, Time(0));
+        room.limit_to(Some(bytes_max));
+        room
+    }
+
+    #[test]
+    fn bound_follows_the_largest_reply_and_forgets_it() {
+        let mut room = bounded(16 * MIB);
+        assert_eq!((room.replies_max(), room.is_careful()), (4, false));
+        let mut becomes_careful = false;
+        for _ in 0..31 {
+            becomes_careful |= room.note_part(256 << 10);
+        }
+        becomes_careful |= room.note_end(256 << 10);
+        assert!(becomes_careful);
+        assert_eq!((room.replies_max(), room.is_careful()), (2, true));
+        room.age(Time(0).plus_ms(1_000));
+        assert_eq!(room.replies_max(), 2);
+        room.age(Time(0).plus_ms(2_000));
+        assert_eq!(room.replies_max(), 4);
+        (3..20).for_each(|second| room.age(Time(0).plus_ms(second * 1_000)));
+        assert_eq!((room.replies_max(), room.is_careful()), (4, false));
+    }
+
+    #[test]
+    fn full_links_with_small_replies_get_room_and_lose_it_unused() {
+        let mut room = bounded(16 * MIB);
+        let mut times = 0;
+        while room.replies_max() < 65_536 {
+            room.note_full();
+            room.note_room();
+            times += 1;
+        }
+        assert!(times < 40, "{times}");
+        // It was not full: nothing is learned.
+        let before = room.replies_max();
+        room.note_room();
+        assert_eq!(room.replies_max(), before);
+        (1..=20).for_each(|second| room.age(Time(0).plus_ms(second * 1_000)));
+        assert_eq!(room.replies_max(), 4);
+    }
+
+    #[test]
+    fn link_without_a_limit_is_never_careful() {
+        let mut room = ReplyRoom::new(true, Time(0));
+        assert!(!room.note_end(1 << 30));
+        room.note_full();
+        room.note_room();
+        assert_eq!((room.replies_max(), room.is_careful()), (usize::MAX, false));
+    }
+}

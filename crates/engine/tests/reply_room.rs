@@ -1,0 +1,255 @@
+//! A server bounds what it holds for a connection: a link is not to owe more, for all its sessions.
+
+mod world;
+
+use respool_engine::settings::Settings;
+use respool_engine::{Event, LinkId, SessionId};
+use world::{HELLO, World, settings};
+
+const MIB: usize = 1 << 20;
+const QUESTIONS: [&str; 2] = [
+    "CONFIG GET client-output-buffer-limit",
+    "CONFIG GET maxmemory*",
+];
+
+fn asking() -> Settings {
+    let mut settings = settings();
+    settings.asks_output_limits = true;
+    // No session moves to a link apart, so that one link is looked at.
+    settings.limits.links_max = 1;
+    settings
+}
+
+fn options(pairs: &[(&str, &str)]) -> String {
+    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    let pairs: String = pairs
+        .iter()
+        .map(|(name, value)| bulk(name) + &bulk(value))
+        .collect();
+    format!("*{}\r\n{pairs}", pairs.matches('$').count())
+}
+
+/// A worker whose server has told its limits.
+fn world_with(settings: Settings, normal: &str, clients: &str) -> World {
+    let mut world = World::unconnected(world::worker(0, 1), settings);
+    let link = world.shared;
+    greet(&mut world, link, normal, clients);
+    world
+}
+
+fn greet(world: &mut World, link: LinkId, normal: &str, clients: &str) {
+    world.sent(link);
+    world.turn(|engine| engine.handle_link_up(link));
+    let asked: Vec<String> = world.asked(link).iter().map(|one| one.join(" ")).collect();
+    assert_eq!(asked[1..], QUESTIONS);
+    let output = options(&[("client-output-buffer-limit", normal)]);
+    let memory = options(&[("maxmemory", "1000"), ("maxmemory-clients", clients)]);
+    world.says(link, [HELLO, &output, &memory].concat());
+}
+
+fn readers(world: &mut World, count: usize) -> Vec<SessionId> {
+    (0..count).map(|_| world.accept()).collect()
+}
+
+/// The server answers all that it is asked, each request with so many bytes, in two reads. Returns
+/// how many requests it was asked, and how many between two moments at which it owed nothing.
+fn answers(world: &mut World, link: LinkId, bytes: usize) -> (usize, usize) {
+    let reply = format!("${bytes}\r\n{}\r\n", "v".repeat(bytes));
+    let (beginning, rest) = reply.split_at(reply.len() / 2);
+    let (mut answered, mut owed, mut since_nothing, mut most) = (0, 0, 0, 0);
+    loop {
+        let asked = world.asked(link).len();
+        since_nothing = if owed == 0 {
+            asked
+        } else {
+            since_nothing + asked
+        };
+        most = most.max(since_nothing);
+        owed += asked;
+        if owed == 0 {
+            return (answered, most);
+        }
+        world.says(link, beginning);
+        world.says(link, rest);
+        (answered, owed) = (answered + 1, owed - 1);
+        // A batch waits for a moment.
+        world.turn(|_| {});
+    }
+}
+
+/// However many clients ask at once, the link is never owed more than half of the limit, and every
+/// client is answered. Replies count until the server owes nothing: Valkey 9.1 counts them so.
+#[test]
+fn burst_of_large_reads_stays_below_the_limit() {
+    for (limit, most) in [("normal 33554432 0 0", 16), ("normal 0 268435456 9", 128)] {
+        let mut world = world_with(asking(), limit, "0");
+        let link = world.shared;
+        let readers = readers(&mut world, 200);
+        for round in 0..3 {
+            world.turn(|engine| {
+                for reader in &readers {
+                    let request = world::requests(&["GET large"]);
+                    engine.handle_session_bytes(*reader, &request);
+                }
+            });
+            let (answered, owed) = answers(&mut world, link, MIB);
+            assert_eq!(answered, readers.len(), "{limit}, round {round}");
+            assert!(owed <= most, "{limit}, round {round}: {owed}");
+            for reader in &readers {
+                assert_eq!(world.got(*reader).len(), MIB + 12);
+            }
+        }
+        let counters = world.engine.counters();
+        assert!(counters.reply_room_waits > 0);
+        assert_eq!(counters.failed_not_sent + counters.failed_unknown, 0);
+    }
+}
+
+/// A pipeline in one read is cut where the link has no room.
+#[test]
+fn pipeline_passes_the_bound_only_until_its_replies_are_known() {
+    let mut world = world_with(asking(), "normal 33554432 0 0", "0");
+    let link = world.shared;
+    let reader = world.accept();
+    world.asks(reader, &["GET large"]);
+    assert_eq!(answers(&mut world, link, 4 * MIB), (1, 1));
+    world.got(reader);
+    world.asks(reader, &["GET large"; 100]);
+    let (answered, owed) = answers(&mut world, link, 4 * MIB);
+    assert!(answered == 100 && owed <= 4, "{answered}, {owed} at a time");
+    assert_eq!(world.got(reader).len(), 100 * (4 * MIB + 12));
+}
+
+/// Small replies widen the bound within some round trips.
+#[test]
+fn small_replies_are_soon_not_held_back() {
+    let mut world = world_with(asking(), "normal 33554432 0 0", "0");
+    let link = world.shared;
+    let sessions = readers(&mut world, 500);
+    let mut rounds = 0;
+    loop {
+        world.turn(|engine| {
+            for session in &sessions {
+                engine.handle_session_bytes(*session, &world::requests(&["INCR n"]));
+            }
+        });
+        let mut trips = 0;
+        let mut answered = 0;
+        while answered < sessions.len() {
+            // A batch waits for a moment.
+            world.turn(|_| {});
+            let asked = world.asked(link).len();
+            assert!(asked > 0);
+            world.says(link, ":1\r\n".repeat(asked));
+            answered += asked;
+            trips += 1;
+        }
+        rounds += 1;
+        if trips == 1 {
+            break;
+        }
+        assert!(rounds < 10);
+    }
+}
+
+/// A server without limits, and one that does not tell, change nothing.
+#[test]
+fn server_without_limits_holds_nothing_back() {
+    let refused = "-NOPERM no\r\n".repeat(2);
+    let none = [
+        options(&[(
+            "client-output-buffer-limit",
+            "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
+        )]),
+        options(&[("maxmemory", "0"), ("maxmemory-clients", "0")]),
+    ]
+    .concat();
+    for said in [refused, none, "+OK\r\n".repeat(2)] {
+        let mut world = World::unconnected(world::worker(0, 1), asking());
+        let link = world.shared;
+        world.turn(|engine| engine.handle_link_up(link));
+        world.sent(link);
+        world.says(link, [HELLO, &said].concat());
+        let readers = readers(&mut world, 200);
+        for _ in 0..2 {
+            world.turn(|engine| {
+                for reader in &readers {
+                    engine.handle_session_bytes(*reader, &world::requests(&["GET large"]));
+                }
+            });
+            assert_eq!(answers(&mut world, link, MIB), (200, 200));
+        }
+        assert_eq!(world.engine.counters().reply_room_waits, 0);
+    }
+}
+
+/// A server that refuses to tell is asked again after a minute, and one that tells on each
+/// connection.
+#[test]
+fn server_is_asked_when_it_is_connected() {
+    let mut world = world_with(asking(), "normal 33554432 0 0", "0");
+    let link = world.shared;
+    world.wait_ms(2_000);
+    world.lose(link);
+    assert_eq!(world.connecting(), [link]);
+    world.turn(|engine| engine.handle_link_up(link));
+    assert_eq!(world.asked(link).len(), 3);
+    world.says(link, [HELLO, &"-NOPERM no\r\n".repeat(2)].concat());
+    world.wait_ms(2_000);
+    world.lose(link);
+    assert_eq!(world.connecting(), [link]);
+    world.turn(|engine| engine.handle_link_up(link));
+    assert_eq!(world.asked(link).len(), 1);
+    world.says(link, HELLO);
+    world.wait_ms(60_000);
+    world.lose(link);
+    assert_eq!(world.connecting(), [link]);
+    greet(&mut world, link, "normal 0 0 0", "0");
+}
+
+/// The operator is told of a low limit, and of a link that was perhaps lost at one.
+#[test]
+fn low_limit_and_links_lost_at_it_are_told() {
+    let mut world = world_with(asking(), "normal 33554432 0 0", "10%");
+    let told = |event: &Event| match event {
+        Event::BoundReached { name, effect } => Some(format!("{name}: {effect}")),
+        Event::LinkDown { reason, .. } => Some(reason.clone()),
+        _ => None,
+    };
+    let told_all = |world: &mut World| -> Vec<String> {
+        std::mem::take(&mut world.events)
+            .iter()
+            .filter_map(told)
+            .collect()
+    };
+    let low = told_all(&mut world);
+    assert!(
+        low[0].starts_with("maxmemory-clients: the server server:1 "),
+        "{low:?}"
+    );
+    let mut world = world_with(asking(), "normal 33554432 0 0", "0");
+    let link = world.shared;
+    let low = told_all(&mut world);
+    assert!(
+        low[0].starts_with("client-output-buffer-limit: "),
+        "{low:?}"
+    );
+    // Without large replies on their way, there is no reason to name it.
+    let session = world.accept();
+    world.asks(session, &["INCR n"]);
+    world.lose(link);
+    assert_eq!(told_all(&mut world), ["gone"]);
+    world.wait_ms(2_000);
+    assert_eq!(world.connecting(), [link]);
+    greet(&mut world, link, "normal 33554432 0 0", "0");
+    assert_eq!(told_all(&mut world), [""; 0]);
+    world.asks(session, &["GET large"]);
+    answers(&mut world, link, 8 * MIB);
+    world.asks(session, &["GET large"; 2]);
+    world.lose(link);
+    let lost = told_all(&mut world);
+    assert!(
+        lost[0].contains("perhaps the server closed it at its client-output-buffer-limit"),
+        "{lost:?}"
+    );
+}
