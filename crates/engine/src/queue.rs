@@ -3,13 +3,16 @@
 //! Links that serve one session each have a bound, and so have streaming links. At it, a request
 //! waits here, for the deadline of any request (`request-timeout-ms`) at the most. The time for
 //! which a blocking command may wait runs all the same. At the deadline the client gets an error
-//! that names the bound: the server was never asked, so nil would be untrue. Most blocking commands
-//! do not come here: see [`crate::polling`].
+//! that names the bound: the server was never asked, so nil would be untrue, and so would the 0 of a
+//! WAIT. Most blocking commands do not come here: see [`crate::polling`].
+//!
+//! Rejected: to poll WAIT on a shared link. In a transaction a server counts the replicas that have
+//! the last write of that link, so the writes of all sessions move the goal, and it does not ask the
+//! replicas how far they are. They say so once a second. Most answers would be 0.
 
 use std::collections::VecDeque;
 
 use respool_protocol::commands::id;
-use respool_protocol::encode;
 
 use crate::bounds::Bound;
 use crate::engine::Engine;
@@ -30,19 +33,6 @@ impl Engine {
         place: impl FnOnce(&mut Engine) -> Placed,
     ) -> Placed {
         let gives_up_at = |engine: &Engine| engine.deadline_of(key);
-        let is_over = gives_up_at(self).is_some_and(|at| self.now >= at);
-        if is_over && is_wait(request.id) && self.is_own_patience(request) {
-            self.set_gives_up_at(key, None);
-            return self.answer_with(key, |out, _| match request.id {
-                // So many servers are known to have it.
-                id::WAIT => encode::integer(out, 0),
-                _ => {
-                    encode::array(out, 2);
-                    encode::integer(out, 0);
-                    encode::integer(out, 0);
-                }
-            });
-        }
         if !is_wait(request.id)
             && let Some(placed) = self.place_poll(key, request)
         {
@@ -69,12 +59,6 @@ impl Engine {
             (Placed::Wait, _) => {}
         }
         placed
-    }
-
-    /// Whether the time that a request says is shorter than the deadline of any request.
-    fn is_own_patience(&self, request: &Request<'_>) -> bool {
-        let request_ms = self.settings.timeouts.request_ms;
-        patience_ms(request).is_some_and(|ms| request_ms == 0 || ms <= request_ms)
     }
 
     /// The next request of a session waits for links that other sessions hold. Its deadline is set,
@@ -246,6 +230,7 @@ fn block_at(request: &Request<'_>) -> Option<usize> {
 mod tests {
     use super::*;
     use respool_protocol::commands;
+    use respool_protocol::encode;
     use respool_protocol::request::{Found, Scanner};
 
     fn patience(words: &str) -> Option<u32> {

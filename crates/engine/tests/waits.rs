@@ -16,6 +16,33 @@ fn impatient() -> Settings {
     settings
 }
 
+/// A WAIT that gets no link is an error at its own timeout: the server was not asked for a number.
+#[test]
+fn wait_without_a_link_is_not_sent() {
+    for (asked, is_late) in [
+        ("WAIT 1 200", false),
+        ("WAITAOF 0 1 200", false),
+        ("WAIT 1 0", true),
+    ] {
+        let mut world = World::new(impatient());
+        let [holds, waits] = [world.accept(), world.accept()];
+        world.asks(holds, &["BLPOP q 0"]);
+        let own = world.connect();
+        world.turn(|_| {});
+        assert!(world.sent(own).contains("BLPOP"));
+        world.asks(waits, &[asked]);
+        world.wait_ms(150);
+        assert_eq!(world.got(waits), "");
+        world.wait_ms(if is_late { 1_000 } else { 100 });
+        let got = world.got(waits);
+        assert!(
+            got.starts_with("-NOTSENT ") && got.contains("pinned-links-max"),
+            "{got}"
+        );
+        assert!(!world.sent(world.shared).contains("WAIT"));
+    }
+}
+
 /// The beginning of a SET of 600,000 bytes.
 fn beginning(key: &str) -> Vec<u8> {
     beginning_of(key, 600_000)
