@@ -155,7 +155,7 @@ impl Engine {
         }
     }
 
-    /// The reply to a SELECT as its session is to see it: a plain server does not speak of a Cluster.
+    /// The reply to a SELECT as its session is to see it: a plain server speaks of no Cluster.
     pub(crate) fn refusal_of_database<'a>(&self, key: Key, reply: &'a [u8]) -> Cow<'a, [u8]> {
         if !reply.starts_with(OF_NODE) || !self.hides_nodes(key) {
             return reply.into();

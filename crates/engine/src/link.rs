@@ -889,9 +889,9 @@ impl Link {
         entries.any(|entry| entry.session != Key::NOBODY && Some(entry.session) != front)
     }
 
-    /// Takes what can go another way: the requests of sessions, other than `captor`, that only ask
-    /// here what may be asked twice. Their replies will be dropped. A session that also asks for
-    /// something else must wait, or its order is lost. `again`: how a request is asked a second
+    /// Takes the requests that can go another way: those of sessions, other than `captor`, whose
+    /// requests here may all be asked twice. Their replies will be dropped. A session with any
+    /// other request must wait, or its order is lost. `again`: how a request is asked a second
     /// time, if it may be.
     pub(crate) fn take_requests_of_others(
         &mut self,
@@ -1039,7 +1039,7 @@ pub(crate) enum Again {
     With(Duty),
 }
 
-/// How much of what was sent on a link is asked a second time.
+/// How many of the requests that were sent on a link are asked a second time.
 pub(crate) struct AgainBounds {
     /// Requests of one session. A session with more of them waits.
     pub(crate) requests_of_session: usize,

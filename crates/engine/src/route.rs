@@ -911,7 +911,7 @@ pub(crate) fn looks_elsewhere(request: &Request<'_>) -> bool {
         && request.args().collect::<Vec<_>>().windows(2).any(makes)
 }
 
-/// Whether only a Cluster's node can answer it. A plain server refuses all that begins with CLUSTER,
+/// Whether only a Cluster's node can answer it. A plain server refuses all subcommands of CLUSTER,
 /// even HELP.
 fn is_of_cluster(request: &Request<'_>) -> bool {
     request.command.name.starts_with("cluster|") || request.id == id::CLUSTERSCAN

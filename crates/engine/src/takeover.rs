@@ -152,8 +152,8 @@ fn may_block_alone(request: &[u8]) -> bool {
     matches!(id_of(request), Some(id::FLUSHALL | id::FLUSHDB))
 }
 
-/// Whether a server that pauses writes holds one of these requests. `reads`: of those that the table
-/// does not have, it is known that they only read. `scripts`: the server holds SCRIPT.
+/// Whether a server that pauses writes holds one of these requests. `reads`: requests that the
+/// table does not have are known to only read. `scripts`: the server holds SCRIPT, too.
 fn may_be_paused(requests: &[u8], reads: bool, scripts: bool) -> bool {
     let mut is_held = false;
     each_request(requests, |id, args| {

@@ -455,8 +455,8 @@ fn who_said_no_evict_is_not_closed_to_make_room() {
     assert!(fleet.got(0, spared).len() > 6_000);
 }
 
-/// Clients take a field of CLIENT INFO as a sign that the server has the feature. Each list is what
-/// that server itself shows.
+/// Clients take a field of CLIENT INFO as a sign that the server has the feature. Each list is that
+/// of the server itself.
 #[test]
 fn client_info_has_the_fields_of_the_servers_release() {
     const OLD: &str = "id addr laddr fd name age idle flags db sub psub multi qbuf qbuf-free argv-mem obl oll \

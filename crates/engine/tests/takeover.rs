@@ -395,7 +395,7 @@ fn whole_sessions_of_reads_move_to_the_successor() {
     }
 }
 
-/// The bytes of what moves are bounded: a session without room waits for the link that was left.
+/// The bytes of the requests that move are bounded: a session without room waits for the link that was left.
 #[test]
 fn bytes_that_move_to_the_successor_are_bounded() {
     let mut world = World::new(settings());
@@ -413,7 +413,7 @@ fn bytes_that_move_to_the_successor_are_bounded() {
     assert_eq!(world.sent(successor).as_bytes(), requests(&["TTL k"]));
 }
 
-/// While the server pauses writes, what it does not hold takes the successor.
+/// While the server pauses writes, requests that it does not hold take the successor.
 #[test]
 fn requests_that_a_pause_does_not_hold_take_the_successor() {
     let mut world = World::new(settings());
