@@ -812,6 +812,7 @@ stand below the table.
   the owner of its keys, the first that is up gets if it has none. *The first* is where everybody publishes and
   listens; in front of a Cluster, SPUBLISH goes to who owns its channel. Within a transaction, or while keys are
   watched, what would go to several servers is refused; within a transaction so is what respool says for a Cluster.
+  If no Cluster is among the servers, the first one that is up refuses all subcommands of CLUSTER.
 - **Known to**: which of the two servers has it.
 
 | Command | Arity | Answered by | Again | Together | Replicas | Several servers | Known to |
