@@ -102,8 +102,9 @@ pub(crate) enum Duty {
     Evalsha,
     /// SCRIPT FLUSH: if the server agrees, no script is sent along any more.
     FlushScripts,
-    /// A large request that runs code: its reply is passed on, whatever it says.
-    Code,
+    /// A large request that runs code: its reply is passed on, whatever it says. `shown`: the body
+    /// of the script that it shows, at most [`crate::limits::SCRIPT_BYTES_MAX`].
+    Code { shown: Option<Box<[u8]>> },
     /// SHUTDOWN: a server that does it closes the connection, and so is its session closed.
     Shutdown,
     /// Own: asks the server whether it really refused the request of this session with this number.
@@ -276,7 +277,7 @@ impl Duty {
     /// Whether the next reply must be whole before anything can be done with it.
     pub(crate) fn needs_whole(&self) -> bool {
         match self {
-            Duty::Pass | Duty::Script | Duty::Code | Duty::Shutdown => false,
+            Duty::Pass | Duty::Script | Duty::Code { .. } | Duty::Shutdown => false,
             Duty::Block {
                 before, came, exec, ..
             } => came < before || exec.is_some(),
@@ -406,9 +407,15 @@ impl Engine {
                 self.settle_script(key, entry.session, &request, reply_or_rest);
                 self.pass_on(entry, reply);
             }
+            Duty::Code { shown } => {
+                if let Some(body) = shown.filter(|_| cut || !reply.starts_with(b"-")) {
+                    self.settle_shown(key, entry.session, &body);
+                }
+                self.pass_on(entry, reply);
+            }
             _ if cut => self.pass_on(entry, reply),
             Duty::Dismissal { of } => self.dismissed(of, reply),
-            Duty::Pass | Duty::Code | Duty::Shutdown => self.pass_on(entry, reply),
+            Duty::Pass | Duty::Shutdown => self.pass_on(entry, reply),
             Duty::Scan {
                 number,
                 next,

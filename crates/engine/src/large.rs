@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::link::{LinkKey, Role};
 use crate::requests::{Blocked, Placed, bound_reply};
+use crate::scripts::{awaits_body, body_shown};
 use crate::session::{Flags, Large};
 use crate::slots::Key;
 use crate::unknown::What;
@@ -26,7 +27,12 @@ impl Engine {
         rest: &[u8],
     ) -> Option<usize> {
         let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
-        if self.is_held_whole(key, &args, scanner.argc()) || self.hold_until_caught_up(key) {
+        let arg = |index: usize| args.get(index).copied().unwrap_or_default();
+        let id = commands::resolve(scanner.argc(), arg);
+        if self.is_held_whole(key, &args, scanner.argc())
+            || awaits_body(id, &args, scanner.len_at_least())
+            || self.hold_until_caught_up(key)
+        {
             return None;
         }
         let what = match self.identify(key, &args, scanner.argc()) {
@@ -71,8 +77,6 @@ impl Engine {
             },
         };
         let used = scanner.scanned();
-        let arg = |index: usize| args.get(index).copied().unwrap_or_default();
-        let id = commands::resolve(scanner.argc(), arg);
         let duty = id.and_then(|id| {
             let counted = self.count_duty(key, id, arg(1));
             counted.or_else(|| self.naming_duty(key, id.get()))
@@ -86,7 +90,9 @@ impl Engine {
             tail: scanner.tail(),
             link,
             duty: match belief::runs_code(id) {
-                true => Some(Duty::Code),
+                true => Some(Duty::Code {
+                    shown: id.and_then(|id| body_shown(id, &args)),
+                }),
                 false => duty.or(silent.then_some(Duty::Pass)),
             },
             silent,

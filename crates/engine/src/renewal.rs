@@ -119,7 +119,7 @@ impl Engine {
             return true;
         };
         match link.duties.front().filter(|_| front.duty) {
-            Some(Duty::Code) => true,
+            Some(Duty::Code { .. }) => true,
             // An error of a real block is the server's own. Requests without MULTI ran one by one,
             // and may run code.
             Some(Duty::Block { opens, .. }) => !opens,

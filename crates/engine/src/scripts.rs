@@ -224,6 +224,27 @@ pub(crate) fn names_in(bytes: &[u8]) -> Vec<Name> {
     names
 }
 
+/// The place of a script's body in the arguments of a request that shows one.
+fn body_at(id: CommandId) -> Option<usize> {
+    match id {
+        id::EVAL | id::EVAL_RO => Some(1),
+        id::SCRIPT_LOAD => Some(2),
+        _ => None,
+    }
+}
+
+/// Whether a large request is held until the body of its script is whole, because respool is to
+/// remember the script. `args` have come; the request has `len_at_least` bytes.
+pub(crate) fn awaits_body(id: Option<CommandId>, args: &[&[u8]], len_at_least: u64) -> bool {
+    let is_missing = |at: usize| args.len() <= at;
+    id.and_then(body_at).is_some_and(is_missing) && len_at_least <= SCRIPT_BYTES_MAX as u64
+}
+
+/// The body of the script that a request shows, if it has come.
+pub(crate) fn body_shown(id: CommandId, args: &[&[u8]]) -> Option<Box<[u8]>> {
+    Some((*args.get(body_at(id)?)?).into())
+}
+
 /// What a request that goes to several servers does to their scripts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Effect {
@@ -362,16 +383,24 @@ impl Engine {
             return;
         }
         each_request(request, |id, args| {
-            let body = match id {
-                Some(id::EVAL | id::EVAL_RO) => args.get(1),
-                Some(id::SCRIPT_LOAD) => args.get(2),
-                _ => None,
-            };
-            let number = body.and_then(|body| self.scripts.remember(pool, body));
-            if let (Some(number), Some(link)) = (number, self.links.get_mut(link)) {
-                link.loaded.insert(number);
+            if let Some(body) = id.and_then(body_at).and_then(|at| args.get(at)) {
+                self.remember_loaded(link, pool, body);
             }
         });
+    }
+
+    /// The server has executed a large request of a session that showed this script.
+    pub(crate) fn settle_shown(&mut self, link: Key, session: Key, body: &[u8]) {
+        if let Some(pool) = self.sessions.get(session).map(|session| session.pool) {
+            self.remember_loaded(link, pool, body);
+        }
+    }
+
+    fn remember_loaded(&mut self, link: Key, pool: u16, body: &[u8]) {
+        let number = self.scripts.remember(pool, body);
+        if let (Some(number), Some(link)) = (number, self.links.get_mut(link)) {
+            link.loaded.insert(number);
+        }
     }
 
     /// The reply to a block that runs code: the scripts that it showed are remembered. If the server has

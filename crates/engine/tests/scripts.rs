@@ -2,7 +2,9 @@
 
 mod world;
 
+use respool_engine::limits::SCRIPT_BYTES_MAX;
 use respool_engine::{Action, LinkId, SessionId};
+use sha1::{Digest, Sha1};
 use world::{World, request, requests, settings, worker};
 
 const BODY: &str = "return 1";
@@ -91,6 +93,73 @@ fn script_shown_in_a_transaction_is_known() {
         world.sends(session, evalsha("a").as_bytes());
         assert_eq!(world.sent(link), self::load() + &evalsha("a"));
     }
+}
+
+/// The server is lost. Then the session names the script with this body: returns what it gets.
+fn sent_after_a_loss(world: &mut World, session: SessionId, body: &str) -> (String, String) {
+    world.got(session);
+    world.wait_ms(1_500);
+    world.lose(world.shared);
+    let link = world.connect();
+    let name: String = Sha1::digest(body)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let named = text(&request(&["EVALSHA", &name, "1", "k"]));
+    world.sends(session, named.as_bytes());
+    (world.sent(link), named)
+}
+
+/// A script larger than what is held of other requests is remembered as a small one is.
+#[test]
+fn large_script_is_loaded_again() {
+    let body = format!("return 1 --{}", "x".repeat(600_000));
+    let load = request(&["SCRIPT", "LOAD", &body]);
+    for shows in [request(&["EVAL", &body, "1", "k"]), load.clone()] {
+        let mut world = World::new(settings());
+        let session = world.accept();
+        for part in shows.chunks(100_000) {
+            assert_eq!(world.sent(world.shared), "");
+            world.sends(session, part);
+        }
+        assert_eq!(world.sent(world.shared).as_bytes(), shows);
+        world.says(world.shared, ":1\r\n");
+        let (sent, named) = sent_after_a_loss(&mut world, session, &body);
+        assert!(sent == text(&load) + &named);
+    }
+}
+
+/// A small script is remembered though its arguments are too large to be held.
+#[test]
+fn script_with_large_arguments_is_loaded_again() {
+    for (said, is_known) in [(":1\r\n", true), ("-NOPERM no\r\n", false)] {
+        let mut world = World::new(settings());
+        let session = world.accept();
+        let large = "x".repeat(600_000);
+        let shows = request(&["EVAL", BODY, "1", "k", &large]);
+        world.sends(session, &shows[..100_000]);
+        let own = world.connect();
+        world.sends(session, &shows[100_000..]);
+        world.turn(|_| {});
+        assert!(world.sent(own).ends_with("x\r\n"));
+        world.says(own, said);
+        assert_eq!(world.got(session), said);
+        let (sent, named) = sent_after_a_loss(&mut world, session, BODY);
+        assert_eq!(sent, if is_known { load() } else { String::new() } + &named);
+    }
+}
+
+/// A script larger than all that is remembered is cut through.
+#[test]
+fn script_beyond_the_bound_is_cut_through() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    let shows = request(&["EVAL", &"x".repeat(SCRIPT_BYTES_MAX), "0"]);
+    world.sends(session, &shows[..100_000]);
+    let own = world.connect();
+    world.sends(session, &shows[100_000..]);
+    world.turn(|_| {});
+    assert!(world.sent(own).as_bytes().ends_with(&shows));
 }
 
 #[test]
