@@ -1190,6 +1190,8 @@ impl Engine {
         link.heeds = role != Role::Probe
             && (pool.cluster().is_some() || pool.watch.is_some() && role != Role::Sentinel);
         self.pinned_links += u32::from(role.is_one_sessions());
+        link.reply_room
+            .bound_ledger(self.settings.limits.link_ledger_max);
         let link = self.links.insert(link);
         self.limit_link(link);
         link

@@ -400,7 +400,7 @@ impl Link {
     /// Whether it owes as much as it may.
     #[inline]
     pub(crate) fn is_full(&self, limits: &Limits) -> bool {
-        self.owes_enough(limits)
+        self.ledger.len() >= self.reply_room.replies_max()
             || self.unanswered_bytes() >= limits.link_unanswered_bytes_max as usize
     }
 

@@ -1,14 +1,14 @@
 //! What a server bounds for a connection: how many replies a shared link may come to owe.
 //!
 //! ```text
-//!   greeting ──► CONFIG GET ──► the server's limits ──► bytes that one link may be owed: half of them
+//!   greeting ──► CONFIG GET ──► the server's limits ──► bytes that a link may be owed: half of them
 //!                                                              ÷
 //!        the largest reply lately, or a guess if that is more ──► replies that it may be owed
 //! ```
 //!
 //! A server closes a connection that it owes more than `client-output-buffer-limit`, and the
-//! fattest connections above `maxmemory-clients`. Directly each client has that for itself; a shared
-//! link has it for all its clients. So requests wait before they would make the link owe too much.
+//! largest connections above `maxmemory-clients`. Directly each client has that for itself. A
+//! shared link has it for all its clients. So requests wait before they would make the link owe too much.
 //! A link whose server has no such limit is bounded by `link_ledger_max` alone.
 //!
 //! The size of a reply is known only when it comes. Until then it is guessed, and the guess is
@@ -19,8 +19,8 @@
 //! A *careful* link has brought large replies lately. Its requests go the long way, one by one, and
 //! so not even a pipeline passes the bound. A full careful link opens again once all its replies
 //! have come: Valkey 9.1 counts large values that it has sent until its whole buffer is sent. Large
-//! readers move to links apart
-//! ([`crate::slow_readers`]), so the link of all others is careful for seconds only.
+//! readers move to links apart ([`crate::slow_readers`]), so the link of all others is careful for
+//! seconds only.
 //!
 //! Rejected: CLIENT NO-EVICT, because the limit is the operator's. A size for each command: the
 //! GETs of two clients are as different as two commands.
@@ -54,8 +54,7 @@ const AGED_EVERY_MS: u64 = 1_000;
 const REQUESTS_PER_READ: u64 = 2_048;
 /// How long a server that refuses to tell its limits is not asked again, milliseconds.
 const REFUSED_MS: u64 = 60_000;
-/// Reply bytes on their way with which a link is lost that make its server's unknown limit a
-/// likely cause.
+/// If a link is lost that was owed so many bytes, its server's unknown limit is a possible cause.
 const SUSPECT_BYTES: u64 = 8 << 20;
 
 /// The limits of a server for its clients, bytes. 0: none.
@@ -156,7 +155,7 @@ impl LimitQuestions {
     }
 }
 
-/// The limit of the class `normal`, in a text of classes, each with hard limit, soft limit, seconds.
+/// The limit of the class `normal`. Each class has a hard limit, a soft limit and seconds.
 fn output_limit(text: &str) -> u64 {
     let mut words = text.split_ascii_whitespace();
     words.by_ref().find(|word| *word == "normal");
@@ -177,11 +176,13 @@ fn clients_limit(text: &str, maxmemory: Option<&str>) -> u64 {
 }
 
 /// How many replies one link may be owed. Report the parts of replies that come in several reads
-/// with [`ReplyRoom::note_part`] and [`ReplyRoom::note_end`]. Call [`ReplyRoom::note_full`] when the
-/// link closes and [`ReplyRoom::note_room`] when it opens again. Call [`ReplyRoom::age`] in every
+/// with [`ReplyRoom::note_part`] and [`ReplyRoom::note_end`]. Call [`ReplyRoom::note_full`] when
+/// the link closes and [`ReplyRoom::note_room`] when it opens again. Call [`ReplyRoom::age`] in every
 /// tick. Time never runs back.
 #[derive(Debug)]
 pub(crate) struct ReplyRoom {
+    /// Replies that any link may be owed.
+    ledger_max: usize,
     /// Bytes that the link may be owed. `None`: any number.
     bytes_max: Option<u64>,
     /// Bytes of the largest reply that was seen lately ...
@@ -209,6 +210,7 @@ impl ReplyRoom {
     /// `apart`: the link is for readers of large replies.
     pub(crate) fn new(apart: bool, now: Time) -> ReplyRoom {
         ReplyRoom {
+            ledger_max: usize::MAX,
             bytes_max: None,
             largest: if apart { UNSEEN_REPLY_BYTES } else { 0 },
             newest: 0,
@@ -223,7 +225,7 @@ impl ReplyRoom {
         }
     }
 
-    /// Replies that the link may be owed.
+    /// Replies that the link may be owed, within `link_ledger_max`.
     #[inline]
     pub(crate) fn replies_max(&self) -> usize {
         self.replies_max
@@ -241,13 +243,20 @@ impl ReplyRoom {
 
     fn decide(&mut self) {
         match self.bytes_max {
-            None => (self.replies_max, self.is_careful) = (usize::MAX, false),
+            None => (self.replies_max, self.is_careful) = (self.ledger_max, false),
             Some(bytes_max) => {
                 let replies = bytes_max / self.largest.max(self.guess);
-                self.replies_max = usize::try_from(replies.max(1)).unwrap_or(usize::MAX);
+                let replies = usize::try_from(replies.max(1)).unwrap_or(usize::MAX);
+                self.replies_max = replies.min(self.ledger_max);
                 self.is_careful = self.largest.saturating_mul(REQUESTS_PER_READ) > bytes_max;
             }
         }
+    }
+
+    /// The link may be owed so many replies, whatever their size.
+    pub(crate) fn bound_ledger(&mut self, ledger_max: u32) {
+        self.ledger_max = ledger_max as usize;
+        self.decide();
     }
 
     /// The link may be owed so many bytes.
@@ -256,7 +265,7 @@ impl ReplyRoom {
         self.decide();
     }
 
-    /// Bytes of a reply have come, and its end has not. Returns whether the link has become careful.
+    /// Bytes of a reply have come, and its end has not. Returns whether the link becomes careful.
     pub(crate) fn note_part(&mut self, bytes: usize) -> bool {
         self.coming = self.coming.saturating_add(bytes as u64);
         let was_careful = self.is_careful;
@@ -326,28 +335,29 @@ impl ReplyRoom {
 }
 
 impl Link {
-    /// Requests that may be unanswered at a time.
-    #[inline]
-    pub(crate) fn ledger_max(&self, limits: &Limits) -> usize {
-        (limits.link_ledger_max as usize).min(self.reply_room.replies_max())
-    }
-
     /// Whether it may not be owed one more reply.
-    #[inline]
     pub(crate) fn owes_enough(&self, limits: &Limits) -> bool {
-        let owed = self.ledger.len();
-        owed >= self.ledger_max(limits) || owed > 0 && self.reply_room.is_spent()
+        self.is_full(limits) || !self.ledger.is_empty() && self.reply_room.is_spent()
     }
 
-    /// Takes nothing more if the link owes as much as it may. Returns whether it does.
+    /// Takes nothing more if the link owes as much as it may.
     #[inline]
-    pub(crate) fn close_if_full(&mut self, limits: &Limits) -> bool {
-        let is_full = self.is_full(limits);
-        if is_full {
+    pub(crate) fn close_if_full(&mut self, limits: &Limits) {
+        if self.is_full(limits) {
             self.reply_room.note_full();
             self.admit(false, false);
         }
-        is_full
+    }
+
+    /// The same before each request of a link that does not take the short way. Returns whether the
+    /// link takes nothing more.
+    pub(crate) fn close_if_owes_enough(&mut self, limits: &Limits) -> bool {
+        let owes_enough = self.owes_enough(limits);
+        if owes_enough {
+            self.reply_room.note_full();
+            self.admit(false, false);
+        }
+        owes_enough
     }
 
     /// Whether it owes as many replies as its server allows, and could otherwise take more.
@@ -473,7 +483,6 @@ impl Engine {
 
     /// A link has room again. As many sessions go on as there is room for, if that is little.
     pub(crate) fn wake_for_room(&mut self, key: Key) {
-        let limits = &self.settings.limits;
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -481,7 +490,10 @@ impl Engine {
         if !link.reply_room.is_careful() {
             return self.wake_waiters(key);
         }
-        let room = link.ledger_max(limits).saturating_sub(link.ledger.len());
+        let room = link
+            .reply_room
+            .replies_max()
+            .saturating_sub(link.ledger.len());
         let count = room.min(link.waiters.len());
         let woken: Vec<Key> = link.waiters.drain(..count).collect();
         for waiter in woken {
@@ -504,7 +516,7 @@ impl Engine {
         }
     }
 
-    /// The reason for which a link was lost, with a likely cause if large replies were on their way.
+    /// The reason for which a link was lost, with a possible cause if large replies were under way.
     pub(crate) fn why_lost(&self, key: Key, reason: &str) -> String {
         let is_suspect = |link: &&Link| {
             let known = &self.server(link.key.server).reply_limits;

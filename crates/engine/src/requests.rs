@@ -1047,7 +1047,7 @@ impl Engine {
         state.unused_since = self.now;
         if state.takes
             && !state.accepting
-            && !state.close_if_full(&self.settings.limits)
+            && !state.close_if_owes_enough(&self.settings.limits)
             && let Some(blocked) = self.await_successor(key, link)
         {
             return Err(blocked);
@@ -1079,7 +1079,7 @@ impl Engine {
                 self.note_careful_request(link);
                 Ok(link)
             }
-            _ if state.role == Role::Shared && state.is_full(&self.settings.limits) => {
+            _ if state.role == Role::Shared && state.owes_enough(&self.settings.limits) => {
                 self.note_wait_for_room(key, link);
                 Err(self.wait_at_full(key, link))
             }

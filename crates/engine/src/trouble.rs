@@ -557,10 +557,10 @@ impl Engine {
             return;
         };
         let least_room = match link.reply_room.is_careful() {
-            true => link.ledger_max(limits),
-            false => link.ledger_max(limits).div_ceil(2),
+            true => link.reply_room.replies_max(),
+            false => link.reply_room.replies_max().div_ceil(2),
         };
-        let room = link.ledger.len() + least_room <= link.ledger_max(limits)
+        let room = link.ledger.len() + least_room <= link.reply_room.replies_max()
             && link.out.bytes().len() <= limits.link_unanswered_bytes_max as usize / 2;
         if !room || matches!(link.state, State::Down | State::Resting { .. }) {
             return;
