@@ -3,12 +3,12 @@
 //! Links that serve one session each have a bound, and so have streaming links. At it, a request
 //! waits here, for the deadline of any request (`request-timeout-ms`) at the most. The time for
 //! which a blocking command may wait runs all the same. At the deadline the client gets an error
-//! that names the bound: the server was never asked, so nil would be untrue, and so would the 0 of a
-//! WAIT. Most blocking commands do not come here: see [`crate::polling`].
+//! that names the bound: the server was never asked, so nil would be untrue, and so would the 0 of
+//! a WAIT. Most blocking commands do not come here: see [`crate::polling`].
 //!
 //! Rejected: to poll WAIT on a shared link. In a transaction a server counts the replicas that have
-//! the last write of that link, so the writes of all sessions move the goal, and it does not ask the
-//! replicas how far they are. They say so once a second. Most answers would be 0.
+//! the last write of that link, so the writes of all sessions move the goal, and it does not ask
+//! the replicas how far they are. They say so once a second. Most answers would be 0.
 
 use std::collections::VecDeque;
 

@@ -62,8 +62,8 @@ pub(crate) struct Waiting {
     in_front: u32,
     /// What comes behind it, where a pool has several servers.
     rest: Option<Box<Rest>>,
-    /// Keeps a link of the session's user open while the session waits on another user's. The server
-    /// closes that link when it deletes the user, see [`Engine::close_waits_of`].
+    /// Keeps a link of the session's user open while the session waits on another user's. The
+    /// server closes that link when it deletes the user, see [`Engine::close_waits_of`].
     of_user: Option<Arc<Stand>>,
 }
 

@@ -95,7 +95,8 @@ fn first_login_waits_for_a_server_that_restarts() {
     }
 }
 
-/// A server that stays away for longer: the first login of a user is not sent, and then fails at once.
+/// A server stays away for longer: the first login of a user is not sent, and later ones fail at
+/// once.
 #[test]
 fn first_login_fails_after_the_hold() {
     let mut world = settled(patient());

@@ -1010,7 +1010,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
         }),
         value: "TIME",
         brief: "How long a session may ask nothing before it is closed",
-        more: "A session that has sent a request in part is closed, too, once it sends nothing for as long.",
+        more: "A session that has sent a request in part is closed, too, once it sends nothing for \
+               as long.",
         example: "1h",
         ..OPTION
     },
