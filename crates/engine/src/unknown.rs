@@ -231,8 +231,8 @@ const NOTHING_MS: u64 = 1_000;
 /// at it, what the table says is believed, and of what it does not have, the worst. The server may
 /// be at something else for long, and who asks may want to end just that.
 const LESSON_MS: u64 = 1_000;
-/// How long a server that loses the links of its questions is asked without any wait, but for the
-/// first [`LESSON_MS`].
+/// How long a server is doubted that loses the links of its questions. Sessions wait in the first
+/// [`LESSON_MS`] of that time, and not after it.
 const UNANSWERED_MS: u64 = 5_000;
 /// No command has a longer name.
 const NAME_BYTES_MAX: usize = 128;
@@ -669,17 +669,25 @@ impl Engine {
         let subject = ((kind.server, kind.user), subject);
         let asked = self.learned.asking.get(&subject).copied();
         let since = asked.map_or(self.now, |(_, since)| since);
-        if self.learned.is_late(&subject.0, since, self.now) {
-            return Ok(());
-        }
+        let is_late = self.learned.is_late(&subject.0, since, self.now);
         let link = match asked {
             Some((link, _)) => link,
+            // The server may be well again: it is asked, and its answer ends the doubt.
+            None if is_late => {
+                if let Ok(link) = ask(self) {
+                    self.learned.asking.insert(subject, (link, self.now));
+                }
+                return Ok(());
+            }
             None => {
                 let link = ask(self)?;
                 self.learned.asking.insert(subject, (link, self.now));
                 link
             }
         };
+        if is_late {
+            return Ok(());
+        }
         self.wait_at(key, link);
         Err(Blocked::Wait)
     }
