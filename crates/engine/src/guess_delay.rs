@@ -4,7 +4,7 @@
 //! has answered yet. Time forgives. From [`GUESSES_FREE`] on, every login of the address waits
 //! before it is tried, right or wrong: a client must not learn from the time of its answer what the
 //! answer will be. An address without a wrong password is an application that starts with many
-//! users: its logins follow each other by [`LOGIN_SPACING_US`].
+//! users: its logins follow each other by [`LOGIN_SPACING_US`], for [`LOGIN_BURST_MS`] at the most.
 //!
 //! ```text
 //!   score      0 .. 7    8      9      10     11     12     13 ..
@@ -23,8 +23,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::limits::{
     GUESS_DELAY_MS_MAX, GUESS_DELAY_MS_MIN, GUESS_FORGIVEN_MS, GUESS_REPORT_MS, GUESS_SCORE_MAX,
-    GUESS_SPACING_US, GUESS_WAIT_MS_MAX, GUESSERS_MAX, GUESSES_FREE, LOGIN_SPACING_US,
-    SOCKET_GUESS_DELAY_MS_MAX,
+    GUESS_SPACING_US, GUESS_WAIT_MS_MAX, GUESSERS_MAX, GUESSES_FREE, LOGIN_BURST_MS,
+    LOGIN_SPACING_US, SOCKET_GUESS_DELAY_MS_MAX,
 };
 use crate::session::Peer;
 use crate::time::Time;
@@ -203,24 +203,25 @@ impl Suspect {
     /// A login was wrong: the address is a guesser, whatever has no answer. The logins of sessions
     /// that left have none for ever.
     fn blame(&mut self, is_charged: bool) {
-        match is_charged {
-            true => self.unanswered = self.unanswered.saturating_sub(1),
-            false => {
-                self.charge();
-            }
+        if !is_charged {
+            self.charge();
         }
+        self.unanswered = self.unanswered.saturating_sub(1);
         self.unanswered = self.unanswered.min(self.score.saturating_sub(1));
     }
 
-    /// How long the next login waits, and at least how long after the last one.
-    fn delay(&self, max_ms: u32) -> Option<(u32, u32)> {
+    /// How long the next login waits, and at least how long after the one in front, which is tried
+    /// at `last`.
+    fn delay(&self, max_ms: u32, last: Time, now: Time) -> Option<(u32, u32)> {
         let above = self.score.checked_sub(GUESSES_FREE)?;
-        Some(match self.score <= self.unanswered {
-            true => (0, LOGIN_SPACING_US),
-            false => {
+        let has_guessed = self.score > self.unanswered;
+        Some(match has_guessed {
+            true => {
                 let delay_ms = (GUESS_DELAY_MS_MIN << above.min(10)).min(max_ms);
                 (delay_ms, GUESS_SPACING_US)
             }
+            false if last >= now.plus_ms(LOGIN_BURST_MS) => (0, GUESS_SPACING_US),
+            false => (0, LOGIN_SPACING_US),
         })
     }
 
@@ -241,7 +242,8 @@ impl GuessDelay {
             return turn;
         }
         let suspect = self.suspect(source, now);
-        let delay = suspect.delay(source.delay_ms_max());
+        let last = suspect.last[usize::from(asked.has_failed)];
+        let delay = suspect.delay(source.delay_ms_max(), last, now);
         if delay.is_some() && !asked.may_wait {
             turn.is_tried = false;
             return turn;
@@ -416,11 +418,11 @@ mod tests {
     #[test]
     fn many_users_of_one_address_are_tried_at_once() {
         let mut delays = GuessDelay::default();
-        let turns: Vec<_> = (0..1_000)
+        let turns: Vec<_> = (0..750)
             .map(|_| delays.reserve(source(1), asked(false, false), Time(0)))
             .collect();
         assert!(turns.iter().all(|turn| turn.is_tried));
-        assert!(turns[999].at <= at_ms(1_000));
+        assert!(turns[499].at <= at_ms(500));
         delays.handle_refused(source(1), turns[0].is_charged, at_ms(1));
         let next = delays.reserve(source(1), asked(false, true), at_ms(1));
         assert!(next.at >= at_ms(1 + u64::from(GUESS_DELAY_MS_MAX)));
@@ -429,6 +431,29 @@ mod tests {
         }
         let suspect = &delays.suspects[&source(1)];
         assert_eq!((suspect.score, suspect.unanswered), (1, 0));
+    }
+
+    /// A burst of wrong logins is bounded, and makes its address a guesser for more than a minute.
+    #[test]
+    fn burst_of_guesses_does_not_come_again() {
+        let mut delays = GuessDelay::default();
+        let burst = |delays: &mut GuessDelay, now: Time| {
+            let turns = (0..5_000).map(|_| delays.reserve(source(1), asked(false, false), now));
+            let turns: Vec<_> = turns.filter(|turn| turn.is_tried).collect();
+            for turn in &turns {
+                delays.handle_refused(source(1), turn.is_charged, now.plus_ms(3_000));
+            }
+            turns.len() as u32
+        };
+        let most = LOGIN_BURST_MS * 1_000 / LOGIN_SPACING_US
+            + (GUESS_WAIT_MS_MAX - LOGIN_BURST_MS) * 1_000 / GUESS_SPACING_US;
+        let first = burst(&mut delays, Time(0));
+        assert!(first <= most + GUESSES_FREE + 1, "{first}");
+        for second in [8, 16, 40] {
+            let next = burst(&mut delays, at_ms(second * 1_000));
+            let most = GUESS_WAIT_MS_MAX * 1_000 / GUESS_SPACING_US;
+            assert!(next <= most + 1, "{next} after {second} s");
+        }
     }
 
     /// Logins without an answer hide no wrong one, however many sessions leave before theirs.

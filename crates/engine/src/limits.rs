@@ -323,9 +323,17 @@ pub const GUESS_FORGIVEN_MS: u32 = 5_000;
 /// From one login that had to wait to the next one of its address, microseconds.
 pub const GUESS_SPACING_US: u32 = 5_000;
 
+/// Scripts in use that are spared, and told to the other workers, while one is forgotten. At it:
+/// the next one is forgotten though it is in use.
+pub const SPARED_SCRIPTS_MAX: usize = 64;
+
 /// From one new login to the next one of an address that has sent no wrong password,
 /// microseconds, once [`GUESSES_FREE`] of them have no answer.
 pub const LOGIN_SPACING_US: u32 = 1_000;
+
+/// So far ahead such turns are given; from there on they are [`GUESS_SPACING_US`] apart,
+/// milliseconds.
+pub const LOGIN_BURST_MS: u32 = 500;
 
 /// How long a login waits for its turn because of wrong passwords of its address, milliseconds. At
 /// it: refused, untried.
