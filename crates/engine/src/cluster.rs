@@ -988,10 +988,13 @@ impl Engine {
         // Who is spoken of follows another one now, or owns something again.
         cluster.replaced.retain(|(id, _)| !ids.contains(&Some(*id)));
         for (from, to) in &moved {
-            // By its replica, as far as is known, and it does not follow that one now. A Cluster
-            // that has just been made named no replicas yet.
-            let followed = cluster.primaries.get(to);
-            let is_replaced = followed.is_none_or(|of| of == from) && !ids.contains(&Some(*from));
+            // By its replica, and it does not follow that one now. A Cluster that has just been made
+            // has named no replicas yet: then by a node that owned nothing.
+            let follows = match cluster.primaries.get(to) {
+                Some(of) => of == from,
+                None => !owned.contains(to),
+            };
+            let is_replaced = follows && !ids.contains(&Some(*from));
             if is_replaced && !cluster.replaced.iter().any(|(id, _)| id == from) {
                 cluster.replaced.push((*from, now));
             }
@@ -1210,7 +1213,7 @@ impl Engine {
 
     /// Gives up links to nodes that were replaced by their replicas and are silent. A node that is
     /// alive tells sessions that wait there in a blocking command; a frozen one would keep them
-    /// waiting for ever, so they are closed once no node has named it for as long.
+    /// waiting for ever, so they are closed once no node has named it for [`REPLACED_MS`].
     fn lose_replaced(&mut self, pool: usize) {
         let now = self.now;
         let Some(cluster) = self.pools[pool].cluster_mut() else {
