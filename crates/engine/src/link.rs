@@ -904,6 +904,8 @@ impl Link {
         let (mut all, mut at) = (Vec::with_capacity(self.ledger.len()), 0);
         // Of each session: whether all may go, how many they are, and their bytes.
         let mut asked: HashMap<Key, (bool, usize, usize)> = HashMap::new();
+        // Entries with the same read as the one in front have no bytes of their own.
+        let mut sent_bytes = 0;
         for entry in &self.ledger {
             let behind = at + entry.len as usize;
             let duty = if entry.duty { duties.next() } else { None };
@@ -911,7 +913,10 @@ impl Link {
             let of_session = asked.entry(entry.session).or_insert((true, 0, 0));
             of_session.0 &= !matches!(again, Again::No);
             of_session.1 += 1;
-            of_session.2 += entry.len as usize;
+            if entry.class != Class::Same {
+                sent_bytes = entry.class.beginning().len() + entry.len as usize;
+            }
+            of_session.2 += sent_bytes;
             all.push(again);
             at = behind;
         }

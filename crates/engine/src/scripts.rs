@@ -22,7 +22,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::fleet::Question;
-use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX};
+use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_MAX};
 use crate::requests::{Blocked, Placed, Request};
 use crate::session::Session;
 use crate::slots::Key;
@@ -105,11 +105,13 @@ impl Scripts {
 
     /// Forgets the script that was not used for the longest time. Returns false if there is none.
     fn forget_one(&mut self) -> bool {
+        let mut spared = 0;
         while let Some(first) = self.order.pop_front() {
             let Some(script) = self.scripts.get_mut(&first) else {
                 continue;
             };
-            if script.used == Used::Nowhere {
+            spared += 1;
+            if script.used == Used::Nowhere || spared > SPARED_SCRIPTS_MAX {
                 self.bytes -= script.body.len() + ENTRY_BYTES;
                 self.scripts.remove(&first);
                 return true;

@@ -29,6 +29,7 @@
 use respool_protocol::commands::{Retry, id};
 use respool_protocol::encode;
 
+use crate::auth::CONFIGURED;
 use crate::clients::may_write;
 use crate::duty::Duty;
 use crate::elsewhere::id_of;
@@ -324,6 +325,7 @@ impl Engine {
             }
         }
         self.list_link(successor);
+        self.close_if_full(successor);
     }
 
     /// Whether a server may hold the request in front of a link alone. Other reads that run no code
@@ -544,7 +546,11 @@ impl Engine {
         for (key, link) in self.links_shared_to(server) {
             if link.is_up() && link.role == Role::Shared {
                 last = last.max(Some(link.progress));
-                idle = idle.or((link.ledger.is_empty()).then_some(key));
+                // A client's user may not have the right to PING, which its server would note.
+                let is_ours = link.key.user == CONFIGURED;
+                if link.ledger.is_empty() && (idle.is_none() || is_ours) {
+                    idle = Some(key);
+                }
             }
         }
         let now = self.now;

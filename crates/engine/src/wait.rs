@@ -264,7 +264,8 @@ impl Engine {
         let waits = |(key, session): (Key, &Session)| {
             let own = self.links.get(session.link)?;
             let is_others = own.role == (Role::Pinned { by: key }) && own.key.user != user;
-            (session.user == user && session.pool == pool && is_others).then_some(key)
+            let is_its = own.key.server == server && session.pool == pool;
+            (session.user == user && is_its && is_others).then_some(key)
         };
         let waiting: Vec<Key> = self.sessions.iter().filter_map(waits).collect();
         for session in waiting {
