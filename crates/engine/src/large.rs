@@ -29,10 +29,7 @@ impl Engine {
         let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
         let arg = |index: usize| args.get(index).copied().unwrap_or_default();
         let id = commands::resolve(scanner.argc(), arg);
-        if self.is_held_whole(key, &args, scanner.argc())
-            || awaits_body(id, &args, scanner.len_at_least())
-            || self.hold_until_caught_up(key)
-        {
+        if awaits_body(id, &args, scanner.len_at_least()) || self.hold_until_caught_up(key) {
             return None;
         }
         let what = match self.identify(key, &args, scanner.argc()) {

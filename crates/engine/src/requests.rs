@@ -236,7 +236,11 @@ impl Engine {
                 } as usize;
                 let large = scanner.argc() > 0
                     && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
-                let begun = match large {
+                // That is decided once: a request may come in thousands of reads.
+                if large && !scanner.is_held_whole() && self.is_held_whole(key, scanner, rest) {
+                    scanner.hold_whole();
+                }
+                let begun = match large && !scanner.is_held_whole() {
                     true => self.begin_large(key, scanner, rest),
                     false => None,
                 };

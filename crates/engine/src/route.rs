@@ -22,6 +22,7 @@ use respool_protocol::commands::{
     self, Answer, Command, CommandId, KeyFlags, Retry, Spread, id, is_word,
 };
 use respool_protocol::encode::Version;
+use respool_protocol::request::Scanner;
 
 use crate::cluster::{SILENT_MS, owes_for};
 use crate::duty::Duty;
@@ -499,16 +500,18 @@ impl Engine {
             && queued.is_none_or(|queued| queued == group)
     }
 
-    /// Whether a large request, of which these arguments have come, is held until it is whole. It is
-    /// to be divided among several servers; or the keys that decide where it goes have not all come;
-    /// or it is about the session, as WATCH, BLPOP and SUBSCRIBE are.
-    pub(crate) fn is_held_whole(&self, key: Key, args: &[&[u8]], argc: usize) -> bool {
+    /// Whether a large request, which `rest` begins with, is held until it is whole. It is to be
+    /// divided among several servers; or the keys that decide where it goes have not all come; or it
+    /// is about the session, as WATCH, BLPOP and SUBSCRIBE are.
+    pub(crate) fn is_held_whole(&self, key: Key, scanner: &Scanner, rest: &[u8]) -> bool {
+        let (spans, argc) = (scanner.spans(), scanner.argc());
         let missing = Cell::new(false);
-        let arg = |at: usize| {
-            args.get(at).copied().unwrap_or_else(|| {
+        let arg = |at: usize| match spans.get(at) {
+            Some(span) => span.of(rest),
+            None => {
                 missing.set(true);
                 b""
-            })
+            }
         };
         let Some(session) = self.sessions.get(key) else {
             return false;

@@ -132,6 +132,8 @@ pub struct Scanner {
     spans: Vec<Span>,
     /// The part of the request that starts at `pos` and has not come whole.
     part: Part,
+    /// See [`Scanner::hold_whole`].
+    is_held_whole: bool,
 }
 
 /// The part of a request at which the bytes ran out. Its bytes are not looked at again.
@@ -205,6 +207,16 @@ impl Scanner {
         }
     }
 
+    /// Notes that the caller holds this request until it is whole, however large it is.
+    pub fn hold_whole(&mut self) {
+        self.is_held_whole = true;
+    }
+
+    /// Whether the caller holds this request until it is whole.
+    pub fn is_held_whole(&self) -> bool {
+        self.is_held_whole
+    }
+
     /// How far the request was scanned.
     pub fn scanned(&self) -> usize {
         self.pos
@@ -216,6 +228,7 @@ impl Scanner {
         self.pos = 0;
         self.argc = 0;
         self.part = Part::default();
+        self.is_held_whole = false;
         self.spans.clear();
         if self.spans.capacity() > 4096 {
             self.spans.shrink_to(64);

@@ -799,7 +799,7 @@ fn what_cannot_be_done_without_the_prefix_is_refused_and_not_done_to_another_key
     let large = format!("w_*{}", "x".repeat(2 << 20));
     is_refused(
         &client.call(&format!("SORT u:k BY {large}")),
-        "ERR respool: 'sort' is larger than request-held-bytes-max",
+        "ERR respool: BY and GET of SORT",
     );
     // The server's own words where there is nothing that could be a key.
     is_refused(
