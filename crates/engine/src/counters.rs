@@ -189,7 +189,8 @@ counters! {
     failed_not_sent: u64,
     /// Requests that failed after they were sent.
     failed_unknown: u64,
-    /// Reads that were sent again, after a link was lost or captured.
+    /// Requests that were sent again, after a link was lost, captured or taken over: reads, and others
+    /// that may run twice.
     reads_sent_again: u64,
     /// Requests that a node of a Cluster sent to another one, whose their slot had become ...
     redirected_moved: u64,

@@ -129,6 +129,12 @@ impl Identity {
 }
 
 impl Greeting {
+    /// Whether an answer about the server's limits is the next reply.
+    pub(crate) fn awaits_limits(&self) -> bool {
+        let limits = self.limits.as_ref();
+        limits.is_some_and(|limits| limits.is_next(self.came))
+    }
+
     /// Whether all its replies have come.
     pub(crate) fn is_done(&self) -> bool {
         self.replies == 0

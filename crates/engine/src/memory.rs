@@ -212,7 +212,7 @@ pub(crate) struct Memory {
     bound: usize,
     /// Where sessions begin to give up.
     max: usize,
-    /// The engine's own count from which on sessions must give up; 0 where the rest fills the bound.
+    /// The engine's own count from which on sessions must give up. 0: the rest fills the bound.
     room: usize,
     /// The engine's own count above which a turn takes nothing more.
     turn_room: usize,

@@ -102,6 +102,7 @@ impl Engine {
                 if !link.partial.is_empty() && !link.scanner.is_inside() {
                     return self.take_rest_of_head(key, bytes);
                 }
+                let (is_limited, owed) = (link.reply_room.is_limited(), link.ledger.len());
                 if let Role::Hub(line) = link.role
                     && self.line(line).goes_behind(bytes)
                 {
@@ -109,6 +110,9 @@ impl Engine {
                 }
                 self.take_replies(key, bytes);
                 self.after_replies(key);
+                if is_limited {
+                    self.note_whole_replies(key, bytes.len(), owed);
+                }
             }
             State::Greeting { greeting, .. } => {
                 let greeted = greeting.read(bytes, &mut link.identity, &mut link.client_id);

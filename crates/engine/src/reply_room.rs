@@ -8,15 +8,17 @@
 //!
 //! A server closes a connection that it owes more than `client-output-buffer-limit`, and the
 //! largest connections above `maxmemory-clients`. Directly each client has that for itself. A
-//! shared link has it for all its clients. So requests wait before they would make the link owe too much.
+//! shared link has it for all its clients. So requests wait before they would make the link owe too
+//! much.
 //! A link whose server has no such limit is bounded by `link_ledger_max` alone.
 //!
 //! The size of a reply is known only when it comes. Until then it is guessed, and the guess is
 //! large: [`UNSEEN_REPLY_BYTES`]. It falls by a quarter whenever a full link has been answered by
-//! smaller replies, and rises again on a link that is not full. So the guess costs a few round
-//! trips, and only where the server has a limit.
+//! smaller replies, and rises again on a link that is not full. So the guess costs up to forty
+//! round trips, and only where the server has a limit. Of replies that come whole in one read, the
+//! mean counts.
 //!
-//! A *careful* link has brought large replies lately. Its requests go the long way, one by one, and
+//! A *careful* link has brought large replies lately. Its requests take the slow path, one by one,
 //! so not even a pipeline passes the bound. A full careful link opens again once all its replies
 //! have come: Valkey 9.1 counts large values that it has sent until its whole buffer is sent. Large
 //! readers move to links apart ([`crate::slow_readers`]), so the link of all others is careful for
@@ -38,7 +40,7 @@ use crate::slots::Key;
 use crate::slow_readers::EVERYBODYS;
 use crate::time::Time;
 
-/// The options of a server that this is about.
+/// The options of a server that hold its limits.
 const OUTPUT: &str = "client-output-buffer-limit";
 const CLIENTS: &str = "maxmemory-clients";
 
@@ -124,11 +126,16 @@ impl LimitQuestions {
 
     /// Takes a reply to the greeting, after `came` others. Returns whether it was an answer.
     pub(crate) fn take(&mut self, came: u32, reply: &Value) -> bool {
-        let is_answer = (self.before..self.before + Self::REPLIES).contains(&came);
+        let is_answer = self.is_next(came);
         if is_answer {
             self.answers.push(reply.clone());
         }
         is_answer
+    }
+
+    /// Whether the next reply is an answer, after `came` others.
+    pub(crate) fn is_next(&self, came: u32) -> bool {
+        (self.before..self.before + Self::REPLIES).contains(&came)
     }
 
     /// The limits, as far as the server tells them.
@@ -197,7 +204,7 @@ pub(crate) struct ReplyRoom {
     placed: usize,
     /// Whether the link is closed because of this.
     is_full: bool,
-    /// Whether it was since the last tick that counts.
+    /// Whether it was closed because of this since it was last aged.
     was_full: bool,
     aged_at: Time,
     /// What follows from the above: replies that the link may be owed ...
@@ -237,7 +244,9 @@ impl ReplyRoom {
         self.is_careful
     }
 
-    fn is_bounded(&self) -> bool {
+    /// Whether the server has a limit for the link.
+    #[inline]
+    pub(crate) fn is_limited(&self) -> bool {
         self.bytes_max.is_some()
     }
 
@@ -284,6 +293,18 @@ impl ReplyRoom {
         becomes_careful
     }
 
+    /// Replies have come whole in one read, of so many bytes on an average. Returns whether the link
+    /// becomes careful.
+    fn note_whole(&mut self, bytes: u64) -> bool {
+        let was_careful = self.is_careful;
+        self.newest = self.newest.max(bytes);
+        if bytes > self.largest {
+            self.largest = bytes;
+            self.decide();
+        }
+        self.is_careful && !was_careful
+    }
+
     /// A careful link is about to be given a request, and owes so many replies.
     pub(crate) fn note_request(&mut self, owed: usize) {
         self.placed = if owed == 0 { 1 } else { self.placed + 1 };
@@ -308,7 +329,7 @@ impl ReplyRoom {
 
     /// A link that was full has room again: no reply was larger than `largest`.
     fn note_room(&mut self) {
-        if std::mem::take(&mut self.is_full) && self.is_bounded() {
+        if std::mem::take(&mut self.is_full) && self.is_limited() {
             let least = self.largest.max(GUESS_BYTES_MIN);
             self.guess = self.guess.min((self.guess - self.guess / 4).max(least));
             self.decide();
@@ -358,6 +379,12 @@ impl Link {
             self.admit(false, false);
         }
         owes_enough
+    }
+
+    /// From now on each request asks for room.
+    fn begin_to_care(&mut self) {
+        self.reply_room.placed = self.ledger.len();
+        self.admit(self.takes, true);
     }
 
     /// Whether it owes as many replies as its server allows, and could otherwise take more.
@@ -429,6 +456,23 @@ impl Engine {
             let accepts = link.accepting;
             link.admit(link.takes, !accepts);
         }
+        // There may be room now for sessions that wait.
+        self.wake_waiters(key);
+    }
+
+    /// A link is lost. Where its server had answered all of the greeting but these questions, it may
+    /// have closed the connection because of them: it is not asked again for a while.
+    pub(crate) fn note_lost_questions(&mut self, key: Key) {
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        let id = link.key.server;
+        if let State::Greeting { greeting, .. } = &link.state
+            && greeting.awaits_limits()
+        {
+            let known = &mut self.servers[usize::from(id.0)].reply_limits;
+            known.refused_at = Some(self.now);
+        }
     }
 
     /// The operator is told of a limit that one session may pass.
@@ -458,8 +502,21 @@ impl Engine {
             false => link.reply_room.note_part(bytes),
         };
         if becomes_careful {
-            link.reply_room.placed = link.ledger.len();
-            link.admit(link.takes, true);
+            link.begin_to_care();
+        }
+    }
+
+    /// A read of so many bytes has answered a link that owed `owed` replies before.
+    #[cold]
+    pub(crate) fn note_whole_replies(&mut self, key: Key, bytes: usize, owed: usize) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        let answered = owed.saturating_sub(link.ledger.len());
+        if let Some(mean) = bytes.checked_div(answered)
+            && link.reply_room.note_whole(mean as u64)
+        {
+            link.begin_to_care();
         }
     }
 
@@ -511,7 +568,7 @@ impl Engine {
         if link.paused.is_none() {
             link.reply_room.age(now);
         }
-        if link.reply_room.is_bounded() && !link.waiters.is_empty() {
+        if link.reply_room.is_limited() && !link.waiters.is_empty() {
             self.reopen(key);
         }
     }

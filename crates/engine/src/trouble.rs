@@ -137,6 +137,7 @@ impl Engine {
     }
 
     pub(crate) fn link_down(&mut self, key: Key, reason: &str, refusal: Option<Vec<u8>>) {
+        self.note_lost_questions(key);
         self.lose_polls(key);
         self.ask_again(key);
         self.lose_successor(key, refusal.as_deref());
@@ -389,6 +390,8 @@ impl Engine {
             return;
         };
         let (user, server) = (link.key.user, link.key.server);
+        // NOPERM refuses a command of the greeting, and not the user.
+        let is_deleted = !said(link, "NOPERM");
         let riders = self
             .sessions
             .iter()
@@ -396,7 +399,9 @@ impl Engine {
         for rider in riders.map(|(rider, _)| rider).collect::<Vec<_>>() {
             self.close_when_answered(rider);
         }
-        self.close_waits_of(user, server);
+        if is_deleted {
+            self.close_waits_of(user, server);
+        }
     }
 
     /// No connection can be had: what waits for one fails, and the next attempt is a while off.

@@ -253,3 +253,64 @@ fn low_limit_and_links_lost_at_it_are_told() {
         "{lost:?}"
     );
 }
+
+/// Replies that come whole in one read count as well: the link is not given more of them than fit.
+#[test]
+fn whole_replies_count() {
+    let mut world = world_with(asking(), "normal 33554432 0 0", "0");
+    let sessions = readers(&mut world, 500);
+    let reply = format!("$60000\r\n{}\r\n", "v".repeat(60_000));
+    let mut most = 0;
+    for _ in 0..60 {
+        for (number, session) in sessions.iter().enumerate() {
+            world.asks(*session, &[&format!("GETRANGE k{number} 0 -1")]);
+        }
+        world.wait_ms(1);
+        let mut owed = 0;
+        loop {
+            owed += world.asked(world.shared).len();
+            most = owed.max(most);
+            if owed == 0 {
+                break;
+            }
+            world.says(world.shared, &reply);
+            owed -= 1;
+        }
+        for session in &sessions {
+            world.got(*session);
+        }
+    }
+    assert!(
+        most > 0 && most * reply.len() <= 33_554_432 / 2,
+        "{most} replies"
+    );
+}
+
+/// A proxy in between that closes at CONFIG is asked no more, and the link comes up without it.
+#[test]
+fn server_that_closes_at_the_questions_is_not_asked_again() {
+    let mut world = World::unconnected(world::worker(0, 1), asking());
+    let link = world.shared;
+    world.turn(|engine| engine.handle_link_up(link));
+    world.says(link, HELLO);
+    assert_eq!(world.asked(link).len(), 3);
+    world.lose(link);
+    let again = loop {
+        world.wait_ms(50);
+        if let Some(link) = world.connecting().pop() {
+            break link;
+        }
+    };
+    world.turn(|engine| engine.handle_link_up(again));
+    world.says(again, HELLO);
+    let asked: Vec<String> = world.asked(again).iter().map(|one| one.join(" ")).collect();
+    assert!(
+        asked.iter().all(|one| !one.starts_with("CONFIG")),
+        "{asked:?}"
+    );
+    let session = world.accept();
+    world.asks(session, &["GET a"]);
+    world.wait_ms(1);
+    world.says(again, "$1\r\nv\r\n");
+    assert_eq!(world.got(session), "$1\r\nv\r\n");
+}

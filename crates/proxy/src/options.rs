@@ -1304,11 +1304,12 @@ pub(crate) static OPTIONS: &[Opt] = &[
         name: "server-output-limits",
         topic: Topic::Limits,
         kind: Kind::Switch(|values| &mut values.asks_output_limits),
-        brief: "Ask each server for its client-output-buffer-limit and maxmemory-clients",
-        more: "A server closes a connection that it owes more than these allow, and all clients of a link would lose their \
-               requests with it. So requests wait before their replies would make a link owe more than half of the limit. \
+        brief: "Heed the limits of a server for what its clients are owed",
+        more: "A server closes a connection that it owes more than its client-output-buffer-limit and \
+               maxmemory-clients allow, and all clients of a link would lose their requests with it. So requests wait before their replies would make a link owe more than half of the limit. \
                respool asks with CONFIG GET and its own login when a link connects. A server that refuses to tell \
-               notes that in its ACL LOG, and is not asked again for a minute. With --server-output-limits=false, respool \
+               notes that in its ACL LOG, and is not asked again for a minute. The same holds for a \
+               server that closes the connection instead of an answer. With --server-output-limits=false, respool \
                does not ask, and requests do not wait.",
         example: "false",
         ..OPTION
@@ -1726,9 +1727,9 @@ mod tests {
         let engine = OPTIONS.iter().filter(|option| {
             [Topic::Batching, Topic::Deadlines, Topic::Limits].contains(&option.topic)
         });
-        // All but the drain timeout, which is ours, and what happens at a limit, at a loss and while a
-        // server is away, which are no numbers.
-        assert_eq!(number_of(shown), engine.count() - 4);
+        // All but the drain timeout, which is ours, and the options that are no numbers: for a limit,
+        // a loss, a server that is away, and the limits of servers.
+        assert_eq!(number_of(shown), engine.count() - 5);
         assert_ne!((values.limits, values.timeouts, values.flush), default);
     }
 
