@@ -1241,7 +1241,7 @@ impl Engine {
     /// Forgets a link that owes nothing and has no connection left.
     pub(crate) fn remove_link(&mut self, key: Key) {
         if let Some(link) = self.links.remove(key) {
-            self.learned.lose_questions(key);
+            self.learned.leave_questions(key);
             if self.shared.get(&link.key) == Some(&key) {
                 self.shared.remove(&link.key);
             }

@@ -159,7 +159,11 @@ impl Engine {
         } else {
             None
         };
-        self.learned.lose_questions(key);
+        // An attempt that failed says nothing about the server's answers.
+        match was_up {
+            true => self.learned.lose_questions(key, self.now),
+            false => self.learned.leave_questions(key),
+        }
         // Its reads need not wait for it: they may be asked elsewhere.
         let pool = self.servers[usize::from(link.key.server.0)].pool;
         let is_read_elsewhere = self.pools[usize::from(pool)].readers.is_some();

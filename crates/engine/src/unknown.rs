@@ -3,7 +3,7 @@
 //! how many arguments: of what it is not asked itself (what is answered here, what is queued, what
 //! a subscriber may not ask), nobody else can say that for it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use respool_protocol::commands::{self, Answer, CommandId, id};
 use respool_protocol::encode;
@@ -28,8 +28,9 @@ pub(crate) struct Learned {
     commands: HashMap<(Whose, Vec<u8>), Lesson>,
     /// What is being asked, on which link, since when.
     asking: HashMap<(Whose, Subject), (Key, Time)>,
-    /// Servers that have answered no question since this one, which was lost with its link.
-    unanswered: HashMap<Whose, Time>,
+    /// Servers that have lost the links of questions and answered none since: how often, and when
+    /// the last time.
+    unanswered: HashMap<Whose, (u32, Time)>,
     /// What servers have, as soon as that matters; and whom they would not tell, since when, if it
     /// may have been for a moment only.
     known: HashMap<ServerId, Known>,
@@ -47,11 +48,15 @@ impl Learned {
         self.asking.retain(|_, (on, _)| *on != link);
     }
 
-    /// The answers on this link will never come. Sessions ask again, but asking again begins no
-    /// new wait: they would wait for ever for a server that loses each connection.
-    pub(crate) fn lose_questions(&mut self, link: Key) {
-        for ((whose, _), (_, since)) in self.asking.extract_if(|_, (on, _)| *on == link) {
-            self.unanswered.entry(whose).or_insert(since);
+    /// The answers on this link will never come. Sessions ask again on another one and wait there,
+    /// but not for ever: a server that loses each connection answers nothing.
+    pub(crate) fn lose_questions(&mut self, link: Key, now: Time) {
+        let lost = self.asking.extract_if(|_, (on, _)| *on == link);
+        let lost: HashSet<Whose> = lost.map(|((whose, _), _)| whose).collect();
+        for whose in lost {
+            let (count, at) = self.unanswered.entry(whose).or_insert((0, now));
+            *count = count.saturating_add(1);
+            *at = now;
         }
     }
 
@@ -61,16 +66,16 @@ impl Learned {
         self.unanswered.remove(&subject.0);
     }
 
-    /// Whether sessions have waited long enough for a question to this server.
+    /// Whether sessions wait no longer for a question that was asked at `since`.
     fn is_late(&self, whose: &Whose, since: Time, now: Time) -> bool {
-        let since = self.unanswered.get(whose).map_or(since, |lost| *lost);
-        now.since_ms(since) >= LESSON_MS
+        let lost = self.unanswered.get(whose).map_or(0, |(count, _)| *count);
+        lost >= LOST_QUESTIONS_MAX || now.since_ms(since) >= LESSON_MS
     }
 
     /// The links whose questions are late.
     fn tick_questions(&mut self, now: Time) -> Vec<Key> {
         self.unanswered
-            .retain(|_, since| now.since_ms(*since) < UNANSWERED_MS);
+            .retain(|_, (_, at)| now.since_ms(*at) < UNANSWERED_MS);
         let asking = self.asking.iter();
         let late = asking.filter(|((whose, _), (_, since))| self.is_late(whose, *since, now));
         late.map(|(_, (link, _))| *link).collect()
@@ -231,8 +236,10 @@ const NOTHING_MS: u64 = 1_000;
 /// at it, what the table says is believed, and of what it does not have, the worst. The server may
 /// be at something else for long, and who asks may want to end just that.
 const LESSON_MS: u64 = 1_000;
-/// How long a server is doubted that loses the links of its questions. Sessions wait in the first
-/// [`LESSON_MS`] of that time, and not after it.
+/// Links that a server may lose with a question on them before sessions wait for no answer. Sessions
+/// that connect again after a restart have one such loss behind them.
+const LOST_QUESTIONS_MAX: u32 = 3;
+/// How long such losses count if no question is answered.
 const UNANSWERED_MS: u64 = 5_000;
 /// No command has a longer name.
 const NAME_BYTES_MAX: usize = 128;

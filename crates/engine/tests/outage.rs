@@ -593,3 +593,27 @@ fn request_that_was_sent_has_the_code_unknown() {
     let got = world.got(session);
     assert!(got.starts_with("-UNKNOWN "), "{got}");
 }
+
+/// After a restart the first question on the new connection is waited for: a client that connects
+/// again is not told that its server gave no answer.
+#[test]
+fn question_after_a_restart_is_waited_for() {
+    let mut world = settled(patient());
+    let session = world.accept();
+    world.asks(session, &["MULTI"]);
+    assert!(!world.asked(world.shared).is_empty());
+    world.lose(world.shared);
+    refuses(&mut world, 500);
+    let link = returns(&mut world);
+    world.wait_ms(1);
+    let other = world.accept();
+    world.asks(other, &["MULTI"]);
+    for session in [session, other] {
+        assert_eq!(world.got(session), "", "the server has not answered");
+    }
+    world.allows_transactions(link);
+    world.allows_transactions(link);
+    for session in [session, other] {
+        assert_eq!(world.got(session), "+OK\r\n");
+    }
+}
