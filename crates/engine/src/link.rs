@@ -397,6 +397,11 @@ impl Link {
         self.out.bytes().len()
     }
 
+    /// Whether it is not up and tries to reach its server, or will do so in a moment.
+    pub(crate) fn tries(&self) -> bool {
+        !matches!(self.state, State::Down | State::Up | State::Resting { .. })
+    }
+
     /// Whether it owes as much as it may.
     #[inline]
     pub(crate) fn is_full(&self, limits: &Limits) -> bool {

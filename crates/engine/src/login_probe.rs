@@ -404,10 +404,7 @@ impl Engine {
 
     /// Whether a link that is not up tries to reach a server, or will do so in a moment.
     fn is_tried(&self, server: ServerId) -> bool {
-        let tries = |link: &Link| {
-            let rests = matches!(link.state, State::Down | State::Up | State::Resting { .. });
-            link.key.server == server && !rests
-        };
+        let tries = |link: &Link| link.key.server == server && link.tries();
         self.links.iter().any(|(_, link)| tries(link))
     }
 

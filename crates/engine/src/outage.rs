@@ -96,10 +96,7 @@ impl Engine {
             return false;
         };
         let server = link.key.server;
-        let tries = |link: &Link| {
-            let rests = matches!(link.state, State::Down | State::Up | State::Resting { .. });
-            link.key.server == server && !rests
-        };
+        let tries = |link: &Link| link.key.server == server && link.tries();
         let probe = self.server(server).health.probe;
         let other = probe.filter(|probe| *probe != key);
         let waits = other

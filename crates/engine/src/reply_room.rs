@@ -277,13 +277,7 @@ impl ReplyRoom {
     /// Bytes of a reply have come, and its end has not. Returns whether the link becomes careful.
     pub(crate) fn note_part(&mut self, bytes: usize) -> bool {
         self.coming = self.coming.saturating_add(bytes as u64);
-        let was_careful = self.is_careful;
-        self.newest = self.newest.max(self.coming);
-        if self.coming > self.largest {
-            self.largest = self.coming;
-            self.decide();
-        }
-        self.is_careful && !was_careful
+        self.note_size(self.coming)
     }
 
     /// The last bytes of such a reply have come.
@@ -293,9 +287,9 @@ impl ReplyRoom {
         becomes_careful
     }
 
-    /// Replies have come whole in one read, of so many bytes on an average. Returns whether the link
-    /// becomes careful.
-    fn note_whole(&mut self, bytes: u64) -> bool {
+    /// A reply has so many bytes, at least or on an average. Returns whether the link becomes
+    /// careful.
+    fn note_size(&mut self, bytes: u64) -> bool {
         let was_careful = self.is_careful;
         self.newest = self.newest.max(bytes);
         if bytes > self.largest {
@@ -514,7 +508,7 @@ impl Engine {
         };
         let answered = owed.saturating_sub(link.ledger.len());
         if let Some(mean) = bytes.checked_div(answered)
-            && link.reply_room.note_whole(mean as u64)
+            && link.reply_room.note_size(mean as u64)
         {
             link.begin_to_care();
         }

@@ -679,18 +679,15 @@ impl Engine {
         let is_late = self.learned.is_late(&subject.0, since, self.now);
         let link = match asked {
             Some((link, _)) => link,
-            // The server may be well again: it is asked, and its answer ends the doubt.
-            None if is_late => {
-                if let Ok(link) = ask(self) {
+            // A late server may be well again: it is asked, and its answer ends the doubt.
+            None => match ask(self) {
+                Err(_) if is_late => return Ok(()),
+                asked => {
+                    let link = asked?;
                     self.learned.asking.insert(subject, (link, self.now));
+                    link
                 }
-                return Ok(());
-            }
-            None => {
-                let link = ask(self)?;
-                self.learned.asking.insert(subject, (link, self.now));
-                link
-            }
+            },
         };
         if is_late {
             return Ok(());

@@ -260,11 +260,10 @@ impl Engine {
     /// The server has deleted a user. Sessions of the user that wait on a link of the configured
     /// user are closed, as the server would close them.
     pub(crate) fn close_waits_of(&mut self, user: u16, server: ServerId) {
-        let pool = self.pool_of(server).whole;
         let waits = |(key, session): (Key, &Session)| {
             let own = self.links.get(session.link)?;
             let is_others = own.role == (Role::Pinned { by: key }) && own.key.user != user;
-            let is_its = own.key.server == server && session.pool == pool;
+            let is_its = own.key.server == server;
             (session.user == user && is_its && is_others).then_some(key)
         };
         let waiting: Vec<Key> = self.sessions.iter().filter_map(waits).collect();

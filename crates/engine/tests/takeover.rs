@@ -2,6 +2,7 @@
 
 mod world;
 
+use respool_engine::{LinkId, SessionId};
 use world::{World, requests, settings, sharded};
 
 const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
@@ -440,12 +441,10 @@ fn requests_that_a_pause_does_not_hold_take_the_successor() {
     }
 }
 
-/// A script or a pause of the server holds the link of one session, too. That link is given up if
-/// the server answers no PING on a shared link, and not before.
-#[test]
-fn link_of_one_session_outlasts_the_stall_while_its_server_lives() {
+/// A session runs a script on a link of its own. A link may be silent for a second.
+fn script_behind_watch(request_ms: u32) -> (World, SessionId, LinkId) {
     let mut settings = settings();
-    settings.timeouts.request_ms = 0;
+    settings.timeouts.request_ms = request_ms;
     settings.timeouts.link_stall_ms = 1_000;
     let mut world = World::new(settings);
     let session = world.accept();
@@ -453,6 +452,14 @@ fn link_of_one_session_outlasts_the_stall_while_its_server_lives() {
     let own = world.connect();
     world.says(own, "+OK\r\n");
     world.asks(session, &["EVAL x 0"]);
+    (world, session, own)
+}
+
+/// A script or a pause of the server holds the link of one session, too. That link is given up if
+/// the server answers no PING on a shared link, and not before.
+#[test]
+fn link_of_one_session_outlasts_the_stall_while_its_server_lives() {
+    let (mut world, session, own) = script_behind_watch(0);
     let mut pings = 0;
     for _ in 0..60 {
         world.wait_ms(50);
@@ -479,15 +486,7 @@ fn link_of_one_session_outlasts_the_stall_while_its_server_lives() {
 /// itself may be broken.
 #[test]
 fn link_without_a_waiting_session_is_given_up_at_its_stall() {
-    let mut settings = settings();
-    settings.timeouts.request_ms = 500;
-    settings.timeouts.link_stall_ms = 1_000;
-    let mut world = World::new(settings);
-    let session = world.accept();
-    world.asks(session, &["WATCH k"]);
-    let own = world.connect();
-    world.says(own, "+OK\r\n");
-    world.asks(session, &["EVAL x 0"]);
+    let (mut world, session, own) = script_behind_watch(500);
     for _ in 0..22 {
         world.wait_ms(50);
         if !world.sent(world.shared).is_empty() {
