@@ -200,8 +200,8 @@ impl Suspect {
         self.score = self.score.saturating_sub(1);
     }
 
-    /// A login was wrong: the address is a guesser, whatever has no answer. The logins of sessions
-    /// that left have none for ever.
+    /// A login was wrong: the address is a guesser, though other logins have no answer. The logins
+    /// of sessions that left never get one.
     fn blame(&mut self, is_charged: bool) {
         if !is_charged {
             self.charge();

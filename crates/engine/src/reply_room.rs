@@ -70,7 +70,7 @@ pub(crate) struct ServerLimits {
 
 impl ServerLimits {
     /// The bytes that one shared link may be owed, and the option that says so. Half of the limit
-    /// is left for what was not foreseen.
+    /// is left for replies that are larger than the guess.
     fn of_link(self, workers: usize) -> Option<(u64, &'static str)> {
         let links = workers.max(1) as u64 * u64::from(1 + LARGE_READER_LINKS);
         let shares = [
@@ -85,7 +85,7 @@ impl ServerLimits {
     }
 }
 
-/// What is known of one server's limits.
+/// The limits of one server, as far as it has told them.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     /// `None`: it has not told them.
@@ -330,7 +330,7 @@ impl ReplyRoom {
         }
     }
 
-    /// What was learned long ago counts less.
+    /// Sizes that were seen long ago count less.
     fn age(&mut self, now: Time) {
         if now.since_ms(self.aged_at) < AGED_EVERY_MS {
             return;
@@ -552,7 +552,7 @@ impl Engine {
         }
     }
 
-    /// A tick: what was learned ages. Sessions go on that still wait though there is room.
+    /// A tick: sizes that were seen age. Sessions go on that still wait though there is room.
     pub(crate) fn tick_reply_room(&mut self, key: Key) {
         let now = self.now;
         let Some(link) = self.links.get_mut(key) else {

@@ -218,16 +218,17 @@ impl Engine {
         let home = self.pools.home_of(pool);
         let of_cluster = self.pools[pool].cluster().is_some();
         let channels_have_places = self.channels_have_places(key);
+        let asks_a_node = is_of_cluster(request);
         let spread = match request.command.fan_out.spread {
             Spread::Channels if channels_have_places => Spread::All,
             Spread::Channels => Spread::Home,
             // Any plain server says that it is no node.
-            _ if is_of_cluster(request) && !self.has_nodes(key) => Spread::Any,
+            _ if asks_a_node && !self.has_nodes(key) => Spread::Any,
             spread => spread,
         };
         match owner {
             // To its clients the pool is a plain server, as in all other answers.
-            _ if is_of_cluster(request) && self.hides_nodes(key) => {
+            _ if asks_a_node && self.hides_nodes(key) => {
                 let text = match request.command.arity_ok(request.spans.len()) {
                     true => NO_CLUSTER.to_vec(),
                     false => wrong_arity(request.command),
