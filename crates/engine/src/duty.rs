@@ -23,6 +23,7 @@ use crate::redirect::Redirect;
 use crate::scripts::Effect;
 use crate::session::Pins;
 use crate::slots::Key;
+use crate::slow_readers::CODE_LANE;
 use crate::subscriptions::Kind;
 use crate::transaction::Exec;
 use crate::unknown::Subject;
@@ -378,6 +379,14 @@ impl Engine {
                 },
             ) => as_asked(link.first_bytes()).to_vec(),
             _ => Vec::new(),
+        };
+        if link.key.lane == CODE_LANE {
+            // The rest of a large reply is no error.
+            let reply_or_rest = if cut { b"".as_slice() } else { reply };
+            self.note_code_answered(key, entry.at_ms, reply_or_rest);
+        }
+        let Some(link) = self.links.get_mut(key) else {
+            return;
         };
         link.pop_answered(entry);
         let Some(duty) = link.duties.pop_front() else {

@@ -43,6 +43,7 @@ use crate::memory::Memory;
 use crate::parking::Piece;
 use crate::polling::Polling;
 use crate::pool::{Pool, Pools, Server, ServerId};
+use crate::quick_code::{QuickCode, may_hold_up};
 use crate::requests::{Alike, may_wait};
 use crate::resume::Resume;
 use crate::returns::Expected;
@@ -236,6 +237,7 @@ pub struct Engine {
     pub(crate) holders: Holders,
     /// Sessions that ask for large replies or take them slowly.
     pub(crate) slow_readers: SlowReaders,
+    pub(crate) quick_code: QuickCode,
     pub(crate) polling: Polling,
     /// Users that clients have named.
     pub(crate) logins: Logins,
@@ -360,11 +362,13 @@ fn class(id: commands::CommandId) -> Class {
     }
 }
 
-/// What the table says goes straight, except what the configuration refuses.
+/// What the table says goes straight, except what the configuration refuses, and what may hold up
+/// its connection.
 fn straight(settings: &Settings) -> Box<[Option<Class>]> {
     commands::all()
         .map(|id| {
-            let is_straight = id.get().goes_straight() && !settings.refused.contains(&id);
+            let is_straight =
+                id.get().goes_straight() && !may_hold_up(id) && !settings.refused.contains(&id);
             is_straight.then(|| class(id))
         })
         .collect()
@@ -451,6 +455,7 @@ impl Engine {
             bounds: Bounds::default(),
             holders: Holders::default(),
             slow_readers: SlowReaders::default(),
+            quick_code: QuickCode::default(),
             polling: Polling::default(),
             logins: Logins::default(),
             login_probes: LoginProbes::default(),

@@ -18,6 +18,7 @@ use crate::entry::{Class, Entry};
 use crate::here::adds_our_section;
 use crate::limits::gathered_bytes_max;
 use crate::pool::{Group, Pools, ServerId};
+use crate::quick_code::may_hold_up;
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Blocked, Placed, Request, bound_reply};
 use crate::route::{CROSSSLOT, Standing};
@@ -477,7 +478,10 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Err(Blocked::Wait);
         };
-        let kind = self.kind_at(session, server);
+        let mut kind = self.kind_at(session, server);
+        if may_hold_up(request.id) {
+            kind = self.kind_for_flush(kind);
+        }
         let link = match self.current_link(kind) {
             Some(link) => link,
             None => self.shared_link_for(key, kind)?,

@@ -59,6 +59,7 @@ mod polling;
 mod pool;
 mod pubsub;
 mod queue;
+mod quick_code;
 mod readers;
 mod reconnects;
 mod redirect;

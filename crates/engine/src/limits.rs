@@ -241,6 +241,20 @@ pub const LARGE_READER_LINKS: u8 = 2;
 /// most a quarter of [`Limits::links_max`]. At it: these sessions ride with all others.
 pub const SLOW_READER_LINKS: u8 = 2;
 
+/// Links of one kind, for each worker, for code that has not come back quickly (see `quick_code.rs`).
+/// They count among the links apart.
+pub const CODE_LINKS: u8 = 1;
+
+/// Code that came back sooner travels with the requests of all sessions, milliseconds.
+pub const QUICK_CODE_MS: u32 = 50;
+
+/// How long code goes on a link apart after a link was stuck behind it, milliseconds.
+pub const CODE_SLOW_MS: u32 = 60_000;
+
+/// Scripts, functions and commands that one worker knows to be quick or slow. At it: those that
+/// were not used lately are forgotten.
+pub const QUICK_CODE_MAX: usize = 8 << 10;
+
 /// How long a session rides apart after it was last seen as a large or slow reader, milliseconds.
 pub const APART_MS: u32 = 60_000;
 

@@ -13,10 +13,12 @@ use crate::failure::{self, Cause, Fate};
 use crate::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
 use crate::link::{Link, LinkKey, Role, State};
 use crate::pool::ServerId;
+use crate::quick_code::may_hold_up;
 use crate::returns::Expected;
 use crate::session::{Flags, Pins, Session};
 use crate::settings::AwayError;
 use crate::slots::Key;
+use crate::slow_readers::CODE_LANE;
 use crate::takeover::is_busy;
 use crate::unknown::{Verdict, names_no_subcommand};
 use crate::wait::is_wait;
@@ -665,8 +667,13 @@ impl Engine {
                 self.place_urgent(key, bytes, (false, Some(Duty::Shutdown)))
             }
             _ if alone => self.place_urgent(key, bytes, (reads, named)),
-            Answer::Conditional(Condition::Script) => self.place_script(key, request),
+            Answer::Conditional(Condition::Script) => {
+                self.place_code(key, request, |engine| engine.place_script(key, request))
+            }
             Answer::Conditional(Condition::Count) => self.place_counted(key, request),
+            _ if may_hold_up(id) => self.place_code(key, request, |engine| {
+                engine.place_on_link(key, bytes, reads, named)
+            }),
             _ => self.place_on_link(key, bytes, reads, named),
         }
     }
@@ -901,7 +908,8 @@ impl Engine {
         let entry = Entry {
             len: bytes.len() as u32,
             class: Class::of(reads),
-            duty: silent || !simple,
+            // Of code that is answered there, note is taken.
+            duty: silent || !simple || state.key.lane == CODE_LANE,
             silent,
             ..Entry::of(key, seq, self.now.stamp_ms())
         };

@@ -33,6 +33,7 @@ use crate::here::asks_for_us_alone;
 use crate::link::{Link, LinkKey, Role, State};
 use crate::pinned::Switch;
 use crate::pool::{Group, ServerId};
+use crate::quick_code::may_hold_up;
 use crate::readers::{NO_READER, NoReader};
 use crate::requests::{Placed, Request};
 use crate::session::{Flags, Pins, Session};
@@ -351,8 +352,7 @@ impl Engine {
                     Some(self.refuse_bound(key, request.command))
                 }
                 Spread::All | Spread::Turns
-                    if self.keeps_place(pool, request.command)
-                        && self.hold_until_caught_up(key) =>
+                    if self.keeps_place(pool, request) && self.hold_until_caught_up(key) =>
                 {
                     Some(Placed::Wait)
                 }
@@ -373,7 +373,7 @@ impl Engine {
                         Spread::Turns => self.scan(key, request),
                         _ => self.ask_all(key, request),
                     };
-                    if self.keeps_place(pool, request.command) {
+                    if self.keeps_place(pool, request) {
                         self.hold_until_caught_up(key);
                     }
                     Some(placed)
@@ -386,9 +386,14 @@ impl Engine {
     /// what those refuse for a while is asked again: it changes something at all of them, or sees
     /// all keys. Then it is asked when all that its session asked before is answered, and nothing
     /// is asked behind it until it is.
-    fn keeps_place(&self, pool: usize, command: &Command) -> bool {
+    ///
+    /// The same holds for FLUSHALL everywhere, since it travels on links apart.
+    fn keeps_place(&self, pool: usize, request: &Request<'_>) -> bool {
+        let command = request.command;
         let matters = command.retry == Retry::Write || command.flags.has(commands::Flags::READONLY);
-        matters && command.answer != Answer::Alone && self.pools.refuse_for_now(pool)
+        matters
+            && command.answer != Answer::Alone
+            && (self.pools.refuse_for_now(pool) || may_hold_up(request.id))
     }
 
     /// The same where one server owns everything, and has replicas that may be read.

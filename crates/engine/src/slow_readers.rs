@@ -1,9 +1,11 @@
-//! Sessions that ask for large replies, or take them slowly, ride on links apart.
+//! Sessions that ask for large replies, or take them slowly, ride on links apart. So does code that
+//! may be slow.
 //!
 //! ```text
 //!   lane 0      all other sessions of a kind
 //!   lanes 1, 2  large readers: one such session is owed more than REPLIES_OWED_MAX at a time
 //!   lanes 3, 4  slow readers: such a session took nothing while its link owed replies to strangers
+//!   lane 5      one request of any session that may hold up its link (`quick_code.rs`)
 //! ```
 //!
 //! A *stranger* of a session is another session with a request behind it on the same link. How long
@@ -23,8 +25,8 @@ use std::collections::HashMap;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::limits::{
-    APART_MS, APART_SESSIONS_MAX, LARGE_READER_LINKS, LARGE_REPLY_BYTES, REPLIES_OWED_MAX,
-    SLOW_READER_LINKS, STRANGERS_WAIT_SHARE,
+    APART_MS, APART_SESSIONS_MAX, CODE_LINKS, LARGE_READER_LINKS, LARGE_REPLY_BYTES,
+    REPLIES_OWED_MAX, SLOW_READER_LINKS, STRANGERS_WAIT_SHARE,
 };
 use crate::link::{Link, LinkKey, Role};
 use crate::session::{Flags, Session};
@@ -37,9 +39,14 @@ pub(crate) type Lane = u8;
 /// The link that all sessions share that are not set apart.
 pub(crate) const EVERYBODYS: Lane = 0;
 
+/// The link for code that may be slow. A session rides on it for one request.
+pub(crate) const CODE_LANE: Lane = LARGE_READER_LINKS + SLOW_READER_LINKS + CODE_LINKS;
+
 /// Why a session is set apart, from the lesser to the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Why {
+    /// Its request may hold up the link. The session goes back once that is answered.
+    Code,
     /// It asks for large replies.
     Large,
     /// It held a link up.
@@ -49,6 +56,7 @@ pub(crate) enum Why {
 impl Why {
     fn lanes(self) -> std::ops::RangeInclusive<Lane> {
         match self {
+            Why::Code => CODE_LANE..=CODE_LANE,
             Why::Large => 1..=LARGE_READER_LINKS,
             Why::Slow => LARGE_READER_LINKS + 1..=LARGE_READER_LINKS + SLOW_READER_LINKS,
         }
@@ -166,6 +174,23 @@ impl SlowReaders {
             until,
         };
         self.apart.insert(number, apart);
+        true
+    }
+
+    /// A session that is not set apart rides in the lane of code for one request. Nothing of it is in
+    /// flight. Returns false at the bound.
+    fn visit_code_lane(&mut self, number: u64, session: Key, now: Time) -> bool {
+        if self.apart.len() >= APART_SESSIONS_MAX {
+            return false;
+        }
+        let apart = Apart {
+            session,
+            why: Why::Code,
+            lane: EVERYBODYS,
+            rides: CODE_LANE,
+            until: now,
+        };
+        self.apart.entry(number).or_insert(apart);
         true
     }
 
@@ -307,10 +332,33 @@ impl Engine {
         }
     }
 
+    /// A session that rides with all others has a request that may hold up its link. Nothing of the
+    /// session is in flight.
+    pub(crate) fn visit_code_lane(&mut self, key: Key) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let number = session.id;
+        if self.slow_readers.visit_code_lane(number, key, self.now) {
+            self.ride_in_lane(key);
+        }
+    }
+
+    /// Whether there is, or may be, a link apart for the code of a session.
+    pub(crate) fn has_code_lane(&self, key: Key) -> bool {
+        let lane = CODE_LANE;
+        let kind = |session| LinkKey {
+            lane,
+            ..self.kind_of(session)
+        };
+        let session = self.sessions.get(key);
+        session.is_some_and(|session| self.kind_with_room(kind(session)).lane == lane)
+    }
+
     /// Whether a link still owes the reply to a write that was given up, with its session or at its
     /// deadline. The ledger does not name the session any more, and the session's next request must
     /// not overtake the write.
-    fn would_overtake(&self) -> bool {
+    pub(crate) fn would_overtake(&self) -> bool {
         let is_lost = |entry: &Entry| entry.session == Key::NOBODY && !entry.class.reads();
         let shared = |(_, link): &(Key, &Link)| link.role.is_manys();
         let mut links = self.links.iter().filter(shared);

@@ -502,6 +502,9 @@ impl Engine {
         {
             link.admit(true, paused);
         }
+        if is_stuck {
+            self.note_slow_code(key);
+        }
         if begins {
             self.begin_takeover(key);
         }

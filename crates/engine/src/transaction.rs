@@ -30,6 +30,7 @@ use crate::here::Hello;
 use crate::login_probe::{Claim, Gate};
 use crate::pinned::Switch;
 use crate::pool::Group;
+use crate::quick_code::may_hold_up;
 use crate::redirect::{Redirect, redirect_asked};
 use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
 use crate::scripts::{Name, names_in};
@@ -48,7 +49,7 @@ pub(crate) struct Transaction {
     pub(crate) count: u32,
     /// Some of them may write.
     pub(crate) writes: bool,
-    /// Some of them run code, or load scripts.
+    /// Some of them run code, load scripts, or may hold up their connection.
     runs_code: bool,
     /// Scripts that they name.
     scripts: Vec<Name>,
@@ -544,7 +545,9 @@ impl Engine {
         if ours.as_ref().is_none_or(Ours::in_block) {
             transaction.requests.extend_from_slice(bytes);
             let id = id_of(bytes);
-            if belief::runs_code(id) || id == Some(id::SCRIPT_LOAD) {
+            if belief::runs_code(id)
+                || id.is_some_and(|id| id == id::SCRIPT_LOAD || may_hold_up(id))
+            {
                 transaction.runs_code = true;
                 let names = names_in(bytes);
                 held += names.len() * size_of::<Name>();
@@ -626,6 +629,20 @@ impl Engine {
         if taints {
             self.taint_own_link(key);
         }
+        let code = self
+            .transaction_of(key)
+            .filter(|transaction| transaction.runs_code)
+            .map(|transaction| transaction.requests.clone());
+        match code {
+            Some(code) => self.place_any_code(key, &code, |engine| {
+                engine.send_block(key, closing, about_session)
+            }),
+            None => self.send_block(key, closing, about_session),
+        }
+    }
+
+    /// EXEC: the block goes to the server.
+    fn send_block(&mut self, key: Key, closing: &[u8], about_session: bool) -> Placed {
         let scripts = self
             .transaction_of(key)
             .map(|transaction| transaction.scripts.clone());

@@ -411,7 +411,9 @@ impl Engine {
                 let taints = !matches!(lesson, Lesson::Shared { .. });
                 self.queue_unknown(key, bytes, taints)
             }
-            Lesson::Shared { reads, .. } => self.place_on_link(key, bytes, reads, None),
+            Lesson::Shared { reads, .. } => self.place_any_code(key, bytes, |engine| {
+                engine.place_on_link(key, bytes, reads, None)
+            }),
             Lesson::Alone { .. } | Lesson::Unsaid { .. } => {
                 let mut pins = Pins::ONCE;
                 pins.add(Pins::UNKNOWN);

@@ -5,11 +5,11 @@ mod world;
 use respool_engine::settings::Settings;
 use respool_engine::{LinkId, SessionId};
 use respool_protocol::slot::hash_slot;
-use world::{World, requests, settings};
+use world::{World, requests, settings, without_lanes};
 
 /// Nodes of a Cluster that have said which there are.
 fn nodes_of(settings: Settings) -> World {
-    let mut world = World::new(settings);
+    let mut world = World::new(without_lanes(settings));
     for link in world.all_shared.clone() {
         for args in world.asked(link) {
             let said = world.owners.said(&args).expect("who owns what");
@@ -327,7 +327,7 @@ fn redirect_to_an_unknown_address_waits_until_a_node_names_it() {
 fn redirect_is_followed_where_nodes_refuse_to_tell_who_they_are() {
     let mut settings = world::cluster(1);
     settings.flush.fuse = false;
-    let mut world = World::new(settings);
+    let mut world = World::new(without_lanes(settings));
     let seed = world.shared;
     let session = world.accept();
     world.asks(session, &["GET k"]);
@@ -360,7 +360,7 @@ const NOSCRIPT: &str = "-NOSCRIPT No matching script.\r\n";
 
 /// A server that has seen this script.
 fn with_script() -> (World, SessionId, String) {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let session = world.accept();
     world.asks(session, &["SCRIPT LOAD return_1"]);
     world.says(world.shared, "+OK\r\n");
@@ -489,7 +489,7 @@ fn script_that_says_readonly_has_nothing_connected_anew() {
         "-ERR Error running script (call to f_0): @user_script:1: -READONLY You can't write\r\n",
         "-@user_script: 1: -READONLY You can't write against a read only replica.\r\n",
     ] {
-        let mut world = World::new(settings());
+        let mut world = World::new(without_lanes(settings()));
         let link = world.shared;
         let session = world.accept();
         let (mut questions, mut role) = (0, "6\r\nmaster");

@@ -5,7 +5,7 @@ mod world;
 use respool_engine::limits::SCRIPT_BYTES_MAX;
 use respool_engine::{Action, LinkId, SessionId};
 use sha1::{Digest, Sha1};
-use world::{World, request, requests, settings, worker};
+use world::{World, request, requests, settings, without_lanes, worker};
 
 const BODY: &str = "return 1";
 const SHA: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
@@ -32,7 +32,7 @@ fn takes_transactions(world: &mut World, session: SessionId, link: LinkId) {
 
 /// A session that has shown the script, and the link after a restart of the server.
 fn shown_before_a_restart() -> (World, SessionId, LinkId) {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let session = world.accept();
     world.sends(session, &request(&["EVAL", BODY, "1", "k"]));
     world.says(world.shared, ":1\r\n");
@@ -80,7 +80,7 @@ fn script_shown_in_a_transaction_is_known() {
         (eval, ":1\r\n".to_owned()),
         (load, format!("$40\r\n{SHA}\r\n")),
     ] {
-        let mut world = World::new(settings());
+        let mut world = World::new(without_lanes(settings()));
         let session = world.accept();
         let link = world.shared;
         takes_transactions(&mut world, session, link);
@@ -116,7 +116,7 @@ fn large_script_is_loaded_again() {
     let body = format!("return 1 --{}", "x".repeat(600_000));
     let load = request(&["SCRIPT", "LOAD", &body]);
     for shows in [request(&["EVAL", &body, "1", "k"]), load.clone()] {
-        let mut world = World::new(settings());
+        let mut world = World::new(without_lanes(settings()));
         let session = world.accept();
         for part in shows.chunks(100_000) {
             assert_eq!(world.sent(world.shared), "");
@@ -133,7 +133,7 @@ fn large_script_is_loaded_again() {
 #[test]
 fn script_with_large_arguments_is_loaded_again() {
     for (said, is_known) in [(":1\r\n", true), ("-NOPERM no\r\n", false)] {
-        let mut world = World::new(settings());
+        let mut world = World::new(without_lanes(settings()));
         let session = world.accept();
         let large = "x".repeat(600_000);
         let shows = request(&["EVAL", BODY, "1", "k", &large]);
@@ -152,7 +152,7 @@ fn script_with_large_arguments_is_loaded_again() {
 /// A script larger than all that is remembered is cut through.
 #[test]
 fn script_beyond_the_bound_is_cut_through() {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let session = world.accept();
     let shows = request(&["EVAL", &"x".repeat(SCRIPT_BYTES_MAX), "0"]);
     world.sends(session, &shows[..100_000]);
@@ -194,8 +194,8 @@ fn requests_that_outlive_a_connection_have_their_scripts_loaded() {
 
 #[test]
 fn scripts_are_known_to_all_workers() {
-    let mut first = World::new_among(worker(0, 2), settings());
-    let mut second = World::new_among(worker(1, 2), settings());
+    let mut first = World::new_among(worker(0, 2), without_lanes(settings()));
+    let mut second = World::new_among(worker(1, 2), without_lanes(settings()));
     let session = first.accept();
     first.sends(session, &request(&["SCRIPT", "LOAD", BODY]));
     first.says(first.shared, format!("$40\r\n{SHA}\r\n"));
@@ -213,7 +213,7 @@ fn scripts_are_known_to_all_workers() {
 /// A debugger that does not look at the refusal would run its script for good, and not roll it back.
 #[test]
 fn script_of_a_refused_debugger_does_not_run() {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let [debugs, other] = [0; 2].map(|_| world.accept());
     world.asks(debugs, &["SCRIPT DEBUG YES", "EVAL x 0", "EVALSHA x 0"]);
     let got = world.got(debugs);

@@ -3,7 +3,7 @@
 mod world;
 
 use respool_engine::{LinkId, SessionId};
-use world::{World, requests, settings, sharded};
+use world::{World, requests, settings, sharded, without_lanes};
 
 const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
 
@@ -12,7 +12,7 @@ const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
 #[test]
 fn busy_server_answers_others_on_a_link_of_their_own() {
     for settings in [settings(), sharded(2)] {
-        let mut world = World::new(settings);
+        let mut world = World::new(without_lanes(settings));
         let key = world.key_at(0, "k");
         let (runs, other) = (world.accept(), world.accept());
         let script = format!("EVAL x 1 {key}");
@@ -51,7 +51,7 @@ fn busy_server_answers_others_on_a_link_of_their_own() {
 fn stuck_link_has_a_successor_though_links_are_at_their_bound() {
     let mut settings = settings();
     settings.limits.links_max = 1;
-    let mut world = World::new(settings);
+    let mut world = World::new(without_lanes(settings));
     let (runs, other) = (world.accept(), world.accept());
     world.asks(runs, &["EVAL x 0"]);
     world.wait_ms(100);
@@ -67,7 +67,7 @@ fn stuck_link_has_a_successor_though_links_are_at_their_bound() {
 /// Reads that stood behind the script already are asked again; a write there waits for the script.
 #[test]
 fn reads_behind_a_script_are_asked_again_on_the_successor() {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let [runs, reads, writes] = [0; 3].map(|_| world.accept());
     world.asks(runs, &["EVAL x 0"]);
     world.asks(reads, &["TTL k", "TTL l"]);
@@ -96,7 +96,7 @@ fn reads_behind_a_script_are_asked_again_on_the_successor() {
 /// A script that loops in a transaction stops its link as any other.
 #[test]
 fn script_in_a_transaction_stops_no_other_session() {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let (runs, other) = (world.accept(), world.accept());
     // The server says that this user may open transactions.
     world.asks(runs, &["MULTI", "SET k v", "EXEC"]);
@@ -123,7 +123,7 @@ fn script_in_a_transaction_stops_no_other_session() {
 /// A slow script that ends before the successor is up costs one connection, and the next such one none for a second.
 #[test]
 fn slow_script_that_ends_leaves_its_link_as_it_was() {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let (slow, other) = (world.accept(), world.accept());
     for round in 0..2 {
         world.asks(slow, &["EVAL x 0"]);
@@ -150,7 +150,7 @@ fn slow_script_that_ends_leaves_its_link_as_it_was() {
 fn frozen_server_gets_one_more_connection_and_no_request_twice() {
     let mut settings = settings();
     settings.timeouts.request_ms = 1_000;
-    let mut world = World::new(settings);
+    let mut world = World::new(without_lanes(settings));
     let first = world.accept();
     world.asks(first, &["EVAL x 0"]);
     world.wait_ms(100);
@@ -178,7 +178,7 @@ fn frozen_server_gets_one_more_connection_and_no_request_twice() {
 /// A busy server refuses SELECT in a handshake: its words go to the clients that wait.
 #[test]
 fn busy_words_of_a_handshake_go_to_the_clients_that_wait() {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let (runs, other) = (world.accept(), world.accept());
     world.asks(runs, &["EVAL x 0"]);
     world.wait_ms(100);
@@ -199,7 +199,7 @@ fn left_link_outlasts_the_stall_of_its_reply() {
     let mut settings = settings();
     settings.timeouts.request_ms = 0;
     settings.timeouts.link_stall_ms = 1_000;
-    let mut world = World::new(settings);
+    let mut world = World::new(without_lanes(settings));
     let (runs, other) = (world.accept(), world.accept());
     world.asks(runs, &["EVAL x 0"]);
     world.wait_ms(100);
@@ -219,7 +219,7 @@ fn left_link_outlasts_the_stall_of_its_reply() {
 /// A slow command that runs no code ends by itself: no connection is opened for it.
 #[test]
 fn slow_command_without_code_keeps_its_link() {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let (slow, other) = (world.accept(), world.accept());
     world.asks(slow, &["KEYS *"]);
     world.wait_ms(300);
@@ -235,7 +235,7 @@ fn slow_command_without_code_keeps_its_link() {
 fn session_given_up_on_a_left_link_asks_nothing_more() {
     let mut settings = settings();
     settings.timeouts.request_ms = 1_000;
-    let mut world = World::new(settings);
+    let mut world = World::new(without_lanes(settings));
     let (runs, other) = (world.accept(), world.accept());
     world.asks(runs, &["EVAL x 0", "SET k 1"]);
     world.wait_ms(100);
@@ -251,7 +251,7 @@ fn session_given_up_on_a_left_link_asks_nothing_more() {
 #[test]
 fn reads_go_on_while_the_server_holds_a_write() {
     for settings in [settings(), sharded(2)] {
-        let mut world = World::new(settings);
+        let mut world = World::new(without_lanes(settings));
         let key = world.key_at(0, "k");
         let [writes, reads, later] = [0; 3].map(|_| world.accept());
         let (set, get) = (format!("SET {key} v"), format!("GET {key}"));
@@ -287,7 +287,7 @@ fn reads_go_on_while_the_server_holds_a_write() {
 fn write_that_waits_for_the_end_of_a_pause_keeps_its_deadline() {
     let mut settings = settings();
     settings.timeouts.request_ms = 1_000;
-    let mut world = World::new(settings);
+    let mut world = World::new(without_lanes(settings));
     let [writes, reads, later] = [0; 3].map(|_| world.accept());
     world.asks(writes, &["SET k v"]);
     world.asks(reads, &["GET k"]);
@@ -310,7 +310,7 @@ fn write_that_waits_for_the_end_of_a_pause_keeps_its_deadline() {
 /// FLUSHALL may hold its own connection alone: the writes of others are executed meanwhile.
 #[test]
 fn flush_of_the_server_holds_no_write_of_others() {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let [flushes, other] = [0; 2].map(|_| world.accept());
     world.asks(flushes, &["FLUSHALL"]);
     world.wait_ms(100);
@@ -323,7 +323,7 @@ fn flush_of_the_server_holds_no_write_of_others() {
 #[test]
 fn pfcount_is_held_while_the_server_pauses_writes() {
     for first in ["PFCOUNT h", "PUBLISH c m"] {
-        let mut world = World::new(settings());
+        let mut world = World::new(without_lanes(settings()));
         let [counts, reads] = [0; 2].map(|_| world.accept());
         world.asks(counts, &[first]);
         world.wait_ms(100);
@@ -345,7 +345,7 @@ fn pfcount_is_held_while_the_server_pauses_writes() {
 #[test]
 fn whole_sessions_of_reads_move_to_the_successor() {
     for front in ["SET w 1", "EVAL x 0"] {
-        let mut world = World::new(settings());
+        let mut world = World::new(without_lanes(settings()));
         let [stops, many, block, script, writes] = [0; 5].map(|_| world.accept());
         world.asks(block, &["MULTI"]);
         world.allows_transactions(world.shared);
@@ -399,7 +399,7 @@ fn whole_sessions_of_reads_move_to_the_successor() {
 /// The bytes of the requests that move are bounded: a session without room waits for the link that was left.
 #[test]
 fn bytes_that_move_to_the_successor_are_bounded() {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let [stops, small, large] = [0; 3].map(|_| world.accept());
     world.asks(stops, &["EVAL x 0"]);
     world.asks(small, &["TTL k"]);
@@ -417,7 +417,7 @@ fn bytes_that_move_to_the_successor_are_bounded() {
 /// While the server pauses writes, requests that it does not hold take the successor.
 #[test]
 fn requests_that_a_pause_does_not_hold_take_the_successor() {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let [writes, reads, block] = [0; 3].map(|_| world.accept());
     world.asks(block, &["MULTI"]);
     world.allows_transactions(world.shared);
@@ -446,7 +446,7 @@ fn script_behind_watch(request_ms: u32) -> (World, SessionId, LinkId) {
     let mut settings = settings();
     settings.timeouts.request_ms = request_ms;
     settings.timeouts.link_stall_ms = 1_000;
-    let mut world = World::new(settings);
+    let mut world = World::new(without_lanes(settings));
     let session = world.accept();
     world.asks(session, &["WATCH k"]);
     let own = world.connect();
@@ -501,7 +501,7 @@ fn link_without_a_waiting_session_is_given_up_at_its_stall() {
 /// the question is asked again on a successor.
 #[test]
 fn question_behind_a_held_write_is_asked_on_the_successor() {
-    let mut world = World::new(settings());
+    let mut world = World::new(without_lanes(settings()));
     let [writes, queues] = [0; 2].map(|_| world.accept());
     world.asks(writes, &["SET k v"]);
     world.asks(queues, &["MULTI"]);

@@ -530,6 +530,7 @@ fn shutdown_finds_a_link_though_all_are_taken() {
     world.connect();
     let busy = world.accept();
     world.asks(busy, &["EVAL loop 0"]);
+    world.connect();
     let operator = world.accept();
     world.asks(operator, &["SHUTDOWN NOSAVE"]);
     let link = world.connect();

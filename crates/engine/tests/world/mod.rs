@@ -21,6 +21,12 @@ use respool_protocol::slot::{SLOTS, hash_slot};
 /// How a server answers a link's HELLO.
 pub(crate) const HELLO: &str = "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n";
 
+/// These settings without links apart: each request travels on the link that all sessions share.
+pub(crate) fn without_lanes(mut settings: Settings) -> Settings {
+    settings.limits.links_max = settings.limits.links_max.min(3);
+    settings
+}
+
 /// One server, requests that leave as they are, and everything else by default.
 pub(crate) fn settings() -> Settings {
     let server = ServerSettings {

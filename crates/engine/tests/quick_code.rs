@@ -1,0 +1,180 @@
+//! Code that has not come back quickly travels on a link apart, so no write waits behind it.
+
+mod world;
+
+use respool_engine::LinkId;
+use world::{World, requests, settings, sharded, without_lanes};
+
+const LOOPS: &str = "EVAL loops 0";
+
+/// A world in which a session has run `LOOPS` for the first time, and the link apart.
+fn ran_once() -> (World, LinkId) {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    world.asks(session, &[LOOPS]);
+    let apart = world.connect();
+    assert_eq!(world.sent(apart).as_bytes(), requests(&[LOOPS]));
+    world.says(apart, ":1\r\n");
+    assert_eq!(world.got(session), ":1\r\n");
+    (world, apart)
+}
+
+#[test]
+fn write_is_not_sent_behind_new_code() {
+    for settings in [settings(), sharded(2)] {
+        let mut world = World::new(settings);
+        let key = world.key_at(0, "k");
+        let (runs, writes) = (world.accept(), world.accept());
+        let (eval, set) = (format!("EVAL x 1 {key}"), format!("SET {key} v"));
+        world.asks(runs, &[&eval]);
+        let apart = world.connect();
+        world.asks(writes, &[&set]);
+        assert_eq!(world.sent(world.shared).as_bytes(), requests(&[&set]));
+        assert_eq!(world.sent(apart).as_bytes(), requests(&[&eval]));
+        world.says(world.shared, "-BUSY Redis is busy running a script.\r\n");
+        assert_eq!(
+            world.got(writes),
+            "-BUSY Redis is busy running a script.\r\n"
+        );
+        assert_eq!(world.got(runs), "");
+    }
+}
+
+#[test]
+fn code_that_came_back_quickly_travels_with_all_requests() {
+    let (mut world, apart) = ran_once();
+    let session = world.accept();
+    let all = ["SET k v", LOOPS, "SET l v"];
+    world.asks(session, &all);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&all));
+    assert_eq!(world.sent(apart), "");
+}
+
+/// A session's requests are executed in their order, though they travel on two links.
+#[test]
+fn requests_around_new_code_keep_their_order() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    world.asks(session, &["SET k v", LOOPS, "SET l v"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET k v"]));
+    assert!(world.connecting().is_empty());
+    world.says(world.shared, "+OK\r\n");
+    let apart = world.connect();
+    assert_eq!(world.sent(apart).as_bytes(), requests(&[LOOPS]));
+    assert_eq!(world.sent(world.shared), "");
+    world.says(apart, ":1\r\n");
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET l v"]));
+    world.says(world.shared, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n:1\r\n+OK\r\n");
+}
+
+#[test]
+fn code_that_is_slow_once_goes_on_the_link_apart_for_a_while() {
+    let (mut world, apart) = ran_once();
+    let session = world.accept();
+    world.asks(session, &[LOOPS]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&[LOOPS]));
+    world.wait_ms(200);
+    world.says(world.shared, ":1\r\n");
+    for _ in 0..2 {
+        world.asks(session, &[LOOPS]);
+        assert_eq!(world.sent(apart).as_bytes(), requests(&[LOOPS]));
+        world.says(apart, ":1\r\n");
+    }
+    assert_eq!(world.got(session), ":1\r\n:1\r\n:1\r\n");
+}
+
+/// What was not executed has not come back.
+#[test]
+fn refused_code_is_not_quick() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    let evalsha = "EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0";
+    world.asks(session, &[evalsha]);
+    let apart = world.connect();
+    for reply in ["-NOSCRIPT No matching script.\r\n", ":1\r\n"] {
+        assert_eq!(world.sent(apart).as_bytes(), requests(&[evalsha]));
+        world.says(apart, reply);
+        assert_eq!(world.got(session), reply);
+        world.asks(session, &[evalsha]);
+    }
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&[evalsha]));
+}
+
+#[test]
+fn transaction_with_new_code_goes_on_the_link_apart() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    // The server says that this user may open transactions.
+    world.asks(session, &["MULTI", "SET k v", "EXEC"]);
+    for said in [
+        "-NOPERM no\r\n",
+        "+OK\r\n*0\r\n",
+        "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n",
+    ] {
+        if !world.sent(world.shared).is_empty() {
+            world.says(world.shared, said);
+        }
+    }
+    assert!(world.got(session).ends_with("*1\r\n+OK\r\n"));
+    let block = ["MULTI", LOOPS, "EXEC"];
+    world.asks(session, &block);
+    let apart = world.connect();
+    assert_eq!(world.sent(apart).as_bytes(), requests(&block));
+    world.says(apart, "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n");
+    assert!(world.got(session).ends_with("*1\r\n:1\r\n"));
+    world.asks(session, &block);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&block));
+}
+
+/// A server may free memory in the background while the client waits, each time.
+#[test]
+fn flush_always_goes_on_the_link_apart() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    let mut apart = None;
+    for flush in ["FLUSHALL", "FLUSHDB SYNC"] {
+        world.asks(session, &["SET k v", flush, "SET k v"]);
+        assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET k v"]));
+        world.says(world.shared, "+OK\r\n");
+        let link = *apart.get_or_insert_with(|| world.connect());
+        assert_eq!(world.sent(link).as_bytes(), requests(&[flush]));
+        assert_eq!(world.sent(world.shared), "");
+        world.says(link, "+OK\r\n");
+        assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET k v"]));
+        world.says(world.shared, "+OK\r\n");
+        assert_eq!(world.got(session), "+OK\r\n+OK\r\n+OK\r\n");
+    }
+}
+
+/// The same before several servers: each gets the request on a link apart.
+#[test]
+fn flush_of_several_servers_keeps_its_place() {
+    let mut world = World::new(sharded(2));
+    let session = world.accept();
+    let key = world.key_at(0, "k");
+    let set = format!("SET {key} v");
+    world.asks(session, &[&set, "FLUSHALL", &set]);
+    let shared = world.shared;
+    assert_eq!(world.sent(shared).as_bytes(), requests(&[&set]));
+    assert!(world.connecting().is_empty());
+    world.says(shared, "+OK\r\n");
+    let links = world.connecting();
+    assert_eq!(links.len(), 2);
+    for link in links {
+        world.up(link);
+        assert_eq!(world.sent(link).as_bytes(), requests(&["FLUSHALL"]));
+        assert_eq!(world.sent(shared), "");
+        world.says(link, "+OK\r\n");
+    }
+    assert_eq!(world.sent(shared).as_bytes(), requests(&[&set]));
+}
+
+#[test]
+fn without_room_for_a_link_apart_code_travels_with_all_requests() {
+    let mut world = World::new(without_lanes(settings()));
+    let session = world.accept();
+    let all = ["SET k v", LOOPS, "FLUSHALL", "SET l v"];
+    world.asks(session, &all);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&all));
+}
