@@ -1185,8 +1185,8 @@ pub(crate) static OPTIONS: &[Opt] = &[
                request. If no link is idle, a request that needs one more waits, and fails with NOTSENT after \
                `request-timeout-ms`. `INFO respool` counts both. Each server has one for each version of the protocol, each \
                database and each user that clients bring: twenty users in both versions before three servers are 120. Where \
-               the nodes of a Cluster are many, it is four for each of them. Two links more to each server may \
-               replace links that wait for a script.",
+               the nodes of a Cluster are many, it is four for each of them. One link more to each carries scripts \
+               that may be slow, and two more may replace links that wait for a script.",
         example: "512",
         ..OPTION
     },
