@@ -506,9 +506,10 @@ impl Engine {
             && queued.is_none_or(|queued| queued == group)
     }
 
-    /// Whether a large request, which `rest` begins with, is held until it is whole. It is to be
-    /// divided among several servers; or the keys that decide where it goes have not all come; or it
-    /// is about the session, as WATCH, BLPOP and SUBSCRIBE are.
+    /// Whether a large request, which `rest` begins with, is held until it is whole. It is about the
+    /// session, as WATCH, BLPOP and SUBSCRIBE are. Or several servers are behind the session, and
+    /// the request is for more than one of them, or the arguments that decide where it goes have not
+    /// all come.
     pub(crate) fn is_held_whole(&self, key: Key, scanner: &Scanner, rest: &[u8]) -> bool {
         let (spans, argc) = (scanner.spans(), scanner.argc());
         let missing = Cell::new(false);
@@ -526,30 +527,32 @@ impl Engine {
         if session.flags.any(refused) {
             return false;
         }
+        let pool = &self.pools[usize::from(session.pool)];
+        let has_several = self.is_routed(key) && pool.has_several();
         let Some(id) = commands::resolve(argc, arg) else {
-            return false;
+            // Only a server knows which arguments are keys.
+            return has_several;
         };
         let command = id.get();
         let is_ours = matches!(
             command.answer,
             Answer::Session | Answer::Pinned | Answer::Alone
         );
-        let pool = &self.pools[usize::from(session.pool)];
-        if is_ours || !self.is_routed(key) || !pool.has_several() {
+        if is_ours || !has_several {
             return is_ours;
         }
         let may_look_elsewhere = matches!(id, id::SORT | id::SORT_RO) && pool.cluster().is_none();
-        match command.fan_out.spread {
-            Spread::All => true,
-            spread => {
-                let owner = self.owner_of_keys(key, command, argc, arg);
-                let is_divided = spread == Spread::Owners && owner == Owner::Several;
-                missing.get() || is_divided || may_look_elsewhere
-            }
-        }
+        let spread = command.fan_out.spread;
+        let owner = self.owner_of_keys(key, command, argc, arg);
+        let is_divided = match owner {
+            Owner::One(_) => false,
+            Owner::Several => spread == Spread::Owners,
+            Owner::Nobody => !is_for_one_server(spread),
+        };
+        missing.get() || is_divided || may_look_elsewhere
     }
 
-    /// The same for a request that is too large to be held, of which these arguments have come.
+    /// The same for a request that is cut through, of which these arguments have come.
     pub(crate) fn route_large(
         &mut self,
         key: Key,
@@ -570,66 +573,27 @@ impl Engine {
         if !self.pools[pool].has_several() {
             return Ok(());
         }
-        let Some(session) = self.sessions.get(key) else {
-            return Ok(());
+        let What::Row(id) = what else {
+            return Err(UNKNOWN_KEYS.to_vec());
         };
-        let missing = Cell::new(false);
-        let arg = |at: usize| {
-            args.get(at).copied().unwrap_or_else(|| {
-                missing.set(true);
-                b""
-            })
-        };
-        let not_in_time = |name: &str| {
-            format!(
-                "ERR respool: '{name}' is larger than request-held-bytes-max, and it is not known in time \
-                whose all its keys are: ask for less at once"
-            )
-            .into_bytes()
-        };
-        let id = match what {
-            What::Row(id) => id,
-            What::Learned { keys, .. } => {
-                // It would be turned to who owns the keys that have come.
-                keys.places(argc).for_each(|at| _ = arg(at));
-                if missing.get() {
-                    return Err(not_in_time(&String::from_utf8_lossy(args[0])));
-                }
-                let routed = self.route_learned(key, keys, argc, arg);
-                return routed.map_err(<[u8]>::to_vec);
-            }
-            What::Nothing => return Err(UNKNOWN_KEYS.to_vec()),
-        };
-        let command = id.get();
-        let may_look_elsewhere =
-            matches!(id, id::SORT | id::SORT_RO) && self.pools[pool].cluster().is_none();
-        let owner = match self.owner_of_keys(key, command, argc, arg) {
-            _ if missing.get() || may_look_elsewhere => Owner::Several,
-            owner => owner,
-        };
-        match owner {
+        let (command, spread) = (id.get(), id.get().fan_out.spread);
+        let arg = |at: usize| args.get(at).copied().unwrap_or_default();
+        match self.owner_of_keys(key, command, argc, arg) {
             Owner::One(group) if self.may_turn_to(key, group) => {
                 let server = self.pools.server_of(group);
                 self.turn(key, server);
                 Ok(())
             }
             Owner::One(_) => Err(FOREIGN.to_vec()),
-            Owner::Nobody if command.fan_out.spread == Spread::Home => {
-                let home = self.pools.home_of(pool);
-                if !session.pins.bind() {
+            Owner::Several => Err(CROSSSLOT.to_vec()),
+            Owner::Nobody => {
+                let is_bound = |session: &Session| session.pins.bind();
+                if spread == Spread::Home && !self.sessions.get(key).is_some_and(is_bound) {
+                    let home = self.pools.home_of(pool);
                     self.turn(key, home);
                 }
                 Ok(())
             }
-            Owner::Nobody if matches!(command.fan_out.spread, Spread::Owner | Spread::Any) => {
-                Ok(())
-            }
-            Owner::Nobody => Err(format!(
-                "ERR respool: '{}' is larger than request-held-bytes-max, and is for all servers: raise that",
-                command.name.replace('|', " ")
-            )
-            .into_bytes()),
-            Owner::Several => Err(not_in_time(&command.name.replace('|', " "))),
         }
     }
 
@@ -918,6 +882,14 @@ pub(crate) fn looks_elsewhere(request: &Request<'_>) -> bool {
     };
     matches!(request.id, id::SORT | id::SORT_RO)
         && request.args().collect::<Vec<_>>().windows(2).any(makes)
+}
+
+/// Whether a request without keys goes to one server, whichever it is.
+fn is_for_one_server(spread: Spread) -> bool {
+    matches!(
+        spread,
+        Spread::Home | Spread::Owner | Spread::Owners | Spread::Any
+    )
 }
 
 /// Whether only a Cluster's node can answer it. A plain server refuses all subcommands of CLUSTER,

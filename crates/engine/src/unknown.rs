@@ -250,12 +250,8 @@ pub(crate) enum What {
     /// A row of the table.
     Row(CommandId),
     /// A command that the server has and the table has not.
-    Learned {
-        alone: bool,
-        reads: bool,
-        keys: Keys,
-    },
-    /// Nobody has it.
+    Learned { alone: bool, reads: bool },
+    /// Neither has it.
     Nothing,
 }
 
@@ -283,20 +279,13 @@ impl Engine {
         self.turn_to_who_may_know(key, args.get(1).copied());
         Ok(match self.lesson_of(key, name)? {
             Lesson::Renamed(id) => What::Row(id),
-            Lesson::Shared { reads, keys } => What::Learned {
+            Lesson::Shared { reads, .. } => What::Learned {
                 alone: false,
                 reads,
-                keys,
             },
-            Lesson::Alone { keys } => What::Learned {
+            Lesson::Alone { .. } | Lesson::Unsaid { .. } => What::Learned {
                 alone: true,
                 reads: false,
-                keys,
-            },
-            Lesson::Unsaid { .. } => What::Learned {
-                alone: true,
-                reads: false,
-                keys: Keys::Unsaid,
             },
             Lesson::Nothing { .. } => What::Nothing,
         })

@@ -368,6 +368,26 @@ fn large_request_waits_until_its_keys_say_where_it_goes() {
     }
 }
 
+/// The same for a command that the table does not have: only a server knows its keys.
+#[test]
+fn large_unknown_command_goes_where_its_keys_are() {
+    let (mut world, links, keys) = servers(2);
+    let session = world.accept();
+    let request = format!("TOOL.ADD {} {}", "x".repeat(300_000), keys[1]);
+    let bytes = requests(&[&request]);
+    for piece in bytes.chunks(64 << 10) {
+        world.sends(session, piece);
+    }
+    assert_eq!(asked(&mut world, links[0]), ["COMMAND INFO tool.add"]);
+    let facts = "*1\r\n*6\r\n$8\r\ntool.add\r\n:3\r\n*1\r\n+write\r\n:2\r\n:2\r\n:1\r\n";
+    world.says(links[0], facts);
+    let link = world.connect();
+    assert_eq!(world.server_of(link), 1);
+    assert_eq!(world.sent(link).len(), bytes.len());
+    world.says(link, ":1\r\n");
+    assert_eq!(world.got(session), ":1\r\n");
+}
+
 /// WATCH, BLPOP and SUBSCRIBE with thousands of names are about the session, and are held whole.
 #[test]
 fn large_request_about_the_session_is_held_whole() {
