@@ -621,7 +621,11 @@ impl Engine {
             return;
         }
         if session.held.is_empty() {
-            let used = self.take_requests(key, bytes, true);
+            if session.is_caught_up() {
+                session.burst.begin(session.next_seq, bytes.len());
+                self.note_return(key);
+            }
+            let used = self.take_requests(key, bytes);
             self.hold_back(key, &bytes[used..]);
         } else {
             session.burst.extend(bytes.len());
@@ -901,7 +905,10 @@ impl Engine {
             return;
         };
         let mut held = std::mem::take(&mut session.held);
-        let used = self.take_requests(key, &held, false);
+        if session.is_caught_up() {
+            self.note_return(key);
+        }
+        let used = self.take_requests(key, &held);
         self.held_bytes -= held.len();
         match self.sessions.get_mut(key) {
             Some(session) if used < held.len() && !session.flags.any(Flags::CLOSING) => {

@@ -428,6 +428,7 @@ impl Engine {
     }
 
     /// The end of a reply whose beginning came before.
+    #[inline(never)]
     fn end_partial(&mut self, key: Key, bytes: &[u8]) {
         self.note_reply_bytes(key, bytes.len(), true);
         let Some(link) = self.links.get_mut(key) else {
@@ -531,6 +532,7 @@ impl Engine {
     }
 
     /// The bytes of a reply that does not end in them.
+    #[inline(never)]
     fn take_part(&mut self, key: Key, bytes: &[u8]) {
         self.note_reply_bytes(key, bytes.len(), false);
         let Some(link) = self.links.get_mut(key) else {

@@ -359,9 +359,14 @@ impl Link {
     #[inline]
     pub(crate) fn close_if_full(&mut self, limits: &Limits) {
         if self.is_full(limits) {
-            self.reply_room.note_full();
-            self.admit(false, false);
+            self.close_as_full();
         }
+    }
+
+    #[cold]
+    fn close_as_full(&mut self) {
+        self.reply_room.note_full();
+        self.admit(false, false);
     }
 
     /// The same before each request of a link that does not take the short way. Returns whether the
@@ -369,8 +374,7 @@ impl Link {
     pub(crate) fn close_if_owes_enough(&mut self, limits: &Limits) -> bool {
         let owes_enough = self.owes_enough(limits);
         if owes_enough {
-            self.reply_room.note_full();
-            self.admit(false, false);
+            self.close_as_full();
         }
         owes_enough
     }

@@ -129,9 +129,8 @@ const NO_DEBUGGER: &[u8] =
 
 impl Engine {
     /// Takes requests from `input` until it ends or the session must wait; returns how many bytes
-    /// are done with. The rest is to be given again, with more behind it. `is_fresh`: the client has
-    /// just sent all of it.
-    pub(crate) fn take_requests(&mut self, key: Key, input: &[u8], is_fresh: bool) -> usize {
+    /// are done with. The rest is to be given again, with more behind it.
+    pub(crate) fn take_requests(&mut self, key: Key, input: &[u8]) -> usize {
         let Some(session) = self.sessions.get_mut(key) else {
             return input.len();
         };
@@ -141,12 +140,6 @@ impl Engine {
             .or_else(|| self.scanners.pop())
             .unwrap_or_default();
         self.held_bytes -= scanner.held_bytes();
-        if session.is_caught_up() {
-            if is_fresh {
-                session.burst.begin(session.next_seq, input.len());
-            }
-            self.note_return(key);
-        }
         let mut at = 0;
         let mut keep_scanner = false;
         while at < input.len() {
@@ -296,7 +289,8 @@ impl Engine {
     }
 
     /// A session asks again after everything was answered: its link need not expect it any more.
-    fn note_return(&mut self, key: Key) {
+    #[inline]
+    pub(crate) fn note_return(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
