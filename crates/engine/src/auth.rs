@@ -5,13 +5,17 @@
 //! server's own rules hold for it, and a password is never believed because it was right an hour
 //! ago: every AUTH is answered by the server.
 
+use std::collections::VecDeque;
+
 use respool_protocol::encode::{self, Version};
 
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::failure::is_servers_fault;
-use crate::limits::{CREDENTIALS_BYTES_MAX, LOGINS_MAX, PASSWORDS_OF_USER_MAX};
+use crate::limits::{
+    CREDENTIALS_BYTES_MAX, DATABASES_OF_LOGIN_MAX, LOGINS_MAX, PASSWORDS_OF_USER_MAX,
+};
 use crate::link::{Link, LinkKey, Role, State};
 use crate::login_probe::{Claim, Gate};
 use crate::pool::ServerId;
@@ -37,6 +41,9 @@ struct Known {
     login: Credentials,
     /// The place was taken as this one of all.
     number: u64,
+    /// Databases that a session had selected before it became this user, each with the place of
+    /// the login that selected it. The newest is last.
+    selected: VecDeque<(u32, u16)>,
 }
 
 /// The user that the configuration names for a server.
@@ -84,17 +91,69 @@ impl Logins {
             pool,
             login,
             number: self.taken,
+            selected: VecDeque::new(),
         });
         Some(index as u16 + 1)
     }
 
     /// The links of a place greet with another password of its user from now on.
     fn renew(&mut self, user: u16, login: Credentials) {
-        let known = usize::from(user).checked_sub(1);
-        let known = known.and_then(|index| self.known.get_mut(index)?.as_mut());
-        if let Some(known) = known {
+        if let Some(known) = self.known_mut(user) {
             known.login = login;
         }
+    }
+
+    fn known_mut(&mut self, user: u16) -> Option<&mut Known> {
+        let index = usize::from(user).checked_sub(1)?;
+        self.known.get_mut(index)?.as_mut()
+    }
+
+    /// A session that has selected `db` as `old` becomes `new`. A link of `new` to that database
+    /// may need a login that may select it.
+    fn note_database(&mut self, db: u32, old: u16, new: u16) {
+        let by = self.selected_by(old, db).unwrap_or(old);
+        if db == 0 || by == new || by == CONFIGURED {
+            return;
+        }
+        let Some(known) = self.known_mut(new) else {
+            return;
+        };
+        known.selected.retain(|(of, _)| *of != db);
+        if known.selected.len() >= DATABASES_OF_LOGIN_MAX {
+            known.selected.pop_front();
+        }
+        known.selected.push_back((db, by));
+    }
+
+    /// The login by which sessions of a user had selected a database before they became that user.
+    fn selected_by(&self, user: u16, db: u32) -> Option<u16> {
+        let index = usize::from(user).checked_sub(1)?;
+        let known = self.known.get(index)?.as_ref()?;
+        let mut all = known.selected.iter();
+        all.find_map(|(of, by)| (*of == db).then_some(*by))
+    }
+
+    /// The logins that may set up a connection to `db` where `user` has no right to, the best one
+    /// last.
+    pub(crate) fn beside(
+        &self,
+        user: u16,
+        db: u32,
+        configured: Option<&Credentials>,
+    ) -> Vec<Credentials> {
+        if user == CONFIGURED {
+            return Vec::new();
+        }
+        let default = || Credentials {
+            user: None,
+            // Where no login is configured, the default user needs no password: any is right.
+            password: String::new(),
+            source: None,
+        };
+        let mut logins = vec![configured.cloned().unwrap_or_else(default)];
+        let former = self.selected_by(user, db);
+        logins.extend(former.and_then(|by| self.get(by)).cloned());
+        logins
     }
 }
 
@@ -244,13 +303,16 @@ impl Engine {
         }
         // See `Login::is_answered_by`.
         encode::request(&mut request, &["HELLO"]);
-        let (server, pool) = (old.server, session.pool);
+        let (server, pool, db) = (old.server, session.pool, session.db);
+        let former = session.user;
         let known = self.logins.find(pool, &login);
         let known = known.filter(|user| !self.is_login_refused(*user, server));
         let version = hello.as_ref().map_or(old.version, |(version, _)| *version);
         let link = match known {
             _ if pinned => self.usable_link(key),
             Some(user) => {
+                // The link is greeted before the server answers this AUTH.
+                self.logins.note_database(db, former, user);
                 let kind = LinkKey {
                     user,
                     version,
@@ -400,6 +462,14 @@ impl Engine {
         for hub in &self.hubs {
             used[usize::from(hub.user)] = true;
         }
+        let users = (1..).zip(&self.logins.known);
+        let selected = users
+            .filter(|(user, _)| used[*user])
+            .filter_map(|(_, known)| known.as_ref());
+        let of_databases = selected.flat_map(|known| known.selected.iter().map(|(_, by)| *by));
+        for user in of_databases.collect::<Vec<u16>>() {
+            used[usize::from(user)] = true;
+        }
         for (user, known) in (1..).zip(&mut self.logins.known) {
             if !used[usize::from(user)] && known.take().is_some() {
                 self.learned.forget_user(user);
@@ -431,8 +501,8 @@ impl Engine {
         };
         let pinned = state.role == Role::Pinned { by: entry.session };
         let version = state.key.version;
-        self.become_user(entry.session, link, user);
-        self.connect_links_of(user);
+        let db = self.sessions.get(entry.session).map_or(0, |its| its.db);
+        self.become_user(entry.session, link, (user, db));
         if let Some(session) = self.sessions.get_mut(entry.session)
             && !pinned
             && !probed
@@ -482,8 +552,9 @@ impl Engine {
         }
     }
 
-    /// The server has agreed, on this link, that a session is this user.
-    pub(crate) fn become_user(&mut self, key: Key, link: Key, user: u16) {
+    /// The server has agreed, on this link, that a session is this user. `db`: the database that
+    /// the session has selected.
+    pub(crate) fn become_user(&mut self, key: Key, link: Key, (user, db): (u16, u32)) {
         let Some(link) = self.links.get_mut(link) else {
             return;
         };
@@ -492,9 +563,11 @@ impl Engine {
         }
         self.learned.doubt_user(user);
         if let Some(session) = self.sessions.get_mut(key) {
-            session.user = user;
+            let former = std::mem::replace(&mut session.user, user);
             session.flags.remove(Flags::UNAUTHENTICATED);
+            self.logins.note_database(db, former, user);
         }
+        self.connect_links_of(user);
     }
 
     /// The kind of link that a session rides on.

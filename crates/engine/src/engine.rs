@@ -773,7 +773,10 @@ impl Engine {
             };
             let greeting = match link.role {
                 Role::Probe => Greeting::of_probe(),
-                _ => Greeting::new(link.key, (credentials, configured), reads_only, to_node),
+                _ => {
+                    let others = self.logins.beside(link.key.user, link.key.db, configured);
+                    Greeting::new(link.key, (credentials, others), reads_only, to_node)
+                }
             };
             let greeting = match asks_for_limits {
                 true => greeting.with_limits(),

@@ -9,7 +9,6 @@ use respool_protocol::encode;
 use respool_protocol::reply;
 use respool_protocol::value::Value;
 
-use crate::auth::CONFIGURED;
 use crate::link::{LinkKey, UNASKED};
 use crate::reply_room::LimitQuestions;
 use crate::settings::Credentials;
@@ -35,46 +34,79 @@ pub(crate) struct Greeting {
     scanner: reply::Scanner,
 }
 
-/// The way to a database that the link's user may not select. A client may have selected it as
-/// another user, before it logged in as this one: so the configured user selects it.
+/// The way to a state of the connection that the link's user may not set up. A client may have
+/// selected its database as another user, before it logged in as this one. So the greeting logs in
+/// as another user, sets the connection up, and logs in as the link's user again.
 #[derive(Debug)]
 struct Detour {
-    /// AUTH of the configured user, SELECT, and AUTH of the link's user.
-    words: Vec<u8>,
-    /// Whether the detour is taken.
-    is_taken: bool,
-    /// The server's error to the SELECT of the link's user.
+    /// SELECT and READONLY, as far as the link needs them.
+    setup: Vec<u8>,
+    /// Replies to these.
+    setup_replies: u32,
+    /// Logins that are still to be tried, the next one last.
+    others: Vec<Credentials>,
+    /// The login of the link's user.
+    own: Credentials,
+    stage: Stage,
+    /// Whether the server refused a command of this stage.
+    has_failed: bool,
+    /// The server's error to the link's user.
     refusal: Vec<u8>,
 }
 
+/// How far a detour is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The link's user sets the connection up.
+    Own,
+    /// Another user logs in. An AUTH that fails may get no reply behind other replies (see
+    /// [`crate::auth::Login::is_answered_by`]), so it is sent alone.
+    LogsIn,
+    /// That user sets the connection up, and the link's user logs in.
+    SetsUp,
+}
+
 impl Detour {
-    /// Replies to its words.
-    const REPLIES: u32 = 3;
-
-    fn new(db: u32, own: &Credentials, configured: Option<&Credentials>) -> Detour {
-        // Where no login is configured, the default user needs no password: any is right.
-        let (user, password) = match configured {
-            Some(configured) => (configured.user.as_deref(), &configured.password[..]),
-            None => (None, ""),
-        };
-        let mut words = Vec::new();
-        let default = "default";
-        encode::request(&mut words, &["AUTH", user.unwrap_or(default), password]);
-        encode::request(&mut words, &["SELECT", &db.to_string()]);
-        let user = own.user.as_deref().unwrap_or(default);
-        encode::request(&mut words, &["AUTH", user, &own.password]);
-        Detour {
-            words,
-            is_taken: false,
-            refusal: Vec::new(),
+    /// An error is the reply at the place `came`. Returns whether the detour takes it.
+    fn handle_error(&mut self, came: u32, text: &[u8]) -> bool {
+        match self.stage {
+            // The reply to HELLO is the first.
+            Stage::Own if came == 0 || came > self.setup_replies => return false,
+            Stage::Own if !text.starts_with(b"NOPERM") => return false,
+            Stage::Own => self.refusal = text.to_vec(),
+            Stage::LogsIn | Stage::SetsUp => {}
         }
+        self.has_failed = true;
+        true
     }
 
-    /// Whether this error is a reason to take it.
-    fn is_needed(&self, came: u32, error: &[u8]) -> bool {
-        // The reply to SELECT is the second.
-        came == 1 && !self.is_taken && error.starts_with(b"NOPERM")
+    /// All replies of a stage have come. Writes the commands of the next stage and returns the
+    /// number of their replies. 0: there is no further stage.
+    fn next_stage(&mut self, unsent: &mut Vec<u8>) -> u32 {
+        let is_logged_in = self.stage == Stage::LogsIn && !self.has_failed;
+        if is_logged_in {
+            self.stage = Stage::SetsUp;
+            unsent.extend_from_slice(&self.setup);
+            encode::request(unsent, &auth_words(&self.own));
+            return self.setup_replies + 1;
+        }
+        if !self.has_failed {
+            return 0;
+        }
+        let Some(other) = self.others.pop() else {
+            return 0;
+        };
+        self.stage = Stage::LogsIn;
+        self.has_failed = false;
+        encode::request(unsent, &auth_words(&other));
+        1
     }
+}
+
+/// The words of the AUTH of a login.
+fn auth_words(login: &Credentials) -> [&str; 3] {
+    let user = login.user.as_deref().unwrap_or("default");
+    ["AUTH", user, &login.password]
 }
 
 /// What a server says of itself in its reply to HELLO.
@@ -140,44 +172,50 @@ impl Greeting {
         self.replies == 0
     }
 
-    /// `credentials`: those of the link's user, and the configured ones if these are others.
-    /// `to_node`: to one of a Cluster.
+    /// `credentials`: the login of the link's user. `others`: logins for what that user may not
+    /// set up, the best one last. `to_node`: to one of a Cluster.
     pub(crate) fn new(
         key: LinkKey,
-        (credentials, configured): (Option<&Credentials>, Option<&Credentials>),
+        (credentials, others): (Option<&Credentials>, Vec<Credentials>),
         reads_only: bool,
         to_node: bool,
     ) -> Self {
         let version = key.version.number().to_string();
         let mut args = vec!["HELLO", &version];
         if let Some(credentials) = credentials {
-            args.extend([
-                "AUTH",
-                credentials.user.as_deref().unwrap_or("default"),
-                &credentials.password,
-            ]);
+            args.extend(auth_words(credentials));
         }
         args.extend(["SETNAME", "respool"]);
         let mut unsent = Vec::new();
-        let mut replies = 1;
         encode::request(&mut unsent, &args);
+        let (mut setup, mut setup_replies) = (Vec::new(), 0);
         if key.db != 0 {
-            encode::request(&mut unsent, &["SELECT", &key.db.to_string()]);
-            replies += 1;
+            encode::request(&mut setup, &["SELECT", &key.db.to_string()]);
+            setup_replies += 1;
         }
         if reads_only {
-            encode::request(&mut unsent, &["READONLY"]);
-            replies += 1;
+            encode::request(&mut setup, &["READONLY"]);
+            setup_replies += 1;
         }
-        let is_anothers = key.db != 0 && key.user != CONFIGURED;
-        let own = credentials.filter(|_| is_anothers);
+        unsent.extend_from_slice(&setup);
+        let is_needed = setup_replies > 0 && !others.is_empty();
+        let own = credentials.filter(|_| is_needed);
+        let detour = own.map(|own| Detour {
+            setup,
+            setup_replies,
+            others,
+            own: own.clone(),
+            stage: Stage::Own,
+            has_failed: false,
+            refusal: Vec::new(),
+        });
         Greeting {
             unsent,
-            replies,
+            replies: 1 + setup_replies,
             to_node,
             asks_for_node: false,
             came: 0,
-            detour: own.map(|own| Detour::new(key.db, own, configured)),
+            detour,
             limits: None,
             got: Vec::new(),
             scanner: reply::Scanner::default(),
@@ -257,18 +295,12 @@ impl Greeting {
                         return Greeted::Broken(NO_NODE.to_owned());
                     }
                 }
-                Some(Value::Error(text)) => match &mut self.detour {
-                    Some(detour) if detour.is_needed(self.came, &text) => {
-                        detour.is_taken = true;
-                        detour.refusal = text;
-                        self.unsent.extend_from_slice(&detour.words);
-                        self.replies += Detour::REPLIES;
+                Some(Value::Error(text)) => {
+                    let detour = self.detour.as_mut();
+                    if !detour.is_some_and(|detour| detour.handle_error(came, &text)) {
+                        return Greeted::Refused(text);
                     }
-                    Some(detour) if detour.is_taken => {
-                        return Greeted::Refused(std::mem::take(&mut detour.refusal));
-                    }
-                    _ => return Greeted::Refused(text),
-                },
+                }
                 Some(value) => {
                     if let Some(Value::Integer(id)) = value.field("id") {
                         *client_id = *id;
@@ -289,6 +321,13 @@ impl Greeting {
             self.got.clear();
             self.replies -= 1;
             self.came += 1;
+            let detour = self.detour.as_mut().filter(|_| self.replies == 0);
+            if let Some(detour) = detour {
+                self.replies = detour.next_stage(&mut self.unsent);
+                if self.replies == 0 && detour.has_failed {
+                    return Greeted::Refused(std::mem::take(&mut detour.refusal));
+                }
+            }
         }
         match self.replies {
             0 if at < bytes.len() => Greeted::Broken(UNASKED.to_owned()),
@@ -338,7 +377,7 @@ mod tests {
         let bytes =
             b"*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n+OK\r\n";
         for cut in 0..bytes.len() {
-            let mut greeting = Greeting::new(key, (None, None), false, false);
+            let mut greeting = Greeting::new(key, (None, Vec::new()), false, false);
             let mut identity = None;
             assert_eq!(
                 greeting.read(&bytes[..cut], &mut identity, &mut 0),
@@ -357,7 +396,7 @@ mod tests {
             };
             assert_eq!(identity, Some(expected));
         }
-        let mut greeting = Greeting::new(key, (None, None), false, false);
+        let mut greeting = Greeting::new(key, (None, Vec::new()), false, false);
         let refused = Greeted::Refused(b"NOAUTH no".to_vec());
         assert_eq!(greeting.read(b"-NOAUTH no\r\n", &mut None, &mut 0), refused);
     }
@@ -377,7 +416,7 @@ mod tests {
             format!("*4\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n{mode}")
         };
         let greeted = |to_node, bytes: &str| {
-            let mut greeting = Greeting::new(key, (None, None), false, to_node);
+            let mut greeting = Greeting::new(key, (None, Vec::new()), false, to_node);
             greeting.unsent.clear();
             let greeted = greeting.read(bytes.as_bytes(), &mut None, &mut 0);
             (greeted, !greeting.unsent.is_empty())
@@ -412,7 +451,7 @@ mod tests {
         let hello = b"%1\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n";
         let bytes = [&push[..], hello].concat();
         for cut in 0..bytes.len() {
-            let mut greeting = Greeting::new(key, (None, None), false, false);
+            let mut greeting = Greeting::new(key, (None, Vec::new()), false, false);
             let mut identity = None;
             let first = greeting.read(&bytes[..cut], &mut identity, &mut 0);
             assert_eq!(first, Greeted::Waiting, "cut at {cut}");
@@ -433,40 +472,97 @@ mod tests {
         last
     }
 
-    /// If a client's user may not SELECT, the configured user does, and the client's logs in again.
+    /// The words of these requests.
+    fn words(all: &[&str]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for one in all {
+            encode::request(&mut bytes, &one.split(' ').collect::<Vec<_>>());
+        }
+        bytes
+    }
+
+    fn login(user: &str) -> Credentials {
+        Credentials {
+            user: Some(user.to_owned()),
+            password: "pw".to_owned(),
+            source: None,
+        }
+    }
+
+    const HELLO: &str = "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n";
+    const NOPERM: &str = "-NOPERM no 'select'\r\n";
+    const OK: &str = "+OK\r\n";
+
+    /// If the link's user may not SELECT, the first other login that may does.
     #[test]
     fn database_of_a_former_user_is_kept() {
-        const HELLO: &str = "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n";
-        const NOPERM: &str = "-NOPERM no 'select'\r\n";
         let key = LinkKey {
             server: ServerId(0),
             version: Version::Resp2,
             db: 9,
-            user: CONFIGURED + 1,
+            user: 1,
             lane: EVERYBODYS,
         };
-        let credentials = |user: &str| Credentials {
-            user: Some(user.to_owned()),
-            password: "pw".to_owned(),
-            source: None,
+        let bob = login("bob");
+        let new = |others: &[&str]| {
+            let others = others.iter().map(|user| login(user)).collect();
+            Greeting::new(key, (Some(&bob), others), false, false)
         };
-        let (bob, app) = (credentials("bob"), credentials("app"));
-        for (configured, first) in [(Some(&app), "AUTH app pw"), (None, "AUTH default ")] {
-            let new = || Greeting::new(key, (Some(&bob), configured), false, false);
-            let mut greeting = new();
-            assert_eq!(greeted(&mut greeting, &[HELLO, NOPERM]), Greeted::Waiting);
-            let mut expected = Vec::new();
-            for words in [first, "SELECT 9", "AUTH bob pw"] {
-                encode::request(&mut expected, &words.split(' ').collect::<Vec<_>>());
-            }
-            assert_eq!(greeting.unsent, expected);
-            let rest = ["+OK\r\n"; 3];
-            assert_eq!(greeted(&mut greeting, &rest), Greeted::Done);
-            // A user that may SELECT needs no other one.
-            assert_eq!(greeted(&mut new(), &[HELLO, "+OK\r\n"]), Greeted::Done);
-            let refused = Greeted::Refused(NOPERM[1..NOPERM.len() - 2].into());
-            let replies = [HELLO, NOPERM, "-WRONGPASS no\r\n"];
-            assert_eq!(greeted(&mut new(), &replies), refused);
+        let mut greeting = new(&["last", "second", "first"]);
+        // The second login may not SELECT, and the first is not accepted any more.
+        for (replies, sent, outcome) in [
+            (
+                &[HELLO, NOPERM][..],
+                &["AUTH first pw"][..],
+                Greeted::Waiting,
+            ),
+            (
+                &["-WRONGPASS no\r\n"],
+                &["AUTH second pw"],
+                Greeted::Waiting,
+            ),
+            (&[OK], &["SELECT 9", "AUTH bob pw"], Greeted::Waiting),
+            (&[NOPERM, OK], &["AUTH last pw"], Greeted::Waiting),
+            (&[OK], &["SELECT 9", "AUTH bob pw"], Greeted::Waiting),
+            (&[OK, OK], &[], Greeted::Done),
+        ] {
+            assert_eq!(greeted(&mut greeting, replies), outcome);
+            assert_eq!(greeting.unsent, words(sent));
         }
+        // A user that may SELECT needs no other one.
+        assert_eq!(greeted(&mut new(&["app"]), &[HELLO, OK]), Greeted::Done);
+        // The refusal is that of the link's user.
+        let refused = Greeted::Refused(NOPERM[1..NOPERM.len() - 2].into());
+        for (others, replies) in [
+            (&["app"][..], &[HELLO, NOPERM, "-WRONGPASS no\r\n"][..]),
+            (&["app"], &[HELLO, NOPERM, OK, NOPERM, OK]),
+            (&[], &[HELLO, NOPERM]),
+        ] {
+            assert_eq!(greeted(&mut new(others), replies), refused, "{replies:?}");
+        }
+    }
+
+    /// A link to a replica is set up by another user, too, if its own user has no right to READONLY.
+    #[test]
+    fn readonly_is_sent_as_a_user_that_may() {
+        let key = LinkKey {
+            server: ServerId(0),
+            version: Version::Resp2,
+            db: 3,
+            user: 1,
+            lane: EVERYBODYS,
+        };
+        let bob = login("bob");
+        let mut greeting = Greeting::new(key, (Some(&bob), vec![login("app")]), true, true);
+        let node = "*2\r\n$4\r\nmode\r\n$7\r\ncluster\r\n";
+        let replies = [node, OK, "-NOPERM no 'readonly'\r\n"];
+        assert_eq!(greeted(&mut greeting, &replies), Greeted::Waiting);
+        assert_eq!(greeting.unsent, words(&["AUTH app pw"]));
+        assert_eq!(greeted(&mut greeting, &[OK]), Greeted::Waiting);
+        assert_eq!(
+            greeting.unsent,
+            words(&["SELECT 3", "READONLY", "AUTH bob pw"])
+        );
+        assert_eq!(greeted(&mut greeting, &[OK; 3]), Greeted::Done);
     }
 }

@@ -374,6 +374,9 @@ pub const LOGINS_MAX: usize = 1 << 10;
 /// Passwords of one user of a pool's servers that links greet with. At it: a session with another
 /// password that a server accepts rides on links that greet with the newest of these.
 pub const PASSWORDS_OF_USER_MAX: usize = 4;
+/// Databases of a login for which respool remembers a former login that has selected them. At it
+/// the oldest is forgotten.
+pub const DATABASES_OF_LOGIN_MAX: usize = 16;
 
 /// Commands that the table does not have of which one worker remembers what a server said. At it:
 /// all are forgotten, and asked for again.

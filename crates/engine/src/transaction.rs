@@ -830,7 +830,7 @@ impl Engine {
                         self.close_for(key, String::from("LOGINS_MAX: it is a user too many"));
                         return woven;
                     };
-                    self.become_user(key, link, user);
+                    self.become_user(key, link, (user, woven.within.db));
                     woven.within.user = user;
                     match hello {
                         Some(rest) => woven.ask(rest),

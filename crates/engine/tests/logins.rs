@@ -304,6 +304,78 @@ fn user_that_accepts_every_password_has_few_links() {
     assert!(world.sent(fresh).contains("any19"));
 }
 
+/// A client says the password of a user for the first time, and the server accepts it on the
+/// probing link. Returns the link of that user.
+fn log_in(world: &mut World, session: SessionId, probe: LinkId, asked: &str) -> LinkId {
+    world.asks(session, &[asked]);
+    assert_eq!(world.sent(probe).as_bytes(), requests(&[asked, "HELLO"]));
+    world.says(probe, ["+OK\r\n", HELLO].concat());
+    assert_eq!(world.got(session), "+OK\r\n");
+    let links = world.connecting();
+    *links.last().expect("the user has a link of its own")
+}
+
+/// Only clients know the password of the user that may SELECT. The database that it has selected is
+/// that of the users that log in after it, also after the server was lost.
+#[test]
+fn former_login_selects_the_database_of_later_ones() {
+    const NOPERM: &str = "-NOPERM no 'select'\r\n";
+    let mut world = locked();
+    world.connecting();
+    let session = world.accept();
+    world.asks(session, &["AUTH root secret"]);
+    let probe = world.connecting()[0];
+    world.turn(|engine| engine.handle_link_up(probe));
+    world.says(probe, HELLO_REFUSED);
+    world.says(probe, ["+OK\r\n", HELLO].concat());
+    world.got(session);
+    world.sent(probe);
+    let roots = *world.connecting().last().expect("a link of root");
+    world.up(roots);
+    world.asks(session, &["SELECT 9"]);
+    world.says(roots, "+OK\r\n");
+    let selected = *world.connecting().last().expect("a link of database 9");
+    world.up(selected);
+    assert_eq!(world.got(session), "+OK\r\n");
+    let detour = |world: &mut World, link: LinkId, own: &str| {
+        world.turn(|engine| engine.handle_link_up(link));
+        world.sent(link);
+        world.says(link, [HELLO, NOPERM].concat());
+        assert_eq!(world.sent(link).as_bytes(), requests(&["AUTH root secret"]));
+        world.says(link, "+OK\r\n");
+        assert_eq!(world.sent(link).as_bytes(), requests(&["SELECT 9", own]));
+        world.says(link, "+OK\r\n+OK\r\n");
+    };
+    for own in ["AUTH bob pw", "AUTH carol pw"] {
+        let link = log_in(&mut world, session, probe, own);
+        detour(&mut world, link, own);
+        is_served(&mut world, session, link);
+        world.lose(link);
+        let [again] = world.connecting()[..] else {
+            panic!("the link is to be connected again");
+        };
+        detour(&mut world, again, own);
+        is_served(&mut world, session, again);
+    }
+    // The place of carol's login is known already: its link is greeted before the AUTH is sent.
+    let other = world.accept();
+    world.asks(other, &["AUTH root secret"]);
+    world.says(roots, ["+OK\r\n", HELLO].concat());
+    world.asks(other, &["SELECT 7"]);
+    world.says(roots, "+OK\r\n");
+    let selected = *world.connecting().last().expect("a link of database 7");
+    world.up(selected);
+    world.got(other);
+    world.asks(other, &["AUTH carol pw"]);
+    let [link] = world.connecting()[..] else {
+        panic!("a link of carol to database 7 is to be connected");
+    };
+    world.turn(|engine| engine.handle_link_up(link));
+    world.sent(link);
+    world.says(link, [HELLO, NOPERM].concat());
+    assert_eq!(world.sent(link).as_bytes(), requests(&["AUTH root secret"]));
+}
+
 /// Thousands of guesses wait for two links, and none of them beyond the bound.
 #[test]
 fn guesses_share_two_links_and_a_bounded_queue() {
