@@ -56,6 +56,11 @@ impl Logins {
         self.known.get(index)?.as_ref().map(|known| &known.login)
     }
 
+    /// The name of a user other than the configured one, at its server.
+    pub(crate) fn name_of(&self, user: u16) -> &str {
+        self.get(user).map_or("default", name_of)
+    }
+
     fn find(&self, pool: u16, login: &Credentials) -> Option<u16> {
         let same_as = |known: &Known| known.pool == pool && known.login == *login;
         let mut all = self.known.iter();

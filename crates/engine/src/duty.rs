@@ -97,8 +97,8 @@ pub(crate) enum Duty {
     Login(Box<Login>),
     /// EVAL, SCRIPT LOAD: it shows a script.
     Script,
-    /// Own: SCRIPT LOAD in front of a request that names the script.
-    Load,
+    /// Own: SCRIPT LOAD in front of a request that names the script of this number.
+    Load(u32),
     /// EVALSHA whose script we know.
     Evalsha,
     /// SCRIPT FLUSH: if the server agrees, no script is sent along any more.
@@ -409,7 +409,7 @@ impl Engine {
             Duty::Asking { .. } => unreachable!("what is behind ASKING takes its place"),
             Duty::Probe(opened) => self.settle_probe(key, opened.unwrap_or_default(), reply),
             Duty::Unblock { to, ticket } => self.unblocked((to, ticket), reply),
-            Duty::Load => {}
+            Duty::Load(number) => self.settle_load(key, number, reply),
             Duty::Script => {
                 // The rest of a large reply is no error.
                 let reply_or_rest = if cut { b"".as_slice() } else { reply };
@@ -467,10 +467,11 @@ impl Engine {
                 self.pass_on(entry, &reply);
             }
             Duty::Block { exec, code, .. } => {
-                if code && !cut {
-                    self.settle_code(key, entry.session, &request, reply);
-                }
+                let is_lost = code && !cut && self.settle_code(key, entry.session, &request, reply);
                 self.settle_block(key, entry, exec, reply, cut);
+                if is_lost {
+                    self.close_for_lost_scripts(key, entry.session);
+                }
             }
             Duty::Unwatch { instead } => {
                 if reply.starts_with(b"-") {

@@ -26,6 +26,7 @@ use crate::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
 use crate::listing::{self, Lines};
 use crate::redirect::Found;
 use crate::requests::{Blocked, Kept, Placed, bound_reply};
+use crate::scripts::ShownBy;
 use crate::session::Flags;
 use crate::slots::Key;
 use crate::steps::Step;
@@ -103,6 +104,8 @@ pub enum Question {
         pool: u16,
         /// The script.
         body: Arc<[u8]>,
+        /// The users that have shown it.
+        shown_by: ShownBy,
     },
 }
 
@@ -243,8 +246,12 @@ impl Engine {
                 self.scripts.forget(pool);
                 Answer::Count(0)
             }
-            Question::ShowScript { pool, body } => {
-                self.scripts.learn(pool, body);
+            Question::ShowScript {
+                pool,
+                body,
+                shown_by,
+            } => {
+                self.scripts.learn(pool, body, &shown_by);
                 Answer::Count(0)
             }
             // Whether it was in one, only the server can tell.

@@ -102,5 +102,6 @@ pub use engine::{Action, Engine, Event, LinkId, SessionId, TICK_MS, Worker};
 pub use failure::Fate;
 pub use fleet::{Answer, Question};
 pub use listing::Lines;
+pub use scripts::ShownBy;
 pub use session::{Local, Origin, Peer};
 pub use time::Time;

@@ -279,6 +279,10 @@ pub const RECONNECT_UNANSWERED_TOKENS: u32 = 20;
 /// time are forgotten.
 pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 
+/// Users of which is remembered that they have shown one script by EVAL. At it: the script is not
+/// loaded for further users that may not load it themselves.
+pub const SCRIPT_USERS_MAX: usize = 16;
+
 /// Scripts that respool knows to be loaded on one connection. At it: they are loaded again.
 pub const SCRIPTS_LOADED_MAX: usize = 4_096;
 

@@ -225,6 +225,7 @@ impl Engine {
         // Another server may be there now, so facts learned about the old one are in doubt.
         if !is_successor {
             self.learned.doubt_server(kind.server);
+            self.note_scripts_lost(kind.server);
         }
         let moved = match is_successor {
             true => self.take_requests_behind(old),

@@ -10,7 +10,9 @@
 //! A client that is connected to a server itself shows its scripts again when it connects again. A
 //! client of respool does not see the loss.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod restore;
+
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use respool_protocol::commands::{self, CommandId, Retry, id};
@@ -18,14 +20,20 @@ use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner};
 use sha1::{Digest, Sha1};
 
+use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::fleet::Question;
-use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_MAX};
+use crate::limits::{SCRIPT_BYTES_MAX, SPARED_SCRIPTS_MAX};
+use crate::pool::ServerId;
 use crate::requests::{Blocked, Placed, Request};
 use crate::session::Session;
 use crate::slots::Key;
+use crate::time::Time;
+
+pub use restore::ShownBy;
+pub(crate) use restore::{Loaded, Showing};
 
 /// The SHA-1 of a body, in lower-case hexadecimal.
 pub(crate) type Name = [u8; 40];
@@ -35,6 +43,7 @@ struct Script {
     number: u32,
     body: Arc<[u8]>,
     used: Used,
+    shown_by: ShownBy,
 }
 
 /// Where a script was used since it came to the back of the queue.
@@ -54,6 +63,10 @@ impl Script {
         encode::request(&mut loading, &[&b"SCRIPT"[..], b"LOAD", &self.body]);
         loading
     }
+
+    fn memory_bytes(&self) -> usize {
+        self.body.len() + ENTRY_BYTES + self.shown_by.memory_bytes()
+    }
 }
 
 /// The bodies of scripts, by the pool of the client that showed them and by their SHA-1.
@@ -68,25 +81,39 @@ pub(crate) struct Scripts {
     /// Pools in which scripts were flushed in this turn.
     flushed: Vec<u16>,
     /// Scripts that were shown in this turn, after that.
-    shown: Vec<(u16, Arc<[u8]>)>,
+    shown: Vec<(u16, Name)>,
+    /// When each server, of this pool, may have lost its scripts last.
+    lost: HashMap<ServerId, (u16, Time)>,
 }
 
 impl Scripts {
     /// A client of this pool has shown a script. Returns its number, unless it is too large.
-    fn remember(&mut self, pool: u16, body: &[u8]) -> Option<u32> {
+    fn remember(&mut self, pool: u16, body: &[u8], showing: Showing<'_>) -> Option<u32> {
         let place = (pool, name_of(body));
-        if let Some(script) = self.scripts.get_mut(&place) {
-            script.used = Used::Here;
-            return Some(script.number);
+        let mut is_news = false;
+        if !self.scripts.contains_key(&place) {
+            self.insert(place, body.into())?;
+            is_news = true;
         }
-        let number = self.insert(place, body.into())?;
-        let body = self.scripts[&place].body.clone();
-        self.shown.push((pool, body));
+        let script = self.scripts.get_mut(&place)?;
+        if !is_news {
+            script.used = Used::Here;
+        }
+        let number = script.number;
+        let before = script.memory_bytes();
+        if script.shown_by.note(showing) {
+            is_news = true;
+            self.bytes += script.memory_bytes() - before;
+        }
+        if is_news {
+            self.shown.push(place);
+            self.make_room(0);
+        }
         Some(number)
     }
 
     /// A client of another worker has shown a script, or has used it lately.
-    pub(crate) fn learn(&mut self, pool: u16, body: Arc<[u8]>) {
+    pub(crate) fn learn(&mut self, pool: u16, body: Arc<[u8]>, shown_by: &ShownBy) {
         let place = (pool, name_of(&body));
         match self.scripts.get_mut(&place) {
             Some(script) if script.used == Used::Nowhere => script.used = Used::Elsewhere,
@@ -95,6 +122,22 @@ impl Scripts {
                 self.insert(place, body);
             }
         }
+        if let Some(script) = self.scripts.get_mut(&place) {
+            let before = script.memory_bytes();
+            script.shown_by.merge(shown_by);
+            self.bytes += script.memory_bytes() - before;
+            self.make_room(0);
+        }
+    }
+
+    /// The connection to a server of this pool was lost.
+    fn note_lost(&mut self, pool: u16, server: ServerId, now: Time) {
+        self.lost.insert(server, (pool, now));
+    }
+
+    /// When a server may have lost its scripts last, unless a client has flushed them since.
+    fn lost_at(&self, server: ServerId) -> Option<Time> {
+        self.lost.get(&server).map(|(_, at)| *at)
     }
 
     /// A client of this worker names a script. Returns whether it is known.
@@ -112,13 +155,13 @@ impl Scripts {
             };
             spared += 1;
             if script.used == Used::Nowhere || spared > SPARED_SCRIPTS_MAX {
-                self.bytes -= script.body.len() + ENTRY_BYTES;
+                self.bytes -= script.memory_bytes();
                 self.scripts.remove(&first);
                 return true;
             }
             if script.used == Used::Here {
                 // Other workers make room, too, and do not see that it is used.
-                self.shown.push((first.0, script.body.clone()));
+                self.shown.push(first);
             }
             script.used = Used::Nowhere;
             self.order.push_back(first);
@@ -131,14 +174,24 @@ impl Scripts {
         if len > SCRIPT_BYTES_MAX {
             return None;
         }
-        while self.bytes + len > SCRIPT_BYTES_MAX && self.forget_one() {}
+        self.make_room(len);
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
         self.bytes += len;
         self.order.push_back(place);
-        let used = Used::Nowhere;
-        self.scripts.insert(place, Script { number, body, used });
+        let script = Script {
+            number,
+            body,
+            used: Used::Nowhere,
+            shown_by: ShownBy::default(),
+        };
+        self.scripts.insert(place, script);
         Some(number)
+    }
+
+    /// Forgets scripts until there is room for so many bytes more.
+    fn make_room(&mut self, bytes: usize) {
+        while self.bytes + bytes > SCRIPT_BYTES_MAX && self.forget_one() {}
     }
 
     /// Bytes of memory.
@@ -150,31 +203,13 @@ impl Scripts {
         self.scripts.get(&(pool, name))
     }
 
+    /// The scripts of a pool were flushed: from now on NOSCRIPT is the right answer.
     pub(crate) fn forget(&mut self, pool: u16) {
         self.scripts.retain(|(of, _), _| *of != pool);
         self.order.retain(|(of, _)| *of != pool);
         self.shown.retain(|(of, _)| *of != pool);
-        let scripts = self.scripts.values();
-        self.bytes = scripts.map(|script| script.body.len() + ENTRY_BYTES).sum();
-    }
-}
-
-/// The scripts that a server has got on a connection, by their numbers.
-#[derive(Debug, Default)]
-pub(crate) struct Loaded(HashSet<u32>);
-
-impl Loaded {
-    /// Whether it is a new one.
-    fn insert(&mut self, number: u32) -> bool {
-        if self.0.len() >= SCRIPTS_LOADED_MAX {
-            self.0.clear();
-        }
-        self.0.insert(number)
-    }
-
-    /// The connection is another one, or the server has forgotten scripts.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.lost.retain(|_, (of, _)| *of != pool);
+        self.bytes = self.scripts.values().map(Script::memory_bytes).sum();
     }
 }
 
@@ -283,30 +318,45 @@ impl Engine {
     }
 
     /// Has the server load the scripts that a request names, in front of it. Returns how many of
-    /// them respool knows.
+    /// them respool knows. The session waits for those that the configured user loads for it.
     pub(crate) fn load_scripts(&mut self, key: Key, names: &[Name]) -> Result<usize, Blocked> {
         let pool = self.pool_of_session(key);
-        let mut known = 0;
+        let (mut known, mut waits_at) = (0, None);
         for name in names {
             if self.scripts.use_named(pool, *name) {
                 known += 1;
                 // A server that holds writes does not hold SCRIPT LOAD.
                 let link = self.usable_link(key)?;
-                self.load_on(link, pool, *name);
+                match self.load_as_configured(link, pool, *name) {
+                    Some(at) => waits_at = Some(at),
+                    None => self.load_on(link, pool, *name),
+                }
             }
         }
-        Ok(known)
+        match waits_at {
+            Some(at) => Err(self.wait_at_full(key, at)),
+            None => Ok(known),
+        }
     }
 
     /// Puts SCRIPT LOAD of a script on a link, if the script is known, and new to that connection.
     fn load_on(&mut self, link: Key, pool: u16, name: Name) {
         if let (Some(script), Some(state)) =
             (self.scripts.find(pool, name), self.links.get_mut(link))
-            && state.loaded.insert(script.number)
+            && state.loaded.begin(script.number)
         {
-            let loading = script.loading();
+            let (number, loading) = (script.number, script.loading());
             self.counters.scripts_sent_along += 1;
-            self.put_ours(link, &loading, Duty::Load);
+            self.put_ours(link, &loading, Duty::Load(number));
+        }
+    }
+
+    /// The reply to SCRIPT LOAD in front of a request.
+    pub(crate) fn settle_load(&mut self, link: Key, number: u32, reply: &[u8]) {
+        if let Some(link) = self.links.get_mut(link)
+            && reply.starts_with(b"-")
+        {
+            link.loaded.note_refused(number, reply);
         }
     }
 
@@ -370,8 +420,15 @@ impl Engine {
         for pool in std::mem::take(&mut self.scripts.flushed) {
             self.tell_others(&Question::ForgetScripts { pool });
         }
-        for (pool, body) in std::mem::take(&mut self.scripts.shown) {
-            self.tell_others(&Question::ShowScript { pool, body });
+        for place in std::mem::take(&mut self.scripts.shown) {
+            if let Some(script) = self.scripts.scripts.get(&place) {
+                let question = Question::ShowScript {
+                    pool: place.0,
+                    body: script.body.clone(),
+                    shown_by: script.shown_by.clone(),
+                };
+                self.tell_others(&question);
+            }
         }
     }
 
@@ -386,7 +443,7 @@ impl Engine {
         }
         each_request(request, |id, args| {
             if let Some(body) = id.and_then(body_at).and_then(|at| args.get(at)) {
-                self.remember_loaded(link, pool, body);
+                self.remember_loaded(link, pool, body, id == Some(id::SCRIPT_LOAD));
             }
         });
     }
@@ -394,26 +451,43 @@ impl Engine {
     /// The server has executed a large request of a session that showed this script.
     pub(crate) fn settle_shown(&mut self, link: Key, session: Key, body: &[u8]) {
         if let Some(pool) = self.sessions.get(session).map(|session| session.pool) {
-            self.remember_loaded(link, pool, body);
+            self.remember_loaded(link, pool, body, false);
         }
     }
 
-    fn remember_loaded(&mut self, link: Key, pool: u16, body: &[u8]) {
-        let number = self.scripts.remember(pool, body);
+    /// `loads`: it was shown by SCRIPT LOAD.
+    fn remember_loaded(&mut self, link: Key, pool: u16, body: &[u8], loads: bool) {
+        let user = self.links.get(link).map(|link| link.key.user);
+        let showing = match user.filter(|user| *user != CONFIGURED) {
+            _ if loads => Showing::Load,
+            user => Showing::Run {
+                user: user.map(|user| self.logins.name_of(user)),
+            },
+        };
+        let number = self.scripts.remember(pool, body, showing);
         if let (Some(number), Some(link)) = (number, self.links.get_mut(link)) {
-            link.loaded.insert(number);
+            link.loaded.note_loaded(number);
         }
     }
 
     /// The reply to a block that runs code: the scripts that it showed are remembered. If the server has
-    /// forgotten a script that it names, the next block gets the script again.
-    pub(crate) fn settle_code(&mut self, link: Key, session: Key, request: &[u8], reply: &[u8]) {
+    /// forgotten a script that it names, the next block gets the script again. Returns whether the
+    /// session is to be closed because it names a script that is lost.
+    pub(crate) fn settle_code(
+        &mut self,
+        link: Key,
+        session: Key,
+        request: &[u8],
+        reply: &[u8],
+    ) -> bool {
         let finds = |text: &[u8]| reply.windows(text.len()).any(|window| window == text);
-        if finds(b"-NOSCRIPT") {
-            self.forget_loaded(link);
-        } else {
+        if !finds(b"-NOSCRIPT") {
             self.settle_script(link, session, request, reply);
+            return false;
         }
+        let is_lost = self.has_lost_scripts(link, session, request, reply);
+        self.forget_loaded(link);
+        is_lost
     }
 
     fn forget_loaded(&mut self, link: Key) {
@@ -476,6 +550,9 @@ impl Engine {
 mod tests {
     use super::*;
 
+    /// EVAL of the configured user.
+    const RUN: Showing<'static> = Showing::Run { user: None };
+
     fn has(scripts: &Scripts, pool: u16, digest: &[u8]) -> bool {
         name_said(digest).is_some_and(|name| scripts.find(pool, name).is_some())
     }
@@ -483,7 +560,7 @@ mod tests {
     #[test]
     fn a_script_is_found_by_the_name_that_redis_gives_it() {
         let mut scripts = Scripts::default();
-        scripts.remember(0, b"return 1");
+        scripts.remember(0, b"return 1", RUN);
         // What SCRIPT LOAD "return 1" answers.
         let name = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
         assert!(has(&scripts, 0, name));
@@ -492,7 +569,7 @@ mod tests {
         // Another pool has the script only after one of its own clients has shown it. A pool that
         // forgets it leaves it to the other.
         assert!(!has(&scripts, 1, name));
-        scripts.remember(1, b"return 1");
+        scripts.remember(1, b"return 1", RUN);
         scripts.forget(0);
         assert!(!has(&scripts, 0, name));
         assert!(has(&scripts, 1, name));
@@ -504,7 +581,7 @@ mod tests {
         let mut scripts = Scripts::default();
         let body = |size: usize| vec![b'x'; 200_000 + size];
         for size in 0..40 {
-            scripts.remember(size as u16 % 3, &body(size));
+            scripts.remember(size as u16 % 3, &body(size), RUN);
             let all = scripts.scripts.values();
             let held: usize = all.map(|script| script.body.len() + ENTRY_BYTES).sum();
             assert_eq!(held, scripts.bytes);
@@ -517,7 +594,8 @@ mod tests {
                 .is_some()
         };
         assert!(!kept(0) && kept(25) && kept(39));
-        assert_eq!(scripts.remember(0, &vec![b'x'; SCRIPT_BYTES_MAX + 1]), None);
+        let large = vec![b'x'; SCRIPT_BYTES_MAX + 1];
+        assert_eq!(scripts.remember(0, &large, RUN), None);
         assert!(!scripts.scripts.is_empty());
     }
 
@@ -525,7 +603,7 @@ mod tests {
     fn fill(scripts: &mut Scripts, mut each: impl FnMut(&mut Scripts)) {
         for number in 0..900 {
             let other = format!("return {number} --{}", "z".repeat(6_000));
-            scripts.remember(0, other.as_bytes());
+            scripts.remember(0, other.as_bytes(), RUN);
             each(scripts);
         }
     }
@@ -535,11 +613,11 @@ mod tests {
         let mut scripts = Scripts::default();
         let [named, shown, unused] = [&b"return 1"[..], b"return 2", b"return 3"];
         for body in [named, shown, unused] {
-            scripts.remember(0, body);
+            scripts.remember(0, body, RUN);
         }
         fill(&mut scripts, |scripts| {
             assert!(scripts.use_named(0, name_of(named)));
-            scripts.remember(0, shown);
+            scripts.remember(0, shown, RUN);
         });
         assert!(scripts.find(0, name_of(named)).is_some());
         assert!(scripts.find(0, name_of(shown)).is_some());
@@ -557,11 +635,13 @@ mod tests {
         let (mut here, mut there) = (Scripts::default(), Scripts::default());
         let name = name_of(b"return 1");
         let tell = |from: &mut Scripts, to: &mut Scripts| {
-            for (pool, body) in std::mem::take(&mut from.shown) {
-                to.learn(pool, body);
+            for place in std::mem::take(&mut from.shown) {
+                if let Some(script) = from.scripts.get(&place) {
+                    to.learn(place.0, script.body.clone(), &script.shown_by);
+                }
             }
         };
-        here.remember(0, b"return 1");
+        here.remember(0, b"return 1", RUN);
         fill(&mut here, |here| {
             here.use_named(0, name);
             tell(here, &mut there);

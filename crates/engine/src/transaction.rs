@@ -888,7 +888,7 @@ fn agrees(in_hello: bool, element: &[u8]) -> bool {
 
 /// The elements of an array, each with its bytes. `None` if it is none: a message in it is none of
 /// them, and was sent because one did not come.
-fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
+pub(crate) fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
     let header = array.windows(2).position(|end| end == b"\r\n")?;
     let (b'*', count) = array
         .split_first()

@@ -171,11 +171,12 @@ impl Engine {
         if was_up {
             link.lost_at = Some(self.now);
         }
-        if was_up && role == Role::Shared {
-            self.learned.doubt_server(link.key.server);
-        }
         let its_server = link.key.server;
         link.state = State::Down;
+        if was_up && role == Role::Shared {
+            self.learned.doubt_server(its_server);
+            self.note_scripts_lost(its_server);
+        }
         // A password that comes from a file may be replaced there at any moment.
         let awaits_password = self.awaits_password(key, refusal.as_deref());
         let may_retry = refusal.is_none() || awaits_password;

@@ -3,6 +3,7 @@
 //! how many arguments: of what it is not asked itself (what is answered here, what is queued, what
 //! a subscriber may not ask), nobody else can say that for it.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use respool_protocol::commands::{self, Answer, CommandId, id};
@@ -96,6 +97,8 @@ pub(crate) enum Subject {
     Opening,
     /// Whether this, its bytes, may be asked.
     Right(Vec<u8>),
+    /// Nothing: it gets the script of this number, for requests on this link.
+    Script { link: Key, number: u32 },
 }
 
 /// The commands of the table that a server has.
@@ -687,6 +690,18 @@ impl Engine {
         Err(Blocked::Wait)
     }
 
+    /// Notes that a question is asked on this link. Returns false if it is being asked already.
+    pub(crate) fn begin_question(&mut self, whose: Whose, subject: Subject, link: Key) -> bool {
+        let asked = (link, self.now);
+        match self.learned.asking.entry((whose, subject)) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(asked);
+                true
+            }
+        }
+    }
+
     /// The server's reply to COMMAND or COMMAND INFO.
     pub(crate) fn learn(&mut self, link: Key, about: Subject, reply: &[u8]) {
         let Some(kind) = self.links.get(link).map(|link| link.key) else {
@@ -714,6 +729,9 @@ impl Engine {
             }
             (whose, Subject::Right(probe)) => {
                 self.learned.rights.learn(whose, probe, reply, self.now);
+            }
+            (_, Subject::Script { link, number }) => {
+                self.loaded_as_configured(link, number, reply);
             }
             (_, Subject::Opening) => unreachable!("a probe has a duty of its own"),
         }

@@ -3,9 +3,9 @@
 mod world;
 
 use respool_engine::limits::SCRIPT_BYTES_MAX;
-use respool_engine::{Action, LinkId, SessionId};
+use respool_engine::{Action, Event, LinkId, SessionId, Worker};
 use sha1::{Digest, Sha1};
-use world::{World, request, requests, settings, without_lanes, worker};
+use world::{HELLO, World, request, requests, settings, without_lanes, worker};
 
 const BODY: &str = "return 1";
 const SHA: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
@@ -224,4 +224,319 @@ fn script_of_a_refused_debugger_does_not_run() {
     world.says(world.shared, "$-1\r\n");
     world.asks(other, &["EVAL y 0"]);
     assert_eq!(world.sent(world.shared).as_bytes(), requests(&["EVAL y 0"]));
+}
+
+const NOPERM: &str = "-NOPERM User bob has no permissions to run the 'script|load' command\r\n";
+const NOSCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
+
+/// MULTI, EVALSHA of the script, EXEC.
+fn block() -> String {
+    text(&requests(&["MULTI"])) + &evalsha("k") + &text(&requests(&["EXEC"]))
+}
+
+/// The reply to [`block`], with this element.
+fn executed(element: &str) -> String {
+    format!("+OK\r\n+QUEUED\r\n*1\r\n{element}")
+}
+
+/// A pool with sessions of two users of the server, each with a link of its own.
+struct Users {
+    world: World,
+    bob: (SessionId, LinkId),
+    ann: (SessionId, LinkId),
+}
+
+impl Users {
+    fn new() -> Users {
+        Users::among(worker(0, 1))
+    }
+
+    fn among(worker: Worker) -> Users {
+        let mut world = World::new_among(worker, without_lanes(settings()));
+        let mut probe = None;
+        let [bob, ann] = ["bob", "ann"].map(|user| {
+            let session = world.accept();
+            world.asks(session, &[&format!("AUTH {user} secret")]);
+            let probe = *probe.get_or_insert_with(|| world.connect());
+            world.says(probe, ["+OK\r\n", HELLO].concat());
+            assert_eq!(world.got(session), "+OK\r\n");
+            world.asks(session, &["GET k"]);
+            let mut links = world.connecting();
+            links.iter().for_each(|link| world.up(*link));
+            links.retain(|link| world.sent(*link).contains("GET"));
+            let [link] = links[..] else {
+                panic!("the user has a link");
+            };
+            world.says(link, "$-1\r\n");
+            assert_eq!(world.got(session), "$-1\r\n");
+            takes_transactions_of(&mut world, (session, link));
+            (session, link)
+        });
+        Users { world, bob, ann }
+    }
+
+    /// The server is restarted, and takes all links again.
+    fn restart(&mut self) {
+        self.world.wait_ms(1_500);
+        for link in [self.world.shared, self.bob.1, self.ann.1] {
+            self.world.sent(link);
+            self.world.lose(link);
+        }
+        for link in self.world.connecting() {
+            self.world.up(link);
+        }
+        for user in [self.bob, self.ann] {
+            takes_transactions_of(&mut self.world, user);
+        }
+        self.world.sent(self.world.shared);
+    }
+
+    /// The session asks, and the server replies on its link.
+    fn runs(&mut self, (session, link): (SessionId, LinkId), asked: &[u8], said: &str) {
+        self.world.sends(session, asked);
+        assert_eq!(self.world.sent(link).as_bytes(), asked);
+        self.world.says(link, said);
+        assert_eq!(self.world.got(session), said);
+    }
+}
+
+/// The server of a user is known to take transactions.
+fn takes_transactions_of(world: &mut World, (session, link): (SessionId, LinkId)) {
+    world.asks(session, &["MULTI", "GET k", "EXEC"]);
+    for _ in 0..3 {
+        world.allows_transactions(world.shared);
+        world.allows_transactions(link);
+    }
+    world.got(session);
+    world.sent(link);
+}
+
+/// A client of a user without the right to SCRIPT LOAD sends EVAL after a restart. Its client of
+/// respool does not see the restart: the script is there when its transaction comes.
+#[test]
+fn script_is_restored_for_a_user_that_may_not_load_it() {
+    let mut users = Users::new();
+    let (session, link) = users.bob;
+    users.runs(users.bob, &request(&["EVAL", BODY, "1", "k"]), ":1\r\n");
+    users.restart();
+    let world = &mut users.world;
+    for asked in [block(), block()] {
+        world.sends(session, asked.as_bytes());
+        if world.sent(world.shared) == load() {
+            assert_eq!(world.sent(link), "");
+            world.says(world.shared, format!("$40\r\n{SHA}\r\n"));
+        }
+        assert_eq!(world.sent(link), asked);
+        world.says(link, executed(":1\r\n"));
+        assert!(world.got(session).ends_with("*1\r\n:1\r\n"));
+    }
+    assert_eq!(world.engine.counters().scripts_sent_along, 1);
+    users.restart();
+    let world = &mut users.world;
+    world.sends(session, (evalsha("a") + &evalsha("b")).as_bytes());
+    assert_eq!(world.sent(world.shared), load());
+    world.says(world.shared, format!("$40\r\n{SHA}\r\n"));
+    assert_eq!(world.sent(link), evalsha("a") + &evalsha("b"));
+}
+
+/// What a user has shown by EVAL is its own. What it has shown by SCRIPT LOAD, any user may name.
+#[test]
+fn script_is_restored_for_other_users_if_it_was_loaded() {
+    for (shows, said, is_restored) in [
+        (
+            request(&["EVAL", BODY, "1", "k"]),
+            ":1\r\n".to_owned(),
+            false,
+        ),
+        (
+            request(&["SCRIPT", "LOAD", BODY]),
+            format!("$40\r\n{SHA}\r\n"),
+            true,
+        ),
+    ] {
+        let mut users = Users::new();
+        users.runs(users.ann, &shows, &said);
+        users.restart();
+        let (world, (session, link)) = (&mut users.world, users.bob);
+        world.sends(session, block().as_bytes());
+        let [configured, own] = [world.shared, link].map(|link| world.sent(link));
+        match is_restored {
+            true => assert_eq!([configured, own], [load(), String::new()]),
+            // As far as its own rights go.
+            false => assert_eq!([configured, own], [String::new(), load() + &block()]),
+        }
+    }
+}
+
+/// Workers number users each in its own way: they tell each other names.
+#[test]
+fn script_that_a_user_has_shown_to_another_worker_is_restored() {
+    let mut first = Users::among(worker(0, 2));
+    let mut second = Users::among(worker(1, 2));
+    first.runs(first.bob, &request(&["EVAL", BODY, "1", "k"]), ":1\r\n");
+    let told = first
+        .world
+        .actions
+        .drain(..)
+        .find_map(|action| match action {
+            Action::Ask { ticket, question } => Some((ticket, question)),
+            _ => None,
+        });
+    let (ticket, question) = told.expect("the other worker is told");
+    let world = &mut second.world;
+    world.turn(|engine| engine.handle_question(0, ticket, question));
+    for ((session, link), is_restored) in [(second.ann, false), (second.bob, true)] {
+        world.sends(session, evalsha("k").as_bytes());
+        let [configured, own] = [world.shared, link].map(|link| world.sent(link));
+        match is_restored {
+            true => assert_eq!([configured, own], [load(), String::new()]),
+            false => assert_eq!([configured, own], [String::new(), load() + &evalsha("k")]),
+        }
+    }
+}
+
+/// If the configured user may not load scripts, the server says what it says to the user.
+#[test]
+fn script_is_loaded_as_its_user_if_the_configured_one_may_not() {
+    let mut users = Users::new();
+    let (session, link) = users.bob;
+    users.runs(users.bob, &request(&["EVAL", BODY, "1", "k"]), ":1\r\n");
+    users.restart();
+    let world = &mut users.world;
+    world.sends(session, evalsha("k").as_bytes());
+    assert_eq!(world.sent(world.shared), load());
+    world.says(world.shared, NOPERM);
+    assert_eq!(world.sent(link), load() + &evalsha("k"));
+    world.says(link, [NOPERM, NOSCRIPT].concat());
+    // The server is asked whether that is so.
+    world.says(link, NOPERM);
+    assert_eq!(world.got(session), NOSCRIPT);
+    assert!(world.closed_sessions().is_empty());
+}
+
+/// A request waits for its script until its deadline.
+#[test]
+fn request_waits_for_its_script_until_its_deadline() {
+    let mut users = Users::new();
+    let (session, link) = users.bob;
+    users.runs(users.bob, &request(&["EVAL", BODY, "1", "k"]), ":1\r\n");
+    users.restart();
+    let world = &mut users.world;
+    world.sends(session, evalsha("k").as_bytes());
+    assert_eq!(world.sent(world.shared), load());
+    world.wait_ms(9_000);
+    assert_eq!(world.got(session), "");
+    world.wait_ms(1_100);
+    let got = world.got(session);
+    assert!(got.starts_with("-NOTSENT "), "{got}");
+    assert_eq!(world.sent(link), "");
+}
+
+/// The question whether a script is there is lost with its link: it is asked anew.
+#[test]
+fn script_is_asked_for_anew_if_the_link_is_lost_meanwhile() {
+    let mut users = Users::new();
+    let (session, link) = users.bob;
+    users.runs(users.bob, &request(&["EVAL", BODY, "1", "k"]), ":1\r\n");
+    users.restart();
+    let world = &mut users.world;
+    world.sends(session, block().as_bytes());
+    assert_eq!(world.sent(world.shared), load());
+    world.wait_ms(1_500);
+    world.lose(world.shared);
+    world.connect();
+    assert_eq!(world.sent(world.shared), load());
+    world.says(world.shared, format!("$40\r\n{SHA}\r\n"));
+    assert_eq!(world.sent(link), block());
+}
+
+/// A session with a link that was lost since, and a script that nothing restores.
+fn lost_script() -> (World, SessionId, LinkId) {
+    let mut world = World::new(without_lanes(settings()));
+    let session = world.accept();
+    world.wait_ms(1_500);
+    world.lose(world.shared);
+    let link = world.connect();
+    takes_transactions(&mut world, session, link);
+    (world, session, link)
+}
+
+fn closings(world: &World) -> Vec<&String> {
+    let events = world.events.iter().filter_map(|event| match event {
+        Event::SessionClosed { reason, .. } => Some(reason),
+        _ => None,
+    });
+    events.collect()
+}
+
+/// A client believes that the server knows a script which it has shown on this connection. The
+/// restart would have closed the connection, so respool closes it behind the reply.
+#[test]
+fn lost_script_closes_its_session_behind_exec() {
+    let (mut world, session, link) = lost_script();
+    let newcomer = world.accept();
+    for (asks, is_closed) in [(newcomer, false), (session, true)] {
+        let behind = request(&["GET", "k"]);
+        world.sends(asks, &[block().as_bytes(), &behind].concat());
+        world.says(link, executed(NOSCRIPT) + "$-1\r\n");
+        assert!(
+            world
+                .got(asks)
+                .ends_with(&(NOSCRIPT.to_owned() + "$-1\r\n"))
+        );
+        let closed = if is_closed { vec![session] } else { vec![] };
+        assert_eq!(world.closed_sessions(), closed);
+    }
+    assert_eq!(closings(&world).len(), 1);
+}
+
+/// Libraries send EVAL behind NOSCRIPT.
+#[test]
+fn lost_script_is_noscript_outside_of_transactions() {
+    let (mut world, session, link) = lost_script();
+    world.sends(session, evalsha("k").as_bytes());
+    world.says(link, NOSCRIPT);
+    assert_eq!(world.got(session), NOSCRIPT);
+    world.asks(session, &["GET k"]);
+    world.says(link, "$-1\r\n");
+    assert_eq!(world.got(session), "$-1\r\n");
+    assert!(world.closed_sessions().is_empty());
+}
+
+/// A client that flushes scripts expects NOSCRIPT.
+#[test]
+fn flushed_script_closes_no_session() {
+    let (mut world, session, link) = lost_script();
+    world.asks(session, &["SCRIPT FLUSH"]);
+    world.says(link, "+OK\r\n");
+    world.sends(session, block().as_bytes());
+    world.says(link, executed(NOSCRIPT));
+    assert!(world.got(session).ends_with(NOSCRIPT));
+    assert!(world.closed_sessions().is_empty());
+}
+
+/// A value that only looks like the error closes nothing.
+#[test]
+fn value_that_says_noscript_closes_no_session() {
+    let (mut world, session, link) = lost_script();
+    world.sends(session, block().as_bytes());
+    world.says(link, executed("$11\r\n\r\n-NOSCRIPT\r\n"));
+    assert!(world.got(session).ends_with("-NOSCRIPT\r\n"));
+    assert!(world.closed_sessions().is_empty());
+}
+
+/// If no user may load the script, its session is closed. The client shows the script again.
+#[test]
+fn script_that_no_user_may_load_closes_its_session() {
+    let mut users = Users::new();
+    let (session, link) = users.bob;
+    users.runs(users.bob, &request(&["EVAL", BODY, "1", "k"]), ":1\r\n");
+    users.restart();
+    let world = &mut users.world;
+    world.sends(session, block().as_bytes());
+    world.says(world.shared, NOPERM);
+    assert_eq!(world.sent(link), load() + &block());
+    world.says(link, NOPERM.to_owned() + &executed(NOSCRIPT));
+    assert!(world.got(session).ends_with(NOSCRIPT));
+    assert_eq!(world.closed_sessions(), [session]);
 }

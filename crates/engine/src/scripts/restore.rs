@@ -1,0 +1,292 @@
+//! Scripts that the user of a session may not load, and sessions whose scripts are lost.
+//!
+//! A script is loaded in front of the request that names it, as the user of the session. That takes
+//! the right to SCRIPT LOAD, which a user with the right to EVAL may lack. Then the link of the
+//! configured user loads the script, and the request waits for the reply:
+//!
+//! ```text
+//!   link of the configured user   SCRIPT LOAD body ─► its name
+//!   link of the session's user                          └─► MULTI, EVALSHA sha, EXEC
+//! ```
+//!
+//! Only a script that this user has shown by EVAL is loaded so, or one that some user has shown by
+//! SCRIPT LOAD: a server without a restart would have it. The server checks the right to EVALSHA as
+//! ever. If the configured user may not load scripts, the request leaves as the session's user sent
+//! it, behind a SCRIPT LOAD of that user.
+//!
+//! A script may be lost for good: respool has forgotten it, or no user may load it. A client that
+//! names it in a transaction would get NOSCRIPT for ever, since it has shown the script on this
+//! connection. So its connection is closed behind that reply, as the restart of the server would
+//! have closed it.
+
+use std::collections::HashMap;
+
+use crate::auth::CONFIGURED;
+use crate::duty::Duty;
+use crate::engine::{Engine, Event};
+use crate::limits::{SCRIPT_USERS_MAX, SCRIPTS_LOADED_MAX};
+use crate::link::State;
+use crate::pool::ServerId;
+use crate::scripts::{Name, names_in};
+use crate::session::Flags;
+use crate::slots::Key;
+use crate::transaction::elements_of;
+use crate::unknown::Subject;
+
+/// How a request shows a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Showing<'a> {
+    /// By SCRIPT LOAD.
+    Load,
+    /// By EVAL of this user of the server. `None`: the configured one, which loads scripts itself.
+    Run { user: Option<&'a str> },
+}
+
+/// The users for whom a script is restored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShownBy {
+    /// It was shown by SCRIPT LOAD: any user may name it.
+    load: bool,
+    /// Names of users that have shown it by EVAL, at most [`SCRIPT_USERS_MAX`]. Numbers of users are
+    /// a worker's own.
+    users: Vec<Box<str>>,
+}
+
+impl ShownBy {
+    /// Notes a showing. Returns whether it is a new one.
+    pub(crate) fn note(&mut self, showing: Showing<'_>) -> bool {
+        match showing {
+            Showing::Load => !std::mem::replace(&mut self.load, true),
+            Showing::Run { user: Some(user) } => {
+                let is_new = !self.has_run(user) && self.users.len() < SCRIPT_USERS_MAX;
+                if is_new {
+                    self.users.push(user.into());
+                }
+                is_new
+            }
+            Showing::Run { user: None } => false,
+        }
+    }
+
+    /// Notes the showings that another worker has seen.
+    pub(crate) fn merge(&mut self, other: &ShownBy) {
+        if other.load {
+            self.note(Showing::Load);
+        }
+        for user in &other.users {
+            self.note(Showing::Run { user: Some(user) });
+        }
+    }
+
+    /// Whether the script is restored for this user.
+    fn admits(&self, user: &str) -> bool {
+        self.load || self.has_run(user)
+    }
+
+    fn has_run(&self, user: &str) -> bool {
+        self.users.iter().any(|name| **name == *user)
+    }
+
+    /// Bytes of memory, apart from its own place.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let names: usize = self.users.iter().map(|user| user.len()).sum();
+        names + self.users.capacity() * size_of::<Box<str>>()
+    }
+}
+
+/// What has become of the scripts of one connection, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded(HashMap<u32, Loading>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loading {
+    /// The configured user may not load it. The user of the link has not tried.
+    Untried,
+    /// It was sent.
+    Sent,
+    /// The user of the link may not load it.
+    Denied,
+}
+
+impl Loaded {
+    /// Whether the script is to be sent on this connection. If so, it is noted as sent.
+    pub(crate) fn begin(&mut self, number: u32) -> bool {
+        let is_due = matches!(self.0.get(&number), None | Some(Loading::Untried));
+        if is_due {
+            self.note(number, Loading::Sent);
+        }
+        is_due
+    }
+
+    /// The server has the script.
+    pub(crate) fn note_loaded(&mut self, number: u32) {
+        self.note(number, Loading::Sent);
+    }
+
+    /// The server has refused the script with this error. After any error but NOPERM it gets the
+    /// script again.
+    pub(crate) fn note_refused(&mut self, number: u32, error: &[u8]) {
+        match error.starts_with(b"-NOPERM") {
+            true => self.note(number, Loading::Denied),
+            false => {
+                self.0.remove(&number);
+            }
+        }
+    }
+
+    /// The connection is another one, or the server has forgotten scripts.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn note(&mut self, number: u32, loading: Loading) {
+        if self.0.len() >= SCRIPTS_LOADED_MAX && !self.0.contains_key(&number) {
+            self.0.clear();
+        }
+        self.0.insert(number, loading);
+    }
+}
+
+impl Engine {
+    /// Has the configured user load a script that a request on this link names, if the user of the
+    /// link needs that. Returns the link on which the session waits for the reply.
+    pub(crate) fn load_as_configured(&mut self, link: Key, pool: u16, name: Name) -> Option<Key> {
+        let state = self.links.get(link)?;
+        let (server, user) = (state.key.server, state.key.user);
+        if user == CONFIGURED {
+            return None;
+        }
+        let script = self.scripts.find(pool, name)?;
+        let number = script.number;
+        if state.loaded.0.contains_key(&number)
+            || !script.shown_by.admits(self.logins.name_of(user))
+        {
+            return None;
+        }
+        let loading = script.loading();
+        let first = self.shared_link(self.first_link(server))?;
+        match self.links.get(first)?.state {
+            // Its requests fail: the server is away for long, or refuses the configured user.
+            State::Resting { .. } => return None,
+            State::Down => self.connect(first),
+            State::Retrying { .. } | State::Connecting { .. } | State::Greeting { .. } => {}
+            State::Up => {
+                let subject = Subject::Script { link, number };
+                if self.begin_question((server, CONFIGURED), subject.clone(), first) {
+                    self.put_ours(first, &loading, Duty::Learn(subject));
+                    self.counters.scripts_sent_along += 1;
+                }
+            }
+        }
+        Some(first)
+    }
+
+    /// The reply to SCRIPT LOAD of the configured user, for requests on this link.
+    pub(crate) fn loaded_as_configured(&mut self, link: Key, number: u32, reply: &[u8]) {
+        if let Some(link) = self.links.get_mut(link) {
+            let loading = match reply.starts_with(b"-") {
+                true => Loading::Untried,
+                false => Loading::Sent,
+            };
+            link.loaded.note(number, loading);
+        }
+    }
+
+    /// Whether the reply to a transaction says NOSCRIPT of a script that cannot be restored, in a
+    /// session that is older than the loss of the scripts.
+    pub(crate) fn has_lost_scripts(
+        &self,
+        link: Key,
+        session: Key,
+        request: &[u8],
+        reply: &[u8],
+    ) -> bool {
+        let (Some(state), Some(session)) = (self.links.get(link), self.sessions.get(session))
+        else {
+            return false;
+        };
+        let is_older = |lost| session.accepted_at <= lost;
+        if !self.scripts.lost_at(state.key.server).is_some_and(is_older) {
+            return false;
+        }
+        let is_lost = |name: &Name| match self.scripts.find(session.pool, *name) {
+            Some(script) => state.loaded.0.get(&script.number) == Some(&Loading::Denied),
+            None => true,
+        };
+        let says_so = |elements: Vec<&[u8]>| {
+            elements
+                .iter()
+                .any(|element| element.starts_with(b"-NOSCRIPT"))
+        };
+        elements_of(reply).is_some_and(says_so) && names_in(request).iter().any(is_lost)
+    }
+
+    /// Closes a session behind the reply that says NOSCRIPT of a lost script.
+    pub(crate) fn close_for_lost_scripts(&mut self, link: Key, key: Key) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        if session.flags.any(Flags::STEPS | Flags::CLOSING) {
+            // Requests of its transaction are executed here, and their replies are still to come.
+            return;
+        }
+        let peer = session.peer.to_string();
+        let server = self.label(link);
+        let reason = format!(
+            "scripts lost: {server} has lost a script since this session connected, and it cannot \
+             be loaded again: the client has to show it anew"
+        );
+        self.counters.sessions_closed_by_us += 1;
+        self.tell(Event::SessionClosed { peer, reason });
+        self.close_when_answered(key);
+    }
+
+    /// A shared link to a server was lost: another process without scripts may be there next.
+    pub(crate) fn note_scripts_lost(&mut self, server: ServerId) {
+        let pool = self.pool_of(server).whole;
+        self.scripts.note_lost(pool, server, self.now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn script_is_restored_for_users_that_have_shown_it() {
+        let mut shown_by = ShownBy::default();
+        assert!(!shown_by.note(Showing::Run { user: None }));
+        assert!(shown_by.note(Showing::Run { user: Some("ann") }));
+        assert!(!shown_by.note(Showing::Run { user: Some("ann") }));
+        assert!(shown_by.admits("ann") && !shown_by.admits("bob"));
+        let mut other = ShownBy::default();
+        other.merge(&shown_by);
+        assert_eq!(other, shown_by);
+        assert!(other.note(Showing::Load));
+        shown_by.merge(&other);
+        assert!(shown_by.admits("bob"));
+    }
+
+    #[test]
+    fn users_of_a_script_are_bounded() {
+        let mut shown_by = ShownBy::default();
+        for number in 0..2 * SCRIPT_USERS_MAX {
+            let user = number.to_string();
+            let is_new = shown_by.note(Showing::Run { user: Some(&user) });
+            assert_eq!(is_new, number < SCRIPT_USERS_MAX);
+        }
+        assert!(shown_by.admits("0") && !shown_by.admits("16"));
+    }
+
+    #[test]
+    fn refused_script_is_sent_again_unless_it_is_denied() {
+        let mut loaded = Loaded::default();
+        assert!(loaded.begin(1) && !loaded.begin(1));
+        loaded.note_refused(1, b"-BUSY a script runs\r\n");
+        assert!(loaded.begin(1));
+        loaded.note_refused(1, b"-NOPERM no\r\n");
+        assert!(!loaded.begin(1));
+        loaded.clear();
+        assert!(loaded.begin(1));
+    }
+}
