@@ -535,10 +535,10 @@ impl Engine {
         }
     }
 
-    /// A user was let in: links of that user to other servers that were refused, or were closed
-    /// with the user's rights, need not rest any longer. A server may refuse the user for good, so
-    /// a refused link takes tokens.
-    fn connect_links_of(&mut self, user: u16) {
+    /// A user was let in: links of that user that were refused, were lost often, or were closed with
+    /// the user's rights, need not rest any longer. A server may refuse the user for good, so a
+    /// refused link takes tokens. The link of a session that was just let in does not.
+    fn connect_links_of(&mut self, user: u16, own: Option<Key>) {
         let rests = |(_, link): &(Key, &Link)| {
             link.key.user == user
                 && link.role == Role::Shared
@@ -551,14 +551,14 @@ impl Engine {
             .map(|(key, link)| (key, link.key.server, link.refusal.is_some()))
             .collect();
         for (key, server, was_refused) in resting {
-            if !was_refused || self.may_connect_refused(server) {
+            if !was_refused || own == Some(key) || self.may_connect_refused(server) {
                 self.connect(key);
             }
         }
     }
 
-    /// The server has agreed, on this link, that a session is this user. `db`: the database that
-    /// the session has selected.
+    /// The server has agreed, on this link, that a session is this user: by AUTH, or within EXEC.
+    /// `db`: the database that the session has selected.
     pub(crate) fn become_user(&mut self, key: Key, link: Key, (user, db): (u16, u32)) {
         let Some(link) = self.links.get_mut(link) else {
             return;
@@ -572,7 +572,10 @@ impl Engine {
             session.flags.remove(Flags::UNAUTHENTICATED);
             self.logins.note_database(db, former, user);
         }
-        self.connect_links_of(user);
+        let session = self.sessions.get(key);
+        let kind = session.map(|session| self.shared_kind_of(session));
+        let own = kind.and_then(|kind| self.shared.get(&kind).copied());
+        self.connect_links_of(user, own);
     }
 
     /// The kind of link that a session rides on.

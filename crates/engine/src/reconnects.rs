@@ -5,7 +5,8 @@
 //!   younger, and it answered a request                connects at once, for one token
 //!   younger, and another link to its server is up     connects at once, for many tokens
 //!   younger, and neither; or the tokens are used up   rests, and requests fail
-//!   refused, and its user has logged in since         connects at once, for many tokens
+//!   rests, and its user logs in, also within EXEC     connects at once
+//!   refused, and its user logs in elsewhere           connects at once, for many tokens
 //! ```
 //!
 //! A server closes a link that it owes too much (`client-output-buffer-limit`,

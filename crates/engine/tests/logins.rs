@@ -602,3 +602,45 @@ fn log_tells_refused_logins_of_an_address() {
     assert_eq!(told, [&expected]);
     assert_eq!(world.engine.counters().logins_refused, 5);
 }
+
+/// The link of a user has been lost so often that it rests. Then the server lets the user in within
+/// a transaction: what the session asks behind it is served, as it is behind a plain AUTH.
+#[test]
+fn login_within_exec_ends_the_rest_of_a_users_link() {
+    let mut world = World::new(settings());
+    let bob = world.accept();
+    world.asks(bob, &["AUTH bob secret"]);
+    let probe = world.connect();
+    world.says(probe, ["+OK\r\n", HELLO].concat());
+    world.asks(bob, &["GET k"]);
+    let mut links = world.connecting();
+    links.iter().for_each(|link| world.up(*link));
+    links.retain(|link| world.sent(*link).contains("GET"));
+    let [link] = links[..] else {
+        panic!("the user has a link");
+    };
+    world.says(link, "$-1\r\n");
+    world.got(bob);
+    loop {
+        world.lose(link);
+        if world.connecting() != [link] {
+            break;
+        }
+        world.up(link);
+    }
+    world.asks(bob, &["GET k"]);
+    assert!(world.got(bob).starts_with("-NOTSENT "));
+    let session = world.accept();
+    world.asks(session, &["MULTI", "AUTH bob secret", "EXEC"]);
+    world.allows_transactions(world.shared);
+    let own = world.connect();
+    assert!(world.sent(own).contains("AUTH"));
+    world.says(own, "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
+    world.asks(session, &["GET k"]);
+    let got = world.got(session);
+    assert_eq!(got, "");
+    assert_eq!(world.connecting(), [link]);
+    world.up(link);
+    assert_eq!(world.sent(link).as_bytes(), requests(&["GET k"]));
+}
