@@ -829,14 +829,17 @@ impl Hub {
         if channel.in_flight == 0 {
             channel.wanted = false;
         }
+        let root = channel.root(key);
         let left_behind = match channel.part {
             Part::Branch {
                 root, is_leaving, ..
             } => self.left_behind_by(root, is_leaving),
             _ => channel.members.clone(),
         };
+        if let Some(root) = root {
+            self.owners.unsettle(root);
+        }
         self.leave_former(key);
-        self.owners.unsettle();
         self.drop_unused(key);
         Ok(left_behind)
     }
@@ -1244,8 +1247,8 @@ impl Hub {
             && line.connected
             && channel.wanted != (channel.claims > 0)
         {
-            if !matches!(channel.part, Part::Whole) {
-                self.owners.unsettle();
+            if let Some(root) = channel.root(key) {
+                self.owners.unsettle(root);
             }
             channel.wanted = !channel.wanted;
             channel.in_flight += 1;
@@ -1387,6 +1390,15 @@ impl Channel {
             left_out: false,
             refused: None,
             told: 0,
+        }
+    }
+
+    /// The root whose branches depend on this channel, which has that key.
+    fn root(&self, key: Key) -> Option<Key> {
+        match self.part {
+            Part::Whole => None,
+            Part::Root { .. } => Some(key),
+            Part::Branch { root, .. } => Some(root),
         }
     }
 

@@ -45,8 +45,11 @@ pub(super) struct Owners {
     pub(super) roots: usize,
     /// The roots of patterns by other names, which servers without their prefix know.
     aliases: HashMap<Arc<[u8]>, Key>,
-    /// Branches may have to come or go.
-    is_unsettled: bool,
+    /// Roots whose branches may have to come or go, some of them more than once. They are looked at
+    /// at the end of the turn, and no others.
+    unsettled: Vec<Key>,
+    /// The same for all roots.
+    is_all_unsettled: bool,
     /// Links to new owners that wait for the branches there, and since when.
     held_links: Vec<(Key, Time)>,
 }
@@ -58,8 +61,9 @@ impl Owners {
         self.servers.is_empty() || servers.any(|owner| owner.server == server)
     }
 
-    pub(super) fn unsettle(&mut self) {
-        self.is_unsettled = true;
+    /// Something has changed about this root, or about one of its branches.
+    pub(super) fn unsettle(&mut self, root: Key) {
+        self.unsettled.push(root);
     }
 
     /// A root is gone.
@@ -82,7 +86,7 @@ impl Hub {
 
     /// Whether the owners of keys have to be looked at.
     pub(crate) fn is_unsettled(&self) -> bool {
-        self.owners.is_unsettled
+        self.owners.is_all_unsettled || !self.owners.unsettled.is_empty()
     }
 
     fn roots(&self) -> impl Iterator<Item = (Key, &Channel)> {
@@ -259,21 +263,28 @@ impl Hub {
 impl Hub {
     /// These servers own keys now.
     pub(crate) fn follow_owners(&mut self, owners: Vec<Owner>, now: Time) {
-        if self.owners.servers == owners && !self.owners.is_unsettled {
-            return;
-        }
+        self.owners.is_all_unsettled |= self.owners.servers != owners;
         self.owners.servers = owners;
-        self.owners.is_unsettled = false;
-        let roots: Vec<Key> = self.roots().map(|(key, _)| key).collect();
-        for root in roots {
+        for root in self.take_unsettled() {
             self.grow(root, now);
             self.end_branches(root);
         }
     }
 
-    /// Looks again, at the end of the turn, which branches have to come or go.
+    /// The roots that are to be looked at, each once.
+    fn take_unsettled(&mut self) -> Vec<Key> {
+        let mut some = std::mem::take(&mut self.owners.unsettled);
+        if std::mem::take(&mut self.owners.is_all_unsettled) {
+            return self.roots().map(|(key, _)| key).collect();
+        }
+        some.sort_unstable();
+        some.dedup();
+        some
+    }
+
+    /// Looks again, at the end of the turn, which branches of all roots have to come or go.
     pub(crate) fn unsettle(&mut self) {
-        self.owners.unsettle();
+        self.owners.is_all_unsettled = true;
     }
 
     /// A claimed root gets a branch at each owner that lacks one.

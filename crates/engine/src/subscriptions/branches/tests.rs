@@ -506,3 +506,37 @@ fn session_waits_for_the_heir_of_a_lost_owner() {
     scene.come_to_rest();
     scene.assert_heard(0);
 }
+
+/// A new subscription costs the same, however many there are: only its own branches are looked at.
+#[test]
+fn subscribing_looks_at_its_own_branches_alone() {
+    let mut scene = Scene::new(1);
+    for line in 0..scene.line_count() {
+        scene.hub.handle_up(line);
+    }
+    let mut looked_at = Vec::new();
+    for number in 0..200 {
+        let name = format!("__keyspace@0__:k{number}");
+        let session = Key {
+            index: number,
+            generation: 1,
+        };
+        let mut subscriber = Subscriber::new(HubId(0));
+        let outcome = scene.hub.subscribe(
+            (session, 0),
+            &mut subscriber,
+            (Kind::Channel, HOME),
+            std::iter::once(name.as_bytes()),
+            Version::Resp2,
+            Time(0),
+        );
+        assert_eq!(outcome, Outcome::Waits);
+        let root = scene.hub.channel(Kind::Channel, name.as_bytes());
+        let unsettled = scene.hub.take_unsettled();
+        assert_eq!(unsettled, Vec::from_iter(root));
+        looked_at.extend(unsettled);
+    }
+    // A new owner concerns all of them.
+    scene.hub.unsettle();
+    assert_eq!(scene.hub.take_unsettled().len(), looked_at.len());
+}
