@@ -600,7 +600,14 @@ impl Engine {
         };
         let is_event = || Push::is_event(beginning).unwrap_or(true);
         let hub = self.hub(hub);
-        let receivers = hub.receivers(line, (kind, name), is_event).to_vec();
+        let name = match hub.strips(line) {
+            true => hub.name_with_prefix(line, (kind, name), beginning),
+            false => Some(name.into()),
+        };
+        let Some(name) = name else {
+            return;
+        };
+        let receivers = hub.receivers(line, (kind, &name), is_event).to_vec();
         for member in receivers {
             let reason = "session-output-hard-bytes: a message is larger";
             self.close_for(member, reason.to_owned());

@@ -213,3 +213,58 @@ fn requests_wait_for_the_notifications_of_a_new_owner() {
         }
     }
 }
+
+/// A notification that is larger than any output ends its subscribers, though its server calls their
+/// pattern by another name. Sessions whose pattern does not match it stay.
+#[test]
+fn too_large_notification_without_its_prefix_ends_its_subscribers() {
+    let mut settings = world::parted(1);
+    settings.limits.session_output_hard_bytes = 64 << 10;
+    let PoolKind::ByPrefix { parts } = &mut settings.pools[0].kind else {
+        panic!("it has parts");
+    };
+    parts[1].strip = true;
+    let mut world = World::new(settings);
+    let patterns = ["__keyspace@*__:k1?", "__keyspace@*__:k1other*"];
+    let sessions = patterns.map(|pattern| {
+        let session = world.accept();
+        world.asks(session, &[&format!("PSUBSCRIBE {pattern}")]);
+        session
+    });
+    let mut last = None;
+    for link in world.connecting() {
+        world.up(link);
+        world.turn(|_| {});
+        let asked = world.asked(link);
+        let names: Vec<String> = asked
+            .iter()
+            .filter_map(|args| args.get(1).cloned())
+            .collect();
+        assert_eq!(names.len(), 2, "{asked:?}");
+        for name in &names {
+            let len = name.len();
+            world.says(
+                link,
+                format!(">3\r\n$10\r\npsubscribe\r\n${len}\r\n{name}\r\n:1\r\n"),
+            );
+        }
+        if world.server_of(link) == 1 {
+            last = Some((link, names));
+        }
+    }
+    let (link, names) = last.expect("the last server is listened to");
+    assert_ne!(names, patterns, "the server does not see the prefix");
+    let payload = "x".repeat(200 << 10);
+    for name in &names {
+        let (len, payload_len) = (name.len(), payload.len());
+        let push = format!(
+            ">4\r\n$8\r\npmessage\r\n${len}\r\n{name}\r\n$16\r\n__keyspace@0__:a\r\n\
+             ${payload_len}\r\n{payload}\r\n"
+        );
+        for part in push.as_bytes().chunks(16 << 10) {
+            world.says(link, part);
+        }
+    }
+    assert_eq!(world.closed_sessions(), sessions[..1]);
+    assert!(world.closed_links().is_empty(), "the link is not to blame");
+}

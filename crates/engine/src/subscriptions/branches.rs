@@ -23,7 +23,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::stripped::{Whole, name_at_server};
+use super::stripped::{Begun, Whole, channel_of, is_for, name_at_server};
 use super::{Channel, HOME, Hub, Kind, NEVER, Part, Wait, What};
 use crate::pool::ServerId;
 use crate::slots::Key;
@@ -127,22 +127,49 @@ impl Hub {
         (kind, name): (Kind, &[u8]),
         push: &[u8],
     ) -> Option<(Arc<[u8]>, Vec<u8>)> {
+        let whole = Whole::read(kind, push, self.unseen_on(line)?)?;
+        let name = self.name_for_sessions((kind, name), whole.channel())?;
+        let push = whole.push(kind, &name)?;
+        Some((name, push))
+    }
+
+    /// The same for the beginning of a push that is too large: the name alone. A pattern whose
+    /// notification has not come as far as the end of its channel counts as matching.
+    pub(crate) fn name_with_prefix(
+        &self,
+        line: u16,
+        (kind, name): (Kind, &[u8]),
+        beginning: &[u8],
+    ) -> Option<Arc<[u8]>> {
+        match channel_of(kind, beginning, self.unseen_on(line)?) {
+            Begun::Channel(channel) => {
+                let name = self.name_for_sessions((kind, name), &channel)?;
+                is_for(kind, &name, &channel).then_some(name)
+            }
+            Begun::Unsaid => self.name_for_sessions((kind, name), name),
+            Begun::Other => None,
+        }
+    }
+
+    /// The prefix that the server of a line does not see.
+    fn unseen_on(&self, line: u16) -> Option<&[u8]> {
         let server = self.lines[usize::from(line)].server;
-        let owner = self
-            .owners
-            .servers
-            .iter()
-            .find(|its| its.server == server)?;
-        let whole = Whole::read(kind, push, &owner.unseen)?;
+        let mut owners = self.owners.servers.iter();
+        let owner = owners.find(|its| its.server == server)?;
+        Some(&owner.unseen)
+    }
+
+    /// The name by which sessions know what a server without their prefix calls by this one.
+    /// `channel`: that of the notification, with the prefix.
+    fn name_for_sessions(&self, (kind, name): (Kind, &[u8]), channel: &[u8]) -> Option<Arc<[u8]>> {
         let root = match kind {
             Kind::Pattern => match self.owners.aliases.get(name) {
                 Some(root) => *root,
                 None => self.channel(kind, name)?,
             },
-            _ => self.channel(kind, whole.channel())?,
+            _ => self.channel(kind, channel)?,
         };
-        let name = &self.channels.get(root)?.name;
-        Some((name.clone(), whole.push(kind, name)?))
+        Some(self.channels.get(root)?.name.clone())
     }
 
     /// Whether the server of a line sees keys without their prefix.

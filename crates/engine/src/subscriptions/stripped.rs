@@ -64,6 +64,48 @@ fn behind_head(pattern: &[u8]) -> Option<(&[u8], &[u8])> {
     Some(pattern.split_at(pattern.len() - rest.len()))
 }
 
+/// What the beginning of a push says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// The channel of a notification, with the prefix.
+    Channel(Vec<u8>),
+    /// It has not come so far.
+    Unsaid,
+    /// It is no notification.
+    Other,
+}
+
+/// The channel in the beginning of a push of a server that does not see the prefix.
+pub(super) fn channel_of(kind: Kind, beginning: &[u8], unseen: &[u8]) -> Begun {
+    let channel = || {
+        let mut rest = line(beginning)?.1;
+        for _ in 0..if kind == Kind::Pattern { 2 } else { 1 } {
+            bulk(&mut rest)?;
+        }
+        bulk(&mut rest)
+    };
+    match channel() {
+        None => Begun::Unsaid,
+        Some(channel) => match channel.and_then(Event::of) {
+            Some(event) => Begun::Channel(with_prefix(&event, unseen)),
+            None => Begun::Other,
+        },
+    }
+}
+
+/// The channel of a notification with the prefix of its key.
+fn with_prefix(event: &Event<'_>, unseen: &[u8]) -> Vec<u8> {
+    match event.is_of_key {
+        true => [event.head, unseen, event.name].concat(),
+        false => [event.head, event.name].concat(),
+    }
+}
+
+/// Whether a notification on this channel is for the subscribers of a channel or pattern.
+pub(super) fn is_for(kind: Kind, name: &[u8], channel: &[u8]) -> bool {
+    kind != Kind::Pattern || matches(name, channel)
+}
+
 /// A notification as a client is to see it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Whole {
@@ -81,14 +123,11 @@ impl Whole {
         let channel = bulk(&mut rest)??;
         let payload = bulk(&mut rest)??;
         let event = Event::of(channel)?;
-        Some(match event.is_of_key {
-            true => Whole {
-                channel: [event.head, unseen, event.name].concat(),
-                payload: payload.to_vec(),
-            },
-            false => Whole {
-                channel: channel.to_vec(),
-                payload: [unseen, payload].concat(),
+        Some(Whole {
+            channel: with_prefix(&event, unseen),
+            payload: match event.is_of_key {
+                true => payload.to_vec(),
+                false => [unseen, payload].concat(),
             },
         })
     }
@@ -101,7 +140,7 @@ impl Whole {
     pub(super) fn push(&self, kind: Kind, name: &[u8]) -> Option<Vec<u8>> {
         let mut push = Vec::new();
         match kind {
-            Kind::Pattern if !matches(name, &self.channel) => return None,
+            _ if !is_for(kind, name, &self.channel) => return None,
             Kind::Pattern => {
                 encode::array(&mut push, 4);
                 encode::bulk(&mut push, b"pmessage");
@@ -202,5 +241,19 @@ mod tests {
         assert_eq!(Whole::read(Kind::Pattern, &said, b"user:"), None);
         let cut = &push(&["message", "__keyevent@0__:set", "12"])[..40];
         assert_eq!(Whole::read(Kind::Channel, cut, b"user:"), None);
+    }
+
+    /// Of a push that is too large, as much as has come tells its channel.
+    #[test]
+    fn beginning_of_a_push_tells_its_channel() {
+        let name = "[_a7]_keyspace@0__:1*";
+        let said = push(&["pmessage", name, "__keyspace@0__:12", "set"]);
+        let begun = |len: usize| channel_of(Kind::Pattern, &said[..len], b"user:");
+        let payload_at = said.len() - "set\r\n".len();
+        assert_eq!(begun(60), Begun::Unsaid);
+        let channel = b"__keyspace@0__:user:12".to_vec();
+        assert_eq!(begun(payload_at), Begun::Channel(channel));
+        let said = push(&["pmessage", "*", "news", "x"]);
+        assert_eq!(channel_of(Kind::Pattern, &said, b"user:"), Begun::Other);
     }
 }
