@@ -698,21 +698,29 @@ mod tests {
         closed.iter().map(|(key, why)| (key.index, *why)).collect()
     }
 
-    /// A client that is about to authenticate holds little, and other sessions give up for it.
+    /// A client that is about to authenticate holds little, and other sessions give up for it. Where
+    /// many of them hold more than all may, the largest ones are closed first, until the rest holds
+    /// half of that.
     #[test]
     fn small_stranger_stays_unless_there_are_many() {
         let mut memory = bounded(1_600_000);
-        memory.note(key(0), stranger(STRANGER_LEAST_BYTES - 1), Time(0));
+        let small = STRANGER_LEAST_BYTES - 1;
+        memory.note(key(0), stranger(small), Time(0));
         memory.note(key(1), stranger(STRANGER_LEAST_BYTES), Time(0));
         memory.note(key(2), output(2_000_000), Time(0));
         let all = [(1, Reason::Stranger), (2, Reason::OwedMost)];
         assert_eq!(closed(&memory, 2_010_000, Time(0)), all);
         for index in 3..40 {
-            memory.note(key(index), stranger(STRANGER_LEAST_BYTES - 1), Time(0));
+            memory.note(key(index), stranger(small), Time(0));
         }
+        // Of 38 small ones and one more, 12 have room in 50,000 bytes.
+        assert_eq!(memory.strangers_max(), 100_000);
+        assert_eq!(50_000 / small, 12);
         let closed = closed(&memory, 2_010_000, Time(0));
-        let strangers = closed.iter().filter(|(_, why)| *why == Reason::Stranger);
-        assert!((10..38).contains(&strangers.count()), "{closed:?}");
+        let (strangers, others) = closed.split_at(38 + 1 - 12);
+        assert_eq!(strangers[0], (1, Reason::Stranger));
+        assert!(strangers.iter().all(|(_, why)| *why == Reason::Stranger));
+        assert_eq!(others, [(2, Reason::OwedMost)]);
     }
 
     /// The bytes on links, which only the worker counts, are enough to make memory short.
