@@ -314,3 +314,69 @@ fn server_that_closes_at_the_questions_is_not_asked_again() {
     world.says(again, "$1\r\nv\r\n");
     assert_eq!(world.got(session), "$1\r\nv\r\n");
 }
+
+/// A server, or a proxy before it, answers HELLO and says nothing to CONFIG GET. That costs the first
+/// connection the time to connect, and no other one: the server is not asked again for a minute.
+#[test]
+fn silence_at_the_questions_costs_one_attempt() {
+    let settings = asking();
+    let connect_ms = settings.timeouts.connect_ms;
+    let mut world = World::unconnected(world::worker(0, 1), settings);
+    let session = world.accept();
+    world.asks(session, &["GET a"]);
+    let mut silences = 0;
+    let mut attempts = vec![world.shared];
+    let mut waited_ms = 0;
+    let link = loop {
+        for link in attempts {
+            world.sent(link);
+            world.turn(|engine| engine.handle_link_up(link));
+            world.says(link, HELLO);
+            silences += world
+                .asked(link)
+                .iter()
+                .filter(|one| one[0] == "CONFIG")
+                .count()
+                / 2;
+        }
+        let up = |event: &Event| matches!(event, Event::LinkUp { .. });
+        if world.events.iter().any(up) {
+            break world.shared;
+        }
+        world.wait_ms(50);
+        waited_ms += 50;
+        assert!(waited_ms < 3 * connect_ms, "it never comes up");
+        attempts = world.connecting();
+    };
+    assert_eq!(silences, 1);
+    assert!(waited_ms <= connect_ms + 500, "{waited_ms} ms");
+    world.got(session);
+    world.asks(session, &["GET a"]);
+    world.wait_ms(1);
+    world.says(link, "$1\r\nv\r\n");
+    assert!(world.got(session).ends_with("$1\r\nv\r\n"));
+    // It costs a later connection nothing.
+    for _ in 0..5 {
+        world.wait_ms(2_000);
+        world.sent(link);
+        world.lose(link);
+        assert_eq!(world.connecting(), [link]);
+        world.turn(|engine| engine.handle_link_up(link));
+        assert_eq!(world.asked(link).len(), 1);
+        world.says(link, HELLO);
+        world.asks(session, &["GET a"]);
+        assert_eq!(world.asked(link).len(), 1, "it is up");
+        world.says(link, "$1\r\nv\r\n");
+    }
+    // After a minute it is asked again, and that costs no more.
+    world.wait_ms(60_000);
+    world.lose(link);
+    world.connecting();
+    world.turn(|engine| engine.handle_link_up(link));
+    assert_eq!(world.asked(link).len(), 3);
+    world.says(link, HELLO);
+    world.wait_ms(connect_ms + 500);
+    assert_eq!(world.connecting(), [link]);
+    world.turn(|engine| engine.handle_link_up(link));
+    assert_eq!(world.asked(link).len(), 1);
+}
