@@ -517,7 +517,7 @@ impl Engine {
         match login.hello {
             Some(hello) => {
                 let steps = [Step::request(hello)].into();
-                self.begin_steps(entry.session, steps, entry.silent);
+                self.begin_steps(entry.session, steps, (entry.silent, entry.at_ms));
                 self.pass_on(entry, b"");
             }
             None => self.pass_on(entry, &said),

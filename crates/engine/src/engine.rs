@@ -22,6 +22,7 @@ use respool_protocol::encode::Version;
 use respool_protocol::fan::{Merger, Split};
 use respool_protocol::request::Scanner;
 
+use crate::arrivals::Arrivals;
 use crate::auth::{CONFIGURED, Logins};
 use crate::bounds::Bounds;
 use crate::buffer::{Spare, shrink};
@@ -217,6 +218,10 @@ pub struct Engine {
     pub(crate) now: Time,
     /// The same as ledgers keep it.
     pub(crate) now_ms: u32,
+    /// When the requests that are being placed were read, [`Time::stamp_ms`]. It differs from
+    /// `now_ms` while requests that have waited are placed.
+    pub(crate) asked_ms: u32,
+    pub(crate) arrivals: Arrivals,
     pub(crate) pools: Pools,
     pub(crate) servers: Vec<Server>,
     pub(crate) sessions: Slots<Session>,
@@ -444,6 +449,8 @@ impl Engine {
             servers,
             now,
             now_ms: now.stamp_ms(),
+            asked_ms: now.stamp_ms(),
+            arrivals: Arrivals::default(),
             sessions: Slots::new(),
             links: Slots::new(),
             shared: HashMap::new(),
@@ -542,6 +549,7 @@ impl Engine {
         debug_assert!(now >= self.now, "time runs back");
         self.now = now;
         self.now_ms = now.stamp_ms();
+        self.asked_ms = self.now_ms;
         self.memory.begin_turn(self.held_bytes);
         self.take_put_off();
     }
@@ -897,7 +905,9 @@ impl Engine {
         session.held.extend_from_slice(bytes);
         self.held_bytes += bytes.len();
         if session.flags.any(Flags::HOLD) {
+            let len = session.held.len();
             self.reading.push(key);
+            self.note_arrival(key, self.now_ms, len);
         }
         self.weigh(key);
     }
@@ -911,16 +921,20 @@ impl Engine {
         if session.is_caught_up() {
             self.note_return(key);
         }
-        let used = self.take_requests(key, &held);
+        let used = self.take_waiting(key, &held);
         self.held_bytes -= held.len();
         match self.sessions.get_mut(key) {
             Some(session) if used < held.len() && !session.flags.any(Flags::CLOSING) => {
                 held.drain(..used);
                 shrink(&mut held);
                 self.held_bytes += held.len();
+                let (len, is_held) = (held.len(), session.flags.any(Flags::HOLD));
                 session.held = held;
                 if used > 0 {
                     self.memory.restart(key);
+                }
+                if is_held {
+                    self.note_arrival(key, self.now_ms, len);
                 }
             }
             _ => self.spare.give(held),
@@ -936,6 +950,9 @@ impl Engine {
             }
             session.flags |= reason;
             self.reading.push(key);
+            if reason.any(Flags::HOLD_BY_CLIENT) {
+                self.arrivals.forget(key);
+            }
         }
     }
 

@@ -480,7 +480,7 @@ impl Engine {
                     session.rare().redirect_found = Some(Found { to, is_here });
                 }
                 let steps = [Step::request(request)].into();
-                self.begin_steps(asked.session, steps, asked.silent);
+                self.begin_steps(asked.session, steps, (asked.silent, asked.at.stamp_ms()));
             }
             _ if asked.silent => {}
             Form::Lines(named) => {

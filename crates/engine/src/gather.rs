@@ -449,7 +449,7 @@ impl Engine {
                 len: bytes.len() as u32,
                 class: Class::of(reads),
                 duty: true,
-                ..Entry::of(key, seq, self.now_ms)
+                ..Entry::of(key, seq, self.asked_ms)
             };
             let duty = Duty::Part {
                 index: index as u16,

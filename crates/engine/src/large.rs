@@ -266,7 +266,7 @@ impl Engine {
                 state.ledger.push_back(Entry {
                     duty: duty.is_some(),
                     silent,
-                    ..Entry::of(key, seq, self.now.stamp_ms())
+                    ..Entry::of(key, seq, self.asked_ms)
                 });
                 state.duties.extend(duty);
                 state.end_streaming();

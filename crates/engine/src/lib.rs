@@ -13,6 +13,7 @@
 )]
 
 pub mod address_map;
+mod arrivals;
 mod auth;
 mod belief;
 mod bounds;

@@ -313,7 +313,7 @@ impl Engine {
             len: request.len() as u32,
             duty: true,
             silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
-            ..Entry::of(key, session.take_seq(), self.now.stamp_ms())
+            ..Entry::of(key, session.take_seq(), self.asked_ms)
         };
         self.login_probes.queue.push_back(Attempt {
             server,
@@ -386,6 +386,7 @@ impl Engine {
                 return;
             };
             self.counters.timeouts += 1;
+            self.arrivals.count(attempt.entry.session);
             self.login_was_right(attempt.login.claim);
             let server = self.server(attempt.server).label.clone();
             let server = &server;

@@ -19,8 +19,9 @@ use crate::slots::Key;
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tunnel {
-    /// MONITOR was sent, by somebody who wants to be told that it is on, or not.
-    Asked { silent: bool },
+    /// MONITOR was put on the link. `silent`: its client wants no reply. `at_ms`: when the request
+    /// was read, [`crate::time::Time::stamp_ms`].
+    Asked { silent: bool, at_ms: u32 },
     /// The server has agreed, and owes so many replies.
     Open { owed: u32 },
     /// QUIT was sent.
@@ -49,7 +50,8 @@ impl Engine {
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
         let link = session.link;
         if let Some(link) = self.links.get_mut(link) {
-            link.tunnel = Some(Tunnel::Asked { silent });
+            let at_ms = self.asked_ms;
+            link.tunnel = Some(Tunnel::Asked { silent, at_ms });
             link.begin_streaming();
             link.stream(request.bytes, self.now);
         }
@@ -216,7 +218,7 @@ impl Engine {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
-        let silent = link.tunnel == Some(Tunnel::Asked { silent: true });
+        let silent = matches!(link.tunnel, Some(Tunnel::Asked { silent: true, .. }));
         link.tunnel = agreed.then_some(Tunnel::Open { owed: 0 });
         if !silent {
             self.push_to(by, reply);

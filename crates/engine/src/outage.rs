@@ -64,7 +64,7 @@ impl Engine {
             // Logins wait in their queue, see [`crate::login_probe`].
             Role::Emergency { .. } | Role::Sentinel | Role::Probe | Role::Spare => false,
         };
-        may && self.holds_requests(link.key.server)
+        may && self.holds_requests(link.key.server) && !self.is_link_expired(link)
     }
 
     /// Whether requests wait for a server that is away.

@@ -152,7 +152,7 @@ impl Engine {
         let outcome = match refused {
             Some(reply) => Outcome::Reply(reply),
             None => {
-                let now = self.now;
+                let now = self.asked_at();
                 let seq = self.sessions.get_mut(key)?.next_seq;
                 let hub = self.hub(subscriber.hub);
                 let who = (key, seq);
@@ -889,6 +889,7 @@ impl Engine {
         while let Some((line, done)) = self.hub(hub).poll_late(now, limit_ms) {
             self.counters.timeouts += 1;
             self.counters.failed_not_sent += 1;
+            self.arrivals.count(done.session);
             let away = self.away_error_of(Entry::of(done.session, done.seq, 0));
             let line = self.hub(hub).line(line);
             let (server, link) = (line.server, line.link);

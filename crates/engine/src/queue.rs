@@ -64,17 +64,20 @@ impl Engine {
     /// The next request of a session waits for links that other sessions hold. Its deadline is set,
     /// unless it waits already.
     pub(crate) fn begin_to_wait(&mut self, key: Key) {
-        self.begin_to_wait_for(key, u32::MAX);
+        self.begin_to_wait_until(key, None);
     }
 
     /// The same, for so many milliseconds at the most.
     pub(crate) fn begin_to_wait_for(&mut self, key: Key, most_ms: u32) {
-        let ms = match self.settings.timeouts.request_ms {
-            0 => most_ms,
-            request_ms => request_ms.min(most_ms),
-        };
-        if ms < u32::MAX && self.deadline_of(key).is_none() {
-            self.set_gives_up_at(key, Some(self.now.plus_ms(ms)));
+        self.begin_to_wait_until(key, Some(self.now.plus_ms(most_ms)));
+    }
+
+    fn begin_to_wait_until(&mut self, key: Key, own: Option<Time>) {
+        let request_ms = self.settings.timeouts.request_ms;
+        let deadline = (request_ms > 0).then(|| self.asked_at().plus_ms(request_ms));
+        let at = [own, deadline].into_iter().flatten().min();
+        if at.is_some() && self.deadline_of(key).is_none() {
+            self.set_gives_up_at(key, at);
         }
     }
 

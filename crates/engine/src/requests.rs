@@ -324,7 +324,7 @@ impl Engine {
             let entry = Entry {
                 len: bytes.len() as u32,
                 class,
-                ..Entry::of(key, seq, self.now_ms)
+                ..Entry::of(key, seq, self.asked_ms)
             };
             link.push(entry, bytes);
             self.counters.link_requests += 1;
@@ -374,7 +374,7 @@ impl Engine {
             let first = Entry {
                 len: len as u32,
                 class: *class,
-                ..Entry::of(key, seq, self.now_ms)
+                ..Entry::of(key, seq, self.asked_ms)
             };
             link.push_alike(first, count, &input[..used]);
             self.counters.requests += u64::from(count);
@@ -456,7 +456,7 @@ impl Engine {
             let entry = Entry {
                 len: len as u32,
                 class: *class,
-                ..Entry::of(key, seq, self.now_ms)
+                ..Entry::of(key, seq, self.asked_ms)
             };
             link.push(entry, bytes);
             if !link.listed {
@@ -905,7 +905,7 @@ impl Engine {
             // Of code that is answered there, note is taken.
             duty: silent || !simple || state.key.lane == CODE_LANE,
             silent,
-            ..Entry::of(key, seq, self.now.stamp_ms())
+            ..Entry::of(key, seq, self.asked_ms)
         };
         if entry.duty {
             state.push_with(entry, bytes, duty);
@@ -975,7 +975,7 @@ impl Engine {
             len: bytes.len() as u32,
             duty: true,
             silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
-            ..Entry::of(key, session.take_seq(), self.now.stamp_ms())
+            ..Entry::of(key, session.take_seq(), self.asked_ms)
         };
         state.push_with(entry, bytes, duty);
         self.counters.link_requests += 1;

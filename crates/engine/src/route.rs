@@ -173,7 +173,7 @@ impl Engine {
         let entry = Entry {
             len: bytes.len() as u32,
             class,
-            ..Entry::of(key, session.take_seq(), self.now_ms)
+            ..Entry::of(key, session.take_seq(), self.asked_ms)
         };
         link.push(entry, bytes);
         self.counters.link_requests += 1;

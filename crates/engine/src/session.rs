@@ -184,6 +184,15 @@ impl Flags {
         .with(Flags::HOLD_LINK)
         .with(Flags::HOLD_PAUSE)
         .with(Flags::HOLD_ROOM);
+    /// Those that end by its client's doing, by memory that is there again, or by CLIENT UNPAUSE.
+    pub(crate) const HOLD_BY_CLIENT: Flags = Flags::HOLD_OUTPUT
+        .with(Flags::HOLD_MEMORY)
+        .with(Flags::HOLD_PAUSE);
+    /// Why the bytes that it holds do not begin with a request to be placed.
+    pub(crate) const MID_REQUEST: Flags = Flags::STREAMING
+        .with(Flags::SWALLOWING)
+        .with(Flags::STEPS)
+        .with(Flags::TUNNEL);
     /// Why its bytes are not scanned for requests.
     pub(crate) const NOT_SCANNED: Flags = Flags::HOLD
         .with(Flags::CLOSING)
@@ -418,6 +427,8 @@ pub(crate) struct Rare {
     /// What is left of its last request, and whether that gets no reply.
     pub(crate) steps: VecDeque<Step>,
     pub(crate) steps_silent: bool,
+    /// When that request was read, [`Time::stamp_ms`].
+    pub(crate) steps_asked_ms: u32,
     /// It waits for a link to wait on, until then.
     pub(crate) gives_up_at: Option<(u32, Time)>,
     /// Requests of which several servers have a part.

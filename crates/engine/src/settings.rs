@@ -83,10 +83,9 @@ pub enum LostSubscriptions {
 /// Deadlines, in milliseconds; 0 switches one off where its text says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From when a request gets its place on a link to its reply. At it the client gets an error
-    /// that says whether the request was sent; a reply that comes later is dropped. 0: no deadline.
-    /// What a session sends while it is held has no place yet; how long that lasts is bounded by
-    /// `link_stall_ms`.
+    /// From when a request is read to its reply. At it the client gets an error that says whether
+    /// the request was sent; a reply that comes later is dropped. 0: no deadline. A wait for the
+    /// client, for the end of CLIENT PAUSE or for replies in front that come does not count.
     pub request_ms: u32,
     /// For a connection to a server, with its handshake.
     pub connect_ms: u32,

@@ -68,7 +68,13 @@ impl Step {
 impl Engine {
     /// Puts steps in front of those that a session has; they are taken as soon as everything that
     /// it asked is answered. It must be waiting for that. `silent`: it wants none of the replies.
-    pub(crate) fn begin_steps(&mut self, key: Key, steps: VecDeque<Step>, silent: bool) {
+    /// `asked_ms`: when their request was read, [`crate::time::Time::stamp_ms`].
+    pub(crate) fn begin_steps(
+        &mut self,
+        key: Key,
+        steps: VecDeque<Step>,
+        (silent, asked_ms): (bool, u32),
+    ) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
@@ -77,6 +83,7 @@ impl Engine {
         self.held_bytes += steps.iter().map(Step::held_bytes).sum::<usize>();
         let rare = session.rare();
         rare.steps_silent = silent;
+        rare.steps_asked_ms = asked_ms;
         for step in steps.into_iter().rev() {
             rare.steps.push_front(step);
         }
@@ -84,6 +91,12 @@ impl Engine {
 
     /// Takes a session's steps until one has to wait.
     pub(crate) fn take_steps(&mut self, key: Key) {
+        let asked_ms = self
+            .sessions
+            .get_mut(key)
+            .map(|its| its.rare().steps_asked_ms);
+        let asked_ms = asked_ms.unwrap_or(self.now_ms);
+        let mut is_late = self.arrivals.take_step(key) && self.is_expired(asked_ms);
         loop {
             let Some(session) = self.sessions.get_mut(key) else {
                 return;
@@ -104,13 +117,20 @@ impl Engine {
                 }
                 Step::Request { request, within } => {
                     session.rare().within = within;
+                    if std::mem::take(&mut is_late) {
+                        self.expire_one(key, Some(request.id), asked_ms);
+                        continue;
+                    }
+                    self.asked_ms = asked_ms;
                     let placed = self.answer_step(key, &request, within);
+                    self.asked_ms = self.now_ms;
                     if placed == Placed::Wait
                         && let Some(session) = self.sessions.get_mut(key)
                     {
                         self.held_bytes += request.bytes.len();
                         let step = Step::Request { request, within };
                         session.rare().steps.push_front(step);
+                        self.arrivals.wait_with_step(key);
                     }
                 }
             }

@@ -300,7 +300,7 @@ impl Engine {
     }
 
     /// A transaction ends without having been sent; its client gets this reply.
-    fn leave_transaction(&mut self, key: Key, reply: &[u8]) -> Placed {
+    pub(crate) fn leave_transaction(&mut self, key: Key, reply: &[u8]) -> Placed {
         let mut unwatch = Vec::new();
         encode::request(&mut unwatch, &["UNWATCH"]);
         let placed = match self.watches(key) {
@@ -758,7 +758,7 @@ impl Engine {
         let given_up = entry.session == Key::NOBODY;
         let db = woven.within.db;
         if !woven.steps.is_empty() && !given_up {
-            self.begin_steps(key, woven.steps, entry.silent);
+            self.begin_steps(key, woven.steps, (entry.silent, entry.at_ms));
         }
         let session = self.sessions.get_mut(key);
         if let Some(session) = session.filter(|session| session.db != db)

@@ -14,6 +14,7 @@ use crate::failure::{self, Cause, Fate};
 use crate::greeting::Greeted;
 use crate::limits::{LINK_UNUSED_MS, REFUSED_LINKS_MAX};
 use crate::link::{Link, Role, Sends, State, Streaming};
+use crate::monitor::Tunnel;
 use crate::requests::wants_password;
 use crate::session::{Flags, Session};
 use crate::settings::AwayError;
@@ -606,6 +607,7 @@ impl Engine {
         self.tick_questions();
         self.tick_lessons();
         self.tick_waiters();
+        self.tick_arrivals();
         self.tick_holders();
         self.tick_slow_readers();
         self.tick_hubs();
@@ -762,10 +764,11 @@ impl Engine {
         let Some(link) = self.links.get(key) else {
             return;
         };
-        if link.is_one_requests() && !link.is_up() && link.ledger.front().is_some_and(expired) {
-            // Its bytes cannot be told from each other: the only way not to send them is not to
-            // connect.
+        if !link.is_up() && self.is_link_expired(link) {
             return self.lose_link(key, &format!("not connected within {request_ms} ms"));
+        }
+        if matches!(link.tunnel, Some(Tunnel::Asked { .. })) && self.is_link_expired(link) {
+            return self.lose_link(key, &format!("no reply to MONITOR within {request_ms} ms"));
         }
         if let Some(link) = self.links.get_mut(key).filter(|link| !link.is_up()) {
             for entry in link.take_unsent(expired) {
@@ -834,8 +837,9 @@ impl Engine {
     }
 
     /// A request has had its time.
-    fn give_up(&mut self, link: Key, entry: Entry, fate: Fate) {
+    pub(crate) fn give_up(&mut self, link: Key, entry: Entry, fate: Fate) {
         self.counters.timeouts += 1;
+        self.arrivals.count(entry.session);
         let server = self.label(link).to_owned();
         let limit_ms = self.settings.timeouts.request_ms;
         let server = &server;

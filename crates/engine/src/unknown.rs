@@ -670,7 +670,8 @@ impl Engine {
         let subject = ((kind.server, kind.user), subject);
         let asked = self.learned.asking.get(&subject).copied();
         let since = asked.map_or(self.now, |(_, since)| since);
-        let is_late = self.learned.is_late(&subject.0, since, self.now);
+        let is_late =
+            self.learned.is_late(&subject.0, since, self.now) || self.is_expired(self.asked_ms);
         let link = match asked {
             Some((link, _)) => link,
             // A late server may be well again: it is asked, and its answer ends the doubt.

@@ -856,9 +856,11 @@ pub(crate) static OPTIONS: &[Opt] = &[
             &mut values.timeouts.request_ms
         }),
         value: "TIME",
-        brief: "From when a request gets its place on a link to its reply",
+        brief: "From when a request is read to its reply",
         more: "At it, the client gets an error that says whether the request was sent to the \
-               server. A reply that comes later is dropped; the link that it comes on lives on.",
+               server. A reply that comes later is dropped; the link that it comes on lives on. \
+               Whatever the request waits for before it is sent takes of this time: a link, its \
+               greeting, an answer about rights.",
         example: "2s",
         ..OPTION
     },
