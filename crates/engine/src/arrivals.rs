@@ -170,6 +170,11 @@ impl Engine {
 
     /// Answers requests that have waited until their deadline; returns how many bytes they are.
     fn expire(&mut self, key: Key, old: &[u8], at_ms: u32) -> usize {
+        // The session's own scanner may stand in the middle of the first request.
+        let partial = self.sessions.get_mut(key).and_then(|its| its.partial.take());
+        if let Some(partial) = partial {
+            self.held_bytes -= partial.held_bytes();
+        }
         let mut scanner = Scanner::default();
         let mut used = 0;
         while let Some(rest) = old.get(used..).filter(|rest| !rest.is_empty()) {
@@ -188,7 +193,9 @@ impl Engine {
             if session.flags.any(other) {
                 break;
             }
-            if id.is_some_and(needs_no_server) {
+            // What is queued is not asked before EXEC, which says that it is late.
+            let is_queued = session.flags.any(Flags::IN_MULTI) && id != Some(id::EXEC);
+            if is_queued || id.is_some_and(needs_no_server) {
                 let bytes = rest.get(..len).unwrap_or(rest);
                 let taken = self.take_asked_at(key, bytes, at_ms);
                 used += taken;
