@@ -116,6 +116,8 @@ pub(crate) enum Duty {
     },
     /// Own: asks the server for its role.
     Role,
+    /// Own: asks a server for its limits, see [`crate::reply_room`].
+    Limits,
     /// Own: asks a node for all nodes, because it named an unknown one, with two requests.
     /// `shards`: the first reply.
     Nodes { shards: Option<Vec<u8>> },
@@ -452,6 +454,7 @@ impl Engine {
                 proof,
             } => self.settle_proof(key, (session, seq), proof, reply),
             Duty::Role => self.take_role(key, reply),
+            Duty::Limits => self.take_limit_answer(key, reply),
             Duty::Nodes { shards } => self.take_nodes(key, &shards.unwrap_or_default(), reply),
             Duty::Poll(before) => self.settle_poll(entry, before, reply),
             Duty::Wait(waiting) => self.settle_wait(key, entry, *waiting, reply),

@@ -20,7 +20,8 @@
 //!
 //! A *careful* link has brought large replies lately. Its requests take the slow path, one by one,
 //! so not even a pipeline passes the bound. A full careful link opens again once all its replies
-//! have come: Valkey 9.1 counts large values that it has sent until its whole buffer is sent. Large
+//! have come: Valkey 9.1 counts large values that it has sent until its whole buffer is sent. Then
+//! the sessions that have waited are first, in their order, and later ones wait behind them. Large
 //! readers move to links apart ([`crate::slow_readers`]), so the link of all others is careful for
 //! seconds only.
 //!
@@ -31,10 +32,12 @@ use respool_protocol::encode;
 use respool_protocol::value::Value;
 
 use crate::auth::CONFIGURED;
+use crate::duty::Duty;
 use crate::engine::{Engine, Event};
 use crate::limits::{LARGE_READER_LINKS, Limits};
 use crate::link::{Link, Role, State};
 use crate::pool::ServerId;
+use crate::requests::Blocked;
 use crate::session::Flags;
 use crate::slots::Key;
 use crate::slow_readers::EVERYBODYS;
@@ -43,6 +46,9 @@ use crate::time::Time;
 /// The options of a server that hold its limits.
 const OUTPUT: &str = "client-output-buffer-limit";
 const CLIENTS: &str = "maxmemory-clients";
+/// What the server is asked for. One before 7.0 takes one name or pattern, and does not know
+/// `maxmemory-clients`.
+const QUESTIONS: [&str; LimitQuestions::REPLIES as usize] = [OUTPUT, "maxmemory*"];
 
 /// The size that replies are taken to have before any has come.
 const UNSEEN_REPLY_BYTES: u64 = 4 << 20;
@@ -56,6 +62,9 @@ const AGED_EVERY_MS: u64 = 1_000;
 const REQUESTS_PER_READ: u64 = 2_048;
 /// How long a server that refuses to tell its limits is not asked again, milliseconds.
 const REFUSED_MS: u64 = 60_000;
+/// How often a server that has told its limits is asked again, milliseconds. CONFIG SET may change
+/// them while the links stay.
+const ASKED_EVERY_MS: u64 = 60_000;
 /// If a link is lost that was owed so many bytes, its server's unknown limit is a possible cause.
 const SUSPECT_BYTES: u64 = 8 << 20;
 
@@ -90,7 +99,11 @@ impl ServerLimits {
 pub(crate) struct Known {
     /// `None`: it has not told them.
     limits: Option<ServerLimits>,
+    /// When it was last asked.
+    asked_at: Time,
     refused_at: Option<Time>,
+    /// Questions on a link that is up.
+    questions: Option<LimitQuestions>,
 }
 
 impl Known {
@@ -98,6 +111,13 @@ impl Known {
     fn is_to_ask(&self, now: Time) -> bool {
         self.refused_at
             .is_none_or(|at| now.since_ms(at) >= REFUSED_MS)
+    }
+
+    /// Whether the server is asked on a link that is up.
+    fn is_to_ask_again(&self, now: Time) -> bool {
+        self.limits.is_some()
+            && self.is_to_ask(now)
+            && now.since_ms(self.asked_at) >= ASKED_EVERY_MS
     }
 }
 
@@ -115,13 +135,19 @@ impl LimitQuestions {
 
     /// Appends the questions to a greeting with so many replies.
     pub(crate) fn ask(out: &mut Vec<u8>, before: u32) -> LimitQuestions {
-        encode::request(out, &["CONFIG", "GET", OUTPUT]);
-        // A server before 7.0 takes one name or pattern, and does not know this one.
-        encode::request(out, &["CONFIG", "GET", "maxmemory*"]);
+        for option in QUESTIONS {
+            encode::request(out, &["CONFIG", "GET", option]);
+        }
         LimitQuestions {
             before,
             answers: Vec::new(),
         }
+    }
+
+    /// Takes an answer on a link that is up. Returns whether it was the last one.
+    fn take_next(&mut self, reply: &[u8]) -> bool {
+        self.answers.push(Value::read(reply).unwrap_or(Value::Null));
+        self.answers.len() >= Self::REPLIES as usize
     }
 
     /// Takes a reply to the greeting, after `came` others. Returns whether it was an answer.
@@ -202,6 +228,8 @@ pub(crate) struct ReplyRoom {
     coming: u64,
     /// Requests of a careful link since it owed nothing.
     placed: usize,
+    /// Sessions that were woken for this room and have not used it.
+    woken: Vec<Key>,
     /// Whether the link is closed because of this.
     is_full: bool,
     /// Whether it was closed because of this since it was last aged.
@@ -224,6 +252,7 @@ impl ReplyRoom {
             guess: UNSEEN_REPLY_BYTES,
             coming: 0,
             placed: 0,
+            woken: Vec::new(),
             is_full: false,
             was_full: false,
             aged_at: now,
@@ -304,6 +333,20 @@ impl ReplyRoom {
         self.placed = if owed == 0 { 1 } else { self.placed + 1 };
     }
 
+    /// Whether a session may ask before others, on a careful link that owes `owed` replies. A session
+    /// that was woken may, once. Another one may if none waits, and if there is room for all that
+    /// were woken.
+    fn admits(&mut self, session: Key, owed: usize, others_wait: bool) -> bool {
+        let placed = if owed == 0 { 0 } else { self.placed };
+        self.use_turn(session) || !others_wait && placed + self.woken.len() < self.replies_max
+    }
+
+    /// A session that was woken needs its room no more. Returns whether it had any.
+    fn use_turn(&mut self, session: Key) -> bool {
+        let at = self.woken.iter().position(|woken| *woken == session);
+        at.map(|at| self.woken.remove(at)).is_some()
+    }
+
     /// Whether a careful link has been given as many requests as it may before it owes nothing.
     #[inline]
     fn is_spent(&self) -> bool {
@@ -313,6 +356,7 @@ impl ReplyRoom {
     /// The connection is lost, and the reply that was coming with it.
     pub(crate) fn forget_part(&mut self) {
         self.coming = 0;
+        self.woken.clear();
     }
 
     /// The link owes as many replies as it may.
@@ -415,11 +459,57 @@ impl Engine {
         let State::Greeting { greeting, .. } = &mut link.state else {
             return;
         };
-        let Some(questions) = greeting.take_limits() else {
+        if let Some(questions) = greeting.take_limits() {
+            self.learn_limits(id, &questions);
+        }
+    }
+
+    /// A tick: servers are asked again for their limits.
+    pub(crate) fn tick_limits(&mut self) {
+        if !self.settings.asks_output_limits {
+            return;
+        }
+        for at in 0..self.servers.len() {
+            let id = ServerId(at as u16);
+            let link = self.shared.get(&self.first_link(id)).copied();
+            let answers = |link: &Link| link.is_up() && link.takes && link.paused.is_none();
+            let up = link.filter(|link| self.links.get(*link).is_some_and(answers));
+            let now = self.now;
+            let known = &mut self.servers[at].reply_limits;
+            let Some(link) = up.filter(|_| known.is_to_ask_again(now)) else {
+                continue;
+            };
+            known.asked_at = now;
+            known.questions = Some(LimitQuestions::ask(&mut Vec::new(), 0));
+            for option in QUESTIONS {
+                let mut question = Vec::new();
+                encode::request(&mut question, &["CONFIG", "GET", option]);
+                self.put_ours(link, &question, Duty::Limits);
+            }
+        }
+    }
+
+    /// A server has answered one of these questions.
+    pub(crate) fn take_limit_answer(&mut self, key: Key, reply: &[u8]) {
+        let Some(id) = self.links.get(key).map(|link| link.key.server) else {
             return;
         };
+        let known = &mut self.servers[usize::from(id.0)].reply_limits;
+        if let Some(mut questions) = known.questions.take() {
+            match questions.take_next(reply) {
+                true => self.learn_limits(id, &questions),
+                false => known.questions = Some(questions),
+            }
+        }
+    }
+
+    /// A server has answered the questions about its limits.
+    fn learn_limits(&mut self, id: ServerId, questions: &LimitQuestions) {
         let now = self.now;
         let known = &mut self.servers[usize::from(id.0)].reply_limits;
+        known.asked_at = now;
+        // The answers to earlier questions are older.
+        known.questions = None;
         let Some(limits) = questions.limits() else {
             // A server that is busy tells them on the next link.
             known.refused_at = questions.is_refused().then_some(now);
@@ -518,17 +608,37 @@ impl Engine {
         }
     }
 
-    /// A link is about to be given a request.
-    pub(crate) fn note_careful_request(&mut self, key: Key) {
-        if let Some(link) = self.links.get_mut(key)
-            && link.reply_room.is_careful()
-        {
-            link.reply_room.note_request(link.ledger.len());
+    /// A link is about to be given a request of a session. If the link is careful and others have
+    /// waited longer for its room, the session waits.
+    pub(crate) fn take_careful_turn(&mut self, session: Key, key: Key) -> Result<(), Blocked> {
+        let careful = |link: &&mut Link| link.reply_room.is_careful();
+        let Some(link) = self.links.get_mut(key).filter(careful) else {
+            return Ok(());
+        };
+        let (owed, others_wait) = (link.ledger.len(), !link.waiters.is_empty());
+        if link.role == Role::Shared && !link.reply_room.admits(session, owed, others_wait) {
+            return Err(self.wait_for_reply_room(session, key));
         }
+        link.reply_room.note_request(owed);
+        Ok(())
+    }
+
+    /// A session waits for room on a link. One that was woken in vain keeps its turn.
+    pub(crate) fn wait_for_reply_room(&mut self, session: Key, key: Key) -> Blocked {
+        let link = self.links.get_mut(key);
+        let had_turn = link.is_some_and(|link| link.reply_room.use_turn(session));
+        self.note_wait_for_room(session, key);
+        let blocked = self.wait_at_full(session, key);
+        if let Some(link) = self.links.get_mut(key).filter(|_| had_turn)
+            && link.waiters.last() == Some(&session)
+        {
+            link.waiters.rotate_right(1);
+        }
+        blocked
     }
 
     /// A session is about to wait for room on a link.
-    pub(crate) fn note_wait_for_room(&mut self, key: Key, link: Key) {
+    fn note_wait_for_room(&mut self, key: Key, link: Key) {
         let limits = &self.settings.limits;
         let lacks = |link: &Link| link.lacks_reply_room(limits);
         if self.links.get(link).is_some_and(lacks) && self.deadline_of(key).is_none() {
@@ -548,10 +658,12 @@ impl Engine {
         let room = link
             .reply_room
             .replies_max()
-            .saturating_sub(link.ledger.len());
+            .saturating_sub(link.ledger.len() + link.reply_room.woken.len());
         let count = room.min(link.waiters.len());
         let woken: Vec<Key> = link.waiters.drain(..count).collect();
-        for waiter in woken {
+        link.reply_room.woken.extend_from_slice(&woken);
+        // The session that is released last continues first.
+        for waiter in woken.into_iter().rev() {
             self.release(waiter, Flags::HOLD_LINK);
         }
     }
@@ -562,6 +674,8 @@ impl Engine {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
+        // A session that was woken and has not asked by now may be gone, or held.
+        link.reply_room.woken.clear();
         // While nothing is read, nothing is learned.
         if link.paused.is_none() {
             link.reply_room.age(now);
@@ -661,6 +775,18 @@ mod tests {
         let none = answers(&["*0\r\n", "*0\r\n"]);
         assert_eq!(none.limits(), Some(ServerLimits::default()));
         assert_eq!(ServerLimits::default().of_link(1), None);
+    }
+
+    /// In the third version of the protocol the answer is a map.
+    #[test]
+    fn limits_are_read_from_a_map() {
+        let output = option(OUTPUT, "normal 64 0 0").replacen("*2", "%1", 1);
+        let memory = "%2\r\n$9\r\nmaxmemory\r\n$1\r\n0\r\n$17\r\nmaxmemory-clients\r\n$2\r\n99\r\n";
+        let limits = ServerLimits {
+            output: 64,
+            clients: 99,
+        };
+        assert_eq!(answers(&[&output, memory]).limits(), Some(limits));
     }
 
     /// All links of all workers share `maxmemory-clients`.

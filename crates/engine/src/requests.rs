@@ -1082,12 +1082,11 @@ impl Engine {
                 self.no_link_reply(link, self.away_error(key)),
             )),
             _ if state.takes => {
-                self.note_careful_request(link);
+                self.take_careful_turn(key, link)?;
                 Ok(link)
             }
             _ if state.role == Role::Shared && state.owes_enough(&self.settings.limits) => {
-                self.note_wait_for_room(key, link);
-                Err(self.wait_at_full(key, link))
+                Err(self.wait_for_reply_room(key, link))
             }
             _ => {
                 self.wait_at(key, link);

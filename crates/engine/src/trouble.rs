@@ -608,6 +608,7 @@ impl Engine {
         self.tick_lessons();
         self.tick_waiters();
         self.tick_arrivals();
+        self.tick_limits();
         self.tick_holders();
         self.tick_slow_readers();
         self.tick_hubs();

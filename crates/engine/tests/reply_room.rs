@@ -105,6 +105,53 @@ fn burst_of_large_reads_stays_below_the_limit() {
     }
 }
 
+/// Clients that come while others wait for room are asked behind them. So none waits for ever.
+#[test]
+fn later_sessions_do_not_overtake_those_that_wait_for_room() {
+    let mut world = world_with(asking(), "normal 33554432 0 0", "0");
+    let link = world.shared;
+    let reader = world.accept();
+    world.asks(reader, &["GET large"]);
+    assert_eq!(answers(&mut world, link, 4 * MIB), (1, 1));
+    let reply = format!("${}\r\n{}\r\n", 4 * MIB, "v".repeat(4 * MIB));
+    let (beginning, rest) = reply.split_at(reply.len() / 2);
+    let (mut asked, mut sent, mut owed) = (0, Vec::new(), 0);
+    let mut sessions = Vec::new();
+    for round in 0..40 {
+        // Two clients come in each turn in which a reply ends.
+        let newcomers = readers(&mut world, 2);
+        let first = asked;
+        asked += newcomers.len();
+        let ask = |engine: &mut respool_engine::Engine| {
+            for (session, number) in newcomers.iter().zip(first..) {
+                let request = world::requests(&[&format!("GET k{number}")]);
+                engine.handle_session_bytes(*session, &request);
+            }
+        };
+        match owed {
+            0 => world.turn(ask),
+            _ => {
+                world.says(link, beginning);
+                world.turn(|engine| {
+                    engine.handle_link_bytes(link, rest.as_bytes());
+                    ask(engine);
+                });
+                owed -= 1;
+            }
+        }
+        sessions.extend(newcomers);
+        world.turn(|_| {});
+        for args in world.asked(link) {
+            owed += 1;
+            sent.push(args[1].clone());
+        }
+        assert!(owed <= 4, "{owed} in round {round}");
+    }
+    let expected: Vec<String> = (0..sent.len()).map(|number| format!("k{number}")).collect();
+    assert_eq!(sent, expected);
+    assert!(sent.len() > 20);
+}
+
 /// A pipeline in one read is cut where the link has no room.
 #[test]
 fn pipeline_passes_the_bound_only_until_its_replies_are_known() {
@@ -205,6 +252,47 @@ fn server_is_asked_when_it_is_connected() {
     world.lose(link);
     assert_eq!(world.connecting(), [link]);
     greet(&mut world, link, "normal 0 0 0", "0");
+}
+
+/// CONFIG SET changes a limit while the link stays: it counts after a minute.
+#[test]
+fn limits_that_change_are_asked_for_again() {
+    let mut world = world_with(asking(), "normal 33554432 0 0", "0");
+    let link = world.shared;
+    let readers = readers(&mut world, 40);
+    let ask = |world: &mut World| {
+        world.turn(|engine| {
+            for reader in &readers {
+                engine.handle_session_bytes(*reader, &world::requests(&["GET large"]));
+            }
+        });
+        answers(world, link, MIB).1
+    };
+    let owed = ask(&mut world);
+    assert!(owed < 20, "{owed}");
+    world.wait_ms(60_000);
+    let asked: Vec<String> = world.asked(link).iter().map(|one| one.join(" ")).collect();
+    assert_eq!(asked, QUESTIONS);
+    let none = [
+        options(&[("client-output-buffer-limit", "normal 0 0 0")]),
+        options(&[("maxmemory", "0"), ("maxmemory-clients", "0")]),
+    ];
+    world.says(link, none.concat());
+    assert_eq!(ask(&mut world), 40);
+    // It has a limit again.
+    world.wait_ms(60_000);
+    assert_eq!(world.asked(link).len(), 2);
+    world.says(
+        link,
+        options(&[("client-output-buffer-limit", "normal 33554432 0 0")]),
+    );
+    world.says(
+        link,
+        options(&[("maxmemory", "0"), ("maxmemory-clients", "0")]),
+    );
+    ask(&mut world);
+    let owed = ask(&mut world);
+    assert!(owed < 20, "{owed}");
 }
 
 /// The operator is told of a low limit, and of a link that was perhaps lost at one.
