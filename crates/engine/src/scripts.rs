@@ -25,7 +25,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::fleet::Question;
-use crate::limits::{SCRIPT_BYTES_MAX, SPARED_SCRIPTS_MAX};
+use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_MAX};
 use crate::pool::ServerId;
 use crate::requests::{Blocked, Placed, Request};
 use crate::session::Session;
@@ -318,18 +318,20 @@ impl Engine {
     }
 
     /// Has the server load the scripts that a request names, in front of it. Returns how many of
-    /// them respool knows. The session waits for those that the configured user loads for it.
+    /// them respool knows. The session waits for those that the configured user loads for it, unless
+    /// they are so many that the first ones would be forgotten before the last ones are loaded.
     pub(crate) fn load_scripts(&mut self, key: Key, names: &[Name]) -> Result<usize, Blocked> {
         let pool = self.pool_of_session(key);
+        let may_wait = names.len() <= SCRIPTS_LOADED_MAX / 2;
         let (mut known, mut waits_at) = (0, None);
         for name in names {
             if self.scripts.use_named(pool, *name) {
                 known += 1;
                 // A server that holds writes does not hold SCRIPT LOAD.
                 let link = self.usable_link(key)?;
-                match self.load_as_configured(link, pool, *name) {
-                    Some(at) => waits_at = Some(at),
-                    None => self.load_on(link, pool, *name),
+                match may_wait.then(|| self.load_as_configured(link, pool, *name)) {
+                    Some(Some(at)) => waits_at = Some(at),
+                    _ => self.load_on(link, pool, *name),
                 }
             }
         }

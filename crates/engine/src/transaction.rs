@@ -646,7 +646,11 @@ impl Engine {
         let scripts = self
             .transaction_of(key)
             .map(|transaction| transaction.scripts.clone());
-        match self.load_scripts(key, &scripts.unwrap_or_default()) {
+        let mut scripts = scripts.unwrap_or_default();
+        // A block may name one script a thousand times.
+        scripts.sort_unstable();
+        scripts.dedup();
+        match self.load_scripts(key, &scripts) {
             Ok(_) => {}
             Err(Blocked::Wait) => return Placed::Wait,
             Err(Blocked::Refused(reply)) => return self.leave_transaction(key, &reply),

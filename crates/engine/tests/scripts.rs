@@ -95,16 +95,19 @@ fn script_shown_in_a_transaction_is_known() {
     }
 }
 
+/// The name of the script with this body.
+fn name_of(body: &str) -> String {
+    let digest = Sha1::digest(body);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The server is lost. Then the session names the script with this body: returns what it gets.
 fn sent_after_a_loss(world: &mut World, session: SessionId, body: &str) -> (String, String) {
     world.got(session);
     world.wait_ms(1_500);
     world.lose(world.shared);
     let link = world.connect();
-    let name: String = Sha1::digest(body)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let name = name_of(body);
     let named = text(&request(&["EVALSHA", &name, "1", "k"]));
     world.sends(session, named.as_bytes());
     (world.sent(link), named)
@@ -391,6 +394,38 @@ fn script_that_a_user_has_shown_to_another_worker_is_restored() {
         match is_restored {
             true => assert_eq!([configured, own], [load(), String::new()]),
             false => assert_eq!([configured, own], [String::new(), load() + &evalsha("k")]),
+        }
+    }
+}
+
+/// A block that names one script often has it loaded once. One that names more scripts than are
+/// remembered of a link does not wait for them in turns.
+#[test]
+fn scripts_of_a_large_block_are_loaded_once() {
+    let bodies: Vec<String> = (0..2_100)
+        .map(|number| format!("return {number}"))
+        .collect();
+    for (named, repeated) in [(1, 3_000), (2_100, 1)] {
+        let mut users = Users::new();
+        let mut all = text(&requests(&["MULTI"]));
+        for body in &bodies[..named] {
+            let load = request(&["SCRIPT", "LOAD", body]);
+            let name = name_of(body);
+            users.runs(users.bob, &load, &format!("$40\r\n{name}\r\n"));
+            all += &text(&request(&["EVALSHA", &name, "0"])).repeat(repeated);
+        }
+        all += &text(&requests(&["EXEC"]));
+        users.restart();
+        let (world, (session, link)) = (&mut users.world, users.bob);
+        world.sends(session, all.as_bytes());
+        let loads = |world: &mut World, link| {
+            let asked = world.asked(link);
+            asked.iter().filter(|args| args[0] == "SCRIPT").count()
+        };
+        let [configured, own] = [world.shared, link].map(|link| loads(world, link));
+        match named {
+            1 => assert_eq!([configured, own], [1, 0]),
+            _ => assert_eq!([configured, own], [0, named]),
         }
     }
 }
