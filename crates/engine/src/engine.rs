@@ -844,6 +844,7 @@ impl Engine {
             self.tell_invalidations();
         }
         self.ask_hubs();
+        self.open_links_with_scripts();
         self.tell_scripts();
         if !self.kept.is_empty() {
             self.end_keeping();

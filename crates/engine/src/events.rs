@@ -141,7 +141,7 @@ impl Engine {
                     && self.awaits_branches(index, server)
                 {
                     self.hubs[index].hold_link(key, since);
-                } else if is_greeted {
+                } else if is_greeted && !self.waits_for_scripts(key) {
                     self.link_is_up(key);
                 }
             }

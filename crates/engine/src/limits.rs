@@ -283,6 +283,10 @@ pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 /// loaded for further users that may not load it themselves.
 pub const SCRIPT_USERS_MAX: usize = 16;
 
+/// How long the link of a user that is connected waits for the configured user to load the scripts
+/// that its requests name, milliseconds. At it: they leave, and may be answered by NOSCRIPT.
+pub const SCRIPTS_WAIT_MS: u64 = 500;
+
 /// Scripts that respool knows to be loaded on one connection. At it: they are loaded again.
 pub const SCRIPTS_LOADED_MAX: usize = 4_096;
 

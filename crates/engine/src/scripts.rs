@@ -26,12 +26,14 @@ use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::fleet::Question;
 use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_MAX};
+use crate::link::Left;
 use crate::pool::ServerId;
 use crate::requests::{Blocked, Placed, Request};
 use crate::session::Session;
 use crate::slots::Key;
 use crate::time::Time;
 
+use restore::Held;
 pub use restore::ShownBy;
 pub(crate) use restore::{Loaded, Showing};
 
@@ -84,6 +86,8 @@ pub(crate) struct Scripts {
     shown: Vec<(u16, Name)>,
     /// When each server, of this pool, may have lost its scripts last.
     lost: HashMap<ServerId, (u16, Time)>,
+    /// Links that are connected, and wait for the configured user to load scripts.
+    held: Vec<Held>,
 }
 
 impl Scripts {
@@ -382,13 +386,22 @@ impl Engine {
         if !link.duties.iter().any(Duty::names_scripts) {
             return;
         }
+        self.put_in_front(key, |engine, left| {
+            for each in left {
+                if each.duty.as_ref().is_some_and(Duty::names_scripts) {
+                    engine.load_named_later(key, each.entry.session, &each.request);
+                }
+            }
+        });
+    }
+
+    /// What `put` puts on a link that is not up goes in front of all that is on it.
+    fn put_in_front(&mut self, key: Key, put: impl FnOnce(&mut Engine, &[Left])) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
         let left = link.take_left(|_, _| true);
-        for each in left
-            .iter()
-            .filter(|each| each.duty.as_ref().is_some_and(Duty::names_scripts))
-        {
-            self.load_named(key, each.entry.session, &each.request);
-        }
+        put(self, &left);
         let Some(link) = self.links.get_mut(key) else {
             return;
         };

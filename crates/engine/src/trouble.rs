@@ -64,7 +64,7 @@ impl Engine {
             Greeted::Done => {
                 self.take_limits(key);
                 self.greeted_as_configured(key, None);
-                if !self.waits_for_branches(key) {
+                if !self.waits_for_branches(key) && !self.waits_for_scripts(key) {
                     self.link_is_up(key);
                 }
             }

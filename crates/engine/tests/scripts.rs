@@ -2,7 +2,7 @@
 
 mod world;
 
-use respool_engine::limits::SCRIPT_BYTES_MAX;
+use respool_engine::limits::{SCRIPT_BYTES_MAX, SCRIPTS_WAIT_MS};
 use respool_engine::{Action, Event, LinkId, SessionId, Worker};
 use sha1::{Digest, Sha1};
 use world::{HELLO, World, request, requests, settings, without_lanes, worker};
@@ -574,4 +574,48 @@ fn script_that_no_user_may_load_closes_its_session() {
     world.says(link, NOPERM.to_owned() + &executed(NOSCRIPT));
     assert!(world.got(session).ends_with(NOSCRIPT));
     assert_eq!(world.closed_sessions(), [session]);
+}
+
+/// Requests that outlive the connection of their link name scripts: the link waits until the
+/// configured user has loaded them, for a moment at the most.
+#[test]
+fn link_waits_for_the_scripts_of_its_requests() {
+    enum Configured {
+        Loads,
+        MayNot,
+        IsAway,
+    }
+    for configured in [Configured::Loads, Configured::MayNot, Configured::IsAway] {
+        let mut users = Users::new();
+        let (session, link) = users.bob;
+        users.runs(users.bob, &request(&["EVAL", BODY, "1", "k"]), ":1\r\n");
+        let world = &mut users.world;
+        let shared = world.shared;
+        world.wait_ms(1_500);
+        world.turn(|engine| {
+            engine.handle_session_bytes(session, block().as_bytes());
+            engine.handle_link_lost(link, "gone");
+            engine.handle_link_lost(shared, "gone");
+        });
+        world.up(link);
+        assert_eq!(world.sent(link), "");
+        let expected = match configured {
+            Configured::Loads => {
+                world.up(shared);
+                assert_eq!(world.sent(shared), load());
+                world.says(shared, format!("$40\r\n{SHA}\r\n"));
+                block()
+            }
+            Configured::MayNot => {
+                world.up(shared);
+                world.says(shared, NOPERM);
+                load() + &block()
+            }
+            Configured::IsAway => {
+                world.wait_ms(SCRIPTS_WAIT_MS as u32);
+                load() + &block()
+            }
+        };
+        assert_eq!(world.sent(link), expected);
+    }
 }

@@ -9,6 +9,9 @@
 //!   link of the session's user                          └─► MULTI, EVALSHA sha, EXEC
 //! ```
 //!
+//! Requests that outlive the connection of their link name scripts, too. Such a link waits, once it is
+//! connected, for a moment at the most.
+//!
 //! Only a script that this user has shown by EVAL is loaded so, or one that some user has shown by
 //! SCRIPT LOAD: a server without a restart would have it. The server checks the right to EVALSHA as
 //! ever. If the configured user may not load scripts, the request leaves as the session's user sent
@@ -24,12 +27,13 @@ use std::collections::HashMap;
 use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::{Engine, Event};
-use crate::limits::{SCRIPT_USERS_MAX, SCRIPTS_LOADED_MAX};
-use crate::link::State;
+use crate::limits::{SCRIPT_USERS_MAX, SCRIPTS_LOADED_MAX, SCRIPTS_WAIT_MS};
+use crate::link::{State, Streaming};
 use crate::pool::ServerId;
-use crate::scripts::{Name, names_in};
+use crate::scripts::{Name, Script, names_in};
 use crate::session::Flags;
 use crate::slots::Key;
+use crate::time::Time;
 use crate::transaction::elements_of;
 use crate::unknown::Subject;
 
@@ -96,7 +100,19 @@ impl ShownBy {
 
 /// What has become of the scripts of one connection, by their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Loaded(HashMap<u32, Loading>);
+pub(crate) struct Loaded {
+    scripts: HashMap<u32, Loading>,
+    /// Scripts that requests on the link name. The configured user is to load them before the link
+    /// is up.
+    later: Vec<(u16, Name)>,
+}
+
+/// A link that is connected, and waits for the configured user to load scripts.
+pub(super) struct Held {
+    link: Key,
+    since: Time,
+    scripts: Vec<(u16, Name)>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loading {
@@ -111,11 +127,16 @@ enum Loading {
 impl Loaded {
     /// Whether the script is to be sent on this connection. If so, it is noted as sent.
     pub(crate) fn begin(&mut self, number: u32) -> bool {
-        let is_due = matches!(self.0.get(&number), None | Some(Loading::Untried));
+        let is_due = self.lacks(number);
         if is_due {
             self.note(number, Loading::Sent);
         }
         is_due
+    }
+
+    /// Whether the script was not sent yet, although its user may be allowed to.
+    fn lacks(&self, number: u32) -> bool {
+        matches!(self.scripts.get(&number), None | Some(Loading::Untried))
     }
 
     /// The server has the script.
@@ -129,21 +150,22 @@ impl Loaded {
         match error.starts_with(b"-NOPERM") {
             true => self.note(number, Loading::Denied),
             false => {
-                self.0.remove(&number);
+                self.scripts.remove(&number);
             }
         }
     }
 
     /// The connection is another one, or the server has forgotten scripts.
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.scripts.clear();
+        self.later.clear();
     }
 
     fn note(&mut self, number: u32, loading: Loading) {
-        if self.0.len() >= SCRIPTS_LOADED_MAX && !self.0.contains_key(&number) {
-            self.0.clear();
+        if self.scripts.len() >= SCRIPTS_LOADED_MAX && !self.scripts.contains_key(&number) {
+            self.scripts.clear();
         }
-        self.0.insert(number, loading);
+        self.scripts.insert(number, loading);
     }
 }
 
@@ -151,19 +173,9 @@ impl Engine {
     /// Has the configured user load a script that a request on this link names, if the user of the
     /// link needs that. Returns the link on which the session waits for the reply.
     pub(crate) fn load_as_configured(&mut self, link: Key, pool: u16, name: Name) -> Option<Key> {
-        let state = self.links.get(link)?;
-        let (server, user) = (state.key.server, state.key.user);
-        if user == CONFIGURED {
-            return None;
-        }
-        let script = self.scripts.find(pool, name)?;
-        let number = script.number;
-        if state.loaded.0.contains_key(&number)
-            || !script.shown_by.admits(self.logins.name_of(user))
-        {
-            return None;
-        }
-        let loading = script.loading();
+        let script = self.script_to_restore(link, pool, name)?;
+        let (number, loading) = (script.number, script.loading());
+        let server = self.links.get(link)?.key.server;
         let first = self.shared_link(self.first_link(server))?;
         match self.links.get(first)?.state {
             // Its requests fail: the server is away for long, or refuses the configured user.
@@ -179,6 +191,93 @@ impl Engine {
             }
         }
         Some(first)
+    }
+
+    /// A script that the configured user is to load for requests on this link.
+    fn script_to_restore(&self, link: Key, pool: u16, name: Name) -> Option<&Script> {
+        let state = self.links.get(link)?;
+        let user = Some(state.key.user).filter(|user| *user != CONFIGURED)?;
+        let script = self.scripts.find(pool, name)?;
+        let is_new = !state.loaded.scripts.contains_key(&script.number);
+        let is_admitted = || script.shown_by.admits(self.logins.name_of(user));
+        (is_new && is_admitted()).then_some(script)
+    }
+
+    /// Has the scripts loaded that a request of a session names, which stays on a link that is not
+    /// up: now in front of the request, or later by the configured user.
+    pub(super) fn load_named_later(&mut self, link: Key, session: Key, request: &[u8]) {
+        let Some(pool) = self.sessions.get(session).map(|session| session.pool) else {
+            return;
+        };
+        for name in names_in(request) {
+            if self.script_to_restore(link, pool, name).is_none() {
+                self.load_on(link, pool, name);
+            } else if let Some(link) = self.links.get_mut(link) {
+                link.loaded.later.push((pool, name));
+            }
+        }
+    }
+
+    /// A link was greeted. Whether it waits until the configured user has loaded scripts.
+    pub(crate) fn waits_for_scripts(&mut self, link: Key) -> bool {
+        let Some(state) = self.links.get_mut(link) else {
+            return false;
+        };
+        let mut scripts = std::mem::take(&mut state.loaded.later);
+        scripts.sort_unstable();
+        scripts.dedup();
+        scripts.truncate(SCRIPTS_LOADED_MAX / 2);
+        let since = self.now;
+        let held = Held {
+            link,
+            since,
+            scripts,
+        };
+        self.hold_for_scripts(held)
+    }
+
+    fn hold_for_scripts(&mut self, held: Held) -> bool {
+        let mut waits = false;
+        for (pool, name) in &held.scripts {
+            waits |= self.load_as_configured(held.link, *pool, *name).is_some();
+        }
+        let is_young = self.now.since_ms(held.since) < SCRIPTS_WAIT_MS;
+        if waits && is_young {
+            self.scripts.held.push(held);
+            return true;
+        }
+        // What the configured user has not loaded goes in front, as the link's user.
+        let lacks = |(pool, name): &(u16, Name)| {
+            let script = self.scripts.find(*pool, *name);
+            let state = self.links.get(held.link);
+            script.zip(state).is_some_and(|(script, link)| {
+                // The first part of a large request is no request yet, and stays behind all others.
+                link.streaming == Streaming::No && link.loaded.lacks(script.number)
+            })
+        };
+        if held.scripts.iter().any(lacks) {
+            self.put_in_front(held.link, |engine, _| {
+                for (pool, name) in &held.scripts {
+                    engine.load_on(held.link, *pool, *name);
+                }
+            });
+        }
+        false
+    }
+
+    /// Links that have waited for scripts wait no longer: the scripts are loaded, or cannot be, or a
+    /// moment has passed.
+    pub(crate) fn open_links_with_scripts(&mut self) {
+        for held in std::mem::take(&mut self.scripts.held) {
+            let link = held.link;
+            // It may have been lost since, and be greeted again.
+            let is_greeted = self.links.get(link).is_some_and(|link| {
+                matches!(&link.state, State::Greeting { greeting, .. } if greeting.is_done())
+            });
+            if is_greeted && !self.hold_for_scripts(held) {
+                self.link_is_up(link);
+            }
+        }
     }
 
     /// The reply to SCRIPT LOAD of the configured user, for requests on this link.
@@ -210,7 +309,7 @@ impl Engine {
             return false;
         }
         let is_lost = |name: &Name| match self.scripts.find(session.pool, *name) {
-            Some(script) => state.loaded.0.get(&script.number) == Some(&Loading::Denied),
+            Some(script) => state.loaded.scripts.get(&script.number) == Some(&Loading::Denied),
             None => true,
         };
         let says_so = |elements: Vec<&[u8]>| {
