@@ -33,7 +33,7 @@ use crate::session::Session;
 use crate::slots::Key;
 use crate::time::Time;
 
-use restore::Held;
+use restore::HeldLink;
 pub use restore::ShownBy;
 pub(crate) use restore::{Loaded, Showing};
 
@@ -87,29 +87,31 @@ pub(crate) struct Scripts {
     /// When each server, of this pool, may have lost its scripts last.
     lost: HashMap<ServerId, (u16, Time)>,
     /// Links that are connected, and wait for the configured user to load scripts.
-    held: Vec<Held>,
+    held: Vec<HeldLink>,
 }
 
 impl Scripts {
     /// A client of this pool has shown a script. Returns its number, unless it is too large.
     fn remember(&mut self, pool: u16, body: &[u8], showing: Showing<'_>) -> Option<u32> {
         let place = (pool, name_of(body));
-        let mut is_news = false;
-        if !self.scripts.contains_key(&place) {
-            self.insert(place, body.into())?;
-            is_news = true;
-        }
+        let is_new = match self.scripts.get_mut(&place) {
+            Some(script) => {
+                script.used = Used::Here;
+                if script.shown_by.has(showing) {
+                    return Some(script.number);
+                }
+                false
+            }
+            None => {
+                self.insert(place, body.into())?;
+                true
+            }
+        };
         let script = self.scripts.get_mut(&place)?;
-        if !is_news {
-            script.used = Used::Here;
-        }
-        let number = script.number;
-        let before = script.memory_bytes();
-        if script.shown_by.note(showing) {
-            is_news = true;
-            self.bytes += script.memory_bytes() - before;
-        }
-        if is_news {
+        let (number, before) = (script.number, script.memory_bytes());
+        let is_news = script.shown_by.note(showing);
+        self.bytes += script.memory_bytes() - before;
+        if is_new || is_news {
             self.shown.push(place);
             self.make_room(0);
         }
@@ -596,9 +598,12 @@ mod tests {
         let mut scripts = Scripts::default();
         let body = |size: usize| vec![b'x'; 200_000 + size];
         for size in 0..40 {
-            scripts.remember(size as u16 % 3, &body(size), RUN);
+            let user = format!("user{}", "x".repeat(100 * size));
+            for user in [None, Some(&user[..])] {
+                scripts.remember(size as u16 % 3, &body(size), Showing::Run { user });
+            }
             let all = scripts.scripts.values();
-            let held: usize = all.map(|script| script.body.len() + ENTRY_BYTES).sum();
+            let held: usize = all.map(Script::memory_bytes).sum();
             assert_eq!(held, scripts.bytes);
             assert!(held <= SCRIPT_BYTES_MAX);
             assert_eq!(scripts.scripts.len(), scripts.order.len());

@@ -57,6 +57,14 @@ pub struct ShownBy {
 }
 
 impl ShownBy {
+    /// Whether such a showing is noted, or is none that counts.
+    pub(crate) fn has(&self, showing: Showing<'_>) -> bool {
+        match showing {
+            Showing::Load => self.load,
+            Showing::Run { user } => user.is_none_or(|user| self.has_run(user)),
+        }
+    }
+
     /// Notes a showing. Returns whether it is a new one.
     pub(crate) fn note(&mut self, showing: Showing<'_>) -> bool {
         match showing {
@@ -108,7 +116,7 @@ pub(crate) struct Loaded {
 }
 
 /// A link that is connected, and waits for the configured user to load scripts.
-pub(super) struct Held {
+pub(super) struct HeldLink {
     link: Key,
     since: Time,
     scripts: Vec<(u16, Name)>,
@@ -228,7 +236,7 @@ impl Engine {
         scripts.dedup();
         scripts.truncate(SCRIPTS_LOADED_MAX / 2);
         let since = self.now;
-        let held = Held {
+        let held = HeldLink {
             link,
             since,
             scripts,
@@ -236,7 +244,7 @@ impl Engine {
         self.hold_for_scripts(held)
     }
 
-    fn hold_for_scripts(&mut self, held: Held) -> bool {
+    fn hold_for_scripts(&mut self, held: HeldLink) -> bool {
         let mut waits = false;
         for (pool, name) in &held.scripts {
             waits |= self.load_as_configured(held.link, *pool, *name).is_some();
@@ -268,6 +276,9 @@ impl Engine {
     /// Links that have waited for scripts wait no longer: the scripts are loaded, or cannot be, or a
     /// moment has passed.
     pub(crate) fn open_links_with_scripts(&mut self) {
+        if self.scripts.held.is_empty() {
+            return;
+        }
         for held in std::mem::take(&mut self.scripts.held) {
             let link = held.link;
             // It may have been lost since, and be greeted again.
