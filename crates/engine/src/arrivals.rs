@@ -245,7 +245,6 @@ impl Engine {
                     ..Entry::of(key, session.take_seq(), at_ms)
                 };
                 let link = session.link;
-                self.abort_transaction(key);
                 self.give_up(link, entry, Fate::NotSent);
                 Placed::Done
             }
@@ -280,8 +279,8 @@ impl Engine {
     }
 }
 
-/// Whether a command is answered without a server at the end of its wait. An error to MULTI would
-/// have the requests behind it executed one by one.
+/// Whether a command is answered without a server at the end of its wait, as are those between MULTI
+/// and EXEC. An error to MULTI would have the requests behind it executed one by one.
 fn needs_no_server(id: CommandId) -> bool {
     matches!(
         id,
