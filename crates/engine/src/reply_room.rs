@@ -102,6 +102,8 @@ pub(crate) struct Known {
     /// When it was last asked.
     asked_at: Time,
     refused_at: Option<Time>,
+    /// Whether the log was told that it refuses.
+    is_refusal_told: bool,
     /// Questions on a link that is up.
     questions: Option<LimitQuestions>,
 }
@@ -178,13 +180,15 @@ impl LimitQuestions {
         })
     }
 
-    /// Whether the server refuses to tell.
-    fn is_refused(&self) -> bool {
-        let refuses = |answer: &Value| {
-            matches!(answer, Value::Error(text)
-                if text.starts_with(b"NOPERM") || text.starts_with(b"ERR"))
+    /// The server's error, if it refuses to tell.
+    fn refusal(&self) -> Option<String> {
+        let refusal = |answer: &Value| match answer {
+            Value::Error(text) if text.starts_with(b"NOPERM") || text.starts_with(b"ERR") => {
+                Some(String::from_utf8_lossy(text).into_owned())
+            }
+            _ => None,
         };
-        self.answers.iter().any(refuses)
+        self.answers.iter().find_map(refusal)
     }
 }
 
@@ -512,7 +516,11 @@ impl Engine {
         known.questions = None;
         let Some(limits) = questions.limits() else {
             // A server that is busy tells them on the next link.
-            known.refused_at = questions.is_refused().then_some(now);
+            let refusal = questions.refusal();
+            known.refused_at = refusal.is_some().then_some(now);
+            if let Some(refusal) = refusal {
+                self.tell_refusal(id, &refusal);
+            }
             return;
         };
         known.refused_at = None;
@@ -560,7 +568,24 @@ impl Engine {
         {
             let known = &mut self.servers[usize::from(id.0)].reply_limits;
             known.refused_at = Some(self.now);
+            self.tell_refusal(id, "it closes the connection");
         }
+    }
+
+    /// The operator is told once that a server does not tell its limits. Each worker asks each
+    /// server, and the first worker tells.
+    fn tell_refusal(&mut self, id: ServerId, why: &str) {
+        let known = &mut self.servers[usize::from(id.0)].reply_limits;
+        if self.worker.index > 0 || std::mem::replace(&mut known.is_refusal_told, true) {
+            return;
+        }
+        let server = self.server(id);
+        let (pool, label) = (usize::from(server.pool), &server.label);
+        let text = format!(
+            "{label} does not tell its {OUTPUT} and {CLIENTS} ({why}): the replies that a link may \
+             be owed are not bounded by them; server-output-limits=false ends the question"
+        );
+        self.tell_event(pool, text);
     }
 
     /// The operator is told of a limit that one session may pass.
@@ -760,11 +785,12 @@ mod tests {
     #[test]
     fn server_that_does_not_tell_is_not_taken_for_unlimited() {
         let refused = answers(&["-NOPERM no\r\n", "-NOPERM no\r\n"]);
-        assert_eq!((refused.limits(), refused.is_refused()), (None, true));
+        assert_eq!(refused.limits(), None);
+        assert_eq!(refused.refusal().as_deref(), Some("NOPERM no"));
         let busy = answers(&["-BUSY no\r\n", "-BUSY no\r\n"]);
-        assert_eq!((busy.limits(), busy.is_refused()), (None, false));
+        assert_eq!((busy.limits(), busy.refusal()), (None, None));
         let odd = answers(&["+OK\r\n", ":1\r\n"]);
-        assert_eq!((odd.limits(), odd.is_refused()), (None, false));
+        assert_eq!((odd.limits(), odd.refusal()), (None, None));
         // Before 7.0 there is no `maxmemory-clients`.
         let old = answers(&[&option(OUTPUT, "normal 64 0 0"), &option("maxmemory", "9")]);
         let limits = ServerLimits {

@@ -374,6 +374,42 @@ fn whole_replies_count() {
     );
 }
 
+/// The operator is told once that a server refuses, and which option ends the question.
+#[test]
+fn refused_questions_are_told_once() {
+    let told = |world: &mut World| -> Vec<String> {
+        let texts = std::mem::take(&mut world.events)
+            .into_iter()
+            .filter_map(|event| match event {
+                Event::Topology { text, .. } => Some(text),
+                _ => None,
+            });
+        texts.collect()
+    };
+    for worker in [0, 1] {
+        let mut world = World::unconnected(world::worker(worker, 2), asking());
+        let link = world.shared;
+        for round in 0..2 {
+            world.turn(|engine| engine.handle_link_up(link));
+            world.says(link, [HELLO, &"-NOPERM no\r\n".repeat(2)].concat());
+            let told = told(&mut world);
+            let is_told = (worker, round) == (0, 0);
+            assert_eq!(told.len(), usize::from(is_told), "{told:?}");
+            if is_told {
+                assert!(
+                    told[0].starts_with("server:1 does not tell its "),
+                    "{told:?}"
+                );
+                assert!(told[0].contains("NOPERM no"), "{told:?}");
+                assert!(told[0].contains("server-output-limits=false"), "{told:?}");
+            }
+            world.wait_ms(61_000);
+            world.lose(link);
+            world.connecting();
+        }
+    }
+}
+
 /// A proxy in between that closes at CONFIG is asked no more, and the link comes up without it.
 #[test]
 fn server_that_closes_at_the_questions_is_not_asked_again() {

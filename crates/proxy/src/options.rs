@@ -1310,7 +1310,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
         more: "A server closes a connection that it owes more than its client-output-buffer-limit and \
                maxmemory-clients allow, and all clients of a link would lose their requests with it. So requests wait before their replies would make a link owe more than half of the limit. \
                respool asks with CONFIG GET and its own login when a link connects. A server that refuses to tell \
-               notes that in its ACL LOG, and is not asked again for a minute. The same holds for a \
+               notes that in its ACL LOG, and is not asked again for a minute. The log says so once for each server. The same holds for a \
                server that closes the connection instead of an answer. With --server-output-limits=false, respool \
                does not ask, and requests do not wait.",
         example: "false",
