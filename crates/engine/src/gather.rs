@@ -16,7 +16,7 @@ use crate::duty::Duty;
 use crate::engine::Engine;
 use crate::entry::{Class, Entry};
 use crate::here::adds_our_section;
-use crate::limits::gathered_bytes_max;
+use crate::limits::{Limits, gathered_bytes_max, gathered_bytes_option};
 use crate::pool::{Group, Pools, ServerId};
 use crate::quick_code::may_hold_up;
 use crate::readers::{NO_READER, NoReader};
@@ -39,9 +39,17 @@ const MANY_SCANNED: &[u8] =
     b"ERR respool: the pool has more servers than SCAN can tell apart: ask the servers themselves";
 
 /// To what servers answer with more than is held.
-const TOO_LARGE: &[u8] =
-    b"-ERR respool: what the servers answer is together larger than an eighth of \
-    worker-memory-bytes-max, at which it is not held: ask for less at once, or raise that\r\n";
+fn too_large(limits: &Limits) -> Vec<u8> {
+    let most = gathered_bytes_max(limits);
+    let option = gathered_bytes_option(limits);
+    let mut reply = Vec::new();
+    let text = format!(
+        "ERR respool: what the servers answer is together larger than {most} bytes, at which it is \
+         not held ({option}): ask for less at once, or raise that option"
+    );
+    encode::error(&mut reply, text.as_bytes());
+    reply
+}
 
 /// What the keys of a request belong to, by numbers that tell it apart.
 enum Met {
@@ -561,6 +569,7 @@ impl Engine {
         let named = self.part_named(entry, index, reply);
         let reply = named.as_deref().unwrap_or(reply);
         let most = gathered_bytes_max(&self.settings.limits);
+        let settings = self.settings.clone();
         let Some(gather) = self.gather_of(entry) else {
             self.counters.late_replies += 1;
             return;
@@ -571,7 +580,7 @@ impl Engine {
         if gather.failure.is_some() {
             // Nobody is told what it says.
         } else if before + reply.len() > most {
-            gather.failure = Some(TOO_LARGE.to_vec());
+            gather.failure = Some(too_large(&settings.limits));
             gather.drop_parts();
         } else if let Some(part) = gather.parts.get_mut(usize::from(index)) {
             part.reply = reply.to_vec();
@@ -734,6 +743,31 @@ fn is_read(request: &Request<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An error of a bound names the option and its value.
+    #[test]
+    fn too_large_answers_name_their_option() {
+        let mut limits = Limits {
+            worker_memory_bytes_max: 1 << 20,
+            session_output_hard_bytes: 1_000,
+            ..Limits::default()
+        };
+        let by_memory = String::from_utf8(too_large(&limits)).expect("text");
+        assert!(
+            by_memory.contains("larger than 131072 bytes"),
+            "{by_memory}"
+        );
+        let option = "(an eighth of worker-memory-bytes-max, which is 1048576)";
+        assert!(by_memory.contains(option), "{by_memory}");
+        limits.session_output_hard_bytes = 200_000;
+        let by_output = String::from_utf8(too_large(&limits)).expect("text");
+        assert!(
+            by_output.contains("larger than 200000 bytes"),
+            "{by_output}"
+        );
+        let option = "(session-output-hard-bytes, which is 200000)";
+        assert!(by_output.contains(option), "{by_output}");
+    }
 
     /// What belongs to another part has another number, though the part's own be the same; and that
     /// there are too many is noticed.

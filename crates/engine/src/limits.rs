@@ -107,6 +107,18 @@ pub(crate) fn gathered_bytes_max(limits: &Limits) -> usize {
     usize::try_from(most).unwrap_or(usize::MAX)
 }
 
+/// The option that this bound comes from, with its value.
+pub(crate) fn gathered_bytes_option(limits: &Limits) -> String {
+    let (memory, hard) = (
+        limits.worker_memory_bytes_max,
+        limits.session_output_hard_bytes,
+    );
+    match memory / GATHERED_SHARE >= u64::from(hard) {
+        true => format!("an eighth of worker-memory-bytes-max, which is {memory}"),
+        false => format!("session-output-hard-bytes, which is {hard}"),
+    }
+}
+
 /// One session holds one part of so many of [`Limits::worker_memory_bytes_max`] that way, or
 /// [`Limits::session_output_hard_bytes`].
 const GATHERED_SHARE: u64 = 8;
