@@ -171,7 +171,10 @@ pub(crate) enum State {
     /// Until the kernel or the deadline says otherwise.
     Connecting { since: Time },
     /// Connected; the server has to answer our greeting first.
-    Greeting { since: Time, greeting: Greeting },
+    Greeting {
+        since: Time,
+        greeting: Box<Greeting>,
+    },
     /// In use.
     Up,
     /// Not connected; the next attempt is at `until`, and requests fail until then.
@@ -758,7 +761,7 @@ impl Link {
     pub(crate) fn greet(&mut self, greeting: Greeting, now: Time) {
         self.state = State::Greeting {
             since: now,
-            greeting,
+            greeting: Box::new(greeting),
         };
     }
 
