@@ -205,6 +205,8 @@ impl Duty {
     pub(crate) fn begin_again(&mut self, nobodys: bool) -> bool {
         match self {
             Duty::Learn(_) | Duty::Ask | Duty::Dismissal { .. } | Duty::Unblock { .. } => {}
+            // Requests behind it rely on it.
+            Duty::Track => {}
             Duty::Probe(told)
             | Duty::Owners { listed: told, .. }
             | Duty::Look { who: told }

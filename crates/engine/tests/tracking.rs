@@ -169,6 +169,25 @@ fn server_that_was_never_reached_closes_no_session() {
 }
 
 /// Libraries take an error for the server's last word, and connect again after a close.
+/// A read is held while its server is away. The server tracks it when it is back.
+#[test]
+fn read_that_is_held_in_an_outage_is_tracked() {
+    let mut settings = sharded(2);
+    settings.timeouts.outage_hold_ms = 2_000;
+    let (mut world, session, _, at) = tracking(settings, "CLIENT TRACKING ON");
+    let key = world.key_at(1 - at, "k");
+    world.asks(session, &[&format!("GET {key}")]);
+    let [link] = world.connecting()[..] else {
+        panic!("one link is to be connected");
+    };
+    world.lose(link);
+    assert_eq!(world.got(session), "");
+    world.wait_ms(200);
+    let link = world.connect();
+    let tracked = requests(&["CLIENT TRACKING ON", &format!("GET {key}")]);
+    assert_eq!(world.sent(link).as_bytes(), tracked);
+}
+
 #[test]
 fn session_that_cannot_begin_to_track_is_closed() {
     let mut world = World::new(sharded(2));
