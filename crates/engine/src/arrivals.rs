@@ -171,7 +171,10 @@ impl Engine {
     /// Answers requests that have waited until their deadline; returns how many bytes they are.
     fn expire(&mut self, key: Key, old: &[u8], at_ms: u32) -> usize {
         // The session's own scanner may stand in the middle of the first request.
-        let partial = self.sessions.get_mut(key).and_then(|its| its.partial.take());
+        let partial = self
+            .sessions
+            .get_mut(key)
+            .and_then(|its| its.partial.take());
         if let Some(partial) = partial {
             self.held_bytes -= partial.held_bytes();
         }

@@ -20,7 +20,7 @@ use crate::node::{self, as_standalone};
 use crate::pinned::Switch;
 use crate::polling::Before;
 use crate::redirect::Redirect;
-use crate::scripts::Effect;
+use crate::scripts::{Effect, is_refusal};
 use crate::session::Pins;
 use crate::slots::Key;
 use crate::slow_readers::CODE_LANE;
@@ -181,6 +181,16 @@ impl Duty {
     /// Whether its request may name scripts that respool knows.
     pub(crate) fn names_scripts(&self) -> bool {
         matches!(self, Duty::Evalsha | Duty::Block { code: true, .. })
+    }
+
+    /// Whether the server forgets all scripts when it executes the request.
+    pub(crate) fn flushes_scripts(&self) -> bool {
+        match self {
+            Duty::FlushScripts => true,
+            Duty::Part { effect, .. } => *effect == Effect::Flush,
+            Duty::Block { exec, .. } => exec.as_deref().is_some_and(Exec::flushes_scripts),
+            _ => false,
+        }
     }
 
     /// Whether the entry is a request of a session as the client sent it.
@@ -421,7 +431,7 @@ impl Engine {
                 self.pass_on(entry, reply);
             }
             Duty::Code { shown } => {
-                if let Some(body) = shown.filter(|_| cut || !reply.starts_with(b"-")) {
+                if let Some(body) = shown.filter(|_| cut || !is_refusal(reply)) {
                     self.settle_shown(key, entry.session, &body);
                 }
                 self.pass_on(entry, reply);

@@ -26,7 +26,7 @@ use crate::engine::Engine;
 use crate::limits::{CODE_SLOW_MS, QUICK_CODE_MAX, QUICK_CODE_MS};
 use crate::link::LinkKey;
 use crate::requests::{Placed, Request};
-use crate::scripts::each_request;
+use crate::scripts::{each_request, is_refusal};
 use crate::session::Session;
 use crate::slots::Key;
 use crate::slow_readers::{CODE_LANE, EVERYBODYS};
@@ -233,7 +233,7 @@ impl Engine {
                 .windows(noscript.len())
                 .any(|window| window == noscript)
         };
-        if reply.starts_with(b"-") || finds() {
+        if is_refusal(reply) || finds() {
             return;
         }
         let (now, ms) = (self.now, self.now.stamp_ms().wrapping_sub(at_ms));

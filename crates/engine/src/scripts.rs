@@ -288,6 +288,36 @@ pub(crate) fn body_shown(id: CommandId, args: &[&[u8]]) -> Option<Box<[u8]>> {
     Some((*args.get(body_at(id)?)?).into())
 }
 
+/// First words of errors by which a server refuses a script before it keeps the body. A script may
+/// return them, too: then it is remembered at its next run.
+const REFUSALS: [&[u8]; 16] = [
+    b"NOPERM",
+    b"NOAUTH",
+    b"BUSY",
+    b"LOADING",
+    b"OOM",
+    b"MISCONF",
+    b"READONLY",
+    b"MOVED",
+    b"ASK",
+    b"TRYAGAIN",
+    b"CLUSTERDOWN",
+    b"CROSSSLOT",
+    b"MASTERDOWN",
+    b"NOREPLICAS",
+    b"NOSCRIPT",
+    b"EXECABORT",
+];
+
+/// Whether a reply to code says that the server has not run it. Other errors are the script's own:
+/// it returns them, or fails. The server keeps its body then, too.
+pub(crate) fn is_refusal(reply: &[u8]) -> bool {
+    reply.strip_prefix(b"-").is_some_and(|error| {
+        let word = error.split(|byte| matches!(byte, b' ' | b'\r')).next();
+        word.is_some_and(|word| REFUSALS.contains(&word))
+    })
+}
+
 /// What a request that goes to several servers does to their scripts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Effect {
@@ -348,11 +378,14 @@ impl Engine {
     }
 
     /// Puts SCRIPT LOAD of a script on a link, if the script is known, and new to that connection.
+    /// Behind SCRIPT FLUSH the client expects NOSCRIPT.
     fn load_on(&mut self, link: Key, pool: u16, name: Name) {
         if let (Some(script), Some(state)) =
             (self.scripts.find(pool, name), self.links.get_mut(link))
-            && state.loaded.begin(script.number)
+            && state.loaded.lacks(script.number)
+            && !state.duties.iter().any(Duty::flushes_scripts)
         {
+            state.loaded.note_loaded(script.number);
             let (number, loading) = (script.number, script.loading());
             self.counters.scripts_sent_along += 1;
             self.put_ours(link, &loading, Duty::Load(number));
@@ -449,18 +482,20 @@ impl Engine {
         }
     }
 
-    /// The reply to requests that showed scripts. respool remembers the scripts, unless the reply is
-    /// an error: then the server does not know them either.
+    /// The reply to requests that showed scripts. respool remembers the scripts that the server has
+    /// now.
     pub(crate) fn settle_script(&mut self, link: Key, session: Key, request: &[u8], reply: &[u8]) {
         let Some(pool) = self.sessions.get(session).map(|session| session.pool) else {
             return;
         };
-        if reply.starts_with(b"-") {
-            return;
-        }
+        let was_run = !is_refusal(reply);
         each_request(request, |id, args| {
-            if let Some(body) = id.and_then(body_at).and_then(|at| args.get(at)) {
-                self.remember_loaded(link, pool, body, id == Some(id::SCRIPT_LOAD));
+            let loads = id == Some(id::SCRIPT_LOAD);
+            let is_kept = was_run && !(loads && reply.starts_with(b"-"));
+            if let Some(body) = id.and_then(body_at).and_then(|at| args.get(at))
+                && is_kept
+            {
+                self.remember_loaded(link, pool, body, loads);
             }
         });
     }

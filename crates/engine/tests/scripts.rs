@@ -619,3 +619,47 @@ fn link_waits_for_the_scripts_of_its_requests() {
         assert_eq!(world.sent(link), expected);
     }
 }
+
+/// A script that returns an error has run: the server has its body.
+#[test]
+fn script_that_returns_an_error_is_remembered() {
+    for (reply, is_known) in [
+        ("-LOCKED by another client\r\n", true),
+        ("-ERR user_script:1: failed script: abc\r\n", true),
+        ("-NOPERM no\r\n", false),
+        ("-OOM command not allowed\r\n", false),
+    ] {
+        let mut world = World::new(without_lanes(settings()));
+        let session = world.accept();
+        world.asks(session, &["EVAL return_1 0"]);
+        world.says(world.shared, reply);
+        assert_eq!(world.got(session), reply);
+        world.sent(world.shared);
+        world.lose(world.shared);
+        let link = world.connect();
+        let named = format!("EVALSHA {} 0", name_of("return_1"));
+        world.asks(session, &[&named]);
+        let load = "SCRIPT LOAD return_1";
+        let expected = match is_known {
+            true => requests(&[load, &named]),
+            false => requests(&[&named]),
+        };
+        assert_eq!(world.sent(link).as_bytes(), expected, "{reply}");
+    }
+}
+
+/// Behind SCRIPT FLUSH a client expects NOSCRIPT, on a connection that is new to the script, too.
+#[test]
+fn script_is_not_loaded_behind_a_flush_in_flight() {
+    let mut world = World::new(without_lanes(settings()));
+    let session = world.accept();
+    world.asks(session, &["EVAL return_1 0"]);
+    world.says(world.shared, ":1\r\n");
+    world.sent(world.shared);
+    world.lose(world.shared);
+    let link = world.connect();
+    let named = format!("EVALSHA {} 0", name_of("return_1"));
+    let all = ["SCRIPT FLUSH", named.as_str()];
+    world.asks(session, &all);
+    assert_eq!(world.sent(link).as_bytes(), requests(&all));
+}

@@ -133,21 +133,12 @@ enum Loading {
 }
 
 impl Loaded {
-    /// Whether the script is to be sent on this connection. If so, it is noted as sent.
-    pub(crate) fn begin(&mut self, number: u32) -> bool {
-        let is_due = self.lacks(number);
-        if is_due {
-            self.note(number, Loading::Sent);
-        }
-        is_due
-    }
-
     /// Whether the script was not sent yet, although its user may be allowed to.
-    fn lacks(&self, number: u32) -> bool {
+    pub(crate) fn lacks(&self, number: u32) -> bool {
         matches!(self.scripts.get(&number), None | Some(Loading::Untried))
     }
 
-    /// The server has the script.
+    /// The script was sent on this connection, or its server has it.
     pub(crate) fn note_loaded(&mut self, number: u32) {
         self.note(number, Loading::Sent);
     }
@@ -206,7 +197,9 @@ impl Engine {
         let state = self.links.get(link)?;
         let user = Some(state.key.user).filter(|user| *user != CONFIGURED)?;
         let script = self.scripts.find(pool, name)?;
-        let is_new = !state.loaded.scripts.contains_key(&script.number);
+        // Behind SCRIPT FLUSH the client expects NOSCRIPT.
+        let is_new = !state.loaded.scripts.contains_key(&script.number)
+            && !state.duties.iter().any(Duty::flushes_scripts);
         let is_admitted = || script.shown_by.admits(self.logins.name_of(user));
         (is_new && is_admitted()).then_some(script)
     }
@@ -391,12 +384,14 @@ mod tests {
     #[test]
     fn refused_script_is_sent_again_unless_it_is_denied() {
         let mut loaded = Loaded::default();
-        assert!(loaded.begin(1) && !loaded.begin(1));
+        assert!(loaded.lacks(1));
+        loaded.note_loaded(1);
+        assert!(!loaded.lacks(1));
         loaded.note_refused(1, b"-BUSY a script runs\r\n");
-        assert!(loaded.begin(1));
+        assert!(loaded.lacks(1));
         loaded.note_refused(1, b"-NOPERM no\r\n");
-        assert!(!loaded.begin(1));
+        assert!(!loaded.lacks(1));
         loaded.clear();
-        assert!(loaded.begin(1));
+        assert!(loaded.lacks(1));
     }
 }
