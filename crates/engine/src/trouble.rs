@@ -776,22 +776,15 @@ impl Engine {
                 self.give_up(key, entry, entry.fate_unsent());
             }
         }
+        let captor = self.slow_captor(key, request_ms);
+        let half = self.half_answered(key, request_ms);
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
         if !link.is_up() || link.waits {
             return;
         }
-        // The captor of a link takes its replies slowly, so its requests are not late. The reply in
-        // front may have reached its client in part: that request is being answered.
-        let captor = match link.role {
-            Role::Pinned { .. } | Role::Streaming { .. } | Role::Emergency { .. }
-                if link.paused.is_none() =>
-            {
-                Key::NOBODY
-            }
-            role => role.captor(),
-        };
+        // The reply in front may have reached its client in part: that request is being answered.
         let mut late = Vec::new();
         // All of them: what was moved in its batch, or is asked again, stands behind what is
         // younger.
@@ -820,6 +813,11 @@ impl Engine {
             is_own && !late.is_empty() && link.duties.iter().any(Duty::changes_identity);
         let is_late = !late.is_empty();
         let server = link.key.server;
+        if let Some(session) = half {
+            let reason =
+                format!("request-timeout-ms: the rest of a reply has not come for {request_ms} ms");
+            self.close_for(session, reason);
+        }
         let was_left = is_late && self.was_left(key, server);
         for entry in late {
             self.give_up(key, entry, Fate::Unknown);
@@ -835,6 +833,41 @@ impl Engine {
         if uncertain && self.links.get(key).is_some() {
             self.lose_link(key, "whose it is was not answered in time");
         }
+    }
+
+    /// The session that takes its replies from this link slowly, so that its requests are not late.
+    fn slow_captor(&self, key: Key, request_ms: u32) -> Key {
+        let Some(link) = self.links.get(key) else {
+            return Key::NOBODY;
+        };
+        let captor = link.role.captor();
+        let is_slow = match link.role {
+            Role::Captured { .. } => self.takes_slowly(key, captor, request_ms),
+            _ => link.paused.is_some(),
+        };
+        if is_slow { captor } else { Key::NOBODY }
+    }
+
+    /// Whether a session is the reason that its replies on a link are late: it has not taken all of
+    /// them, or has done so a moment ago.
+    fn takes_slowly(&self, key: Key, session: Key, request_ms: u32) -> bool {
+        let (Some(link), Some(its)) = (self.links.get(key), self.sessions.get(session)) else {
+            return false;
+        };
+        let moved_at = link.progress.max(its.took_at);
+        link.paused.is_some()
+            || !its.out.is_empty()
+            || self.is_early(key, session)
+            || self.now.since_ms(moved_at) < u64::from(request_ms)
+    }
+
+    /// The session that has got a part of a reply, if the rest has not come in time. No error can
+    /// follow that part.
+    fn half_answered(&self, key: Key, request_ms: u32) -> Option<Key> {
+        let link = self.links.get(key).filter(|link| link.cutting)?;
+        let session = link.first_in_flight()?.session;
+        let is_late = !self.takes_slowly(key, session, request_ms);
+        (is_late && self.sessions.get(session).is_some()).then_some(session)
     }
 
     /// A request has had its time.

@@ -322,8 +322,9 @@ fn a_reply_that_has_begun_is_not_late() {
     world.asks(session, &["GET large", "GET k"]);
     let large = format!("$100000\r\n{}\r\n", "v".repeat(100_000));
     let (beginning, rest) = large.split_at(80_000);
+    world.wait_ms(300);
     world.says(world.shared, beginning);
-    world.wait_ms(500);
+    world.wait_ms(200);
     world.says(world.shared, rest);
     let got = world.got(session);
     let behind = got.strip_prefix(&large).expect("it comes whole");

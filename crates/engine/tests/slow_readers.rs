@@ -242,3 +242,42 @@ fn lost_pipeline_is_asked_again_apart() {
     assert_eq!(world.got(polite), "$1\r\nv\r\n");
     assert!(world.sent(shared).contains("SET\r\n$5\r\nlarge"));
 }
+
+/// A link that serves one session because its earlier link was lost keeps the deadline: the session
+/// takes all that it is sent.
+#[test]
+fn lost_pipeline_keeps_its_deadline_on_the_link_apart() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 1_000;
+    settings.timeouts.link_stall_ms = 30_000;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.wait_ms(1_500);
+    let gets = ["GET k"; 10];
+    world.asks(session, &gets);
+    world.sent(world.shared);
+    world.lose(world.shared);
+    for link in world.connecting() {
+        world.up(link);
+    }
+    world.wait_ms(1_200);
+    let got = world.got(session);
+    assert_eq!(got.matches("-UNKNOWN").count(), gets.len(), "{got}");
+}
+
+/// No error can follow half a reply: the connection is closed, as if the server had closed it.
+#[test]
+fn half_a_reply_ends_its_session_at_the_deadline() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 1_000;
+    settings.timeouts.link_stall_ms = 30_000;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    world.asks(session, &["GET k"]);
+    world.says(world.shared, format!("$1000000\r\n{}", "x".repeat(100_000)));
+    world.wait_ms(900);
+    assert!(world.closed_sessions().is_empty());
+    assert!(world.got(session).len() > 90_000);
+    world.wait_ms(300);
+    assert_eq!(world.closed_sessions(), [session]);
+}
