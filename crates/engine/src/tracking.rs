@@ -629,12 +629,15 @@ impl Engine {
         self.tracker(key)?.link_to(server)
     }
 
-    /// A shared link to the same server that could not be connected, and is not tried just now.
+    /// A shared link to the same server that could not be connected, and is not tried just now. A
+    /// server that refuses another user is there.
     fn resting_link(&self, kind: LinkKey) -> Option<Key> {
         let all = [kind, self.first_link(kind.server)];
         let rests = |key: &Key| {
-            let link = self.links.get(*key);
-            link.is_some_and(|link| matches!(link.state, State::Resting { .. }) || link.is_late)
+            self.links.get(*key).is_some_and(|link| {
+                let rests = matches!(link.state, State::Resting { .. }) || link.is_late;
+                rests && (link.key.user == kind.user || link.refusal.is_none())
+            })
         };
         let mut links = all.iter().filter_map(|kind| self.shared.get(kind).copied());
         links.find(rests)

@@ -486,3 +486,29 @@ fn cached_values_are_true_while_slots_move() {
         }
     }
 }
+
+/// The password of the servers is known to the clients alone. A session that brings it tracks at
+/// several servers as at one.
+#[test]
+fn session_that_brings_its_password_tracks() {
+    let (binary, args) = (any_server(), ["--requirepass", "secret"]);
+    let start = || Server::start(&binary, &args).expect("a server starts");
+    let servers = [start(), start()];
+    let addresses = servers.iter().map(|server| server.address().to_string());
+    let backend = format!(
+        "--backend=redis-sharded://{}",
+        addresses.collect::<Vec<_>>().join(",")
+    );
+    let proxy = Proxy::start(&respool(), &[backend]).expect("respool starts");
+    let mut client = Client::connect(proxy.address());
+    assert_eq!(client.call("AUTH secret"), Value::ok());
+    assert!(client.call("HELLO 3").error().is_none());
+    assert_eq!(client.call("CLIENT TRACKING ON"), Value::ok());
+    let mut other = Client::connect(proxy.address());
+    assert_eq!(other.call("AUTH secret"), Value::ok());
+    for key in ["a", "b", "c", "d"] {
+        assert_eq!(client.call(&format!("GET {key}")), Value::Null);
+        assert_eq!(other.call(&format!("SET {key} 1")), Value::ok());
+        assert_eq!(invalidated(&client.reply()), Some(vec![key.to_owned()]));
+    }
+}
