@@ -249,6 +249,9 @@ impl Engine {
                 };
                 let link = session.link;
                 self.give_up(link, entry, Fate::NotSent);
+                if id.is_some_and(is_about_session) {
+                    self.close_when_answered(key);
+                }
                 Placed::Done
             }
         }
@@ -280,6 +283,15 @@ impl Engine {
             self.release(key, Flags::HOLD_LINK | Flags::HOLD_ROOM);
         }
     }
+}
+
+/// Whether requests behind this command rely on it: executed without it, they would meet another
+/// database, user or state.
+fn is_about_session(id: CommandId) -> bool {
+    matches!(
+        id,
+        id::SELECT | id::AUTH | id::WATCH | id::READONLY | id::READWRITE | id::CLIENT_TRACKING
+    )
 }
 
 /// Whether a command is answered without a server at the end of its wait, as are those between MULTI

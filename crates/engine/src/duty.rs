@@ -397,7 +397,7 @@ impl Engine {
         if link.key.lane == CODE_LANE {
             // The rest of a large reply is no error.
             let reply_or_rest = if cut { b"".as_slice() } else { reply };
-            self.note_code_answered(key, entry.at_ms, reply_or_rest);
+            self.note_code_answered(key, reply_or_rest);
         }
         let Some(link) = self.links.get_mut(key) else {
             return;

@@ -595,6 +595,7 @@ impl Engine {
             server,
             listener: from.listener,
             user: CONFIGURED,
+            lane: EVERYBODYS,
             id: self.next_session,
             peer: from.peer,
             local: from.local,

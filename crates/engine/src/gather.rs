@@ -488,7 +488,7 @@ impl Engine {
         };
         let mut kind = self.kind_at(session, server);
         if may_hold_up(request.id) {
-            kind = self.kind_for_flush(kind);
+            kind = self.kind_for_flush(key, kind);
         }
         let link = match self.current_link(kind) {
             Some(link) => link,

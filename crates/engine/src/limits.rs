@@ -254,11 +254,8 @@ pub const LARGE_READER_LINKS: u8 = 2;
 pub const SLOW_READER_LINKS: u8 = 2;
 
 /// Links of one kind, for each worker, for code that has not come back quickly (see `quick_code.rs`).
-/// They count among the links apart.
+/// Together they are at most a quarter of [`Limits::links_max`]. At it: code travels with all requests.
 pub const CODE_LINKS: u8 = 1;
-
-/// Code that came back sooner travels with the requests of all sessions, milliseconds.
-pub const QUICK_CODE_MS: u32 = 50;
 
 /// How long code goes on a link apart after a link was stuck behind it, milliseconds.
 pub const CODE_SLOW_MS: u32 = 60_000;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   EVAL, EVALSHA, FCALL, a command of a module, EXEC with one of these:
-//!     came back quickly of late ──► the link that all sessions share
-//!     new, or slow of late      ──► the link apart; the session's next request waits for the reply
+//!     came back, and was not slow of late ──► the link that all sessions share
+//!     new, or slow of late ──► the link apart; the session's next request waits for the reply
 //!   FLUSHALL, FLUSHDB           ──► always the link apart
 //! ```
 //!
@@ -23,7 +23,7 @@ use respool_protocol::commands::{CommandId, id};
 
 use crate::elsewhere::as_asked;
 use crate::engine::Engine;
-use crate::limits::{CODE_SLOW_MS, QUICK_CODE_MAX, QUICK_CODE_MS};
+use crate::limits::{CODE_SLOW_MS, QUICK_CODE_MAX};
 use crate::link::LinkKey;
 use crate::requests::{Placed, Request};
 use crate::scripts::{each_request, is_refusal};
@@ -32,8 +32,17 @@ use crate::slots::Key;
 use crate::slow_readers::{CODE_LANE, EVERYBODYS};
 use crate::time::Time;
 
-/// Code as [`QuickCode`] knows it: a hash of its pool and of a script's body, a script's digest, the
-/// name of a function, or the name of a command.
+/// What a request runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Code<'a> {
+    Body(&'a [u8]),
+    Digest(&'a [u8]),
+    Function(&'a [u8]),
+    /// A command that the table does not have.
+    Command(&'a [u8]),
+}
+
+/// Code as [`QuickCode`] knows it: a hash of its pool and of the code.
 type Name = u64;
 
 /// How code came back.
@@ -46,7 +55,7 @@ enum Seen {
     },
 }
 
-/// What is known of code. Two generations: what was used since the last change of generations is
+/// Which code is quick: no link was stuck behind it of late (see [`crate::takeover`]). Two generations: what was used since the last change of generations is
 /// young. Time never runs back.
 #[derive(Debug, Default)]
 pub(crate) struct QuickCode {
@@ -56,8 +65,8 @@ pub(crate) struct QuickCode {
 }
 
 impl QuickCode {
-    fn name(&self, pool: u16, text: &[u8]) -> Name {
-        self.hasher.hash_one((pool, text))
+    fn name(&self, pool: u16, code: Code<'_>) -> Name {
+        self.hasher.hash_one((pool, code))
     }
 
     fn seen(&mut self, name: Name) -> Option<Seen> {
@@ -81,13 +90,13 @@ impl QuickCode {
         self.seen(name) == Some(Seen::Quick)
     }
 
-    /// The code came back after so many milliseconds.
-    fn came_back(&mut self, name: Name, ms: u32, now: Time) {
+    /// The code came back.
+    fn came_back(&mut self, name: Name, now: Time) {
         let is_slow = match self.seen(name) {
             Some(Seen::Slow { until }) => now < until,
             Some(Seen::Quick) | None => false,
         };
-        if ms < QUICK_CODE_MS && !is_slow {
+        if !is_slow {
             self.note(name, Seen::Quick);
         }
     }
@@ -104,20 +113,30 @@ impl QuickCode {
 enum Holds<'a> {
     Never,
     /// If this code is slow.
-    Code(&'a [u8]),
+    Code(Code<'a>),
     /// If the server has much to free.
     Flush,
 }
 
 /// `id` is `None` if the table does not have the command.
 fn holds<'a>(id: Option<CommandId>, arg: impl Fn(usize) -> Option<&'a [u8]>) -> Holds<'a> {
-    let code_at = match id {
+    let (at, of): (usize, fn(&'a [u8]) -> Code<'a>) = match id {
         Some(id::FLUSHALL | id::FLUSHDB) => return Holds::Flush,
-        Some(id::EVAL | id::EVAL_RO | id::EVALSHA | id::EVALSHA_RO | id::FCALL | id::FCALL_RO) => 1,
+        Some(id::EVAL | id::EVAL_RO) => (1, Code::Body),
+        Some(id::EVALSHA | id::EVALSHA_RO) => (1, Code::Digest),
+        Some(id::FCALL | id::FCALL_RO) => (1, Code::Function),
         Some(_) => return Holds::Never,
-        None => 0,
+        None => (0, Code::Command),
     };
-    arg(code_at).map_or(Holds::Never, Holds::Code)
+    arg(at).map_or(Holds::Never, |text| Holds::Code(of(text)))
+}
+
+/// The kind of link for code of sessions that ride on links of this kind.
+fn of_code(kind: LinkKey) -> LinkKey {
+    LinkKey {
+        lane: CODE_LANE,
+        ..kind
+    }
 }
 
 /// Whether a request that the table knows may hold up its connection alone: it does not take the
@@ -182,8 +201,8 @@ impl Engine {
         match holds {
             Holds::Never => false,
             Holds::Flush => true,
-            Holds::Code(text) => {
-                let name = self.quick_code.name(pool, text);
+            Holds::Code(code) => {
+                let name = self.quick_code.name(pool, code);
                 !self.quick_code.is_quick(name)
             }
         }
@@ -193,19 +212,19 @@ impl Engine {
     /// its earlier requests are answered. A session with a link of its own, or in a lane of slow or
     /// large readers, stays there.
     fn waits_to_ride_apart(&mut self, key: Key) -> bool {
-        let rides_with_all = |session: &Session| {
-            session.pins.is_empty() && self.slow_readers.lane_of(session.id) == EVERYBODYS
-        };
-        if !self.sessions.get(key).is_some_and(rides_with_all)
-            || self.tracks_several(key)
-            || !self.has_code_lane(key)
-        {
+        let rides_with_all =
+            |session: &Session| session.pins.is_empty() && session.lane == EVERYBODYS;
+        if !self.sessions.get(key).is_some_and(rides_with_all) || self.tracks_several(key) {
+            return false;
+        }
+        let kind = self.sessions.get(key).map(|session| self.kind_of(session));
+        if !kind.is_some_and(|kind| self.has_lane_link(of_code(kind))) {
             return false;
         }
         if self.hold_until_caught_up(key) {
             return true;
         }
-        if !self.would_overtake() {
+        if !self.would_overtake(key) {
             self.visit_code_lane(key);
         }
         false
@@ -213,32 +232,27 @@ impl Engine {
 
     /// The kind of link for one part of a FLUSHALL to several servers, whose session rides on links
     /// of this kind. Nothing of the session is in flight.
-    pub(crate) fn kind_for_flush(&self, kind: LinkKey) -> LinkKey {
-        let apart = LinkKey {
-            lane: CODE_LANE,
-            ..kind
-        };
-        match kind.lane == EVERYBODYS && !self.would_overtake() {
-            true => self.kind_with_room(apart),
-            false => kind,
-        }
+    pub(crate) fn kind_for_flush(&mut self, key: Key, kind: LinkKey) -> LinkKey {
+        let apart = of_code(kind);
+        let may = kind.lane == EVERYBODYS && self.has_lane_link(apart) && !self.would_overtake(key);
+        if may { apart } else { kind }
     }
 
-    /// The request in front of a link apart is answered. What it names is quick, unless it was not
-    /// executed.
-    pub(crate) fn note_code_answered(&mut self, link: Key, at_ms: u32, reply: &[u8]) {
+    /// The server has answered the request in front of a link for code. Its code counts as quick,
+    /// unless the server may not have run it.
+    pub(crate) fn note_code_answered(&mut self, link: Key, reply: &[u8]) {
         let noscript = b"-NOSCRIPT";
         let finds = || {
             reply
                 .windows(noscript.len())
                 .any(|window| window == noscript)
         };
-        if is_refusal(reply) || finds() {
+        if is_refusal(reply) || reply.starts_with(b"-ERR") || finds() {
             return;
         }
-        let (now, ms) = (self.now, self.now.stamp_ms().wrapping_sub(at_ms));
+        let now = self.now;
         for name in self.code_in_front(link) {
-            self.quick_code.came_back(name, ms, now);
+            self.quick_code.came_back(name, now);
         }
     }
 
@@ -255,8 +269,8 @@ impl Engine {
         if let Some(state) = self.links.get(link) {
             let pool = self.pool_of(state.key.server).whole;
             each_request(as_asked(state.first_bytes()), |id, args| {
-                if let Holds::Code(text) = holds(id, |at| args.get(at).copied()) {
-                    names.push(self.quick_code.name(pool, text));
+                if let Holds::Code(code) = holds(id, |at| args.get(at).copied()) {
+                    names.push(self.quick_code.name(pool, code));
                 }
             });
         }
@@ -268,44 +282,48 @@ impl Engine {
 mod tests {
     use super::*;
 
+    const BODY: Code<'static> = Code::Body(b"return 1");
+
     fn at_ms(ms: u32) -> Time {
         Time(0).plus_ms(ms)
     }
 
     #[test]
-    fn code_is_quick_once_it_came_back_quickly() {
+    fn code_is_quick_once_it_came_back() {
         let mut code = QuickCode::default();
-        let name = code.name(0, b"return 1");
+        let name = code.name(0, BODY);
         assert!(!code.is_quick(name));
-        code.came_back(name, QUICK_CODE_MS, at_ms(0));
-        assert!(!code.is_quick(name));
-        code.came_back(name, QUICK_CODE_MS - 1, at_ms(0));
+        code.came_back(name, at_ms(0));
         assert!(code.is_quick(name));
-        let elsewhere = code.name(1, b"return 1");
-        assert!(!code.is_quick(elsewhere));
+        let elsewhere = code.name(1, BODY);
+        let function = code.name(0, Code::Function(b"return 1"));
+        assert!(!code.is_quick(elsewhere) && !code.is_quick(function));
     }
 
     #[test]
     fn slow_code_is_not_quick_for_a_while() {
         let mut code = QuickCode::default();
-        let name = code.name(0, b"return 1");
-        code.came_back(name, 0, at_ms(0));
+        let name = code.name(0, BODY);
+        code.came_back(name, at_ms(0));
         code.is_stuck(name, at_ms(100));
         assert!(!code.is_quick(name));
-        code.came_back(name, 0, at_ms(100 + CODE_SLOW_MS - 1));
+        code.came_back(name, at_ms(100 + CODE_SLOW_MS - 1));
         assert!(!code.is_quick(name));
-        code.came_back(name, 0, at_ms(100 + CODE_SLOW_MS));
+        code.came_back(name, at_ms(100 + CODE_SLOW_MS));
         assert!(code.is_quick(name));
     }
 
     #[test]
     fn code_in_use_stays_known_and_the_rest_is_forgotten() {
         let mut code = QuickCode::default();
-        let (used, unused) = (code.name(0, b"used"), code.name(0, b"unused"));
-        code.came_back(used, 0, at_ms(0));
-        code.came_back(unused, 0, at_ms(0));
+        let (used, unused) = (
+            code.name(0, Code::Body(b"used")),
+            code.name(0, Code::Body(b"unused")),
+        );
+        code.came_back(used, at_ms(0));
+        code.came_back(unused, at_ms(0));
         for number in 0..2 * QUICK_CODE_MAX as u64 {
-            code.came_back(number, 0, at_ms(0));
+            code.came_back(number, at_ms(0));
             assert!(code.is_quick(used));
             assert!(code.young.len() + code.old.len() <= QUICK_CODE_MAX);
         }

@@ -25,6 +25,7 @@ use crate::readers::Reading;
 use crate::redirect::{Found, Redirect};
 use crate::returns::Expected;
 use crate::slots::Key;
+use crate::slow_readers::Lane;
 use crate::steps::{Step, Within};
 use crate::subscriptions::Subscriber;
 use crate::time::Time;
@@ -377,6 +378,8 @@ pub(crate) struct Session {
     pub(crate) listener: u16,
     /// Index of its user in the settings.
     pub(crate) user: u16,
+    /// Which of the links of its kind it rides on: see [`crate::slow_readers`].
+    pub(crate) lane: Lane,
     pub(crate) id: u64,
     pub(crate) peer: Peer,
     pub(crate) local: Local,
@@ -404,6 +407,8 @@ pub(crate) struct Rare {
     pub(crate) no_evict: bool,
     /// It has asked for the debugger of scripts, and was refused.
     pub(crate) debugs_scripts: bool,
+    /// Links on which writes of it were given up at their deadlines.
+    pub(crate) gave_up: Vec<Key>,
     /// Replies before their turn.
     pub(crate) parking: Parking,
     /// The rest of a large request, and the link it is cut through to.

@@ -28,7 +28,7 @@ use crate::limits::{
     APART_MS, APART_SESSIONS_MAX, CODE_LINKS, LARGE_READER_LINKS, LARGE_REPLY_BYTES,
     REPLIES_OWED_MAX, SLOW_READER_LINKS, STRANGERS_WAIT_SHARE,
 };
-use crate::link::{Link, LinkKey, Role};
+use crate::link::{Link, LinkKey, Role, State};
 use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::time::Time;
@@ -45,8 +45,6 @@ pub(crate) const CODE_LANE: Lane = LARGE_READER_LINKS + SLOW_READER_LINKS + CODE
 /// Why a session is set apart, from the lesser to the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Why {
-    /// Its request may hold up the link. The session goes back once that is answered.
-    Code,
     /// It asks for large replies.
     Large,
     /// It held a link up.
@@ -56,7 +54,6 @@ pub(crate) enum Why {
 impl Why {
     fn lanes(self) -> std::ops::RangeInclusive<Lane> {
         match self {
-            Why::Code => CODE_LANE..=CODE_LANE,
             Why::Large => 1..=LARGE_READER_LINKS,
             Why::Slow => LARGE_READER_LINKS + 1..=LARGE_READER_LINKS + SLOW_READER_LINKS,
         }
@@ -68,10 +65,8 @@ impl Why {
 struct Apart {
     session: Key,
     why: Why,
-    /// The lane that it is to ride on.
+    /// The lane that it is to ride on: it changes once nothing of the session is in flight.
     lane: Lane,
-    /// The lane that its next request goes to: it changes once nothing of the session is in flight.
-    rides: Lane,
     until: Time,
 }
 
@@ -108,22 +103,24 @@ pub(crate) struct SlowReaders {
     apart: HashMap<u64, Apart>,
     sizes: HashMap<u64, Size>,
     waited: HashMap<LinkKey, Waited>,
+    /// Sessions that could not change their lanes. They are tried again at the next tick.
+    delayed: Vec<Key>,
 }
 
 impl SlowReaders {
-    /// The lane that a session's next request goes to.
-    #[inline]
-    pub(crate) fn lane_of(&self, session: u64) -> Lane {
-        match self.apart.is_empty() {
-            true => EVERYBODYS,
-            false => self.rides(session),
-        }
+    /// The lane that a session is to ride on.
+    fn wanted(&self, session: u64) -> Lane {
+        let apart = self.apart.get(&session);
+        apart.map_or(EVERYBODYS, |apart| apart.lane)
     }
 
-    #[cold]
-    fn rides(&self, session: u64) -> Lane {
-        let apart = self.apart.get(&session);
-        apart.map_or(EVERYBODYS, |apart| apart.rides)
+    /// Whether a session that rides on this lane is to change it.
+    #[inline]
+    fn is_to_change(&self, session: u64, rides: Lane) -> bool {
+        match self.apart.is_empty() {
+            true => rides != EVERYBODYS,
+            false => rides != self.wanted(session),
+        }
     }
 
     /// Bytes of a reply that goes to a session before it has come whole. Returns whether the
@@ -152,66 +149,37 @@ impl SlowReaders {
         }
     }
 
-    /// Sets a session apart, or for longer. Returns whether it is to change its lane.
+    /// Sets a session apart, or for longer. Returns whether it has got another lane.
     fn set_apart(&mut self, number: u64, session: Key, why: Why, now: Time) -> bool {
         let until = now.plus_ms(APART_MS);
         if let Some(apart) = self.apart.get_mut(&number) {
             apart.until = until;
             if apart.lane != EVERYBODYS && apart.why >= why {
-                return apart.rides != apart.lane;
+                return false;
             }
         } else if self.apart.len() >= APART_SESSIONS_MAX {
             return false;
         }
         let members = |lane: &Lane| self.apart.values().filter(|its| its.lane == *lane).count();
         let lane = why.lanes().min_by_key(members).unwrap_or(EVERYBODYS);
-        let rides = self.rides(number);
         let apart = Apart {
             session,
             why,
             lane,
-            rides,
             until,
         };
         self.apart.insert(number, apart);
         true
     }
 
-    /// A session that is not set apart rides in the lane of code for one request. Nothing of it is in
-    /// flight. Returns false at the bound.
-    fn visit_code_lane(&mut self, number: u64, session: Key, now: Time) -> bool {
-        if self.apart.len() >= APART_SESSIONS_MAX {
-            return false;
-        }
-        let apart = Apart {
-            session,
-            why: Why::Code,
-            lane: EVERYBODYS,
-            rides: CODE_LANE,
-            until: now,
-        };
-        self.apart.entry(number).or_insert(apart);
-        true
-    }
-
-    /// Nothing of a session is in flight: it may change its lane. Returns whether that is another
-    /// one.
-    fn change_lane(&mut self, session: u64) -> bool {
-        let Some(apart) = self.apart.get_mut(&session) else {
-            return false;
-        };
-        let changes = apart.rides != apart.lane;
-        apart.rides = apart.lane;
-        if apart.lane == EVERYBODYS {
+    /// Nothing of a session is in flight, and it changes its lane. Returns which one it is to ride
+    /// on.
+    fn change_lane(&mut self, session: u64) -> Lane {
+        let lane = self.wanted(session);
+        if lane == EVERYBODYS {
             self.apart.remove(&session);
         }
-        changes
-    }
-
-    /// Whether a session is to change its lane.
-    fn is_to_change(&self, session: u64) -> bool {
-        let apart = self.apart.get(&session);
-        apart.is_some_and(|apart| apart.rides != apart.lane)
+        lane
     }
 
     /// A session is gone.
@@ -223,16 +191,16 @@ impl SlowReaders {
         }
     }
 
-    /// The sessions that are set apart, each with the lane that it rides on. Sessions whose time is
-    /// over are to ride with all others again.
-    fn all_apart(&mut self, now: Time) -> Vec<(Key, Lane)> {
+    /// The sessions that are set apart. Sessions whose time is over are to ride with all others
+    /// again.
+    fn all_apart(&mut self, now: Time) -> Vec<Key> {
         for apart in self.apart.values_mut() {
             if now >= apart.until {
                 apart.lane = EVERYBODYS;
             }
         }
         let all = self.apart.values();
-        all.map(|apart| (apart.session, apart.rides)).collect()
+        all.map(|apart| apart.session).collect()
     }
 
     /// Strangers wait at a link of this kind, which has not been read since `since`. Returns how
@@ -266,7 +234,7 @@ impl Engine {
     /// The kind of the link that a session shares with others.
     pub(crate) fn shared_kind_of(&self, session: &Session) -> LinkKey {
         LinkKey {
-            lane: self.slow_readers.lane_of(session.id),
+            lane: session.lane,
             ..self.kind_of(session)
         }
     }
@@ -315,54 +283,91 @@ impl Engine {
     pub(crate) fn change_lane(&mut self, key: Key) {
         // The rest of a request that is cut through must not wait for its reply.
         let is_to_change = |session: &Session| {
-            self.slow_readers.is_to_change(session.id)
+            self.slow_readers.is_to_change(session.id, session.lane)
                 && !session.flags.any(Flags::STREAMING | Flags::SWALLOWING)
         };
-        if !self.sessions.get(key).is_some_and(is_to_change)
-            || self.hold_until_caught_up(key)
-            || self.would_overtake()
-        {
+        if !self.sessions.get(key).is_some_and(is_to_change) || self.hold_until_caught_up(key) {
             return;
         }
-        let Some(session) = self.sessions.get(key) else {
+        if self.would_overtake(key) {
+            return self.slow_readers.delayed.push(key);
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        if self.slow_readers.change_lane(session.id) {
-            self.ride_in_lane(key);
-        }
+        session.lane = self.slow_readers.change_lane(session.id);
+        self.ride_in_lane(key);
     }
 
     /// A session that rides with all others has a request that may hold up its link. Nothing of the
     /// session is in flight.
     pub(crate) fn visit_code_lane(&mut self, key: Key) {
-        let Some(session) = self.sessions.get(key) else {
-            return;
-        };
-        let number = session.id;
-        if self.slow_readers.visit_code_lane(number, key, self.now) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.lane = CODE_LANE;
             self.ride_in_lane(key);
         }
     }
 
-    /// Whether there is, or may be, a link apart for the code of a session.
-    pub(crate) fn has_code_lane(&self, key: Key) -> bool {
-        let lane = CODE_LANE;
-        let kind = |session| LinkKey {
-            lane,
-            ..self.kind_of(session)
-        };
-        let session = self.sessions.get(key);
-        session.is_some_and(|session| self.kind_with_room(kind(session)).lane == lane)
+    /// Whether there is, or may be, a link of this kind in a lane apart. A server may refuse one more
+    /// connection: then its requests travel with all others.
+    pub(crate) fn has_lane_link(&self, kind: LinkKey) -> bool {
+        let rests = |link: &Link| matches!(link.state, State::Resting { .. });
+        let link = self.shared.get(&kind);
+        match link.and_then(|link| self.links.get(*link)) {
+            Some(link) => !rests(link),
+            None => self.kind_with_room(kind) == kind,
+        }
     }
 
-    /// Whether a link still owes the reply to a write that was given up, with its session or at its
-    /// deadline. The ledger does not name the session any more, and the session's next request must
-    /// not overtake the write.
-    pub(crate) fn would_overtake(&self) -> bool {
-        let is_lost = |entry: &Entry| entry.session == Key::NOBODY && !entry.class.reads();
-        let shared = |(_, link): &(Key, &Link)| link.role.is_manys();
-        let mut links = self.links.iter().filter(shared);
-        links.any(|(_, link)| link.ledger.iter().any(is_lost))
+    /// The link for code could not be connected. Its requests travel with all others, if these have
+    /// a link.
+    pub(crate) fn leave_code_lane(&mut self, key: Key) {
+        let Some(link) = self.links.get(key) else {
+            return;
+        };
+        let kind = LinkKey {
+            lane: EVERYBODYS,
+            ..link.key
+        };
+        let is_code_link = link.key.lane == CODE_LANE && link.role == Role::Shared;
+        let others = self.shared.get(&kind).copied().filter(|_| is_code_link);
+        let is_up = |link: &Key| self.links.get(*link).is_some_and(Link::is_up);
+        if let Some(others) = others.filter(is_up)
+            && let Some(link) = self.links.get_mut(key)
+        {
+            let left = link.take_left(|_, _| true);
+            self.put_moved(others, left);
+        }
+    }
+
+    /// Whether a link still owes the reply to a write of this session that was given up at its
+    /// deadline. The session's next request must not overtake the write.
+    pub(crate) fn would_overtake(&mut self, key: Key) -> bool {
+        let Some(rare) = self.sessions.get_mut(key).and_then(|its| its.rare.as_mut()) else {
+            return false;
+        };
+        // The ledger does not name the session any more.
+        let owes = |link: &Key| {
+            self.links.get(*link).is_some_and(|link| {
+                let mut ledger = link.ledger.iter();
+                ledger.any(|entry| entry.session == Key::NOBODY && !entry.class.reads())
+            })
+        };
+        rare.gave_up.retain(owes);
+        !rare.gave_up.is_empty()
+    }
+
+    /// The request of a session on this link was given up, and the server may execute it yet.
+    pub(crate) fn note_given_up(&mut self, link: Key, entry: &Entry) {
+        if entry.class.reads() {
+            return;
+        }
+        if let Some(session) = self.sessions.get_mut(entry.session) {
+            let gave_up = &mut session.rare().gave_up;
+            if !gave_up.contains(&link) {
+                gave_up.push(link);
+            }
+        }
     }
 
     /// A session without a link of its own rides on the link of its lane. Nothing of it is in
@@ -388,22 +393,24 @@ impl Engine {
     pub(crate) fn tick_slow_readers(&mut self) {
         let now = self.now;
         self.slow_readers.forgive(now);
-        if self.slow_readers.apart.is_empty() {
-            return;
+        let mut all = std::mem::take(&mut self.slow_readers.delayed);
+        if !self.slow_readers.apart.is_empty() {
+            all.extend(self.slow_readers.all_apart(now));
         }
-        for (key, lane) in self.slow_readers.all_apart(now) {
+        for key in all {
             let Some(session) = self.sessions.get(key) else {
                 continue;
             };
-            if !session.is_caught_up() || self.would_overtake() {
-                continue;
-            }
-            if self.slow_readers.is_to_change(session.id) {
-                self.change_lane(key);
-            } else if self
-                .links
-                .get(session.link)
-                .is_some_and(|link| link.role == Role::Shared && link.key.lane != lane)
+            let lane = session.lane;
+            let rides_elsewhere = |link: &Link| link.role == Role::Shared && link.key.lane != lane;
+            let (is_free, link) = (session.is_caught_up(), session.link);
+            if self.slow_readers.is_to_change(session.id, lane) {
+                if is_free {
+                    self.change_lane(key);
+                }
+            } else if self.links.get(link).is_some_and(rides_elsewhere)
+                && is_free
+                && !self.would_overtake(key)
             {
                 self.ride_in_lane(key);
             }
@@ -414,7 +421,7 @@ impl Engine {
     /// made, that is the link of all other sessions.
     pub(crate) fn kind_with_room(&self, kind: LinkKey) -> LinkKey {
         let is_apart = kind.lane != EVERYBODYS && !self.shared.contains_key(&kind);
-        match is_apart && !self.has_room_in_lanes() {
+        match is_apart && !self.has_room_in_lanes(kind.lane == CODE_LANE) {
             true => LinkKey {
                 lane: EVERYBODYS,
                 ..kind
@@ -423,10 +430,13 @@ impl Engine {
         }
     }
 
-    /// Whether there may be one more link of a lane apart.
-    fn has_room_in_lanes(&self) -> bool {
-        let is_apart = |(_, link): &(Key, &Link)| link.key.lane != EVERYBODYS;
-        let count = self.links.iter().filter(is_apart).count();
+    /// Whether there may be one more link for code, or for large and slow readers. Each of the two
+    /// has a bound of its own.
+    fn has_room_in_lanes(&self, for_code: bool) -> bool {
+        let is_of_kind = |(_, link): &(Key, &Link)| {
+            link.key.lane != EVERYBODYS && (link.key.lane == CODE_LANE) == for_code
+        };
+        let count = self.links.iter().filter(is_of_kind).count();
         count < self.settings.limits.links_max as usize / 4 && self.has_room_for_link()
     }
 }
@@ -518,13 +528,13 @@ mod tests {
     fn session_changes_its_lane_only_when_told() {
         let mut readers = SlowReaders::default();
         assert!(readers.set_apart(7, key(1), Why::Large, at_ms(0)));
-        assert_eq!(readers.lane_of(7), EVERYBODYS);
-        assert!(readers.change_lane(7));
-        assert!(Why::Large.lanes().contains(&readers.lane_of(7)));
+        assert!(readers.is_to_change(7, EVERYBODYS));
+        let lane = readers.change_lane(7);
+        assert!(Why::Large.lanes().contains(&lane) && !readers.is_to_change(7, lane));
         assert!(!readers.set_apart(7, key(1), Why::Large, at_ms(1)));
         assert!(readers.set_apart(7, key(1), Why::Slow, at_ms(2)));
-        assert!(readers.change_lane(7));
-        assert!(Why::Slow.lanes().contains(&readers.lane_of(7)));
+        assert!(readers.is_to_change(7, lane));
+        assert!(Why::Slow.lanes().contains(&readers.change_lane(7)));
         assert!(!readers.set_apart(7, key(1), Why::Large, at_ms(3)));
     }
 
@@ -533,10 +543,9 @@ mod tests {
         let mut readers = SlowReaders::default();
         for number in 0..6 {
             readers.set_apart(number, key(number as u32), Why::Slow, at_ms(0));
-            readers.change_lane(number);
         }
         for lane in Why::Slow.lanes() {
-            let riders = (0..6).filter(|number| readers.lane_of(*number) == lane);
+            let riders = (0..6).filter(|number| readers.wanted(*number) == lane);
             assert_eq!(riders.count(), 6 / usize::from(SLOW_READER_LINKS));
         }
     }
@@ -545,13 +554,12 @@ mod tests {
     fn session_rides_with_the_others_again_after_its_time() {
         let mut readers = SlowReaders::default();
         readers.set_apart(7, key(1), Why::Slow, at_ms(0));
-        readers.change_lane(7);
+        let lane = readers.change_lane(7);
         readers.all_apart(at_ms(APART_MS - 1));
-        assert!(!readers.is_to_change(7));
+        assert!(!readers.is_to_change(7, lane));
         readers.all_apart(at_ms(APART_MS));
-        assert!(readers.is_to_change(7));
-        assert!(readers.change_lane(7));
-        assert_eq!(readers.lane_of(7), EVERYBODYS);
+        assert!(readers.is_to_change(7, lane));
+        assert_eq!(readers.change_lane(7), EVERYBODYS);
         assert!(readers.apart.is_empty());
     }
 

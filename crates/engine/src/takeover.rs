@@ -41,6 +41,7 @@ use crate::pool::ServerId;
 use crate::requests::Blocked;
 use crate::scripts::each_request;
 use crate::slots::Key;
+use crate::slow_readers::CODE_LANE;
 use crate::time::Time;
 
 /// How long a link that owes replies may bring no byte before another one may take its place,
@@ -245,6 +246,9 @@ impl Engine {
             return None;
         }
         let kind = state.key;
+        if self.would_overtake(key) {
+            return None;
+        }
         if self.is_past_deadline(key) {
             return Some(self.wait_at_full(key, link));
         }
@@ -442,6 +446,7 @@ impl Engine {
                 let holding = state.map(|link| (old, link.progress));
                 self.takeover(kind.server).succeed(successor);
                 self.counters.takeovers += 1;
+                self.note_slow_code(old);
                 if holding.is_some() {
                     self.set_holding(kind.server, holding);
                 }
@@ -458,11 +463,12 @@ impl Engine {
         };
         let (now, server) = (self.now, link.key.server);
         let takeover = self.takeover(server);
-        if takeover.old_of(successor).is_some() {
+        if let Some(old) = takeover.old_of(successor) {
             takeover.fail(successor, now);
             if let Some(words) = refusal.filter(|words| is_busy(words)) {
                 takeover.busy = Some((now, words.to_vec()));
                 takeover.due = now;
+                self.note_slow_code(old);
             }
         }
     }
@@ -483,6 +489,7 @@ impl Engine {
             return;
         };
         let server = link.key.server;
+        let is_code_link = link.key.lane == CODE_LANE;
         let takeover = &self.server(server).takeover;
         let is_stuck = self.is_stuck(link);
         let has_way = takeover.successor_of(key).is_some()
@@ -502,7 +509,7 @@ impl Engine {
         {
             link.admit(true, paused);
         }
-        if is_stuck {
+        if is_stuck && is_code_link {
             self.note_slow_code(key);
         }
         if begins {

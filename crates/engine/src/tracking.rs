@@ -481,7 +481,7 @@ impl Engine {
         let links = self.tracker(key).map(|tracker| tracker.links().collect());
         let links: Vec<Key> = links.unwrap_or_default();
         for link in links {
-            self.put_ours(link, &request, Duty::Pass);
+            self.put_ours(link, &request, Duty::Track);
         }
     }
 

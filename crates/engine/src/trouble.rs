@@ -142,6 +142,9 @@ impl Engine {
         self.lose_polls(key);
         self.ask_again(key);
         self.lose_successor(key, refusal.as_deref());
+        if !self.links.get(key).is_some_and(Link::is_up) {
+            self.leave_code_lane(key);
+        }
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -772,7 +775,9 @@ impl Engine {
             return self.lose_link(key, &format!("no reply to MONITOR within {request_ms} ms"));
         }
         if let Some(link) = self.links.get_mut(key).filter(|link| !link.is_up()) {
-            for entry in link.take_unsent(expired) {
+            // What respool asks itself must not leave from in front of requests that rely on it.
+            let leaves = |entry: &Entry| expired(entry) && entry.session != Key::NOBODY;
+            for entry in link.take_unsent(leaves) {
                 self.give_up(key, entry, entry.fate_unsent());
             }
         }
@@ -874,6 +879,9 @@ impl Engine {
     pub(crate) fn give_up(&mut self, link: Key, entry: Entry, fate: Fate) {
         self.counters.timeouts += 1;
         self.arrivals.count(entry.session);
+        if fate == Fate::Unknown {
+            self.note_given_up(link, &entry);
+        }
         let server = self.label(link).to_owned();
         let limit_ms = self.settings.timeouts.request_ms;
         let server = &server;

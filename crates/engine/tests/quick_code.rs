@@ -74,8 +74,12 @@ fn code_that_is_slow_once_goes_on_the_link_apart_for_a_while() {
     let session = world.accept();
     world.asks(session, &[LOOPS]);
     assert_eq!(world.sent(world.shared).as_bytes(), requests(&[LOOPS]));
-    world.wait_ms(200);
-    world.says(world.shared, ":1\r\n");
+    world.wait_ms(100);
+    let other = world.accept();
+    world.asks(other, &["GET k"]);
+    let old = world.shared;
+    world.connect();
+    world.says(old, ":1\r\n");
     for _ in 0..2 {
         world.asks(session, &[LOOPS]);
         assert_eq!(world.sent(apart).as_bytes(), requests(&[LOOPS]));
@@ -177,4 +181,122 @@ fn without_room_for_a_link_apart_code_travels_with_all_requests() {
     let all = ["SET k v", LOOPS, "FLUSHALL", "SET l v"];
     world.asks(session, &all);
     assert_eq!(world.sent(world.shared).as_bytes(), requests(&all));
+}
+
+/// What others have in flight, and what respool asks itself, keeps no code on the shared link.
+#[test]
+fn new_code_leaves_the_shared_link_whatever_is_in_flight() {
+    let mut world = World::new(settings());
+    let (other, runs) = (world.accept(), world.accept());
+    // respool asks the server about the command first.
+    world.asks(other, &["tool.add k x"]);
+    assert!(world.sent(world.shared).contains("COMMAND"));
+    world.asks(runs, &[LOOPS]);
+    let apart = world.connect();
+    assert_eq!(world.sent(apart).as_bytes(), requests(&[LOOPS]));
+    world.says(apart, ":1\r\n");
+    world.asks(runs, &["SET d 1"]);
+    world.wait_ms(1);
+    assert_eq!(world.sent(apart), "");
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET d 1"]));
+}
+
+/// A server that refuses one more connection gets code on the link that is there.
+#[test]
+fn code_travels_with_all_requests_if_the_link_apart_is_refused() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    world.asks(session, &[LOOPS]);
+    let [apart] = world.connecting()[..] else {
+        panic!("the link apart is to be connected");
+    };
+    world.turn(|engine| engine.handle_link_up(apart));
+    world.says(apart, "-ERR max number of clients reached\r\n");
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&[LOOPS]));
+    world.says(world.shared, ":1\r\n");
+    assert_eq!(world.got(session), ":1\r\n");
+    let other = "EVAL other 0";
+    world.asks(session, &[other]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&[other]));
+}
+
+/// The session of code that was given up asks nothing on another link before the server has
+/// executed the code.
+#[test]
+fn session_does_not_overtake_its_code_that_was_given_up() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 1_000;
+    settings.timeouts.link_stall_ms = 30_000;
+    let mut world = World::new(settings);
+    let (runs, other) = (world.accept(), world.accept());
+    world.asks(runs, &[LOOPS]);
+    let apart = world.connect();
+    world.wait_ms(1_100);
+    assert!(world.got(runs).starts_with("-UNKNOWN "));
+    world.sent(apart);
+    world.asks(runs, &["SET k v"]);
+    assert_eq!(world.sent(world.shared), "");
+    // Others go on, with new code, too.
+    world.asks(other, &["SET l v"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET l v"]));
+    world.says(apart, ":1\r\n");
+    assert_eq!(world.sent(apart).as_bytes(), requests(&["SET k v"]));
+    world.says(apart, "+OK\r\n");
+    assert_eq!(world.got(runs), "+OK\r\n");
+    world.wait_ms(100);
+    world.says(world.shared, "+OK\r\n");
+    world.asks(runs, &["SET m v"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET m v"]));
+}
+
+/// A link that is lost with code, or with the request behind it, leaves no session behind.
+#[test]
+fn lost_link_apart_leaves_its_sessions_to_the_shared_one() {
+    let (mut world, apart) = ran_once();
+    let (session, other) = (world.accept(), "EVAL other 0");
+    world.asks(session, &[other, "SET k v"]);
+    assert_eq!(world.sent(apart).as_bytes(), requests(&[other]));
+    world.lose(apart);
+    assert!(world.got(session).starts_with("-UNKNOWN "));
+    assert_eq!(world.sent(world.shared).as_bytes(), requests(&["SET k v"]));
+}
+
+/// FCALL and a command that the table does not have are code, too.
+#[test]
+fn functions_and_unknown_commands_are_code() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    world.asks(session, &["FCALL f 0"]);
+    let apart = world.connect();
+    assert_eq!(world.sent(apart).as_bytes(), requests(&["FCALL f 0"]));
+    world.says(apart, ":1\r\n");
+    world.asks(session, &["FCALL f 0"]);
+    assert_eq!(
+        world.sent(world.shared).as_bytes(),
+        requests(&["FCALL f 0"])
+    );
+    world.says(world.shared, ":1\r\n");
+    world.asks(session, &["tool.add k x"]);
+    assert!(world.sent(world.shared).contains("COMMAND"));
+    let facts = "*1\r\n*6\r\n$8\r\ntool.add\r\n:3\r\n*1\r\n+write\r\n:1\r\n:1\r\n:1\r\n";
+    world.says(world.shared, facts);
+    assert_eq!(world.sent(apart).as_bytes(), requests(&["tool.add k x"]));
+}
+
+/// Another connection takes over from a link apart as from any other.
+#[test]
+fn others_with_new_code_are_answered_while_code_loops() {
+    let (mut world, apart) = ran_once();
+    let (runs, other) = (world.accept(), world.accept());
+    let (loops, new) = ("EVAL endless 0", "EVAL new 0");
+    world.asks(runs, &[loops]);
+    world.sent(apart);
+    world.wait_ms(100);
+    world.asks(other, &[new]);
+    let successor = world.connect();
+    assert_eq!(world.sent(successor).as_bytes(), requests(&[new]));
+    world.says(successor, "-BUSY Redis is busy running a script.\r\n");
+    assert!(world.got(other).starts_with("-BUSY "));
+    world.says(apart, "-ERR killed\r\n");
+    assert_eq!(world.got(runs), "-ERR killed\r\n");
 }

@@ -168,7 +168,6 @@ fn server_that_was_never_reached_closes_no_session() {
     assert_eq!(world.got(session), bulk("v"));
 }
 
-/// Libraries take an error for the server's last word, and connect again after a close.
 /// A read is held while its server is away. The server tracks it when it is back.
 #[test]
 fn read_that_is_held_in_an_outage_is_tracked() {
@@ -188,6 +187,7 @@ fn read_that_is_held_in_an_outage_is_tracked() {
     assert_eq!(world.sent(link).as_bytes(), tracked);
 }
 
+/// Libraries take an error for the server's last word, and connect again after a close.
 #[test]
 fn session_that_cannot_begin_to_track_is_closed() {
     let mut world = World::new(sharded(2));

@@ -687,7 +687,8 @@ fn before(primary: &Fakes) -> ((Sentinel, Scene), Client) {
     ((sentinel, scene), client)
 }
 
-/// It refuses the first of these for a moment, and what is behind it not any more.
+/// It refuses the first of these for a moment, and what is behind it not any more. Behind FLUSHALL, and
+/// in front of it, a session has nothing in flight: so what was refused is asked again.
 #[test]
 fn what_a_primary_refused_is_not_executed_behind_what_was_asked_later_for_all_keys() {
     for [first, behind] in [
@@ -706,9 +707,14 @@ fn what_a_primary_refused_is_not_executed_behind_what_was_asked_later_for_all_ke
             client.call("GET it") == Value::bulk("it")
         });
         let replies = pipelined(&mut client, &format!("{first};{behind}"));
-        assert_eq!(replies[0].error(), Some(LOADING), "{first}, {behind}");
+        let is_alone = [first, behind].contains(&"FLUSHALL");
+        let (told, count) = match is_alone {
+            true => (None, 2),
+            false => (Some(LOADING), 1),
+        };
+        assert_eq!(replies[0].error(), told, "{first}, {behind}");
         assert!(replies[1].error().is_none(), "{replies:?}");
-        assert_eq!(primary.count(first), 1, "{first}");
+        assert_eq!(primary.count(first), count, "{first}");
     }
 }
 
