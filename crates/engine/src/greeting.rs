@@ -22,7 +22,7 @@ pub(crate) struct Greeting {
     replies: u32,
     /// Whether it is to be a Cluster's node.
     to_node: bool,
-    /// The last reply will say whether it is one.
+    /// The last reply of this stage will say whether it is one.
     asks_for_node: bool,
     /// Replies that have come.
     came: u32,
@@ -78,6 +78,11 @@ impl Detour {
         }
         self.has_failed = true;
         true
+    }
+
+    /// The last reply of a stage is no error. If it is the reply to AUTH, it has to be +OK.
+    fn handle_last(&mut self, reply: &Value) {
+        self.has_failed |= self.stage != Stage::Own && *reply != Value::Line(b"OK".to_vec());
     }
 
     /// All replies of a stage have come. Writes the commands of the next stage and returns the
@@ -281,7 +286,8 @@ impl Greeting {
                 self.got.clear();
                 continue;
             }
-            let tells_of_node = self.asks_for_node && self.replies == 1;
+            let is_last = self.replies == 1;
+            let tells_of_node = is_last && std::mem::take(&mut self.asks_for_node);
             let came = self.came;
             let mut limits = self.limits.as_mut();
             let mut is_of_limits = |value: &Value| {
@@ -314,6 +320,9 @@ impl Greeting {
                             self.asks_for_node = true;
                         }
                         *identity = Some(own);
+                    }
+                    if let Some(detour) = self.detour.as_mut().filter(|_| is_last) {
+                        detour.handle_last(&value);
                     }
                 }
                 None => return Greeted::Broken(String::from("its greeting cannot be read")),
@@ -564,5 +573,36 @@ mod tests {
             words(&["SELECT 3", "READONLY", "AUTH bob pw"])
         );
         assert_eq!(greeted(&mut greeting, &[OK; 3]), Greeted::Done);
+    }
+
+    /// If the link's user is refused at the end of a detour, the link is not up as the other user.
+    #[test]
+    fn link_is_not_up_with_another_users_rights() {
+        let key = LinkKey {
+            server: ServerId(0),
+            version: Version::Resp2,
+            db: 0,
+            user: 1,
+            lane: EVERYBODYS,
+        };
+        let bob = login("bob");
+        // A proxy for the nodes may call itself standalone. Then CLUSTER INFO is asked, too.
+        let node = "*4\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n";
+        let no_readonly = "-NOPERM no 'readonly'\r\n";
+        let refused = || Greeted::Refused(no_readonly[1..no_readonly.len() - 2].into());
+        for (info, own_login, outcome) in [
+            ("$2\r\nok\r\n", OK, Greeted::Done),
+            ("$2\r\nok\r\n", "-WRONGPASS no\r\n", refused()),
+            (no_readonly, "-WRONGPASS no\r\n", refused()),
+            ("$2\r\nok\r\n", "$2\r\nno\r\n", refused()),
+        ] {
+            let mut greeting = Greeting::new(key, (Some(&bob), vec![login("app")]), true, true);
+            let replies = [node, no_readonly, info, OK, OK, own_login];
+            assert_eq!(greeted(&mut greeting, &replies), outcome, "{own_login}");
+        }
+        // A login of the other user that is refused ends the detour, too.
+        let mut greeting = Greeting::new(key, (Some(&bob), vec![login("app")]), true, true);
+        let replies = [node, no_readonly, "$2\r\nok\r\n", "-WRONGPASS no\r\n"];
+        assert_eq!(greeted(&mut greeting, &replies), refused());
     }
 }
