@@ -535,8 +535,7 @@ impl Engine {
         }
     }
 
-    /// A user was let in: links of that user that were refused, were lost often, or were closed with
-    /// the user's rights, need not rest any longer. A server may refuse the user for good, so a
+    /// A user has logged in. Its links that rest after a refusal or after losses connect now. A server may refuse the user for good, so a
     /// refused link takes tokens. The link of a session that was just let in does not.
     fn connect_links_of(&mut self, user: u16, own: Option<Key>) {
         let rests = |(_, link): &(Key, &Link)| {

@@ -288,8 +288,8 @@ pub const RECONNECT_UNANSWERED_TOKENS: u32 = 20;
 /// time are forgotten.
 pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 
-/// Users of which is remembered that they have shown one script by EVAL. At it: the script is not
-/// loaded for further users that may not load it themselves.
+/// Users that have shown one script by EVAL, as many as respool remembers for each script. At it:
+/// the script is not loaded for further users that may not load it themselves.
 pub const SCRIPT_USERS_MAX: usize = 16;
 
 /// How long the link of a user that is connected waits for the configured user to load the scripts
@@ -391,8 +391,8 @@ pub const LOGINS_MAX: usize = 1 << 10;
 /// Passwords of one user of a pool's servers that links greet with. At it: a session with another
 /// password that a server accepts rides on links that greet with the newest of these.
 pub const PASSWORDS_OF_USER_MAX: usize = 4;
-/// Databases of a login for which respool remembers a former login that has selected them. At it
-/// the oldest is forgotten.
+/// Databases of a login for which respool remembers the login that selected them. At it: the oldest
+/// is forgotten.
 pub const DATABASES_OF_LOGIN_MAX: usize = 16;
 
 /// Commands that the table does not have of which one worker remembers what a server said. At it:

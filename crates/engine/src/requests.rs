@@ -902,7 +902,7 @@ impl Engine {
         let entry = Entry {
             len: bytes.len() as u32,
             class: Class::of(reads),
-            // Of code that is answered there, note is taken.
+            // Replies on the code lane tell that the code came back.
             duty: silent || !simple || state.key.lane == CODE_LANE,
             silent,
             ..Entry::of(key, seq, self.asked_ms)

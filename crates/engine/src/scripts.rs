@@ -430,7 +430,7 @@ impl Engine {
         });
     }
 
-    /// What `put` puts on a link that is not up goes in front of all that is on it.
+    /// Puts requests, by `put`, in front of all requests of a link that is not up.
     fn put_in_front(&mut self, key: Key, put: impl FnOnce(&mut Engine, &[Left])) {
         let Some(link) = self.links.get_mut(key) else {
             return;

@@ -1393,7 +1393,7 @@ impl Channel {
         }
     }
 
-    /// The root whose branches depend on this channel, which has that key.
+    /// The root of this channel's branches. `key`: the channel's own key.
     fn root(&self, key: Key) -> Option<Key> {
         match self.part {
             Part::Whole => None,

@@ -254,7 +254,7 @@ pub(crate) enum What {
     Row(CommandId),
     /// A command that the server has and the table has not.
     Learned { alone: bool, reads: bool },
-    /// Neither has it.
+    /// The table and the server both lack the command.
     Nothing,
 }
 

@@ -88,7 +88,7 @@ fn code_that_is_slow_once_goes_on_the_link_apart_for_a_while() {
     assert_eq!(world.got(session), ":1\r\n:1\r\n:1\r\n");
 }
 
-/// What was not executed has not come back.
+/// A refused script is not learned as quick.
 #[test]
 fn refused_code_is_not_quick() {
     let mut world = World::new(settings());

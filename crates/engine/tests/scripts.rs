@@ -342,7 +342,7 @@ fn script_is_restored_for_a_user_that_may_not_load_it() {
     assert_eq!(world.sent(link), evalsha("a") + &evalsha("b"));
 }
 
-/// What a user has shown by EVAL is its own. What it has shown by SCRIPT LOAD, any user may name.
+/// A script shown by EVAL is restored for that user. A script shown by SCRIPT LOAD is restored for all.
 #[test]
 fn script_is_restored_for_other_users_if_it_was_loaded() {
     for (shows, said, is_restored) in [

@@ -247,7 +247,7 @@ impl Engine {
             self.scripts.held.push(held);
             return true;
         }
-        // What the configured user has not loaded goes in front, as the link's user.
+        // The link's own user loads the scripts that the configured user has not loaded.
         let lacks = |(pool, name): &(u16, Name)| {
             let script = self.scripts.find(*pool, *name);
             let state = self.links.get(held.link);

@@ -159,8 +159,7 @@ impl Hub {
         Some(&owner.unseen)
     }
 
-    /// The name by which sessions know what a server without their prefix calls by this one.
-    /// `channel`: that of the notification, with the prefix.
+    /// The name that sessions use for a channel of a server without the prefix. `channel`: that of the notification, with the prefix.
     fn name_for_sessions(&self, (kind, name): (Kind, &[u8]), channel: &[u8]) -> Option<Arc<[u8]>> {
         let root = match kind {
             Kind::Pattern => match self.owners.aliases.get(name) {

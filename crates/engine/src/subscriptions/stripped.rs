@@ -64,7 +64,7 @@ fn behind_head(pattern: &[u8]) -> Option<(&[u8], &[u8])> {
     Some(pattern.split_at(pattern.len() - rest.len()))
 }
 
-/// What the beginning of a push says.
+/// The channel of a push, as far as the push has come.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Begun {
     /// The channel of a notification, with the prefix.
