@@ -56,9 +56,9 @@ impl Logins {
         self.known.get(index)?.as_ref().map(|known| &known.login)
     }
 
-    /// The name of a user other than the configured one, at its server.
-    pub(crate) fn name_of(&self, user: u16) -> &str {
-        self.get(user).map_or("default", name_of)
+    /// The name of a user other than the configured one, at its server. `None`: its place is free.
+    pub(crate) fn name_of(&self, user: u16) -> Option<&str> {
+        self.get(user).map(name_of)
     }
 
     fn find(&self, pool: u16, login: &Credentials) -> Option<u16> {
@@ -639,4 +639,27 @@ fn same(ours: &[u8], theirs: &[u8]) -> bool {
         difference |= usize::from(byte ^ ours.get(index).copied().unwrap_or(0));
     }
     difference == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A place that is free has no name, not even that of the default user.
+    #[test]
+    fn free_place_has_no_name() {
+        let mut logins = Logins::default();
+        let login = |user: Option<&str>| Credentials {
+            user: user.map(str::to_owned),
+            password: "secret".to_owned(),
+            source: None,
+        };
+        assert_eq!(logins.name_of(CONFIGURED), None);
+        assert_eq!(logins.name_of(1), None);
+        let bob = logins.add(0, login(Some("bob"))).expect("a free place");
+        let default = logins.add(0, login(None)).expect("a free place");
+        assert_eq!(logins.name_of(bob), Some("bob"));
+        assert_eq!(logins.name_of(default), Some("default"));
+        assert_eq!(logins.name_of(default + 1), None);
+    }
 }

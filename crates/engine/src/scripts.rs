@@ -513,7 +513,7 @@ impl Engine {
         let showing = match user.filter(|user| *user != CONFIGURED) {
             _ if loads => Showing::Load,
             user => Showing::Run {
-                user: user.map(|user| self.logins.name_of(user)),
+                user: user.and_then(|user| self.logins.name_of(user)),
             },
         };
         let number = self.scripts.remember(pool, body, showing);

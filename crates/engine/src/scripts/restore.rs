@@ -200,7 +200,8 @@ impl Engine {
         // Behind SCRIPT FLUSH the client expects NOSCRIPT.
         let is_new = !state.loaded.scripts.contains_key(&script.number)
             && !state.duties.iter().any(Duty::flushes_scripts);
-        let is_admitted = || script.shown_by.admits(self.logins.name_of(user));
+        let name = self.logins.name_of(user);
+        let is_admitted = || name.is_some_and(|user| script.shown_by.admits(user));
         (is_new && is_admitted()).then_some(script)
     }
 
