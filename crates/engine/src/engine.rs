@@ -236,6 +236,8 @@ pub struct Engine {
     pub(crate) pinned_waiters: Waiters,
     /// Commands that have emergency links, and wait for one.
     pub(crate) urgent_waiters: VecDeque<Key>,
+    /// Links with sessions that were woken for room and have not asked.
+    pub(crate) reply_turns: Vec<Key>,
     /// When each bound was told last.
     pub(crate) bounds: Bounds,
     /// Sessions that hold what others wait for.
@@ -459,6 +461,7 @@ impl Engine {
             pinned_links: 0,
             pinned_waiters: Waiters::default(),
             urgent_waiters: VecDeque::new(),
+            reply_turns: Vec::new(),
             bounds: Bounds::default(),
             holders: Holders::default(),
             slow_readers: SlowReaders::default(),
@@ -998,12 +1001,22 @@ impl Engine {
         }
     }
 
+    /// The next session that continues. If there is none, places on links may be given on.
+    fn next_to_resume(&mut self) -> Option<Key> {
+        let next = self.resume.pop();
+        if next.is_some() || self.reply_turns.is_empty() {
+            return next;
+        }
+        self.give_turns_on();
+        self.resume.pop()
+    }
+
     /// Sessions whose last reason to wait has gone continue. One continues in any case. If memory
     /// grows much, the others continue in the next turn: their replies need room until they are
     /// written.
     fn resume_sessions(&mut self) {
         self.resume.begin();
-        while let Some(key) = self.resume.pop() {
+        while let Some(key) = self.next_to_resume() {
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;
             };

@@ -38,7 +38,7 @@ use crate::limits::{LARGE_READER_LINKS, Limits};
 use crate::link::{Link, Role, State};
 use crate::pool::ServerId;
 use crate::requests::Blocked;
-use crate::session::Flags;
+use crate::session::{Flags, Session};
 use crate::slots::Key;
 use crate::slow_readers::EVERYBODYS;
 use crate::time::Time;
@@ -684,23 +684,70 @@ impl Engine {
             .reply_room
             .replies_max()
             .saturating_sub(link.ledger.len() + link.reply_room.woken.len());
-        let count = room.min(link.waiters.len());
-        let woken: Vec<Key> = link.waiters.drain(..count).collect();
+        let mut waiters = std::mem::take(&mut link.waiters).into_iter();
+        let (mut woken, mut others) = (Vec::new(), Vec::new());
+        while woken.len() < room
+            && let Some(waiter) = waiters.next()
+        {
+            // A session that has closed, or that was released in another way, needs no room.
+            let held = |session: &&mut Session| session.flags.any(Flags::HOLD_LINK);
+            let Some(session) = self.sessions.get_mut(waiter).filter(held) else {
+                continue;
+            };
+            // A session that would not ask here at once gets no place. It asks anew when it can.
+            let waits_here = session.flags & Flags::HOLD == Flags::HOLD_LINK;
+            if waits_here && session.link == key {
+                // The same session may wait here twice.
+                session.flags.remove(Flags::HOLD_LINK);
+                woken.push(waiter);
+            } else {
+                others.push(waiter);
+            }
+        }
+        link.waiters = waiters.collect();
         link.reply_room.woken.extend_from_slice(&woken);
         // The session that is released last continues first.
-        for waiter in woken.into_iter().rev() {
+        let had_turns = !link.reply_room.woken.is_empty();
+        for waiter in others.into_iter().chain(woken.into_iter().rev()) {
             self.release(waiter, Flags::HOLD_LINK);
         }
     }
 
     /// A tick: sizes that were seen age. Sessions go on that still wait though there is room.
     pub(crate) fn tick_reply_room(&mut self, key: Key) {
+        if !had_turns && !woken.is_empty() {
+            self.reply_turns.push(key);
+        }
         let now = self.now;
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
         // A session that was woken and has not asked by now may be gone, or held.
         link.reply_room.woken.clear();
+    /// All sessions that were woken have continued. A session may have closed instead, or ride on
+    /// another link now, or wait for its client. Then the next session gets its place.
+    #[cold]
+    pub(crate) fn give_turns_on(&mut self) {
+        for key in std::mem::take(&mut self.reply_turns) {
+            let Some(link) = self.links.get_mut(key) else {
+                continue;
+            };
+            let (awaited, sessions) = (link.reply_room.woken.len(), &self.sessions);
+            link.reply_room.woken.retain(|woken| {
+                let still = Flags::RESUMING | Flags::HOLD_LINK;
+                let asks = |its: &Session| its.link == key && its.flags.any(still);
+                sessions.get(*woken).is_some_and(asks)
+            });
+            let left = link.reply_room.woken.len();
+            if left > 0 {
+                self.reply_turns.push(key);
+            }
+            if left < awaited {
+                self.reopen(key);
+            }
+        }
+    }
+
         // While nothing is read, nothing is learned.
         if link.paused.is_none() {
             link.reply_room.age(now);

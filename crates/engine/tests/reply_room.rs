@@ -152,6 +152,48 @@ fn later_sessions_do_not_overtake_those_that_wait_for_room() {
     assert!(sent.len() > 20);
 }
 
+/// A session that closes or takes no output while it waits for room takes no place from the others.
+#[test]
+fn session_that_cannot_ask_keeps_no_place() {
+    let reply = format!("${}\r\n{}\r\n", 16 * MIB, "v".repeat(16 * MIB));
+    let (beginning, rest) = reply.split_at(reply.len() / 2);
+    for case in [
+        "closes before",
+        "closes when it is woken",
+        "takes no output",
+    ] {
+        let mut world = world_with(asking(), "normal 33554432 0 0", "0");
+        let link = world.shared;
+        let sessions = readers(&mut world, 4);
+        world.asks(sessions[0], &["GET large"]);
+        assert_eq!(world.asked(link).len(), 1);
+        world.says(link, beginning);
+        // The link has room for one reply.
+        let first = match case {
+            "takes no output" => sessions[0],
+            _ => sessions[1],
+        };
+        world.asks(first, &["GET first"]);
+        world.asks(sessions[2], &["GET second"]);
+        world.asks(sessions[3], &["GET third"]);
+        assert_eq!(world.asked(link).len(), 0);
+        world.turn(|engine| {
+            if case == "closes before" {
+                engine.handle_session_lost(first);
+            }
+            engine.handle_link_bytes(link, rest.as_bytes());
+            if case == "closes when it is woken" {
+                engine.handle_session_lost(first);
+            }
+        });
+        for key in ["second", "third"] {
+            assert_eq!(world.asked(link), [["GET", key]], "{case}");
+            world.says(link, beginning);
+            world.says(link, rest);
+        }
+    }
+}
+
 /// A pipeline in one read is cut where the link has no room.
 #[test]
 fn pipeline_passes_the_bound_only_until_its_replies_are_known() {
