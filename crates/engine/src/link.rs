@@ -33,7 +33,7 @@ use crate::scripts::Loaded;
 use crate::session::Pins;
 use crate::settings::FlushRule;
 use crate::slots::Key;
-use crate::slow_readers::{EVERYBODYS, Lane};
+use crate::slow_readers::Lane;
 use crate::subscriptions::LineId;
 use crate::time::Time;
 use crate::trial::{BY_SLOT, COLLAPSING, FUSING, Trial};
@@ -334,7 +334,7 @@ impl Link {
             waits: false,
             tunnel: None,
             tainted: false,
-            reply_room: ReplyRoom::new(key.lane != EVERYBODYS, now),
+            reply_room: ReplyRoom::new(key.lane, now),
             loaded: Loaded::default(),
             state: State::Down,
             role,
@@ -1075,6 +1075,7 @@ const ASKED_AGAIN_MAX: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slow_readers::EVERYBODYS;
 
     const RULE: FlushRule = FlushRule {
         hold: true,

@@ -34,13 +34,13 @@ use respool_protocol::value::Value;
 use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::{Engine, Event};
-use crate::limits::{LARGE_READER_LINKS, Limits};
+use crate::limits::Limits;
 use crate::link::{Link, Role, State};
 use crate::pool::ServerId;
 use crate::requests::Blocked;
 use crate::session::{Flags, Session};
 use crate::slots::Key;
-use crate::slow_readers::EVERYBODYS;
+use crate::slow_readers::{CODE_LANE, EVERYBODYS, Lane};
 use crate::time::Time;
 
 /// The options of a server that hold its limits.
@@ -65,6 +65,8 @@ const REFUSED_MS: u64 = 60_000;
 /// How often a server that has told its limits is asked again, milliseconds. CONFIG SET may change
 /// them while the links stay.
 const ASKED_EVERY_MS: u64 = 60_000;
+/// Links of one kind, for each worker: one for each lane.
+const LINKS_OF_KIND: u64 = CODE_LANE as u64 + 1;
 /// If a link is lost that was owed so many bytes, its server's unknown limit is a possible cause.
 const SUSPECT_BYTES: u64 = 8 << 20;
 
@@ -81,7 +83,7 @@ impl ServerLimits {
     /// The bytes that one shared link may be owed, and the option that says so. Half of the limit
     /// is left for replies that are larger than the guess.
     fn of_link(self, workers: usize) -> Option<(u64, &'static str)> {
-        let links = workers.max(1) as u64 * u64::from(1 + LARGE_READER_LINKS);
+        let links = workers.max(1) as u64 * LINKS_OF_KIND;
         let shares = [
             (self.output / 2, OUTPUT),
             (self.clients / 2 / links, CLIENTS),
@@ -246,12 +248,18 @@ pub(crate) struct ReplyRoom {
 }
 
 impl ReplyRoom {
-    /// `apart`: the link is for readers of large replies.
-    pub(crate) fn new(apart: bool, now: Time) -> ReplyRoom {
+    /// The room of a link in this lane.
+    pub(crate) fn new(lane: Lane, now: Time) -> ReplyRoom {
+        // Sessions are in the other lanes because of their large or slow replies.
+        let is_for_readers = !matches!(lane, EVERYBODYS | CODE_LANE);
         ReplyRoom {
             ledger_max: usize::MAX,
             bytes_max: None,
-            largest: if apart { UNSEEN_REPLY_BYTES } else { 0 },
+            largest: if is_for_readers {
+                UNSEEN_REPLY_BYTES
+            } else {
+                0
+            },
             newest: 0,
             guess: UNSEEN_REPLY_BYTES,
             coming: 0,
@@ -680,6 +688,7 @@ impl Engine {
         if !link.reply_room.is_careful() {
             return self.wake_waiters(key);
         }
+        let had_turns = !link.reply_room.woken.is_empty();
         let room = link
             .reply_room
             .replies_max()
@@ -706,24 +715,15 @@ impl Engine {
         }
         link.waiters = waiters.collect();
         link.reply_room.woken.extend_from_slice(&woken);
+        if !had_turns && !woken.is_empty() {
+            self.reply_turns.push(key);
+        }
         // The session that is released last continues first.
-        let had_turns = !link.reply_room.woken.is_empty();
         for waiter in others.into_iter().chain(woken.into_iter().rev()) {
             self.release(waiter, Flags::HOLD_LINK);
         }
     }
 
-    /// A tick: sizes that were seen age. Sessions go on that still wait though there is room.
-    pub(crate) fn tick_reply_room(&mut self, key: Key) {
-        if !had_turns && !woken.is_empty() {
-            self.reply_turns.push(key);
-        }
-        let now = self.now;
-        let Some(link) = self.links.get_mut(key) else {
-            return;
-        };
-        // A session that was woken and has not asked by now may be gone, or held.
-        link.reply_room.woken.clear();
     /// All sessions that were woken have continued. A session may have closed instead, or ride on
     /// another link now, or wait for its client. Then the next session gets its place.
     #[cold]
@@ -748,6 +748,14 @@ impl Engine {
         }
     }
 
+    /// A tick: sizes that were seen age. Sessions go on that still wait though there is room.
+    pub(crate) fn tick_reply_room(&mut self, key: Key) {
+        let now = self.now;
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        // A session that was woken and has not asked by now may be gone, or held.
+        link.reply_room.woken.clear();
         // While nothing is read, nothing is learned.
         if link.paused.is_none() {
             link.reply_room.age(now);
@@ -867,7 +875,7 @@ mod tests {
     fn link_has_a_share_of_what_all_clients_may_use() {
         let limits = ServerLimits {
             output: 64 * MIB,
-            clients: 96 * MIB,
+            clients: 192 * MIB,
         };
         assert_eq!(limits.of_link(1), Some((16 * MIB, CLIENTS)));
         assert_eq!(limits.of_link(2), Some((8 * MIB, CLIENTS)));
@@ -879,9 +887,23 @@ mod tests {
     }
 
     fn bounded(bytes_max: u64) -> ReplyRoom {
-        let mut room = ReplyRoom::new(false, Time(0));
+        let mut room = ReplyRoom::new(EVERYBODYS, Time(0));
         room.limit_to(Some(bytes_max));
         room
+    }
+
+    /// Code has mostly small replies, as the requests of all sessions have.
+    #[test]
+    fn link_for_readers_is_careful_from_the_beginning() {
+        let is_careful = |lane| {
+            let mut room = ReplyRoom::new(lane, Time(0));
+            room.limit_to(Some(16 * MIB));
+            room.is_careful()
+        };
+        let careful: Vec<Lane> = (EVERYBODYS..=CODE_LANE)
+            .filter(|lane| is_careful(*lane))
+            .collect();
+        assert_eq!(careful, [1, 2, 3, 4]);
     }
 
     #[test]
@@ -923,7 +945,7 @@ mod tests {
 
     #[test]
     fn link_without_a_limit_is_never_careful() {
-        let mut room = ReplyRoom::new(true, Time(0));
+        let mut room = ReplyRoom::new(1, Time(0));
         assert!(!room.note_end(1 << 30));
         room.note_full();
         room.note_room();
