@@ -98,8 +98,8 @@ class ReadNothing(HostileTest):
         self.attack(encode("GET", "big0") * 20, count=10, every=1)
 
     def test_one_that_comes_again(self):
-        """The same as fast as clients can connect."""
-        self.attack(encode("GET", "big1") * 20 + encode("SET", "evil", "1"), every=0.05)
+        """The same ten times a second: 600 MB/s, half of what a server sends that does nothing else."""
+        self.attack(encode("GET", "big1") * 20 + encode("SET", "evil", "1"), every=0.1)
 
     def test_mget_and_eval(self):
         """Large replies that come of MGET, EVAL and LRANGE."""
