@@ -296,7 +296,12 @@ pub const SCRIPT_USERS_MAX: usize = 16;
 /// that its requests name, milliseconds. At it: they leave, and may be answered by NOSCRIPT.
 pub const SCRIPTS_WAIT_MS: u64 = 500;
 
-/// Scripts that respool knows to be loaded on one connection. At it: they are loaded again.
+/// How long the configured user does not load a script again that a server has refused,
+/// milliseconds.
+pub const SCRIPTS_REFUSED_MS: u64 = 1_000;
+
+/// Scripts that respool knows to be loaded on one connection, or by the configured user at one
+/// server. At it: they are loaded again.
 pub const SCRIPTS_LOADED_MAX: usize = 4_096;
 
 /// Sessions to which one transaction may redirect what it tracks: each has a link that stands for

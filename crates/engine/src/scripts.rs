@@ -33,8 +33,8 @@ use crate::session::Session;
 use crate::slots::Key;
 use crate::time::Time;
 
-use restore::HeldLink;
 pub use restore::ShownBy;
+use restore::{HeldLink, Restored};
 pub(crate) use restore::{Loaded, Showing};
 
 /// The SHA-1 of a body, in lower-case hexadecimal.
@@ -88,6 +88,8 @@ pub(crate) struct Scripts {
     lost: HashMap<ServerId, (u16, Time)>,
     /// Links that are connected, and wait for the configured user to load scripts.
     held: Vec<HeldLink>,
+    /// What the servers said to the configured user.
+    restored: Restored,
 }
 
 impl Scripts {
@@ -139,6 +141,17 @@ impl Scripts {
     /// The connection to a server of this pool was lost.
     fn note_lost(&mut self, pool: u16, server: ServerId, now: Time) {
         self.lost.insert(server, (pool, now));
+        self.restored.forget(server);
+    }
+
+    /// The reply of a server to the configured user that loads the script of this number.
+    pub(crate) fn note_restored(
+        &mut self,
+        (server, number): (ServerId, u32),
+        reply: &[u8],
+        now: Time,
+    ) {
+        self.restored.note(server, number, reply, now);
     }
 
     /// When a server may have lost its scripts last, unless a client has flushed them since.
@@ -545,6 +558,7 @@ impl Engine {
     fn forget_loaded(&mut self, link: Key) {
         if let Some(link) = self.links.get_mut(link) {
             link.loaded.clear();
+            self.scripts.restored.forget(link.key.server);
         }
     }
 

@@ -97,8 +97,8 @@ pub(crate) enum Subject {
     Opening,
     /// Whether this, its bytes, may be asked.
     Right(Vec<u8>),
-    /// Nothing: it gets the script of this number, for requests on this link.
-    Script { link: Key, number: u32 },
+    /// Nothing: it gets the script of this number.
+    Script { number: u32 },
 }
 
 /// The commands of the table that a server has.
@@ -731,8 +731,9 @@ impl Engine {
             (whose, Subject::Right(probe)) => {
                 self.learned.rights.learn(whose, probe, reply, self.now);
             }
-            (_, Subject::Script { link, number }) => {
-                self.loaded_as_configured(link, number, reply);
+            ((server, _), Subject::Script { number }) => {
+                self.scripts
+                    .note_restored((server, number), reply, self.now);
             }
             (_, Subject::Opening) => unreachable!("a probe has a duty of its own"),
         }

@@ -398,6 +398,45 @@ fn script_that_a_user_has_shown_to_another_worker_is_restored() {
     }
 }
 
+/// A server keeps its scripts for all connections. So the configured user loads a script once for
+/// all users, and once more after the server has forgotten it.
+#[test]
+fn script_is_restored_once_for_all_users() {
+    for is_later in [false, true] {
+        let mut users = Users::new();
+        for user in [users.bob, users.ann] {
+            users.runs(user, &request(&["EVAL", BODY, "1", "k"]), ":1\r\n");
+        }
+        users.restart();
+        let (bob, ann, world) = (users.bob, users.ann, &mut users.world);
+        world.sends(bob.0, block().as_bytes());
+        if !is_later {
+            world.sends(ann.0, block().as_bytes());
+        }
+        assert_eq!(world.sent(world.shared), load());
+        world.says(world.shared, format!("$40\r\n{SHA}\r\n"));
+        if is_later {
+            world.sends(ann.0, block().as_bytes());
+        }
+        for (session, link) in [bob, ann] {
+            assert_eq!(world.sent(link), block());
+            world.says(link, executed(NOSCRIPT));
+            assert!(world.got(session).ends_with(NOSCRIPT));
+        }
+        assert_eq!(world.sent(world.shared), "");
+        assert_eq!(world.engine.counters().scripts_sent_along, 1);
+        world.sends(ann.0, block().as_bytes());
+        assert_eq!(world.sent(world.shared), load());
+        world.says(world.shared, NOPERM);
+        // A refusal counts for all users, too: each has to load the script itself.
+        world.sends(bob.0, block().as_bytes());
+        for (_, link) in [bob, ann] {
+            assert_eq!(world.sent(link), load() + &block());
+        }
+        assert_eq!(world.sent(world.shared), "");
+    }
+}
+
 /// A block that names one script often has it loaded once. One that names more scripts than are
 /// remembered of a link does not wait for them in turns.
 #[test]

@@ -9,6 +9,10 @@
 //!   link of the session's user                          └─► MULTI, EVALSHA sha, EXEC
 //! ```
 //!
+//! A server keeps its scripts for all connections. So one reply counts for the links of all users,
+//! until a connection to the server is lost or the server says NOSCRIPT. Each script is under way
+//! once, so no more than `SCRIPT_BYTES_MAX` is.
+//!
 //! Requests that outlive the connection of their link name scripts, too. Such a link waits, once it is
 //! connected, for a moment at the most.
 //!
@@ -27,7 +31,7 @@ use std::collections::HashMap;
 use crate::auth::CONFIGURED;
 use crate::duty::Duty;
 use crate::engine::{Engine, Event};
-use crate::limits::{SCRIPT_USERS_MAX, SCRIPTS_LOADED_MAX, SCRIPTS_WAIT_MS};
+use crate::limits::{SCRIPT_USERS_MAX, SCRIPTS_LOADED_MAX, SCRIPTS_REFUSED_MS, SCRIPTS_WAIT_MS};
 use crate::link::{State, Streaming};
 use crate::pool::ServerId;
 use crate::scripts::{Name, Script, names_in};
@@ -168,13 +172,52 @@ impl Loaded {
     }
 }
 
+/// What servers said to the configured user that loads scripts, by their numbers. Call
+/// [`Restored::note`] for each reply and [`Restored::forget`] when a server may have lost its
+/// scripts. Time never runs back.
+#[derive(Debug, Default)]
+pub(super) struct Restored {
+    servers: HashMap<ServerId, HashMap<u32, (Loading, Time)>>,
+}
+
+impl Restored {
+    /// The server has replied to SCRIPT LOAD.
+    pub(super) fn note(&mut self, server: ServerId, number: u32, reply: &[u8], now: Time) {
+        let loading = match reply.starts_with(b"-") {
+            true => Loading::Untried,
+            false => Loading::Sent,
+        };
+        let scripts = self.servers.entry(server).or_default();
+        if scripts.len() >= SCRIPTS_LOADED_MAX && !scripts.contains_key(&number) {
+            scripts.clear();
+        }
+        scripts.insert(number, (loading, now));
+    }
+
+    /// Its scripts may be gone.
+    pub(super) fn forget(&mut self, server: ServerId) {
+        self.servers.remove(&server);
+    }
+
+    /// What the server has said. A refusal counts for [`SCRIPTS_REFUSED_MS`].
+    fn said(&self, server: ServerId, number: u32, now: Time) -> Option<Loading> {
+        let (loading, at) = *self.servers.get(&server)?.get(&number)?;
+        let counts = loading == Loading::Sent || now.since_ms(at) < SCRIPTS_REFUSED_MS;
+        counts.then_some(loading)
+    }
+}
+
 impl Engine {
     /// Has the configured user load a script that a request on this link names, if the user of the
     /// link needs that. Returns the link on which the session waits for the reply.
     pub(crate) fn load_as_configured(&mut self, link: Key, pool: u16, name: Name) -> Option<Key> {
-        let script = self.script_to_restore(link, pool, name)?;
-        let (number, loading) = (script.number, script.loading());
-        let server = self.links.get(link)?.key.server;
+        let number = self.script_to_restore(link, pool, name)?.number;
+        let state = self.links.get_mut(link)?;
+        let server = state.key.server;
+        if let Some(loading) = self.scripts.restored.said(server, number, self.now) {
+            state.loaded.note(number, loading);
+            return None;
+        }
         let first = self.shared_link(self.first_link(server))?;
         match self.links.get(first)?.state {
             // Its requests fail: the server is away for long, or refuses the configured user.
@@ -182,8 +225,9 @@ impl Engine {
             State::Down => self.connect(first),
             State::Retrying { .. } | State::Connecting { .. } | State::Greeting { .. } => {}
             State::Up => {
-                let subject = Subject::Script { link, number };
+                let subject = Subject::Script { number };
                 if self.begin_question((server, CONFIGURED), subject.clone(), first) {
+                    let loading = self.scripts.find(pool, name)?.loading();
                     self.put_ours(first, &loading, Duty::Learn(subject));
                     self.counters.scripts_sent_along += 1;
                 }
@@ -285,17 +329,6 @@ impl Engine {
         }
     }
 
-    /// The reply to SCRIPT LOAD of the configured user, for requests on this link.
-    pub(crate) fn loaded_as_configured(&mut self, link: Key, number: u32, reply: &[u8]) {
-        if let Some(link) = self.links.get_mut(link) {
-            let loading = match reply.starts_with(b"-") {
-                true => Loading::Untried,
-                false => Loading::Sent,
-            };
-            link.loaded.note(number, loading);
-        }
-    }
-
     /// Whether the reply to a transaction says NOSCRIPT of a script that cannot be restored, in a
     /// session that is older than the loss of the scripts.
     pub(crate) fn has_lost_scripts(
@@ -380,6 +413,28 @@ mod tests {
             assert_eq!(is_new, number < SCRIPT_USERS_MAX);
         }
         assert!(shown_by.admits("0") && !shown_by.admits("16"));
+    }
+
+    /// A server that took a script has it until a connection is lost. A refusal counts for a while.
+    #[test]
+    fn reply_counts_for_all_links_of_a_server() {
+        let (server, other) = (ServerId(0), ServerId(1));
+        let (mut restored, now) = (Restored::default(), Time(0));
+        restored.note(server, 1, b"$2\r\nid\r\n", now);
+        restored.note(server, 2, b"-NOPERM no\r\n", now);
+        let soon = now.plus_ms(SCRIPTS_REFUSED_MS as u32 - 1);
+        assert_eq!(restored.said(server, 1, soon), Some(Loading::Sent));
+        assert_eq!(restored.said(server, 2, soon), Some(Loading::Untried));
+        assert_eq!(restored.said(other, 1, soon), None);
+        let later = now.plus_ms(SCRIPTS_REFUSED_MS as u32);
+        assert_eq!(restored.said(server, 1, later), Some(Loading::Sent));
+        assert_eq!(restored.said(server, 2, later), None);
+        restored.forget(server);
+        assert_eq!(restored.said(server, 1, later), None);
+        for number in 0..2 * SCRIPTS_LOADED_MAX as u32 {
+            restored.note(server, number, b"+OK\r\n", now);
+        }
+        assert!(restored.servers[&server].len() <= SCRIPTS_LOADED_MAX);
     }
 
     #[test]
