@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use respool_protocol::commands::{self, CommandId, id};
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, Scanner, split_inline};
 
 use crate::engine::Engine;
 use crate::entry::Entry;
@@ -181,12 +181,26 @@ impl Engine {
         let mut scanner = Scanner::default();
         let mut used = 0;
         while let Some(rest) = old.get(used..).filter(|rest| !rest.is_empty()) {
-            let (len, id) = match scanner.scan(rest, true) {
+            let is_untrusted = |its: &Session| its.flags.any(Flags::UNAUTHENTICATED);
+            let trusted = !self.sessions.get(key).is_some_and(is_untrusted);
+            let (len, id) = match scanner.scan(rest, trusted) {
                 Ok(Found::Request { len }) => {
                     let spans = scanner.spans();
                     (len, commands::resolve(spans.len(), |at| spans[at].of(rest)))
                 }
-                Ok(Found::Inline { len }) => (len, None),
+                Ok(Found::Inline { len }) => match split_inline(rest.get(..len).unwrap_or(rest)) {
+                    Ok(words) if words.is_empty() => {
+                        used += len;
+                        continue;
+                    }
+                    Ok(words) => (len, commands::resolve(words.len(), |at| &words[at])),
+                    // It breaks the protocol, and is answered as ever.
+                    Err(_) => break,
+                },
+                Ok(Found::Nothing { len }) => {
+                    used += len;
+                    continue;
+                }
                 _ => break,
             };
             let Some(session) = self.sessions.get_mut(key) else {

@@ -161,6 +161,23 @@ fn transaction_fails_whole_at_its_deadline() {
     }
 }
 
+/// Requests that a client types, with empty lines between them, are late as all others are.
+#[test]
+fn typed_requests_fail_at_their_deadline() {
+    let (mut world, session) = frozen();
+    world.sends(
+        session,
+        b"MULTI\r\n\r\nSET a 1\r\nexec\r\n*0\r\nSET b 1\r\n",
+    );
+    world.sent(world.shared);
+    world.wait_ms(REQUEST_MS + 50);
+    let expected = "+OK\r\n+QUEUED\r\n".to_owned() + &NOT_SENT.repeat(2);
+    assert_eq!(world.got(session), expected);
+    world.wait_ms(REQUEST_MS);
+    assert_eq!(world.got(session), "");
+    assert!(!world.sent(world.shared).contains("SET"));
+}
+
 /// The deadline of a request behind BLPOP begins when BLPOP is answered.
 #[test]
 fn request_behind_a_blocking_one_waits_without_a_deadline() {
