@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use respool_protocol::commands::{self, CommandId, Retry, id};
 use respool_protocol::encode;
+use respool_protocol::number;
 use respool_protocol::request::{Found, Scanner};
 use sha1::{Digest, Sha1};
 
@@ -326,9 +327,18 @@ const REFUSALS: [&[u8]; 16] = [
 /// it returns them, or fails. The server keeps its body then, too.
 pub(crate) fn is_refusal(reply: &[u8]) -> bool {
     reply.strip_prefix(b"-").is_some_and(|error| {
+        if error.starts_with(b"ERR Error compiling script") {
+            return true;
+        }
         let word = error.split(|byte| matches!(byte, b' ' | b'\r')).next();
         word.is_some_and(|word| REFUSALS.contains(&word))
     })
+}
+
+/// Whether an EVAL says right how many keys it has. Otherwise the server refuses it as it comes.
+fn counts_its_keys(args: &[&[u8]]) -> bool {
+    let count = args.get(2).and_then(|count| number::parse(count));
+    count.is_some_and(|count| (0..=args.len() as i64 - 3).contains(&count))
 }
 
 /// What a request that goes to several servers does to their scripts.
@@ -504,7 +514,10 @@ impl Engine {
         let was_run = !is_refusal(reply);
         each_request(request, |id, args| {
             let loads = id == Some(id::SCRIPT_LOAD);
-            let is_kept = was_run && !(loads && reply.starts_with(b"-"));
+            let is_kept = match loads {
+                true => !reply.starts_with(b"-"),
+                false => was_run && counts_its_keys(args),
+            };
             if let Some(body) = id.and_then(body_at).and_then(|at| args.get(at))
                 && is_kept
             {

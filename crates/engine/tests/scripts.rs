@@ -662,15 +662,23 @@ fn link_waits_for_the_scripts_of_its_requests() {
 /// A script that returns an error has run: the server has its body.
 #[test]
 fn script_that_returns_an_error_is_remembered() {
-    for (reply, is_known) in [
-        ("-LOCKED by another client\r\n", true),
-        ("-ERR user_script:1: failed script: abc\r\n", true),
-        ("-NOPERM no\r\n", false),
-        ("-OOM command not allowed\r\n", false),
+    let eval = "EVAL return_1 0";
+    for (shows, reply, is_known) in [
+        (eval, "-LOCKED by another client\r\n", true),
+        (eval, "-ERR user_script:1: failed script: abc\r\n", true),
+        (eval, "-NOPERM no\r\n", false),
+        (eval, "-OOM command not allowed\r\n", false),
+        (
+            eval,
+            "-ERR Error compiling script (new function)\r\n",
+            false,
+        ),
+        ("EVAL return_1 a", "-ERR value is not an integer\r\n", false),
+        ("EVAL return_1 1", "-ERR Number of keys\r\n", false),
     ] {
         let mut world = World::new(without_lanes(settings()));
         let session = world.accept();
-        world.asks(session, &["EVAL return_1 0"]);
+        world.asks(session, &[shows]);
         world.says(world.shared, reply);
         assert_eq!(world.got(session), reply);
         world.sent(world.shared);
