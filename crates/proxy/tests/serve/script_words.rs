@@ -20,6 +20,9 @@ const SOON: Duration = Duration::from_secs(20);
 /// A shared link that brings no byte for so long may get a successor, which is one connection more.
 const STUCK: Duration = Duration::from_millis(50);
 
+/// Checks of the login take connections of their own, at any time.
+const NO_CHECKS: &str = "--login-check-ms=0";
+
 /// Its key is the count, its first argument the text.
 const SCRIPT: &str = "redis.call('INCR', KEYS[1]) return redis.error_reply(ARGV[1])";
 
@@ -188,7 +191,7 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
         let new = format!("return '{way:?}'");
         watcher.call_args(&["EVAL", &new, "1", key]);
         let (count_before, ups) = (count, counter(&mut watcher, "link_ups"));
-        let mut slow = 0;
+        let (mut slow, mut told_of, mut opened_by) = (0, 0, Vec::new());
         for text in all_texts(key, own, other, at) {
             let asked = Instant::now();
             let Some(reply) = way.say(address, key, &text) else {
@@ -205,6 +208,11 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
             let counted = watcher.call(&format!("INCRBY {key} 0"));
             assert_eq!(counted, Value::Integer(count as i64), "{way:?} {text}");
             slow += u64::from(asked.elapsed() >= STUCK);
+            let opened = counter(&mut watcher, "link_ups") - ups;
+            if opened > told_of {
+                opened_by.push((opened - told_of, text));
+                told_of = opened;
+            }
         }
         let more = counter(&mut watcher, "link_ups") - ups;
         // A session that watches and a large request have a link of their own.
@@ -214,7 +222,7 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
         };
         assert!(
             more <= max + slow,
-            "{way:?}: {more} connections, {slow} slow"
+            "{way:?}: {more} connections, {slow} slow: {opened_by:?}"
         );
     }
     assert!(count > 200, "{count} scripts");
@@ -225,7 +233,7 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
 
 #[test]
 fn script_words_steer_nothing_before_a_plain_server() {
-    before_every_server(&Options::default(), |target| {
+    before_every_server(&Options::with(&[NO_CHECKS]), |target| {
         let own = target.server.address();
         scripts_steer_nothing(target.address(), own, own);
     });
@@ -238,13 +246,13 @@ fn script_words_steer_nothing_before_shards() {
         .collect();
     let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.address()).collect();
     let backend = format!("--backend={}", topologies::sharded_url(&addresses));
-    let proxy = Proxy::start(&respool(), &[&backend[..], "--threads=1"])
+    let proxy = Proxy::start(&respool(), &[&backend[..], "--threads=1", NO_CHECKS])
         .unwrap_or_else(|error| panic!("{error}"));
     scripts_steer_nothing(proxy.address(), addresses[0], addresses[1]);
 }
 
 fn before_a_cluster(binary: &Path, settings: ClusterSettings, query: &str) {
-    let served = Served::start_with(binary, settings, &["--threads=1"], query);
+    let served = Served::start_with(binary, settings, &["--threads=1", NO_CHECKS], query);
     served.whole();
     let owner = served.owner("count");
     let address = |node: usize| served.cluster.node(node).address();
@@ -271,7 +279,7 @@ fn script_words_steer_nothing_before_sentinels() {
     let names: Vec<&str> = sentinels.all_watched().iter().map(Watched::name).collect();
     let url = topologies::sentinel_url(&sentinels.addresses(), names[0]);
     let backend = format!("--backend={url}");
-    let proxy = Proxy::start(&respool(), &[&backend[..], "--threads=1"])
+    let proxy = Proxy::start(&respool(), &[&backend[..], "--threads=1", NO_CHECKS])
         .unwrap_or_else(|error| panic!("{error}"));
     let mut client = Client::connect(proxy.address());
     wait_until("the primary is known", SOON, || {
