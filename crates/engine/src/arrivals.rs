@@ -210,7 +210,7 @@ impl Engine {
             if session.flags.any(other) {
                 break;
             }
-            // What is queued is not asked before EXEC, which says that it is late.
+            // Queued requests go out with EXEC, and EXEC reports the deadline.
             let is_queued = session.flags.any(Flags::IN_MULTI) && id != Some(id::EXEC);
             if is_queued || id.is_some_and(needs_no_server) {
                 let bytes = rest.get(..len).unwrap_or(rest);
@@ -271,7 +271,7 @@ impl Engine {
         }
     }
 
-    /// A tick: sessions whose next request is past its deadline go on, and are told so.
+    /// A tick: a session with a next request past its deadline goes on, and gets an error.
     pub(crate) fn tick_arrivals(&mut self) {
         let mut over = Vec::new();
         let sessions = &self.sessions;
@@ -308,8 +308,8 @@ fn is_about_session(id: CommandId) -> bool {
     )
 }
 
-/// Whether a command is answered without a server at the end of its wait, as are those between MULTI
-/// and EXEC. An error to MULTI would have the requests behind it executed one by one.
+/// Whether respool answers the command without a server. An error to MULTI would let the requests
+/// behind it run one by one.
 fn needs_no_server(id: CommandId) -> bool {
     matches!(
         id,

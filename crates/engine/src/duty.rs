@@ -394,9 +394,9 @@ impl Engine {
             ) => as_asked(link.first_bytes()).to_vec(),
             _ => Vec::new(),
         };
+        // The rest of a large reply is no error.
+        let reply_or_rest = if cut { b"".as_slice() } else { reply };
         if link.key.lane == CODE_LANE {
-            // The rest of a large reply is no error.
-            let reply_or_rest = if cut { b"".as_slice() } else { reply };
             self.note_code_answered(key, reply_or_rest);
         }
         let Some(link) = self.links.get_mut(key) else {
@@ -425,13 +425,11 @@ impl Engine {
             Duty::Unblock { to, ticket } => self.unblocked((to, ticket), reply),
             Duty::Load(number) => self.settle_load(key, number, reply),
             Duty::Script => {
-                // The rest of a large reply is no error.
-                let reply_or_rest = if cut { b"".as_slice() } else { reply };
                 self.settle_script(key, entry.session, &request, reply_or_rest);
                 self.pass_on(entry, reply);
             }
             Duty::Code { shown } => {
-                if let Some(body) = shown.filter(|_| cut || !is_refusal(reply)) {
+                if let Some(body) = shown.filter(|_| !is_refusal(reply_or_rest)) {
                     self.settle_shown(key, entry.session, &body);
                 }
                 self.pass_on(entry, reply);

@@ -369,8 +369,8 @@ fn class(id: commands::CommandId) -> Class {
     }
 }
 
-/// What the table says goes straight, except what the configuration refuses, and what may hold up
-/// its connection.
+/// The commands that the table lets go straight, except those that the configuration refuses, and
+/// those that may hold up their connection.
 fn straight(settings: &Settings) -> Box<[Option<Class>]> {
     commands::all()
         .map(|id| {

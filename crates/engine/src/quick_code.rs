@@ -32,7 +32,7 @@ use crate::slots::Key;
 use crate::slow_readers::{CODE_LANE, EVERYBODYS};
 use crate::time::Time;
 
-/// What a request runs.
+/// The code that a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Code<'a> {
     Body(&'a [u8]),

@@ -89,7 +89,7 @@ pub(crate) struct Scripts {
     lost: HashMap<ServerId, (u16, Time)>,
     /// Links that are connected, and wait for the configured user to load scripts.
     held: Vec<HeldLink>,
-    /// What the servers said to the configured user.
+    /// The replies of servers to the configured user.
     restored: Restored,
 }
 

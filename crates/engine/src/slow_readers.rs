@@ -191,7 +191,7 @@ impl SlowReaders {
         }
     }
 
-    /// The sessions that are set apart. Sessions whose time is over are to ride with all others
+    /// The sessions that are set apart. At the end of its time a session is to ride with all others
     /// again.
     fn all_apart(&mut self, now: Time) -> Vec<Key> {
         for apart in self.apart.values_mut() {

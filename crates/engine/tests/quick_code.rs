@@ -109,18 +109,7 @@ fn refused_code_is_not_quick() {
 fn transaction_with_new_code_goes_on_the_link_apart() {
     let mut world = World::new(settings());
     let session = world.accept();
-    // The server says that this user may open transactions.
-    world.asks(session, &["MULTI", "SET k v", "EXEC"]);
-    for said in [
-        "-NOPERM no\r\n",
-        "+OK\r\n*0\r\n",
-        "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n",
-    ] {
-        if !world.sent(world.shared).is_empty() {
-            world.says(world.shared, said);
-        }
-    }
-    assert!(world.got(session).ends_with("*1\r\n+OK\r\n"));
+    world.opens_transactions(session);
     let block = ["MULTI", LOOPS, "EXEC"];
     world.asks(session, &block);
     let apart = world.connect();

@@ -98,18 +98,7 @@ fn reads_behind_a_script_are_asked_again_on_the_successor() {
 fn script_in_a_transaction_stops_no_other_session() {
     let mut world = World::new(without_lanes(settings()));
     let (runs, other) = (world.accept(), world.accept());
-    // The server says that this user may open transactions.
-    world.asks(runs, &["MULTI", "SET k v", "EXEC"]);
-    for said in [
-        "-NOPERM no\r\n",
-        "+OK\r\n*0\r\n",
-        "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n",
-    ] {
-        if !world.sent(world.shared).is_empty() {
-            world.says(world.shared, said);
-        }
-    }
-    assert!(world.got(runs).ends_with("*1\r\n+OK\r\n"));
+    world.opens_transactions(runs);
     world.asks(runs, &["MULTI", "EVAL x 0", "EXEC"]);
     assert!(world.sent(world.shared).contains("EVAL"));
     world.wait_ms(100);

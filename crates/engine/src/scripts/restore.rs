@@ -1,4 +1,4 @@
-//! Scripts that the user of a session may not load, and sessions whose scripts are lost.
+//! Scripts that the user of a session may not load, and sessions that have lost their scripts.
 //!
 //! A script is loaded in front of the request that names it, as the user of the session. That takes
 //! the right to SCRIPT LOAD, which a user with the right to EVAL may lack. Then the link of the
@@ -50,7 +50,7 @@ pub(crate) enum Showing<'a> {
     Run { user: Option<&'a str> },
 }
 
-/// The users for whom a script is restored.
+/// The users that get a script restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShownBy {
     /// It was shown by SCRIPT LOAD: any user may name it.
@@ -110,7 +110,7 @@ impl ShownBy {
     }
 }
 
-/// What has become of the scripts of one connection, by their numbers.
+/// The states of the scripts of one connection, by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     scripts: HashMap<u32, Loading>,

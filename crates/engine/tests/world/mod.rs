@@ -527,6 +527,21 @@ impl World {
         self.turn(|engine| engine.handle_session_lost(session));
     }
 
+    /// The session executes its first transaction: the server says that its user may open them.
+    pub(crate) fn opens_transactions(&mut self, session: SessionId) {
+        self.asks(session, &["MULTI", "SET k v", "EXEC"]);
+        for said in [
+            "-NOPERM no\r\n",
+            "+OK\r\n*0\r\n",
+            "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n",
+        ] {
+            if !self.sent(self.shared).is_empty() {
+                self.says(self.shared, said);
+            }
+        }
+        assert!(self.got(session).ends_with("*1\r\n+OK\r\n"));
+    }
+
     /// A server answers the questions in front of its first transaction: which commands there are,
     /// and whether a transaction may be opened.
     pub(crate) fn allows_transactions(&mut self, link: LinkId) {
