@@ -1182,15 +1182,20 @@ fn a_slow_replica_is_read_less_until_it_is_as_quick_as_the_other() {
     wait_until("it has fewer seats", SOON, || {
         (1..=20).contains(&seats_of(&mut client, slow))
     });
-    let share = share_of(&scene, address, 2, 1);
-    assert!((4..=40).contains(&share), "{share} of a hundred");
+    // A busy machine may make the other one as slow for a moment.
+    let mut share = 0;
+    wait_until("it is read less", 2 * SOON, || {
+        share = share_of(&scene, address, 2, 1);
+        (4..=40).contains(&share)
+    });
     relay.set(Mode::Pass);
     // How long it takes is smoothed: it has to answer quickly a few times.
     wait_until("it is trusted again", 2 * SOON, || {
         seats_of(&mut client, slow) >= 24
     });
-    let again = share_of(&scene, address, 2, 1);
-    assert!(again > share, "{again} of a hundred, and {share} before");
+    wait_until("it is read more", 2 * SOON, || {
+        share_of(&scene, address, 2, 1) > share
+    });
 }
 
 #[test]

@@ -13,6 +13,7 @@ use respool_protocol::slot::hash_slot;
 use super::client::{Client, Value, request, words};
 use super::cluster::{Served, primaries, some_server_of, with_every_server};
 use super::coalescing::counter;
+use super::replicas::wait_for_replicas;
 use super::sentinel;
 use super::target::{Options, any_server, before_every_server, respool, wait_until};
 
@@ -252,8 +253,11 @@ fn script_words_steer_nothing_before_shards() {
 }
 
 fn before_a_cluster(binary: &Path, settings: ClusterSettings, query: &str) {
+    let replicas = settings.primaries * settings.replicas;
     let served = Served::start_with(binary, settings, &["--threads=1", NO_CHECKS], query);
     served.whole();
+    // The links to replicas are there: a node names its replicas later than its slots.
+    wait_for_replicas(&served.proxy, replicas);
     let owner = served.owner("count");
     let address = |node: usize| served.cluster.node(node).address();
     let other = address((owner + 1) % 3);
@@ -268,7 +272,8 @@ fn script_words_steer_nothing_before_a_cluster() {
 #[test]
 fn script_words_steer_nothing_where_replicas_are_read() {
     let binary = some_server_of(|_| true);
-    before_a_cluster(&binary, ClusterSettings::default(), "?reads=prefer-replica");
+    let settings = ClusterSettings::default();
+    before_a_cluster(&binary, settings, "?reads=prefer-replica");
 }
 
 #[test]
