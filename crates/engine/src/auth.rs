@@ -424,7 +424,7 @@ impl Engine {
             | State::Connecting { .. }
             | State::Greeting { .. } => {}
         }
-        self.wait_until_up(key, link);
+        self.wait_until_up(key, link).map_err(Blocked::Refused)?;
         Err(Blocked::Wait)
     }
 

@@ -969,13 +969,19 @@ impl Engine {
         self.hold(key, Flags::HOLD_LINK);
     }
 
-    /// The same at a link that is not up; who needs it makes it connect.
-    pub(crate) fn wait_until_up(&mut self, key: Key, link: Key) {
+    /// The same at a link that is not up; it is connected first. Returns the error for the session
+    /// if the server is known to be away. Then a wait would end with the turn. Two links that have
+    /// to make room for each other would be waited for in turn, for ever.
+    pub(crate) fn wait_until_up(&mut self, key: Key, link: Key) -> Result<(), Vec<u8>> {
         let resting = |link: &Link| matches!(link.state, State::Down | State::Resting { .. });
         if self.links.get(link).is_some_and(resting) {
             self.connect(link);
         }
+        if self.links.get(link).is_some_and(|link| link.untried) {
+            return Err(self.no_link_reply(link, self.away_error(key)));
+        }
         self.wait_at(key, link);
+        Ok(())
     }
 
     /// What comes next waits until everything that the session asked is answered; whether it has
@@ -1267,8 +1273,10 @@ impl Engine {
         let to = server.settings.address.clone();
         self.servers[usize::from(id.0)].health.end_look_up();
         if !self.may_try(key, id) {
+            let reason = self.server(id).health.reason.clone();
             if let Some(link) = self.links.get_mut(key) {
                 link.untried = true;
+                link.reason = reason;
                 self.untried.push(key);
             }
             return;

@@ -41,7 +41,7 @@ pub(crate) struct Health {
     /// When either happened last.
     failed_at: Option<Time>,
     /// Why the last attempt failed.
-    reason: String,
+    pub(crate) reason: String,
     /// The last attempt failed: if no link is up the next one is made then, by one link.
     rest_until: Option<Time>,
     /// That link, while it tries.

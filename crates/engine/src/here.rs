@@ -263,8 +263,10 @@ impl Engine {
             | State::Connecting { .. }
             | State::Greeting { .. } => {}
         }
-        self.wait_until_up(key, link);
-        Moved::Wait
+        match self.wait_until_up(key, link) {
+            Ok(()) => Moved::Wait,
+            Err(reply) => Moved::Away(reply),
+        }
     }
 
     fn hello(&mut self, key: Key, request: &Request<'_>) -> Placed {
@@ -380,10 +382,10 @@ impl Engine {
             State::Down
             | State::Retrying { .. }
             | State::Connecting { .. }
-            | State::Greeting { .. } => {
-                self.wait_until_up(key, link);
-                Placed::Wait
-            }
+            | State::Greeting { .. } => match self.wait_until_up(key, link) {
+                Ok(()) => Placed::Wait,
+                Err(_) => self.close_greeting(key),
+            },
         }
     }
 

@@ -183,7 +183,7 @@ impl Engine {
                 Err(Blocked::Refused(self.no_link_reply(link, away)))
             }
             _ => {
-                self.wait_until_up(key, link);
+                self.wait_until_up(key, link).map_err(Blocked::Refused)?;
                 Err(Blocked::Wait)
             }
         }

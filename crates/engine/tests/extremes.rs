@@ -9,6 +9,9 @@ use whole::{Choices, Kind};
 /// Steps of one history.
 const STEPS: usize = 600;
 
+/// More steps than the bytes of an input can choose, as in the fuzz target `sessions`.
+const STEPS_OF_INPUT: usize = 10_000;
+
 /// Histories of a run that is not told how long to run.
 const HISTORIES: u64 = 1_200;
 
@@ -44,4 +47,19 @@ fn sessions_at_extreme_limits_keep_every_rule() {
         histories += 1;
     }
     println!("{histories} histories from RESPOOL_SEED={first} on");
+}
+
+/// Inputs of the fuzzer that broke a rule once break none. The name of each says what was wrong.
+#[test]
+fn inputs_that_broke_a_rule_break_none() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/whole/inputs");
+    let mut inputs = 0;
+    for entry in std::fs::read_dir(folder).expect("the folder of inputs") {
+        let path = entry.expect("an entry").path();
+        println!("{}", path.display());
+        let bytes = std::fs::read(&path).expect("an input");
+        whole::run(Choices::Bytes(&bytes), None, STEPS_OF_INPUT, false);
+        inputs += 1;
+    }
+    assert!(inputs > 0);
 }
