@@ -140,8 +140,9 @@ class Application:
                 direct[activity, what] = max(direct.get((activity, what), 0), len(found))
                 results[f"{activity} {name}"] = Result(PASSED, text)
             else:
-                allowed = direct.get((activity, what), 0) + TOLERATED[what]
-                results[f"{activity} {name}"] = said(len(found) <= allowed, f"{text} (directly {allowed - TOLERATED[what]})")
+                tolerated = self.settings.get("tolerated", TOLERATED)[what]
+                allowed = direct.get((activity, what), 0) + tolerated
+                results[f"{activity} {name}"] = said(len(found) <= allowed, f"{text} (directly {allowed - tolerated})")
         return results
 
 
