@@ -339,6 +339,11 @@ impl Engine {
         if self.is_tracking_link(by, link) {
             return self.take_invalidation(link, by, push);
         }
+        // The server sent it before it read the session's HELLO 2, which is answered already.
+        let is_resp3 = |session: &Session| session.version == Version::Resp3;
+        if !self.sessions.get(by).is_some_and(is_resp3) {
+            return;
+        }
         if push.starts_with(BROKEN)
             && let Some(redirect) = self.redirect_of(by)
         {

@@ -1,5 +1,5 @@
-//! CLIENT TRACKING where a pool has several servers: which link a read travels on, and when the
-//! session is told of a change.
+//! CLIENT TRACKING, mostly where a pool has several servers: which link a read travels on, and when
+//! the session is told of a change.
 
 mod world;
 
@@ -127,6 +127,19 @@ fn invalidation_follows_a_reply_that_came_before_its_turn() {
 }
 
 /// A session that waits for an element, and is told of changes meanwhile.
+/// HELLO 2 is answered before the server reads it. There is no push in RESP2.
+#[test]
+fn no_push_follows_the_answer_to_hello_2() {
+    let (mut world, session, own, _) = tracking(settings(), "CLIENT TRACKING ON");
+    world.asks(session, &["HELLO 2"]);
+    let answered = world.got(session);
+    world.says(own, invalidation("k"));
+    world.says(own, world::HELLO);
+    let told = [answered, world.got(session)].concat();
+    assert!(told.starts_with('*'), "{told:?}");
+    assert!(!told.contains("invalidate"), "{told:?}");
+}
+
 #[test]
 fn invalidation_does_not_wait_for_a_session_that_blocks() {
     let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
