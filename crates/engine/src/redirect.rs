@@ -336,13 +336,13 @@ impl Engine {
 
     /// A push on a session's own link. One that names our link is made to name the session for which it stands.
     pub(crate) fn take_own_push(&mut self, link: Key, by: Key, push: &[u8]) {
-        if self.is_tracking_link(by, link) {
-            return self.take_invalidation(link, by, push);
-        }
         // The server sent it before it read the session's HELLO 2, which is answered already.
         let is_resp3 = |session: &Session| session.version == Version::Resp3;
         if !self.sessions.get(by).is_some_and(is_resp3) {
             return;
+        }
+        if self.is_tracking_link(by, link) {
+            return self.take_invalidation(link, by, push);
         }
         if push.starts_with(BROKEN)
             && let Some(redirect) = self.redirect_of(by)

@@ -857,15 +857,11 @@ impl Engine {
 
 /// The invalidations.
 impl Engine {
-    /// A push on one of the links on which a session tracks.
+    /// A push on one of the links on which a session tracks. The session speaks RESP3.
     pub(crate) fn take_invalidation(&mut self, link: Key, by: Key, push: &[u8]) {
         let Some(session) = self.sessions.get(by) else {
             return;
         };
-        if session.version != Version::Resp3 {
-            // As from a server: there is no push in RESP2.
-            return;
-        }
         let (place, strips) = (session.end_of_early_replies(), self.strips(by));
         let named = match push.strip_prefix(INVALIDATE).filter(|_| strips) {
             Some(keys) => [INVALIDATE, &self.named_by(link, Names::Each, None, keys)].concat(),
