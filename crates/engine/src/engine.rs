@@ -50,7 +50,7 @@ use crate::resume::Resume;
 use crate::returns::Expected;
 use crate::scripts::Scripts;
 use crate::session::{Flags, Origin, Pins, Session};
-use crate::settings::{Address, PasswordSource, Settings};
+use crate::settings::{Address, AwayError, PasswordSource, Settings};
 use crate::slots::{Key, Slots};
 use crate::slow_readers::{EVERYBODYS, SlowReaders};
 use crate::subscriptions::Hub;
@@ -970,18 +970,26 @@ impl Engine {
     }
 
     /// The same at a link that is not up; it is connected first. Returns the error for the session
-    /// if the server is known to be away. Then a wait would end with the turn. Two links that have
-    /// to make room for each other would be waited for in turn, for ever.
+    /// if the server is known to be away, see [`Engine::untried_reply`].
     pub(crate) fn wait_until_up(&mut self, key: Key, link: Key) -> Result<(), Vec<u8>> {
         let resting = |link: &Link| matches!(link.state, State::Down | State::Resting { .. });
         if self.links.get(link).is_some_and(resting) {
             self.connect(link);
         }
-        if self.links.get(link).is_some_and(|link| link.untried) {
-            return Err(self.no_link_reply(link, self.away_error(key)));
+        if let Some(reply) = self.untried_reply(link, self.away_error(key)) {
+            return Err(reply);
         }
         self.wait_at(key, link);
         Ok(())
+    }
+
+    /// The error for a request on a link that was not tried, because its server is known to be
+    /// away. A wait for the link would end with the turn. Two links that have to make room for each
+    /// other would be waited for in turn, for ever.
+    pub(crate) fn untried_reply(&self, link: Key, away: AwayError) -> Option<Vec<u8>> {
+        let is_untried = |link: &Link| link.untried;
+        let untried = self.links.get(link).is_some_and(is_untried);
+        untried.then(|| self.no_link_reply(link, away))
     }
 
     /// What comes next waits until everything that the session asked is answered; whether it has

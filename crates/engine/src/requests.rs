@@ -961,9 +961,7 @@ impl Engine {
             Some(State::Down) => self.connect(link),
             _ => {}
         }
-        // See `wait_until_up`.
-        if self.links.get(link).is_some_and(|link| link.untried) {
-            let reply = self.no_link_reply(link, AwayError::NotSent);
+        if let Some(reply) = self.untried_reply(link, AwayError::NotSent) {
             return Err(Blocked::Refused(reply));
         }
         self.put_ours(link, bytes, duty);
