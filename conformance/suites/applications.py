@@ -140,7 +140,7 @@ class Application:
                 direct[activity, what] = max(direct.get((activity, what), 0), len(found))
                 results[f"{activity} {name}"] = Result(PASSED, text)
             else:
-                tolerated = self.settings.get("tolerated", TOLERATED)[what]
+                tolerated = {**TOLERATED, **self.settings.get("tolerated", {})}[what]
                 allowed = direct.get((activity, what), 0) + tolerated
                 results[f"{activity} {name}"] = said(len(found) <= allowed, f"{text} (directly {allowed - tolerated})")
         return results

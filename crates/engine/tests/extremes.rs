@@ -49,7 +49,7 @@ fn sessions_at_extreme_limits_keep_every_rule() {
     println!("{histories} histories from RESPOOL_SEED={first} on");
 }
 
-/// Inputs of the fuzzer that broke a rule once break none. The name of each says what was wrong.
+/// Inputs of the fuzzer that broke a rule once break none. Each file name states the fault.
 #[test]
 fn inputs_that_broke_a_rule_break_none() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/whole/inputs");

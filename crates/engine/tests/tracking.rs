@@ -126,7 +126,6 @@ fn invalidation_follows_a_reply_that_came_before_its_turn() {
     assert_eq!(world.engine.counters().held_bytes, 0);
 }
 
-/// A session that waits for an element, and is told of changes meanwhile.
 /// HELLO 2 is answered before the server reads it. There is no push in RESP2.
 #[test]
 fn no_push_follows_the_answer_to_hello_2() {
@@ -140,6 +139,7 @@ fn no_push_follows_the_answer_to_hello_2() {
     assert!(!told.contains("invalidate"), "{told:?}");
 }
 
+/// A session that waits for an element, and is told of changes meanwhile.
 #[test]
 fn invalidation_does_not_wait_for_a_session_that_blocks() {
     let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
