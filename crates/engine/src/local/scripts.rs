@@ -10,6 +10,7 @@
 //! A client that is connected to a server itself shows its scripts again when it connects again. A
 //! client of respool does not see the loss.
 
+#[path = "scripts/restore.rs"]
 mod restore;
 
 use std::collections::{HashMap, VecDeque};

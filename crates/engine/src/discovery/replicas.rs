@@ -14,6 +14,7 @@
 //! undone. A replica that cannot be read (its link is down, it is silent, it loads, it has lost its primary) has no seats; what it was asked
 //! and has not answered is asked elsewhere.
 
+#[path = "../routing/replica_table.rs"]
 mod seats;
 
 use std::hash::{DefaultHasher, Hasher};

@@ -503,4 +503,5 @@ fn is_pending(channel: &Channel) -> bool {
 }
 
 #[cfg(test)]
+#[path = "branches/tests.rs"]
 mod tests;

@@ -69,8 +69,11 @@ use crate::subscriptions::branches::Owners;
 use crate::subscriptions::removal::Former;
 use crate::time::Time;
 
+#[path = "hub/branches.rs"]
 mod branches;
+#[path = "hub/removal.rs"]
 mod removal;
+#[path = "hub/stripped.rs"]
 mod stripped;
 
 /// What can be subscribed to.
@@ -1561,4 +1564,5 @@ fn bulk<'a>(rest: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
 }
 
 #[cfg(test)]
+#[path = "hub/tests.rs"]
 mod tests;
